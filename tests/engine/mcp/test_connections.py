@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from mcp.types import INTERNAL_ERROR
 
 from swarmkeep import Agent, MCPServer, Swarm
 from swarmkeep.agent import ToolFailed
@@ -206,6 +207,68 @@ async def test_why_a_stream_of_events_is_not_read_is_told_to_the_model(
         await limited.close()
 
 
+class Forgetful:
+    """Answers as a server with sessions does. It forgets one after its list of tools, and with `always` any."""
+
+    def __init__(self, *, always: bool) -> None:
+        self.asked: list[str] = []
+        self._always = always
+        self._sessions = 0
+
+    def __call__(self, message: dict[str, Any]) -> bytes:
+        method = str(message.get("method"))
+        self.asked.append(method)
+        if method == "initialize":
+            self._sessions += 1
+            session = f"\r\nmcp-session-id: {self._sessions}\r\ncontent-type:".encode()
+            return write_result(message).replace(b"\r\ncontent-type:", session)
+        if method == "tools/call" and (self._always or self._sessions == 1):
+            return write_answer(404, "application/json", FORGOTTEN)
+        if method == "tools/call":
+            result = {"content": [{"type": "text", "text": "read"}]}
+            text = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
+            return write_answer(200, "application/json", text.encode())
+        return write_result(message)
+
+
+FORGOTTEN = b'{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}'
+
+
+async def test_a_server_that_has_forgotten_the_session_is_asked_once_more_in_a_new_one(pool: ServerPool) -> None:
+    forgetful = Forgetful(always=False)
+    async with serve(forgetful) as server:
+        calls = [pool.call("", server, "read", {}, f"call_{number}") for number in range(3)]
+        assert [given.value for given in await asyncio.gather(*calls)] == ["read"] * 3
+    assert forgetful.asked.count("initialize") == 2
+
+
+async def test_a_server_that_forgets_every_session_is_told_to_the_model(pool: ServerPool) -> None:
+    forgetful = Forgetful(always=True)
+    async with serve(forgetful) as server:
+        with pytest.raises(ToolFailed, match="it did not run: it does not know the session any more"):
+            await pool.call("", server, "read", {}, "call_1")
+    assert forgetful.asked.count("tools/call") == 2
+
+
+async def test_what_is_too_large_to_be_offered_is_named_in_the_log(
+    pool: ServerPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(message: dict[str, Any]) -> bytes:
+        if message.get("method") != "tools/list":
+            return write_result(message)
+        tools = [
+            {"name": name, "inputSchema": {"type": "object", "title": "y" * size}}
+            for name, size in (("read", 1), ("write", 64_000))
+        ]
+        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"tools": tools}})
+        return write_answer(200, "application/json", text.encode())
+
+    async with serve(answer) as server:
+        offer = await pool.find_tools("", server)
+    assert [tool.name for tool in offer.tools or ()] == ["read"]
+    assert "MCP server files: too large, or too many, to be offered: write" in caplog.text
+
+
 class Pieces(httpx2.AsyncByteStream):
     def __init__(self, stream: bytes, size: int) -> None:
         self._pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
@@ -317,6 +380,11 @@ def read(limits: MessageLimits, *pieces: bytes) -> list[dict[str, Any]]:
 
 
 ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{"x":"' + b"y" * 100 + b'"}}\n'
+
+
+def test_a_servers_error_is_not_taken_for_a_lost_connection() -> None:
+    (answer,) = read(MessageLimits(), b'{"jsonrpc":"2.0","id":7,"error":{"code":-32000,"message":"no room"}}\n')
+    assert answer["error"] == {"code": INTERNAL_ERROR, "message": "no room"}
 
 
 def test_lines_are_read_however_they_are_cut() -> None:

@@ -56,6 +56,13 @@ def test_descriptions_count_to_what_is_taken_of_a_list() -> None:
     assert sum(tool.size for tool in offered) <= _MOST
 
 
+@pytest.mark.parametrize("properties", [[], None, "none"])
+def test_properties_that_are_no_object_are_none(properties: object) -> None:
+    tool = Tool(name="now", input_schema={"type": "object", "properties": properties, "required": []})
+    (offered,) = read_tools(SERVER, [tool])
+    assert encode_text(offered.parameters) == '{"properties":{},"type":"object","required":[]}'
+
+
 async def test_a_long_list_is_worked_through_once_and_nobody_waits_for_it(pool: ServerPool) -> None:
     offered = tuple(read_tools(SERVER, TOOLS))
     runner = NotingRunner()

@@ -47,7 +47,8 @@ async def _accept_result(name: str, result: CallToolResult) -> None:
     pass
 
 
-async def list_offered(client: Client, server: MCPServer) -> list[OfferedTool]:
+async def list_offered(client: Client, server: MCPServer) -> tuple[list[OfferedTool], list[str]]:
+    """What is offered of its tools, and the names of those that are wanted and are too large or too many."""
     found: list[Tool] = []
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
@@ -56,10 +57,13 @@ async def list_offered(client: Client, server: MCPServer) -> list[OfferedTool]:
         cursor = page.next_cursor
         if cursor is None or len(found) > 4 * MOST_TOOLS:
             break
-    return list(read_tools(server, found))
+    offered = list(read_tools(server, found))
+    names = {tool.name for tool in offered}
+    left = [tool.name for tool in found if tool.name not in names and server.offers(tool.name)]
+    return offered, left
 
 
-async def call_tool(client: Client, tool: str, arguments: dict[str, Any], call_id: str) -> CallToolResult:
+async def call_tool(client: Client, *, tool: str, arguments: dict[str, Any], call_id: str) -> CallToolResult:
     """Call it, with the id that stays the same when the call is made again."""
     meta = cast("RequestParamsMeta", {"swarmkeep/toolCallId": call_id})
     return await client.call_tool(tool, arguments, meta=meta)

@@ -7,19 +7,22 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import anyio
-import msgspec
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, ToolListChangedNotification
+from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from swarmkeep.agent import MCPServer, Result, ToolFailed
 from swarmkeep.engine.mcp.bounds import ConnectionLimits
-from swarmkeep.engine.mcp.client import call_tool, describe_error, list_offered, open_client, open_transport
+from swarmkeep.engine.mcp.client import call_tool, describe_error, open_client, open_transport
 from swarmkeep.engine.mcp.contents import OfferedTool, read_result
+from swarmkeep.engine.mcp.http import SESSION_GONE
+from swarmkeep.engine.mcp.listing import ToolList
 from swarmkeep.engine.mcp.stdio import LastWords
+from swarmkeep.engine.mcp.work import ServerUnreachable, SessionGone, Work
 from swarmkeep.engine.models.secrets import Secrets
 
 log = logging.getLogger(__name__)
@@ -32,15 +35,6 @@ _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
 _ERROR_CHARACTERS = 500
 
 
-class _Work(msgspec.Struct, frozen=True):
-    do: Callable[[Client], Awaitable[Any]]
-    done: asyncio.Future[Any]
-
-
-class ServerUnreachable(Exception):
-    """There is no connection, and why."""
-
-
 class Connection:
     """One server, or one session's of it. All of it lives in one event loop; what is read from outside is replaced as
     a whole."""
@@ -51,37 +45,33 @@ class Connection:
         self.error: str | None = None
         self.last_words = ""
         """What it wrote to its standard error before it went: for whoever runs it, and nobody else."""
-        self.tools: tuple[OfferedTool, ...] | None = None
-        """What it offered last; None before it said so."""
         self.last_used = 0.0
         self._limits = limits
         self._secrets = Secrets(server.list_secrets())
-        self._queue: asyncio.Queue[_Work] = asyncio.Queue()
+        self._list = ToolList(server, self._secrets)
+        self._queue: asyncio.Queue[Work] = asyncio.Queue()
         self._settled = asyncio.Event()
         self._wanted = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._scope: anyio.CancelScope | None = None
         self._words = LastWords()
-        self._listed_at = 0.0
-        self._is_stale = False
+        self._answered = asyncio.Event()
         self._running = 0
         self._waiting = 0
 
     async def find_tools(self) -> tuple[OfferedTool, ...] | None:
         """What it offers now; what it did last, if it cannot be reached in time."""
-        if await self._wait_until_settled() and self._is_list_old():
+        if await self._wait_until_settled() and self._list.is_older_than(self._limits.list_seconds):
             try:
-                await self._submit(self._list_tools, self._limits.probe_seconds)
-            except (ServerUnreachable, ToolFailed, TimeoutError):
+                await self._submit(self._list.list_anew, self._limits.probe_seconds)
+            except (ServerUnreachable, SessionGone, ToolFailed, TimeoutError):
                 log.info("MCP server %s: its tools cannot be listed", self.server.name)
         return self.tools
 
     async def call(self, tool: str, arguments: dict[str, Any], call_id: str) -> Result:
         """What the tool gives. Raises ToolFailed. Cancelled, it tells the server."""
-        if not await self._wait_until_settled():
-            raise ToolFailed(f"it did not run: {self._describe_state()}")
         try:
-            result = await self._submit(lambda client: call_tool(client, tool, arguments, call_id))
+            result = await self._ask(partial(call_tool, tool=tool, arguments=arguments, call_id=call_id))
         except ServerUnreachable as error:
             raise ToolFailed(
                 f"the connection to {self.server.name} was lost before it answered ({error}). It may or may not have "
@@ -94,6 +84,23 @@ class Connection:
         if result.is_error:
             raise ToolFailed(text or "its server says no more", files)
         return Result(text, files=files)
+
+    async def _ask(self, do: Callable[[Client], Awaitable[T]]) -> T:
+        """What the server answers, over a new connection if it has forgotten this one. Raises ToolFailed."""
+        for is_last in (False, True):
+            if not await self._wait_until_settled():
+                break
+            try:
+                return await self._submit(do)
+            except SessionGone as error:
+                if is_last:
+                    raise ToolFailed(f"it did not run: {error}") from None
+        raise ToolFailed(f"it did not run: {self._describe_state()}")
+
+    @property
+    def tools(self) -> tuple[OfferedTool, ...] | None:
+        """What it offered last; None before it said so."""
+        return self._list.tools
 
     @property
     def is_busy(self) -> bool:
@@ -135,11 +142,8 @@ class Connection:
             self._waiting -= 1
         return self.status == "connected"
 
-    def _is_list_old(self) -> bool:
-        return self._is_stale or asyncio.get_running_loop().time() - self._listed_at > self._limits.list_seconds
-
     async def _submit(self, do: Callable[[Client], Awaitable[T]], seconds: float | None = None) -> T:
-        work = _Work(do, asyncio.get_running_loop().create_future())
+        work = Work(do, asyncio.get_running_loop().create_future())
         self._queue.put_nowait(work)
         async with asyncio.timeout(seconds):
             return await work.done  # type: ignore[no-any-return]
@@ -186,8 +190,8 @@ class Connection:
         try:
             with anyio.CancelScope(deadline=ends_at) as self._scope:
                 transport = open_transport(self.server, self._limits.messages, words, self._end)
-                async with open_client(transport, self._note_message) as client:
-                    await self._list_tools(client)
+                async with open_client(transport, self._list.note_message) as client:
+                    await self._list.list_anew(client)
                     self._scope.deadline = float("inf")
                     self.status = "connected"
                     is_open = True
@@ -205,45 +209,68 @@ class Connection:
         return is_open
 
     def _end(self) -> None:
-        """Give the connection up. Who comes now waits for the next."""
+        """Give the connection up."""
+        self._turn_away()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def _turn_away(self) -> None:
+        """Who comes now waits for the next connection."""
         if self.status == "connected":
             self.status = "connecting"
         self._settled.clear()
-        if self._scope is not None:
-            self._scope.cancel()
 
     def _note_error(self, text: str) -> None:
         self.error = self._secrets.mask(text)[:_ERROR_CHARACTERS]
 
     async def _serve(self, client: Client) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._listen, client)
+            tasks.start_soon(self._list.listen, client)
             while True:
                 work = await self._queue.get()
                 if not work.done.done():
                     tasks.start_soon(self._do, client, work)
 
-    async def _do(self, client: Client, work: _Work) -> None:
+    async def _do(self, client: Client, work: Work) -> None:
         """One piece of work beside the others. Whoever gives up waiting for it has it cancelled."""
         with anyio.CancelScope() as scope:
             work.done.add_done_callback(lambda done: scope.cancel())
-            is_in_vain = False
+            is_in_vain = is_forgotten = False
             self._running += 1
             try:
                 value = await work.do(client)
                 if not work.done.done():
                     work.done.set_result(value)
             except Exception as error:
-                is_in_vain = not (isinstance(error, MCPError) and error.code in _ANSWERS)
+                code = error.code if isinstance(error, MCPError) else None
+                is_in_vain, is_forgotten = code not in (*_ANSWERS, SESSION_GONE), code == SESSION_GONE
                 text = self._secrets.mask(describe_error(error))[:_ERROR_CHARACTERS]
-                is_lost = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-                _fail(work, ServerUnreachable(self._words.reason or text) if is_lost else ToolFailed(text))
+                if is_forgotten:
+                    self._turn_away()
+                work.fail(self._make_error(code, text))
             finally:
                 self._running -= 1
+                self._answered.set()
                 # The connection ends, and what was asked with it.
-                _fail(work, ServerUnreachable(self._words.reason or _CLOSED))
-        if is_in_vain or scope.cancelled_caught:
+                work.fail(ServerUnreachable(self._words.reason or _CLOSED))
+        if is_forgotten:
+            await self._end_forgotten()
+        elif is_in_vain or scope.cancelled_caught:
             await self._probe(client)
+
+    def _make_error(self, code: int | None, text: str) -> Exception:
+        if code == SESSION_GONE:
+            return SessionGone(text)
+        return ServerUnreachable(self._words.reason or text) if code == CONNECTION_CLOSED else ToolFailed(text)
+
+    async def _end_forgotten(self) -> None:
+        """End a connection that the server has forgotten. Who was asked before may still be answered, for a while."""
+        with anyio.move_on_after(self._limits.probe_seconds):
+            while self._running > 0:
+                self._answered.clear()
+                await self._answered.wait()
+        self._note_error("it has forgotten the session")
+        self._end()
 
     async def _probe(self, client: Client) -> None:
         """After a call that was in vain, unless others may still be answered: is there anybody?"""
@@ -252,35 +279,11 @@ class Connection:
         with anyio.move_on_after(self._limits.probe_seconds) as limit:
             # What is wrong with it, it may say in any way.
             with suppress(Exception):
-                await self._list_tools(client)
+                await self._list.list_anew(client)
                 return
         self._note_error("it does not answer any more" if limit.cancelled_caught else _CLOSED)
         self._end()
 
-    async def _list_tools(self, client: Client) -> None:
-        self._is_stale = False
-        tools = self._secrets.mask(msgspec.to_builtins(await list_offered(client, self.server)))
-        self.tools = tuple(msgspec.convert(tools, list[OfferedTool]))
-        self._listed_at = asyncio.get_running_loop().time()
-
-    async def _listen(self, client: Client) -> None:
-        """Hear of changes from a server that is to be asked for them; the others say so by themselves."""
-        try:
-            async with client.listen(tools_list_changed=True) as changes:
-                async for _ in changes:
-                    self._is_stale = True
-        except Exception as error:
-            log.debug("MCP server %s does not tell of changes: %s", self.server.name, type(error).__name__)
-
-    async def _note_message(self, message: object) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            self._is_stale = True
-
     def _refuse_waiting(self) -> None:
         while not self._queue.empty():
-            _fail(self._queue.get_nowait(), ToolFailed(f"it did not run: {self._describe_state()}"))
-
-
-def _fail(work: _Work, error: Exception) -> None:
-    if not work.done.done():
-        work.done.set_exception(error)
+            self._queue.get_nowait().fail(ToolFailed(f"it did not run: {self._describe_state()}"))

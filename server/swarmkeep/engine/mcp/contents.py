@@ -57,7 +57,7 @@ def read_tools(server: MCPServer, tools: Sequence[Tool]) -> Iterator[OfferedTool
     seen: set[str] = set()
     size = 0
     for tool in tools:
-        parameters = {"properties": {}, **tool.input_schema, "type": "object"}
+        parameters = _make_parameters(tool.input_schema)
         description = (tool.description or "")[:_MOST_DESCRIPTION]
         schema_bytes = len(encode(parameters))
         length = schema_bytes + len(encode(description)) + len(encode(tool.name))
@@ -77,6 +77,12 @@ def read_tools(server: MCPServer, tools: Sequence[Tool]) -> Iterator[OfferedTool
             destructive=not reads and hints is not None and hints.destructive_hint is True,
             size=length,
         )
+
+
+def _make_parameters(schema: Json) -> Json:
+    """The schema as providers take it. Some languages write an empty object as an empty list."""
+    made = {"properties": {}, **schema, "type": "object"}
+    return made if isinstance(made["properties"], dict) else {**made, "properties": {}}
 
 
 def make_listing(server: MCPServer, tools: Sequence[OfferedTool], taken: Collection[str]) -> tuple[ToolsListed, str]:

@@ -12,7 +12,14 @@ from http import HTTPStatus
 import httpx2
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import INTERNAL_ERROR, JSONRPCError, jsonrpc_message_adapter
+from mcp.types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    ErrorData,
+    JSONRPCError,
+    jsonrpc_message_adapter,
+)
 
 from swarmkeep.agent import MCPServer
 from swarmkeep.domain.codec import encode
@@ -21,6 +28,9 @@ from swarmkeep.engine.models.media_types import is_event_stream
 
 # A stream of events may be silent for long; whoever waits for an answer has a limit of their own.
 _READ_SECONDS = 900.0
+# No server's code: what a server answers that does not know the session is told by it.
+SESSION_GONE = -39_404
+_SESSION_HEADER = "mcp-session-id"
 _PHRASES = {int(status): status.phrase for status in HTTPStatus}
 _SEPARATOR = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 
@@ -51,8 +61,9 @@ async def _bound_response(response: httpx2.Response, bound: Bound) -> None:
         raise httpx2.StreamError("the server compresses its answers, which it was not asked to")
     response.stream = body = BoundedBody(response.stream, bound, is_event_stream(media_type))
     status = response.status_code
-    # What 404 means depends on the session, and the client says it.
-    if response.request.method == "POST" and status >= 400 and status != 404:
+    is_of_session = _SESSION_HEADER in response.request.headers
+    # What 404 means without a session, the client says.
+    if response.request.method == "POST" and status >= 400 and (status != 404 or is_of_session):
         is_explained = media_type.startswith("application/json") and status not in (401, 403)
         response.stream = _Refusal(body, status, is_explained)
         response.headers["content-type"] = "application/json"
@@ -114,21 +125,25 @@ class _Refusal(httpx2.AsyncByteStream):
         self._is_explained = is_explained
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        error = await self._read_error() if self._is_explained else None
-        yield error or self._describe_status()
+        said = await self._read_error() if self._is_explained else None
+        yield encode({"jsonrpc": "2.0", "id": None, "error": self._choose_error(said)})
 
-    async def _read_error(self) -> bytes | None:
+    async def _read_error(self) -> ErrorData | None:
         try:
             body = b"".join([data async for data in self._body])
             message = jsonrpc_message_adapter.validate_json(body, by_name=False)
         except (httpx2.StreamError, ValueError):
             return None
-        return body if isinstance(message, JSONRPCError) else None
+        return message.error if isinstance(message, JSONRPCError) else None
 
-    def _describe_status(self) -> bytes:
+    def _choose_error(self, said: ErrorData | None) -> dict[str, int | str]:
+        if self._status == 404 and (said is None or said.code != METHOD_NOT_FOUND):
+            return {"code": SESSION_GONE, "message": "it does not know the session any more"}
+        if said is not None:
+            # The client's own code for a connection that is lost.
+            return {"code": INTERNAL_ERROR if said.code == CONNECTION_CLOSED else said.code, "message": said.message}
         phrase = _PHRASES.get(self._status, "")
-        text = f"it answered with HTTP status {self._status} {phrase}".rstrip()
-        return encode({"jsonrpc": "2.0", "id": None, "error": {"code": INTERNAL_ERROR, "message": text}})
+        return {"code": INTERNAL_ERROR, "message": f"it answered with HTTP status {self._status} {phrase}".rstrip()}
 
     async def aclose(self) -> None:
         await self._body.aclose()

@@ -18,7 +18,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from swarmkeep.agent import MCPServer
 from swarmkeep.engine.mcp.bounds import Bound, MessageLimits, MessageSize, ServerFlooded, describe_excess
@@ -108,11 +108,15 @@ class LineReader:
         if not line:
             return ()
         try:
-            return (SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)),)
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
             # Many programs print a word or two to where they should not.
             log.debug("a line of an MCP server's output is no message")
             return ()
+        if isinstance(message, JSONRPCError) and message.error.code == CONNECTION_CLOSED:
+            # The client's own code for a connection that is lost. Servers have it for whatever went wrong.
+            message.error.code = INTERNAL_ERROR
+        return (SessionMessage(message),)
 
 
 def _refuse(request_id: int, why: str) -> SessionMessage:
