@@ -83,7 +83,7 @@ async def test_what_runs_is_what_was_approved(cluster: EngineCluster, model: Scr
     asked, result = model.requests[-1]["messages"][-2:]
     assert '"amount":500' in asked["tool_calls"][0]["function"]["arguments"].replace(" ", "")
     assert result["content"].startswith("[A person changed the arguments")
-    assert '"amount":50}' in result["content"]
+    assert 'It was made with: {"to":"Bob","amount":50} What follows' in result["content"]
     assert result["content"].endswith("paid 50 to Bob")
     replayed = await replay_session(engine.store, engine.registry, KEY)
     assert (replayed.matches, replayed.last_seq) == (True, events[-1].seq)

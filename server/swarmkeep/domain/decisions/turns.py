@@ -36,8 +36,8 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.state import Run, State, ToolCall, make_calls, read_usage, sum_usage
 
 EDITED = (
-    "[A person changed the arguments of this call before approving it. They were: {arguments} What follows is what "
-    "came of that.]\n\n"
+    "[A person changed the arguments of this call before approving it. It was made with: {arguments} What follows "
+    "is what came of that.]\n\n"
 )
 
 
