@@ -91,7 +91,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def chat_json(self) -> bytes:
-        """`sent`, encoded. Kept, because a session's history goes out again with every turn."""
+        """`chat_message`, encoded. Kept, because a session's history goes out again with every turn."""
         return encode(self.chat_message)
 
     @functools.cached_property

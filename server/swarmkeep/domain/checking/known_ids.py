@@ -68,7 +68,7 @@ K = TypeVar("K", bound=KnownIds)
 
 def find_call_ids(messages: Sequence[Entry]) -> CallIds:
     """Every call that the messages ask for, or asked for until it was taken out."""
-    return find_ids(messages, CallIds, _list_call_ids)
+    return find_ids(messages, CallIds, list_call_ids)
 
 
 def find_finished_runs(finished: Sequence[Run]) -> RunIds:
@@ -103,5 +103,6 @@ def _list_places(places: Places) -> tuple[int, ...]:
     return (places,) if isinstance(places, int) else places
 
 
-def _list_call_ids(entry: Entry) -> list[str]:
+def list_call_ids(entry: Entry) -> list[str]:
+    """The calls that a message asks for, or asked for until they were taken out, by the ids that it gives them."""
     return [call_id for call_id, _, _ in read_tool_calls(entry.message)] if entry.role == "assistant" else []

@@ -11,7 +11,7 @@ from swarmkeep.domain.compaction.texts import describe_message
 from swarmkeep.domain.facts.compaction import CompactionReason, CompactionStarted
 from swarmkeep.domain.history.stand_ins import shorten_text
 from swarmkeep.domain.history.window import STANDING_ROLES, find_window_start
-from swarmkeep.domain.messages import ROLES, Entry
+from swarmkeep.domain.messages import ROLES, Entry, ends_calls
 from swarmkeep.domain.state import State
 
 # Where nobody says how much a model can take, a piece is what about any can.
@@ -75,14 +75,9 @@ def _find_last_seq(entries: Sequence[Entry], keep_turns: int) -> int:
     """The last message before those turns; 0 if there is none. No call is parted from its results there."""
     start = find_window_start(entries, keep_turns)
     at = 0 if start is None else bisect_right(entries, start - 1, key=lambda entry: entry.seq)
-    while at > 0 and not _begins_group(entries[at]):
+    while at > 0 and not ends_calls(entries[at]):
         at -= 1
     return entries[at - 1].seq if at else 0
-
-
-def _begins_group(entry: Entry) -> bool:
-    """Whether the calls before this message are over: it may be parted from them."""
-    return entry.role in ROLES and entry.role != "tool" and not entry.is_empty
 
 
 def _find_long_results(state: State, plan: CompactionPlan, covered: int) -> Iterator[int]:
@@ -126,7 +121,7 @@ def _iterate_groups(entries: Sequence[Entry], after: int, upto: int) -> Iterator
         entry = entries[index]
         if entry.seq > upto:
             break
-        if group and _begins_group(entry):
+        if group and ends_calls(entry):
             yield group
             group = []
         group.append(entry)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.checking.known_ids import list_call_ids
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import EventNotFound, RunNotFound, SessionBusy
 from swarmkeep.domain.events import RunHidden
 from swarmkeep.domain.facts.history import MessageRemoved
-from swarmkeep.domain.messages import ROLES, Entry, find_message, read_tool_calls, without_calls
+from swarmkeep.domain.messages import Entry, ends_calls, find_message, without_calls
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import find_run
 
@@ -57,7 +58,7 @@ def _plan(messages: Chain[Entry], at: int, call_id: str | None, by: str | None) 
         if asking is None:
             return None if entry.removed else MessageRemoved(message_seq=entry.seq, seqs=(entry.seq,), by=by)
         at, call_id, entry = asking, own, messages[asking]
-    elif call_id is not None and call_id not in _list_call_ids(entry):
+    elif call_id is not None and call_id not in list_call_ids(entry):
         raise _no_such_call(entry, call_id)
     if entry.removed or call_id in entry.removed_calls:
         return None
@@ -78,36 +79,27 @@ def _no_such_call(entry: Entry, call_id: str | None) -> EventNotFound:
     return EventNotFound(entry.seq, f"message {entry.seq} neither asks for the call {call_id!r} nor is its result")
 
 
-def _list_call_ids(entry: Entry) -> list[str]:
-    return [call_id for call_id, _, _ in read_tool_calls(entry.message)] if entry.role == "assistant" else []
-
-
 def _list_left_calls(entry: Entry) -> list[str]:
-    return [call_id for call_id in _list_call_ids(entry) if call_id not in entry.removed_calls]
-
-
-def _ends_calls(entry: Entry) -> bool:
-    """Whether the calls before this message are over with it, as for `pair_results`."""
-    return entry.role in ROLES and entry.role != "tool" and not entry.is_empty
+    return [call_id for call_id in list_call_ids(entry) if call_id not in entry.removed_calls]
 
 
 def _list_results(messages: Chain[Entry], at: int) -> Iterator[Entry]:
     """The results of the calls that this message asks for."""
-    call_ids = _list_call_ids(messages[at])
+    call_ids = list_call_ids(messages[at])
     for index in range(at + 1, len(messages)) if call_ids else ():
         entry = messages[index]
         if entry.role == "tool":
             if entry.message.get("tool_call_id") in call_ids:
                 yield entry
-        elif _ends_calls(entry):
+        elif ends_calls(entry):
             return
 
 
 def _find_asking(messages: Chain[Entry], at: int) -> int | None:
     """The message that asks for the call which this result is of."""
     for index in range(at - 1, -1, -1):
-        if _ends_calls(messages[index]):
-            return index if messages[at].message.get("tool_call_id") in _list_call_ids(messages[index]) else None
+        if ends_calls(messages[index]):
+            return index if messages[at].message.get("tool_call_id") in list_call_ids(messages[index]) else None
     return None
 
 
