@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.turns import make_result_message
 from swarmkeep.domain.events import MessageAdded, RunError, RunFailed, SessionEvent, ToolRecord, Usage
 from swarmkeep.domain.state import Run, ToolCall
 from swarmkeep.domain.wording import CORRECTOR
@@ -37,7 +37,7 @@ def record_verdict(run: Run, verdict: Verdict, agent: str, usage: Usage) -> list
         if place:
             facts.append(_answer_call(call, agent, _SUPERFLUOUS, taken=False))
         elif verdict.problems:
-            facts.append(_answer_call(call, agent, f"Error: {said}", taken=False, number=number))
+            facts.append(_answer_call(call, agent, f"Error: {said}", taken=False, correction=number))
         else:
             facts.append(_answer_call(call, agent, _TAKEN, taken=True))
     if is_last:
@@ -59,13 +59,8 @@ def _describe_failure(count: int, problems: Sequence[str]) -> str:
     return f"{answers} not of the form that the agent's output_type needs; last: {'; '.join(problems)}"
 
 
-def _answer_call(call: ToolCall, agent: str, content: str, *, taken: bool, number: int | None = None) -> MessageAdded:
-    message: Json = {
-        "role": "tool",
-        "tool_call_id": call.id,
-        "tool_name": call.name,
-        "content": content,
-        "sender": call.agent or agent,
-    }
+def _answer_call(
+    call: ToolCall, agent: str, content: str, *, taken: bool, correction: int | UnsetType = UNSET
+) -> MessageAdded:
     tool = ToolRecord(name=call.name, status="ok" if taken else "error", output=True if taken else UNSET)
-    return MessageAdded(message=message, tool=tool, correction=UNSET if number is None else number)
+    return MessageAdded(message=make_result_message(call, content, agent), tool=tool, correction=correction)

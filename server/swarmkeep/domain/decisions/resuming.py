@@ -12,7 +12,7 @@ from swarmkeep.domain.codec import Json, MalformedJson, decode, encode_text
 from swarmkeep.domain.decisions.commands import add_sender
 from swarmkeep.domain.decisions.concurrent_calls import make_changes
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
-from swarmkeep.domain.decisions.turns import finish_calls
+from swarmkeep.domain.decisions.turns import finish_calls, make_result_message
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, OwnApproval, RunNotFound, RunNotWaiting
 from swarmkeep.domain.events import (
@@ -189,13 +189,7 @@ def _deliver_result(state: State, run: Run, answer: ToolAnswer) -> list[SessionE
         raise RunNotWaiting(run.id, run.status)
     if not any(pending.tool_call_id == call.id and pending.reason == "tool_results" for pending in run.pending):
         raise InvalidRequest(f"call {call.id} does not expect a result from outside", "/tool_results")
-    message = {
-        "role": "tool",
-        "tool_call_id": call.id,
-        "tool_name": call.name,
-        "content": answer.content,
-        "sender": call.agent or state.agent,
-    }
+    message = make_result_message(call, answer.content, state.agent)
     status: ToolStatus = "error" if answer.is_error else "external"
     delivered = MessageAdded(message=message, tool=ToolRecord(name=call.name, status=status))
     return [delivered, *make_changes(state, run, call), *finish_calls(state, run, call)]

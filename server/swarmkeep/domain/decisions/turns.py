@@ -130,13 +130,7 @@ def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) 
         return []
     if outcome.waits:
         return record_waits(run, [(call, outcome)])
-    message = {
-        "role": "tool",
-        "tool_call_id": call.id,
-        "tool_name": call.name,
-        "content": _add_edit_note(call, outcome),
-        "sender": call.agent or state.agent,
-    }
+    message = make_result_message(call, _add_edit_note(call, outcome), state.agent)
     tool = ToolRecord(
         name=call.name,
         status=outcome.status,
@@ -151,6 +145,17 @@ def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) 
     facts.append(MessageAdded(message=message, tool=tool))
     facts += make_changes(state, run, call, outcome.change)
     return facts + finish_calls(state, run, call, outcome.handoff)
+
+
+def make_result_message(call: ToolCall, content: str, agent: str) -> Json:
+    """A call's result as the model of the agent that asked for it reads it; `agent` is the active one."""
+    return {
+        "role": "tool",
+        "tool_call_id": call.id,
+        "tool_name": call.name,
+        "content": content,
+        "sender": call.agent or agent,
+    }
 
 
 def record_waits(run: Run, waiting: Sequence[tuple[ToolCall, ToolOutcome]]) -> list[SessionEvent]:
