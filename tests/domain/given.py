@@ -80,7 +80,7 @@ def list_types(drafts: Iterable[EventDraft]) -> list[str]:
 def record_drafts(state: State, drafts: Iterable[EventDraft]) -> State:
     """The state once the drafts are recorded."""
     for draft in drafts:
-        state = evolve(state, preview_event(state, draft, AT))
+        state = evolve(state, preview_event(state.seq + 1, draft, AT))
     return state
 
 

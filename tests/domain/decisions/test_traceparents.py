@@ -57,7 +57,7 @@ def test_without_a_trace_events_are_as_they_were_before_there_were_any() -> None
 
 def test_a_redacted_run_leaves_its_trace() -> None:
     (started, _) = start_run(State(agent="A"), make_command("r1", traceparent=FIRST))
-    event = preview_event(State(agent="A"), started, "2026-01-01T00:00:00.000Z")
+    event = preview_event(1, started, "2026-01-01T00:00:00.000Z")
     assert FIRST not in redact_payload(event)
 
 

@@ -8,13 +8,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.events import (
-    HandoffMade,
-    MessageAdded,
-    SessionEvent,
-    SessionUpdated,
-)
-from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.events import HandoffMade, MessageAdded, SessionEvent, SessionUpdated
+from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 
 
@@ -52,16 +47,14 @@ def apply_drafts(state: State, drafts: Sequence[EventDraft]) -> State:
         approvals=state.approvals.branch(),
         summaries=state.summaries.branch(),
     )
-    for draft in drafts:
-        state = evolve(state, preview_event(state, draft, state.updated_at))
-    return state
+    return fold([preview_event(seq, draft, state.updated_at) for seq, draft in enumerate(drafts, state.seq + 1)], state)
 
 
-def preview_event(state: State, draft: EventDraft, at: str) -> RecordedEvent:
-    """The draft as the event that follows `state`, without a store: no payload, no hash."""
+def preview_event(seq: int, draft: EventDraft, at: str) -> RecordedEvent:
+    """The draft as the event of that seq, without a store: no payload, no hash."""
     return RecordedEvent(
         session_id="",
-        seq=state.seq + 1,
+        seq=seq,
         type=draft.fact.type,
         version=draft.fact.version,
         run_id=draft.run_id,

@@ -83,7 +83,7 @@ class MemorySessionLog:
         """Add to the session: all of it, or nothing if it is interrupted."""
         state, recorded = self.state, []
         for draft in drafts:
-            event = preview_event(state, draft, make_timestamp())
+            event = preview_event(state.seq + 1, draft, make_timestamp())
             state = evolve(state, event)
             recorded.append(event)
         self.state = state
