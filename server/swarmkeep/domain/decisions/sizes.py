@@ -42,14 +42,11 @@ class SizeLimits(msgspec.Struct, frozen=True, kw_only=True):
     def check_messages(self, messages: Sequence[Json], pointer: str) -> None:
         """Raise TooLarge for the first message that is too large. Encodes all of them."""
         for place, message in enumerate(messages):
-            self._check_message(message, f"{pointer}/{place}")
+            self.check_content(message, f"{pointer}/{place}")
 
-    def check_content(self, content: str, what: str) -> None:
-        """Raise TooLarge for the content of a message that is too large."""
-        self._check_message(content, what)
-
-    def _check_message(self, value: Any, what: str) -> None:
-        _refuse_larger(what, value, self.max_message_bytes, "SWARMKEEP_MAX_MESSAGE_BYTES")
+    def check_content(self, content: Any, what: str) -> None:
+        """Raise TooLarge for a message, or the content of one, that is too large."""
+        _refuse_larger(what, content, self.max_message_bytes, "SWARMKEEP_MAX_MESSAGE_BYTES")
 
     def check_change(self, before: State, after: State) -> None:
         """Raise TooLarge if the context or the metadata of a session have grown too large."""
@@ -66,10 +63,10 @@ class SizeLimits(msgspec.Struct, frozen=True, kw_only=True):
             message = entry.message
             # A model's are bounded where they are received, and a call's result as the text that it is.
             if entry.role == "tool":
-                self._check_message(message.get("content") or "", f"the tool result at seq {entry.seq}")
+                self.check_content(message.get("content") or "", f"the tool result at seq {entry.seq}")
             elif entry.role != "assistant":
                 sent = {name: value for name, value in message.items() if name != "sender"}
-                self._check_message(sent, f"the message at seq {entry.seq}")
+                self.check_content(sent, f"the message at seq {entry.seq}")
 
     def check_run_context(self, state: State, patch: Json) -> None:
         """Raise TooLarge if the context would be too large once this run begins, after all that are in the queue."""

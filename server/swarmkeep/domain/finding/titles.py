@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 
 from swarmkeep.domain.finding.words import join_text
@@ -25,15 +24,12 @@ def find_title(state: State) -> str | None:
     named = state.metadata.get("title")
     if isinstance(named, str) and (title := shorten(named)):
         return title
-    return next(_list_questions(state), None)
-
-
-def _list_questions(state: State) -> Iterator[str]:
     for entry in islice(state.messages, FIRST_MESSAGES):
         if entry.is_question and not entry.removed:
             title = shorten(join_text(entry.shown_message.get("content")))
             if title and title != REDACTED:
-                yield title
+                return title
+    return None
 
 
 def shorten(text: str) -> str:

@@ -59,7 +59,7 @@ class Snippet(msgspec.Struct, frozen=True):
 def parse_terms(text: str) -> tuple[Term, ...]:
     """What somebody searches for: up to MAX_TERMS words, of which a text has to have each. No signs have a meaning."""
     found: dict[str, Term] = {}
-    for word in _find_words(_normalise(text[:MAX_QUERY_CHARACTERS])):
+    for word in _WORD.finditer(_normalise(text[:MAX_QUERY_CHARACTERS])):
         term = _make_term(word.group())
         if term is not None and len(found) < MAX_TERMS:
             found.setdefault(term.text, term)
@@ -100,7 +100,7 @@ def make_snippet(text: str, terms: Sequence[Term]) -> Snippet | None:
 def _find_candidates(text: str, terms: Sequence[Term]) -> Iterator[re.Match[str]]:
     """The words of a text that may have a term: of much text with no more than plain letters these are soon found."""
     if not text.isascii():
-        return _find_words(text)
+        return _WORD.finditer(text)
     beginnings = "|".join(re.escape(term.text) for term in terms)
     return re.finditer(rf"(?<![A-Za-z0-9])(?:{beginnings})[A-Za-z0-9]*", text, re.IGNORECASE)
 
@@ -141,10 +141,6 @@ def _flatten(metadata: Json) -> Iterator[tuple[str, str]]:
             yield name, encode_text(value)
         elif value is not None:
             yield name, str(value)
-
-
-def _find_words(text: str) -> Iterator[re.Match[str]]:
-    return _WORD.finditer(text)
 
 
 def _normalise(text: str) -> str:
