@@ -119,7 +119,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
-        return tuple(call for call in self.calls if not call.done)
+        # Asked for with each step, and most turns have no calls.
+        return tuple([call for call in self.calls if not call.done]) if self.calls else ()
 
     @property
     def awaited_calls(self) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """Tells the next steps that follow from a state by themselves from those that need somebody outside.
 
-Outside steps are three: to ask the model for what comes next, or for a summary, and to run a call whose start is
-recorded. All other steps are follow-ups,
-and are recorded in the commit that they follow from.
+Outside steps are three: to ask the model for what comes next, to ask it for a summary, and to run calls whose starts
+are recorded. All other steps are follow-ups, and are recorded in the commit that they follow from.
 """
 
 from __future__ import annotations
