@@ -79,7 +79,7 @@ SUB_PACKAGES: dict[str, set[str]] = {
     "engine.people": {"engine.agents", "engine.teams"},
     "engine.teams": {"engine.agents", "engine.models", "engine.worker"},
     "engine.streams": {"engine.models"},
-    "engine.tracing": {"engine.models"},
+    "engine.tracing": {"engine.calls", "engine.models", "engine.streams"},
     "engine.calls": {"engine.agents", "engine.models", "engine.toolbox"},
     "engine.mcp": {"engine.agents", "engine.models", "engine.toolbox"},
     "engine.toolbox": {"engine.agents"},

@@ -12,9 +12,9 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from swarmkeep.api.sse import frame, item_frame
 from swarmkeep.domain.codec import decode, encode
-from swarmkeep.engine.loop import MessageDelta
 from swarmkeep.engine.models.chunks import read_text_chunk
 from swarmkeep.engine.streams.feed import Feed
+from swarmkeep.engine.streams.items import MessageDelta
 from swarmkeep.store.ports import SessionKey
 from tests.api.server import RunningServer, scripted, start_server
 from tests.api.test_streams import wait_until

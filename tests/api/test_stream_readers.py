@@ -16,9 +16,9 @@ from swarmkeep.api.limits import ServerLimits
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.build import build_engine
-from swarmkeep.engine.loop import MessageDelta, MessageStarted
 from swarmkeep.engine.streams.following import flatten, follow_batches
 from swarmkeep.engine.streams.hub import Hub
+from swarmkeep.engine.streams.items import MessageDelta, MessageStarted
 from swarmkeep.settings import Settings
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey

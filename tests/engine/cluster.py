@@ -21,10 +21,10 @@ from swarmkeep.domain.views import RunView
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.loop import Item
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.tracing.tracing import Tracing
 from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.opening import open_store

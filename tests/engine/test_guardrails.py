@@ -21,7 +21,7 @@ from swarmkeep.domain.request import Profile, build_request
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.loop import MessageDelta
+from swarmkeep.engine.streams.items import MessageDelta
 from swarmkeep.guardrails import ask_model, limit_length
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (

@@ -25,10 +25,11 @@ from swarmkeep.domain.request import ModelRequest
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted, make_loop
+from swarmkeep.engine.loop import make_loop
 from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
 from swarmkeep.engine.models.secrets import NO_SECRETS
 from swarmkeep.engine.policy import AskedAgents, Decide, NobodyAsked, RunTimedOut
+from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.swarm.session import MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner
 from tests.support.rules import find_body_faults

@@ -25,7 +25,7 @@ from swarmkeep.domain.errors import (
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.loop import MessageDelta
+from swarmkeep.engine.streams.items import MessageDelta
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
     KEY,

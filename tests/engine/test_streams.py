@@ -22,10 +22,10 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.streams.feed import LOG_CHANGED, Feed
 from swarmkeep.engine.streams.following import flatten, follow_batches
 from swarmkeep.engine.streams.hub import Hub
+from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (

@@ -16,7 +16,7 @@ from swarmkeep.api.access.asgi import Receive, Scope, Send
 from swarmkeep.api.access.request_log import SEND_PART
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent, view_event
-from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
 from swarmkeep.store.ports import StoreUnavailable
 
 log = logging.getLogger(__name__)

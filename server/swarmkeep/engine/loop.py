@@ -15,10 +15,7 @@ from swarmkeep.domain.decisions.outputs import record_verdict
 from swarmkeep.domain.decisions.settling import find_outside_step
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.decisions.steps import CallTool, CallTools, Compact
-from swarmkeep.domain.decisions.turns import (
-    end_run,
-    record_reply,
-)
+from swarmkeep.domain.decisions.turns import end_run, record_reply
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent
@@ -26,8 +23,7 @@ from swarmkeep.domain.state import Run, State, read_usage, sum_usage
 from swarmkeep.engine.agents.guardrails import Guards
 from swarmkeep.engine.agents.outputs import judge_reply
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.calls.started import Perform as Perform
-from swarmkeep.engine.calls.started import StartedCalls, mask
+from swarmkeep.engine.calls.started import Perform, StartedCalls, mask
 from swarmkeep.engine.calls.together import RunTogether, run_together
 from swarmkeep.engine.calls.tool_calls import perform_call
 from swarmkeep.engine.compaction.summarising import attempt_summary, record_summary, start_compaction
@@ -35,9 +31,7 @@ from swarmkeep.engine.failpoints import MODEL_DELTA, reach
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
 from swarmkeep.engine.models.reply_errors import MalformedReply
 from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog, restrict_to_run
-from swarmkeep.engine.streams.items import Item as Item
-from swarmkeep.engine.streams.items import MessageDelta as MessageDelta
-from swarmkeep.engine.streams.items import MessageStarted as MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.toolbox.toolbox import NO_SERVERS, Toolbox
 from swarmkeep.engine.turn import ModelTurn, Prepare, prepare_turn

@@ -13,11 +13,11 @@ from swarmkeep.domain.errors import RunNotFound, SearchOff, SessionNotFound
 from swarmkeep.domain.finding.words import parse_terms
 from swarmkeep.domain.state import Run, SessionStatus, State
 from swarmkeep.domain.views import RunView, SessionView, find_run, list_latest_runs, view_run, view_session
-from swarmkeep.engine.loop import Item
 from swarmkeep.engine.streams.endings import TURNING_POINTS, has_stayed, is_as_it_was, is_open, may_be_last
 from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.engine.streams.following import Batch, flatten, follow_batches, read_pages
 from swarmkeep.engine.streams.hub import Hub
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.worker.watcher import follow_from_log
 from swarmkeep.store.ports import EventStore, SessionHead, SessionKey, SessionPage
 from swarmkeep.store.ports.index import EndedRunStatus, SessionOrder

@@ -35,8 +35,8 @@ from swarmkeep.domain.events import AwaitedApproval, RunWaiting
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.attempts import decide_until_recorded
 from swarmkeep.engine.idempotency import IdempotentRequest
-from swarmkeep.engine.loop import Item
 from swarmkeep.engine.reader import RunPosition
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.teams.approving import ApprovalBelow
 from swarmkeep.logs.context import bind_fields
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey

@@ -22,7 +22,7 @@ from swarmkeep.api.sse import wait_for_disconnect
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import refuse_if_busy
 from swarmkeep.domain.state import Run
-from swarmkeep.engine.loop import Item
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.swarm.unstored import UnstoredSession
 
 

@@ -31,8 +31,8 @@ from swarmkeep.api.websocket.tasks import run_until_first
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SessionNotFound, TooLarge
-from swarmkeep.engine.loop import Item
 from swarmkeep.engine.streams.feed import Feed
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.store.ports import SessionKey
 
 log = logging.getLogger(__name__)

@@ -11,19 +11,19 @@ from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.views import RunView
-from swarmkeep.engine import loop
 from swarmkeep.engine.ids import make_id
+from swarmkeep.engine.streams import items
 from swarmkeep_client import Message, MessageDelta, MessageStarted, Run, StreamItem
 from swarmkeep_client import RunOptions as Asked
 
 
-def to_client_item(item: loop.Item) -> StreamItem:
+def to_client_item(item: items.Item) -> StreamItem:
     match item:
         case RecordedEvent():
             return to_client_event(item)
-        case loop.MessageStarted():
+        case items.MessageStarted():
             return MessageStarted(run_id=item.run_id, agent=item.agent)
-        case loop.MessageDelta():
+        case items.MessageDelta():
             return MessageDelta(run_id=item.run_id, agent=item.agent, content=item.delta.get("content"))
 
 

@@ -10,11 +10,11 @@ import msgspec
 from swarmkeep.cli.background import Background
 from swarmkeep.cli.chat.conversion import to_client_item, to_client_run, to_start_run
 from swarmkeep.domain.decisions import resuming
-from swarmkeep.engine import loop
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.build import build_engine
 from swarmkeep.engine.ids import make_id
 from swarmkeep.engine.reader import RunPosition
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.settings import Settings
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
@@ -106,7 +106,7 @@ class LocalChatSession:
             self._background.close()
 
     def _follow(self, feed: RunPosition) -> Iterator[StreamItem]:
-        items: Iterator[loop.Item] = self._background.iterate(self._engine.reader.follow_run(self._key, feed))
+        items: Iterator[Item] = self._background.iterate(self._engine.reader.follow_run(self._key, feed))
         yield from map(to_client_item, items)
         yield Done(run=self._run(feed.run_id))
 

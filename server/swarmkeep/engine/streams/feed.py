@@ -9,7 +9,7 @@ from enum import Enum, auto
 from weakref import ref
 
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.engine.loop import Item
+from swarmkeep.engine.streams.items import Item
 
 
 class LogChange(Enum):

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.engine.loop import Item
 from swarmkeep.engine.streams.feed import LOG_CHANGED, Feed, LogChange
 from swarmkeep.engine.streams.hub import Hub, ends_message
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.store.ports import EventStore, SessionKey
 from swarmkeep.store.ports.log import is_full_page
 

@@ -12,9 +12,9 @@ import msgspec
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStarted
-from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
 from swarmkeep.engine.streams.feed import Feed
+from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
 from swarmkeep.store.ports import SessionKey
 
 

@@ -17,10 +17,11 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.messages import ROLES
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import OpenRegistry
-from swarmkeep.engine.loop import Item, Loop, make_loop
+from swarmkeep.engine.loop import Loop, make_loop
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.secrets import NO_SECRETS
 from swarmkeep.engine.policy import AskedAgents, Decide, LoopPolicy
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.swarm.asked import AgentsInMemory
 from swarmkeep.engine.swarm.memory_log import MemorySessionLog as MemorySessionLog
 from swarmkeep.engine.tool_runners import ToolRunner

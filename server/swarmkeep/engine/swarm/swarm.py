@@ -20,9 +20,9 @@ from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.views import find_answer
 from swarmkeep.engine.agents.approvals import make_approvals
 from swarmkeep.engine.ids import make_id
-from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocking, run_blocking
 from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog, make_open_registry
 from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner

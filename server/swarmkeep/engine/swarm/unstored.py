@@ -31,12 +31,13 @@ from swarmkeep.engine.agents.guardrails import Guards
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.ids import make_id
 from swarmkeep.engine.limits import Limits, check_active_runs, refuse_uncounted
-from swarmkeep.engine.loop import Item, Loop, make_loop
+from swarmkeep.engine.loop import Loop, make_loop
 from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import AskedAgents, Decide, NobodyAsked
 from swarmkeep.engine.streams.hub import Hub
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.streams.pauses import with_pauses
 from swarmkeep.engine.swarm.asked import AgentsInMemory
 from swarmkeep.engine.swarm.memory_log import GivenFiles, MemorySessionLog

@@ -7,7 +7,7 @@ from opentelemetry.trace import SpanKind
 from swarmkeep.agent import Agent, Tool
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.state import State, ToolCall
-from swarmkeep.engine.loop import Perform
+from swarmkeep.engine.calls.started import Perform
 from swarmkeep.engine.tracing.content import describe_text
 from swarmkeep.engine.tracing.settings import SpanSettings
 from swarmkeep.engine.tracing.spans import CurrentSpan, clean_value, get_run_names, set_error

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import RunEnded
-from swarmkeep.engine.loop import Item, Perform
+from swarmkeep.engine.calls.started import Perform
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.session_log import StoreSessionLog
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.tracing.calls import trace_calls
 from swarmkeep.engine.tracing.models import TracedModel
 from swarmkeep.engine.tracing.requests import Handler, trace_requests

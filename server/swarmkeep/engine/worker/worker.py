@@ -19,7 +19,7 @@ from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.loop import Item, make_loop
+from swarmkeep.engine.loop import make_loop
 from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
@@ -27,6 +27,7 @@ from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import decide_end
 from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.streams.hub import Hub
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
 from swarmkeep.engine.worker.lease_keeper import LeaseKeeper
 from swarmkeep.engine.worker.log_context import describe_session, follow_run, log_trouble
@@ -192,10 +193,9 @@ class Worker:
         read_texts = partial(self._store.read_blobs, key)
         toolbox = self._servers.make_toolbox(f"{key.tenant}/{key.id}", self._tool_runner, read_texts)
         parts = (session_log, self._registry, self._model, self._tool_runner, policy, begun)
-        if self._tracing is None:
-            return make_loop(*parts, toolbox=toolbox).advance()
-        loop = make_loop(*parts, toolbox=toolbox, trace_calls=self._tracing.trace_calls)
-        return self._tracing.follow_runs(session_log, begun, loop.advance())
+        tracing = self._tracing
+        loop = make_loop(*parts, toolbox=toolbox, trace_calls=None if tracing is None else tracing.trace_calls)
+        return loop.advance() if tracing is None else tracing.follow_runs(session_log, begun, loop.advance())
 
     async def _record_failure(self, session_log: StoreSessionLog) -> list[RecordedEvent]:
         """Record the run as failed, and what then begins; nothing if that was not possible."""

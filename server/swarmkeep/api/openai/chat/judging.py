@@ -11,7 +11,7 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.loop import Item, MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageStarted
 
 
 def judge_held(registry: Registry, answer: ChatAnswer, item: Item) -> Iterator[Json]:

@@ -29,7 +29,7 @@ from swarmkeep.api.streams import PING, make_event_stream
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.errors import DomainError, Draining, SessionExists, SessionNotFound
 from swarmkeep.engine.idempotency import IdempotentRequest
-from swarmkeep.engine.loop import Item
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.store.ports import SessionKey, StoreUnavailable
 
 # The model was asked again already, and the run and its input are recorded: these clients would repeat both.

@@ -38,7 +38,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.engine.loop import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
 
 
 class ResponseBuilder:

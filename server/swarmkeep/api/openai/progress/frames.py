@@ -11,7 +11,7 @@ from swarmkeep.api.sse import frame
 from swarmkeep.api.streams import PING, STOPPING, StreamCheck
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.errors import SessionNotFound
-from swarmkeep.engine.loop import Item
+from swarmkeep.engine.streams.items import Item
 from swarmkeep.store.ports import SessionKey
 
 DONE = b"data: [DONE]\n\n"

@@ -25,7 +25,7 @@ from swarmkeep.api.openai.targets import find_target
 from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
 from swarmkeep.api.streams import make_event_stream
 from swarmkeep.domain.codec import Json
-from swarmkeep.engine.loop import Item
+from swarmkeep.engine.streams.items import Item
 
 StartingAfter = Annotated[
     int | None, QueryParameter(ge=0, le=2**53 - 1, description="Only events with a greater `sequence_number`.")
