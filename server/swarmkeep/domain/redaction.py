@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType, to_builtins
 from msgspec.structs import replace
@@ -48,6 +48,9 @@ from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
 from swarmkeep.domain.facts.tools import ListedTool, ToolsListed
 from swarmkeep.domain.messages import ROLES, read_tool_calls
 from swarmkeep.domain.run_options import CallerFunction, CallerTool, RunOptions
+
+# What stands where there is no text.
+Absent = TypeVar("Absent", None, UnsetType)
 
 REDACTED = "[redacted]"
 _ARGUMENTS = "{}"
@@ -101,7 +104,7 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
                 tool=tool,
                 correction=fact.correction,
                 guardrail=guardrail,
-                person=_redact_name_of(fact.person),
+                person=_redact_text(fact.person),
             )
         case SessionCreated():
             parent = UNSET if fact.parent is UNSET else replace(fact.parent, session_id=REDACTED)
@@ -139,7 +142,7 @@ def _redact_history_fact(
 ) -> Fact:  # fmt: skip
     match fact:
         case SessionTakenOver() | SessionHandedBack():
-            return replace(fact, by=_redact_text(fact.by), note=_redact_name_of(fact.note))
+            return replace(fact, by=_redact_text(fact.by), note=_redact_text(fact.note))
         case ToolsListed():
             return _redact_listing(fact)
         case CompactionStarted():
@@ -154,20 +157,20 @@ def _redact_history_fact(
 def _redact_listing(fact: ToolsListed) -> ToolsListed:
     # Without their schemas they are not offered any more: they are listed anew.
     tools = tuple(ListedTool(name=_redact_name(tool.name)) for tool in fact.tools)
-    return ToolsListed(server=_redact_name(fact.server), tools=tools, error=UNSET if fact.error is UNSET else REDACTED)
+    return ToolsListed(server=_redact_name(fact.server), tools=tools, error=_redact_text(fact.error))
 
 
 def _redact_run_fact(fact: Fact) -> Fact:
     match fact:
         case RunStarted():
-            return RunStarted(options=_redact_options(fact.options), by=_redact_name_of(fact.by))
+            return RunStarted(options=_redact_options(fact.options), by=_redact_text(fact.by))
         case RunQueued():
             messages = tuple({"role": _redact_role(message), "content": REDACTED} for message in fact.messages)
-            options, by = _redact_options(fact.options), _redact_name_of(fact.by)
+            options, by = _redact_options(fact.options), _redact_text(fact.by)
             return RunQueued(options=options, messages=messages, agent=fact.agent, by=by)
         case GuardrailTripped():
             # A short text can be guessed by its digest.
-            error = UNSET if fact.error is UNSET else REDACTED
+            error = _redact_text(fact.error)
             return replace(fact, name=_redact_name(fact.name), message=REDACTED, error=error, digest=UNSET)
         case ToolStarted():
             return replace(fact, name=_redact_name(fact.name), arguments=_ARGUMENTS)
@@ -184,10 +187,6 @@ def _redact_run_fact(fact: Fact) -> Fact:
             return replace(fact, error=None if fact.error is None else replace(fact.error, message=REDACTED))
         case _:
             return fact
-
-
-def _redact_name_of(person: str | UnsetType) -> str | UnsetType:
-    return UNSET if person is UNSET else REDACTED
 
 
 def _redact_message(message: Json, agent: str) -> Json:
@@ -283,5 +282,5 @@ def _redact_name(name: str) -> str:
     return name if _NAME.fullmatch(name) else REDACTED
 
 
-def _redact_text(text: str | None) -> str | None:
-    return None if text is None else REDACTED
+def _redact_text(text: str | Absent) -> str | Absent:
+    return REDACTED if isinstance(text, str) else text
