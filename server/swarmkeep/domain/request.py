@@ -171,10 +171,9 @@ def _find_history_start(state: State, model: str, turns: int | None) -> int | No
 
 
 def _find_last_request(state: State) -> RequestRecord | None:
-    for index in range(len(state.messages) - 1, -1, -1):
-        completion = state.messages[index].completion
-        if completion is not None and completion.request is not None:
-            return completion.request
+    for entry in reversed(state.messages):
+        if entry.completion is not None and entry.completion.request is not None:
+            return entry.completion.request
     return None
 
 
@@ -186,7 +185,7 @@ def assemble_request(
     history_from: int | None = None,
     summary: Summary | None = None,
 ) -> ModelRequest:
-    """Put a request together from its parts, as `request` does and as rebuilding a past one does."""
+    """Put a request together from its parts, as `build_request` does and as rebuilding a past one does."""
     # What is summed up is not sent again for a part of it that would be.
     cut = history_from is not None and (summary is None or history_from > summary.last_seq)
     return ModelRequest(

@@ -11,8 +11,8 @@ from swarmkeep.domain.state import Run, State, ToolCall
 def apply_session_imported(state: State, by: str | UnsetType) -> State:
     # The last run to end may be tried again, with its calls.
     if len(state.finished):
-        last = len(state.finished) - 1
-        state = replace(state, finished=state.finished.replace_at(last, mark_imported(state.finished[last], by)))
+        last = mark_imported(state.finished[-1], by)
+        state = replace(state, finished=state.finished.replace_at(-1, last))
     queue = tuple(replace(queued, fact=replace(queued.fact, by=by, traceparent=UNSET)) for queued in state.queue)
     run = None if state.run is None else mark_imported(state.run, by)
     # Whose call it was made for, and which tool of which server a name stands for, only the file says.

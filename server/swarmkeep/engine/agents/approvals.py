@@ -96,8 +96,7 @@ def _find_tools(agent: Agent) -> dict[str, Tool]:
 
 def _find_asking_agent(state: State) -> str:
     """The sender of the reply whose calls the active run carries out."""
-    for index in range(len(state.messages) - 1, -1, -1):
-        entry = state.messages[index]
+    for entry in reversed(state.messages):
         if entry.role == "assistant":
             return str(entry.message.get("sender", ""))
     return ""

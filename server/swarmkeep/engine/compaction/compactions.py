@@ -11,7 +11,7 @@ from swarmkeep.domain.decisions.commands import refuse_if_busy
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import CompletionRecord, RunError, SessionEvent
-from swarmkeep.domain.facts.compaction import CompactionFailed
+from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionSummarised
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
@@ -147,9 +147,11 @@ class Compactions:
             await self._record(key, state, fact, request.blobs)
         return None
 
-    async def _record(self, key: SessionKey, asked: State, fact: SessionEvent, blobs: dict[str, str]) -> None:
+    async def _record(
+        self, key: SessionKey, asked: State, fact: CompactionSummarised | CompactionFailed, blobs: dict[str, str]
+    ) -> None:
         def decide(state: State) -> list[EventDraft]:
-            return draft_events(state.agent, record_summary(asked, state, fact), None)  # type: ignore[arg-type]
+            return draft_events(state.agent, record_summary(asked, state, fact), None)
 
         session_log = self._worker.open_session_log(key, asked)
         self._worker.continue_session(session_log, await session_log.commit(decide, blobs))

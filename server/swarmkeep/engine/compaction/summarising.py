@@ -57,10 +57,9 @@ def find_compaction(
 
 
 def _find_last_reply(state: State) -> Entry | None:
-    for index in range(len(state.messages) - 1, -1, -1):
-        completion = state.messages[index].completion
-        if completion is not None and completion.request is not None:
-            return state.messages[index]
+    for entry in reversed(state.messages):
+        if entry.completion is not None and entry.completion.request is not None:
+            return entry
     return None
 
 
@@ -85,8 +84,8 @@ async def summarise(model: Model, state: State, name: str) -> tuple[CompactionSu
     Raises TurnFailed.
     """
     assert state.compaction is not None
-    characters: int | None = state.compaction.fact.piece_characters
-    while characters is not None:
+    characters = state.compaction.fact.piece_characters
+    while True:
         request, piece = build_summary_request(state, name, characters)
         if not piece.text:
             raise TurnFailed(RunError(code="summary_empty", message="there is nothing to sum up"))
@@ -110,7 +109,6 @@ async def summarise(model: Model, state: State, name: str) -> tuple[CompactionSu
             completion=reply.completion,
         )
         return fact, request
-    raise AssertionError
 
 
 async def attempt_summary(
