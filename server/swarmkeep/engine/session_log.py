@@ -182,8 +182,8 @@ class StoreSessionLog:
         plan: SessionPlan | None,
         attempts: Attempts,
     ) -> list[RecordedEvent]:
-        begins = any(isinstance(draft.fact, RunStarted | RunResumed) for draft in drafts)
-        claim = self._claim if begins and self.lease is None else None
+        begins = self.lease is None and any(isinstance(draft.fact, RunStarted | RunResumed) for draft in drafts)
+        claim = self._claim if begins else None
         named = _leave_out_unnamed(blobs, drafts)
         try:
             if plan is not None:

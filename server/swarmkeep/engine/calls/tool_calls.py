@@ -263,5 +263,4 @@ def goes_on(tool: Tool | None, call: ToolCall) -> bool:
 
 def find_started_calls(events: Sequence[RecordedEvent]) -> set[tuple[str, int]]:
     """The calls that these events start, each with its attempt."""
-    facts = [event.fact for event in events if isinstance(event.fact, ToolStarted)]
-    return {(fact.tool_call_id, fact.attempt) for fact in facts}
+    return {(event.fact.tool_call_id, event.fact.attempt) for event in events if isinstance(event.fact, ToolStarted)}

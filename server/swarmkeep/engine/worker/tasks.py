@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 import msgspec
 
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.events import RunEnded, RunStarted
+from swarmkeep.domain.events import RunStarted
 from swarmkeep.domain.facts.takeovers import SessionTakenOver
-from swarmkeep.domain.state import State
+from swarmkeep.domain.state import STATUS_BY_ENDING, State
 from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.store.ports import Lease, SessionKey
 
@@ -123,7 +123,7 @@ class SessionTasks:
 def has_stopped_run(events: Sequence[RecordedEvent], state: State) -> bool:
     """Whether the active run was ended by these events, after which `state` holds, or has to wait because somebody has
     taken over; not so if a queued one was ended."""
-    if any(isinstance(event.fact, SessionTakenOver) for event in events):
+    kinds = {type(event.fact) for event in events}
+    if SessionTakenOver in kinds:
         return state.status == "waiting"
-    ended = any(isinstance(event.fact, RunEnded) for event in events)
-    return ended and (state.run is None or any(isinstance(event.fact, RunStarted) for event in events))
+    return not kinds.isdisjoint(STATUS_BY_ENDING) and (state.run is None or RunStarted in kinds)
