@@ -84,7 +84,8 @@ class Runs:
         # What an interrupted run's model was just saying is kept with it.
         said = await self._worker.partials.find(key) if command.on_busy == "interrupt" else NOTHING_SAID
         decide, files = await self._decide_start(command, said)
-        aside = _is_heavy(command) or (plan is not None and plan.is_heavy)
+        aside = is_heavy(command.messages, command.context_variables, command.options)
+        aside = aside or (plan is not None and plan.is_heavy)
         return await self._begin_once(key, decide, command.run_id, idempotency, aside, files, is_asked, plan)
 
     async def _decide_start(self, command: StartRun, said: PartialReply) -> tuple[Decide, Mapping[str, bytes]]:
@@ -279,10 +280,6 @@ class Runs:
         Done again, it changes nothing. Raises SessionNotFound, RunNotFound, and SessionBusy while it goes on.
         """
         await self.commit_change(key, lambda state: hide_run(state, run_id, by, part))
-
-
-def _is_heavy(command: StartRun) -> bool:
-    return is_heavy(command.messages, command.context_variables, command.options)
 
 
 async def _view_if_over(key: SessionKey, state: State, run_id: str) -> RunView | None:
