@@ -124,6 +124,17 @@ async def test_imports_are_bounded_and_a_refused_one_leaves_nothing(small: Runni
     assert (await small.get("/v1/sessions")).json()["data"] == []
 
 
+@pytest.mark.parametrize("store", [True, False])
+async def test_the_instructions_of_a_response_are_bounded_whether_it_is_stored_or_not(
+    small: RunningServer, model: ScriptedModel, store: bool
+) -> None:
+    asked = {"model": "Front", "input": "hi", "instructions": LARGE * 2, "store": store}
+    refused = await small.post("/openai/v1/responses", asked)
+    assert refused.status_code == 413
+    assert f"SWARMKEEP_{MESSAGE}" in refused.json()["error"]["message"]
+    assert model.requests == []
+
+
 async def test_what_was_larger_before_a_limit_was_lowered_may_shrink_and_be_read(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready)) as before:
         session = await before.session(context_variables={"a": LARGE, "b": LARGE})

@@ -17,6 +17,7 @@ from swarmkeep.domain.decisions.sizes import SizeLimits
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidRequest, QuotaExceeded
 from swarmkeep.domain.events import RunQueued
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.store.ports import OutcomeUnknown, TotalsReader
 from swarmkeep.store.ports.totals import StorageQuota
@@ -116,6 +117,12 @@ class ForkQuota:
             left, at = self._left.get(tenant, (float(self._per_minute), now))
             self._left[tenant] = (left + 1, at)
             raise
+
+
+def limit_options(options: RunOptions, limits: Limits) -> RunOptions:
+    """The options of a run with the server's own limits. Raises TooLarge for instructions that are too long."""
+    limits.sizes.check_content(options.instructions or "", "/instructions")
+    return msgspec.structs.replace(options, loop_turns=limits.loop_turns, history_turns=limits.history_turns)
 
 
 def check_session_quotas(state: State, drafts: Sequence[EventDraft], limits: Limits) -> None:

@@ -26,7 +26,13 @@ from swarmkeep.engine.agents.edited_arguments import check_arguments, check_size
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.failpoints import ANSWER_READY, reach
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
-from swarmkeep.engine.limits import Limits, check_active_runs, check_session_quotas, check_tokens_left
+from swarmkeep.engine.limits import (
+    Limits,
+    check_active_runs,
+    check_session_quotas,
+    check_tokens_left,
+    limit_options,
+)
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.reader import RunPosition, SessionReader
 from swarmkeep.engine.session_plans import SessionPlan
@@ -121,9 +127,8 @@ class Runs:
     def apply_limits(self, options: RunOptions) -> RunOptions:
         """The options with the server's own limits. Raises InvalidRequest for a function that an agent has, too, and
         for the choice of one that is not there, and TooLarge."""
-        self._sizes.check_content(options.instructions or "", "/instructions")
         refuse_wrong_functions(options, self._registry)
-        return replace(options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
+        return limit_options(options, self._limits)
 
     async def _begin_once(
         self,

@@ -30,7 +30,7 @@ from swarmkeep.engine.agents.caller_tools import refuse_wrong_functions
 from swarmkeep.engine.agents.guardrails import Guards
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.ids import make_id
-from swarmkeep.engine.limits import Limits, check_active_runs, refuse_uncounted
+from swarmkeep.engine.limits import Limits, check_active_runs, limit_options, refuse_uncounted
 from swarmkeep.engine.loop import Loop, make_loop
 from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.models.model import Model
@@ -116,7 +116,7 @@ class UnstoredRuns:
     async def start(self, tenant: str, session: UnstoredSession, command: StartRun) -> AsyncGenerator[Item | None]:
         """What happens, as it happens. Raises, before anything does, what `Runs.start` raises."""
         refuse_wrong_functions(command.options, self._registry)
-        command = replace(command, options=self._apply_limits(command.options))
+        command = replace(command, options=limit_options(command.options, self._limits))
         agent = self._registry.get_active(command.agent or session.state.agent)
         session.count_files(await self._check_messages(command.messages))
         return await self._begin(tenant, session, lambda state: start_run(state, command), agent.name)
@@ -134,13 +134,14 @@ class UnstoredRuns:
     ) -> AsyncGenerator[Item | None]:
         """As `start`, for a run that waits."""
         refuse_wrong_functions(options, self._registry)
+        chosen = limit_options(options, self._limits)
         agent = self._registry.get_active(session.state.agent)
         said = [*messages, *({"content": answer.content} for answer in tool_results)]
         session.count_files(await self._check_messages(said))
         now = await self._store.read_clock() if approvals else None
 
         def decide(state: State) -> list[EventDraft]:
-            goes_on = keep_limits(state, self._apply_limits(options))
+            goes_on = keep_limits(state, chosen)
             return resume_run(state, run_id, tool_results, approvals, messages=messages, options=goes_on, now=now)
 
         return await self._begin(tenant, session, decide, agent.name)
@@ -158,9 +159,6 @@ class UnstoredRuns:
     def _make_policy(self, key: SessionKey, agents: AskedAgents) -> SessionPolicy:
         hub = Hub(secrets=self._secrets)
         return SessionPolicy(self._store, self._limits, hub, key, self._rules, self._secrets, agents)
-
-    def _apply_limits(self, options: RunOptions) -> RunOptions:
-        return replace(options, loop_turns=self._limits.loop_turns, history_turns=self._limits.history_turns)
 
     async def preview(self, session: UnstoredSession, decide: Decide, options: RunOptions) -> ModelRequest:
         """What the model would be sent first by a run that is decided on; nothing is, and the session stays as it is.
@@ -212,7 +210,7 @@ class UnstoredRuns:
                 lambda agent: self._registry,
                 make_policy,
                 approvals=approvals,
-                options=self._apply_limits(RunOptions()),
+                options=limit_options(RunOptions(), self._limits),
                 toolbox=toolbox,
             )
             policy = make_policy(asked)
