@@ -8,7 +8,7 @@ import msgspec
 
 from swarmkeep.audit.transfer.event_lines import to_recorded_event
 from swarmkeep.domain.codec import decode, encode
-from swarmkeep.domain.envelope import EventView, RecordedEvent, read_data
+from swarmkeep.domain.envelope import EventView, RecordedEvent, view_event
 from swarmkeep.domain.views import ListedSession, SessionView
 from swarmkeep.store.ports.index import SessionCounts as StoredCounts
 from swarmkeep_client import Event, SessionCounts, SessionState, Verification
@@ -35,17 +35,7 @@ def from_client_event(event: Event) -> RecordedEvent:
 
 
 def to_client_event(event: RecordedEvent) -> Event:
-    return Event(
-        session_id=event.session_id,
-        seq=event.seq,
-        type=event.type,
-        version=event.version,
-        run_id=event.run_id,
-        agent=event.agent,
-        at=event.at,
-        data=decode(read_data(event)),
-        hash=event.hash,
-    )
+    return decode(encode(view_event(event)), Event)
 
 
 def to_session_state(view: SessionView | ListedSession) -> SessionState:
