@@ -359,6 +359,18 @@ async def test_a_redacted_answer_has_no_output_and_stays_sent_back(
     assert state.finished[-1].corrections == 1
 
 
+@pytest.mark.parametrize("redacted", [[4], [5], [6], [4, 5, 6]])
+async def test_of_several_redacted_calls_each_is_answered_as_it_was(
+    cluster: EngineCluster, model: ScriptedModel, redacted: list[int]
+) -> None:
+    engine = await cluster.open_engine(BY_CALL)
+    model.add(Completion(calls=[Call("final_output", WRONG, "c1"), Call("final_output", RIGHT, "c2")]))
+    model.add(Completion(calls=[Call("final_output", RIGHT, "c3"), Call("final_output", RIGHT, "c4")]))
+    await ask(engine)
+    await redact(engine.store, KEY, redacted, reason="asked to")
+    await check_replay(engine, BY_CALL)
+
+
 def test_swarm_gives_the_answer_as_its_type(client: OpenAI, model: ScriptedModel) -> None:
     model.say(WRONG)
     model.say(RIGHT)

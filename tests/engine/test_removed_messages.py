@@ -20,6 +20,7 @@ from swarmkeep.domain.messages import list_shown
 from swarmkeep.domain.views import find_run
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
+from swarmkeep.guardrails import limit_length
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
     KEY,
@@ -86,10 +87,13 @@ async def test_the_next_request_is_without_it_and_earlier_ones_are_rebuilt_with_
     assert call not in [entry.seq for entry in list_shown(state.messages)]
 
 
+@pytest.mark.parametrize("longest", [80, 3])
 async def test_what_is_taken_out_while_the_model_speaks_was_in_what_it_was_asked(
-    cluster: EngineCluster, model: ScriptedModel
+    cluster: EngineCluster, model: ScriptedModel, longest: int
 ) -> None:
-    engine = await cluster.open_engine(AGENT)
+    """Also where a guardrail of its agent refuses what it says."""
+    agent = AGENT.model_copy(update={"output_guardrails": [limit_length(longest)]})
+    engine = await cluster.open_engine(agent)
     asked, *_ = await make_talk(engine, model)
     model.hang(then="answers", text="Good.")
     model.say("Bye.")
@@ -102,7 +106,7 @@ async def test_what_is_taken_out_while_the_model_speaks_was_in_what_it_was_asked
     assert b"Where is 17?" in model.raw_requests[2]
     assert b"Where is 17?" not in model.raw_requests[3]
     assert [await rebuild_request(engine.store, KEY, seq) for seq in await find_answers(engine)] == model.raw_requests
-    assert (await replay_session(engine.store, Registry([AGENT]), KEY)).matches
+    assert (await replay_session(engine.store, Registry([agent]), KEY)).matches
 
 
 async def test_a_message_of_the_active_run_stays(cluster: EngineCluster, model: ScriptedModel) -> None:

@@ -169,18 +169,18 @@ class Loop:
                 turn.agent, message, self._log.state.context_variables, turn.run.options
             )
             if trip is not None:
-                completion = turn.describe_completion(reply.completion, self._log.state)
-                facts = refuse_reply(turn.agent.name, trip, text, completion)
-                return [*await self._commit(restrict_to_run(turn.run, turn.decide_once(facts)), turn.request.blobs)]
+                refuse = turn.decide_once(
+                    lambda state, run: refuse_reply(
+                        turn.agent.name, trip, text, turn.describe_completion(reply.completion, state)
+                    )
+                )
+                return [*await self._commit(restrict_to_run(turn.run, refuse), turn.request.blobs)]
         verdict = await judge_reply(turn.agent, turn.run, message, reply.completion, self._policy)
         tools = self._toolbox.list_tools(turn.agent, self._log.state).values()
         approvals = {tool.name for tool in tools if tool.requires_approval}
         expires_at = await self._policy.approval_expires_at() if approvals else None
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
-            if run.turns != turn.run.turns:
-                # It is recorded: an attempt that failed was made after all.
-                return []
             completion = turn.describe_completion(reply.completion, state)
             facts = record_reply(run, message, completion, needs_approval=approvals, expires_at=expires_at)
             if verdict is None:
@@ -189,7 +189,8 @@ class Loop:
             return facts + record_verdict(run, verdict, turn.agent.name, usage)
 
         try:
-            recorded = await self._commit(restrict_to_run(turn.run, decide), turn.request.blobs, aside=aside)
+            record = restrict_to_run(turn.run, turn.decide_once(decide))
+            recorded = await self._commit(record, turn.request.blobs, aside=aside)
             held = turn.merge_held_deltas()
             return [*(MessageDelta(turn.run.id, turn.agent.name, turn.state.seq, delta) for delta in held), *recorded]
         except InvalidRequest as refused:

@@ -20,6 +20,7 @@ from swarmkeep.engine.models.secrets import Secrets
 T = TypeVar("T")
 
 Decide = Callable[[State], Sequence[EventDraft] | None]
+DecideOnRun = Callable[[State, Run], list[SessionEvent]]
 
 
 def decide_nothing(state: State) -> Sequence[EventDraft]:
@@ -41,7 +42,7 @@ def decide_end(
     return decide
 
 
-def restrict_to_run(run: Run, decide: Callable[[State, Run], list[SessionEvent]], agent: str = "") -> Decide:
+def restrict_to_run(run: Run, decide: DecideOnRun, agent: str = "") -> Decide:
     """Decide for this run only: once it was cancelled or replaced, there is nothing more to say.
 
     `agent` is the one whose doing it is, if not the active one's.

@@ -14,7 +14,7 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import AgentUnavailable, QuotaExceeded
-from swarmkeep.domain.events import CompletionRecord, RunError, SessionEvent
+from swarmkeep.domain.events import CompletionRecord, RunError
 from swarmkeep.domain.facts.compaction import CompactionStarted
 from swarmkeep.domain.history.sent import measure_new_history
 from swarmkeep.domain.history.window import count_turns
@@ -25,7 +25,7 @@ from swarmkeep.engine.compaction.summarising import find_compaction
 from swarmkeep.engine.failpoints import MODEL_SENT, reach
 from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
 from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed
-from swarmkeep.engine.policy import LoopPolicy, SessionLog, restrict_to_run
+from swarmkeep.engine.policy import DecideOnRun, LoopPolicy, SessionLog, restrict_to_run
 from swarmkeep.engine.streams.items import Item, MessageDelta
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.toolbox.toolbox import NO_SERVERS, Toolbox
@@ -171,9 +171,9 @@ class ModelTurn:
         if any(texts):
             yield {"content": "".join(texts)}
 
-    def decide_once(self, facts: list[SessionEvent]) -> Callable[[State, Run], list[SessionEvent]]:
-        """These facts about the reply; nothing where it is recorded: an attempt that failed was made after all."""
-        return lambda state, run: [] if run.turns != self.run.turns else facts
+    def decide_once(self, decide: DecideOnRun) -> DecideOnRun:
+        """What is decided on the reply; nothing where it is recorded: an attempt that failed was made after all."""
+        return lambda state, run: [] if run.turns != self.run.turns else decide(state, run)
 
 
 async def attach_files(request: ModelRequest, read_files: ReadFiles, policy: LoopPolicy) -> ModelRequest:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from msgspec import UNSET
 
+from swarmkeep.agent.output import OUTPUT_TOOL
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
@@ -65,8 +66,15 @@ def changes_context(fact: SessionEvent) -> bool:
     return isinstance(fact, ContextUpdated | SessionCreated)
 
 
-def follows_verdict(fact: MessageAdded) -> bool:
+def follows_verdict(fact: MessageAdded, before: SessionEvent) -> bool:
     """Whether it came in one commit with the final answer that it is about, or with the refusal that it says."""
     if fact.guardrail is not UNSET and fact.completion is None:
         return True
-    return fact.correction is not UNSET or (fact.tool is not None and fact.tool.output is True)
+    if fact.correction is not UNSET or (fact.tool is not None and fact.tool.output is True):
+        return True
+    # Of several calls that give an answer one counts; the others are answered right after it.
+    return _answers_output_call(fact) and _answers_output_call(before)
+
+
+def _answers_output_call(fact: SessionEvent) -> bool:
+    return isinstance(fact, MessageAdded) and fact.tool is not None and fact.tool.name == OUTPUT_TOOL

@@ -217,7 +217,7 @@ class RecordedLog:
         applied = [self._apply()]
         while self._next < len(self._events) and self._is_made_by_loop(event := self._events[self._next]):
             if isinstance(event.fact, UnknownFact) or (
-                isinstance(event.fact, MessageAdded) and not follows_verdict(event.fact)
+                isinstance(event.fact, MessageAdded) and not follows_verdict(event.fact, applied[-1].fact)
             ):
                 break
             applied.append(self._apply())
