@@ -51,7 +51,7 @@ async def open_engine(cluster: EngineCluster, *agents: Agent, **limits: Any) -> 
 async def test_a_model_that_takes_too_long_ends_the_run_and_what_it_said_stays(
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await open_engine(cluster, Agent(name="A"), run_seconds=0.5)
+    engine = await open_engine(cluster, Agent(name="A"), run_seconds=1)
     model.hang("So far", then=" so good")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
     view = await wait_for_end(engine)
@@ -72,7 +72,7 @@ async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(
         go_on.wait(60)
         return "gold"
 
-    engine = await open_engine(cluster, Agent(name="A", functions=[dig]), run_seconds=0.5)
+    engine = await open_engine(cluster, Agent(name="A", functions=[dig]), run_seconds=1)
     model.call("dig", {})
     view = await run_to_end(engine)
     go_on.set()
@@ -85,7 +85,7 @@ async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(
 
 
 async def test_the_next_run_has_its_own_time(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_engine(cluster, Agent(name="A"), run_seconds=0.5)
+    engine = await open_engine(cluster, Agent(name="A"), run_seconds=1)
     model.hang()
     assert (await run_to_end(engine)).status == "failed"
     model.release()
