@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
@@ -128,6 +129,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._stall.stop()
         self._owed_pong = b""
         super().connection_lost(exc)
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        # A refusal is an answer, too: uvicorn would take it for none, and log that as an error of the application.
+        if self.close_sent:
+            self.handshake_complete = True
 
     def pause_writing(self) -> None:
         super().pause_writing()

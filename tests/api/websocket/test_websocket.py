@@ -231,10 +231,14 @@ async def refused_handshake(service: RunningServer, session: str, query: str = "
     return answer.status_code, json.loads(answer.body or b"")["code"]
 
 
-async def test_a_handshake_that_is_one_too_many_makes_no_connection(sqlite_ready: str) -> None:
+async def test_a_handshake_that_is_one_too_many_makes_no_connection(
+    sqlite_ready: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=1)) as service:
         session = await service.session()
         assert await refused_handshake(service, session) == (429, "rate_limited")
+    # A refusal is no error of the server's.
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 ORIGINS: list[tuple[dict[str, Any], bool]] = [

@@ -184,3 +184,17 @@ async def test_choices_of_another_type_are_refused_at_once(
 async def test_a_name_of_another_type_is_refused_at_once(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.add(Chunks(events=[make_chunk(tool_calls=[{"index": 0, "function": {"name": 5}}])]))
     assert (await expect_error(provider, stream=True)).code == "provider_malformed"
+
+
+@pytest.mark.parametrize("content", [5, True, {"text": "x"}, ["x"], [5], [[]]])
+@STREAM
+async def test_a_content_of_another_type_is_refused_at_once(
+    model: ScriptedModel, provider: AsyncOpenAI, content: Any, stream: bool
+) -> None:
+    model.add(Chunks(events=[make_chunk(content=content)])) if stream else model.raw(make_completion(content=content))
+    error = await expect_error(provider, stream=stream)
+    assert (error.code, error.message) == (
+        "provider_malformed",
+        "the model's answer holds a content that is not a text",
+    )
+    assert len(model.requests) == 1

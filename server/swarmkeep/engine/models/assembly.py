@@ -109,7 +109,7 @@ class Assembly:
             if key == "tool_calls":
                 pieces = list_objects(value, "tool calls")
                 regular["tool_calls"] = [self._add_call_piece(piece) for piece in pieces] or None
-            elif key != "role" and isinstance(text := _join_text_parts(value) if key == "content" else value, str):
+            elif key != "role" and isinstance(text := read_content(value) if key == "content" else value, str):
                 self._keep_text(key, text)
                 regular[key] = text
             elif value is not None:
@@ -200,11 +200,16 @@ def list_objects(value: object, name: str) -> list[Json]:
     return items
 
 
-def _join_text_parts(content: object) -> object:
-    """The text of a piece of content that comes in parts, as some models that think aloud send it."""
-    if not isinstance(content, list):
+def read_content(content: object) -> str | None:
+    """The text of a message, or of a piece of one. It may come in parts, as some models that think aloud send it.
+
+    Raises MalformedReply if it is anything else: nobody would see that there was something.
+    """
+    if content is None or isinstance(content, str):
         return content
-    parts = [part.get("text") for part in content if isinstance(part, dict)]
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise MalformedReply("the model's answer holds a content that is not a text")
+    parts = [part.get("text") for part in content]
     return "".join(text for text in parts if isinstance(text, str))
 
 

@@ -15,7 +15,7 @@ import msgspec
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.events import CompletionRecord, RunError
 from swarmkeep.domain.request import ModelRequest
-from swarmkeep.engine.models.assembly import Assembly, list_objects
+from swarmkeep.engine.models.assembly import Assembly, list_objects, read_content
 from swarmkeep.engine.models.chunks import Chunk
 from swarmkeep.engine.models.failures import ProviderFailure, describe_failure
 from swarmkeep.engine.models.reply_errors import EmptyReply, FilteredReply, MalformedReply, OversizedReply
@@ -174,9 +174,10 @@ class _Attempt:
         message, choice = _get_first_choice(completion)
         if len(list_objects(message.get("tool_calls"), "tool calls")) > self._limits.calls:
             raise OversizedReply(f"the model's answer has more than {self._limits.calls} tool calls")
+        text = read_content(message.get("content"))
         finish_reason = _text_or_none(choice.get("finish_reason"))
         if finish_reason == "content_filter":
-            self._withheld_text = _text_or_none(message.get("content")) or ""
+            self._withheld_text = text or ""
             self.usage = _object_or_none(completion.get("usage"))
             raise FilteredReply("the provider's filter stopped the answer")
         return Reply(
