@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from swarmkeep_client import Message, SessionState
 
 MAX_TEXT = 400
+# Before each further line of a text, so that nobody can write one that looks like another message.
+_FURTHER_LINE = "\n     │ "
 
 
 def describe_status(state: SessionState) -> str:
@@ -66,15 +68,14 @@ def format_message(message: Message) -> str:
     text = join_content(message.get("content"))
     match message.get("role"):
         case "assistant":
-            return "\n".join(
-                f"{place}{message.get('sender') or 'assistant'}: {part}"
-                for part in (text, *format_calls(message))
-                if part
+            told = (
+                f"{message.get('sender') or 'assistant'}: {part}" for part in (text, *format_calls(message)) if part
             )
         case "tool":
-            return f"{place}  → {shorten(text, MAX_TEXT)}{_describe_asking(message)}"
+            told = iter([f"  → {shorten(text, MAX_TEXT)}{_describe_asking(message)}"])
         case role:
-            return f"{place}{role}: {text}"
+            told = iter([f"{role}: {text}"])
+    return "\n".join(place + part.replace("\n", _FURTHER_LINE) for part in told)
 
 
 def _describe_asking(message: Message) -> str:
