@@ -68,13 +68,12 @@ def format_message(message: Message) -> str:
     text = join_content(message.get("content"))
     match message.get("role"):
         case "assistant":
-            told = (
-                f"{message.get('sender') or 'assistant'}: {part}" for part in (text, *format_calls(message)) if part
-            )
+            sender = message.get("sender") or "assistant"
+            told = [f"{sender}: {part}" for part in (text, *format_calls(message)) if part]
         case "tool":
-            told = iter([f"  → {shorten(text, MAX_TEXT)}{_describe_asking(message)}"])
+            told = [f"  → {shorten(text, MAX_TEXT)}{_describe_asking(message)}"]
         case role:
-            told = iter([f"{role}: {text}"])
+            told = [f"{role}: {text}"]
     return "\n".join(place + part.replace("\n", _FURTHER_LINE) for part in told)
 
 
