@@ -11,16 +11,46 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 
+class UnsentLimit:
+    """Bounds what all connections together hold for readers that are slow.
+
+    Beyond it those are ended that have taken nothing for the longest: with what waits for each goes what its answer is
+    made of. Who comes back to a stream misses nothing.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._sizes: dict[asyncio.Transport, int] = {}
+        self._total = 0
+
+    def add(self, transport: asyncio.Transport) -> None:
+        """Count a connection as it is now, and as one that has just taken something."""
+        self.remove(transport)
+        size = self._sizes[transport] = transport.get_write_buffer_size()
+        self._total += size
+        while self._total > self._max_bytes and len(self._sizes) > 1:
+            longest = next(iter(self._sizes))
+            self.remove(longest)
+            longest.abort()
+
+    def remove(self, transport: asyncio.Transport) -> None:
+        self._total -= self._sizes.pop(transport, 0)
+
+
 class StallLimit:
     """Ends a connection whose reader takes nothing of what is to be sent, or too slowly once it is to be closed."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, unsent: UnsentLimit) -> None:
         self._seconds = seconds
+        self._unsent_limit = unsent
+        self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unsent = 0
 
     def watch(self, transport: asyncio.Transport) -> None:
         self.stop()
+        self._transport = transport
+        self._unsent_limit.add(transport)
         self._unsent = transport.get_write_buffer_size()
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._check, transport)
 
@@ -28,6 +58,9 @@ class StallLimit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._transport is not None:
+            self._unsent_limit.remove(self._transport)
+            self._transport = None
 
     def _check(self, transport: asyncio.Transport) -> None:
         # Closing waits for the reader, who may take a byte now and then for ever.
@@ -46,10 +79,12 @@ class BoundedConnection(HttpToolsProtocol):
 
     head_bytes = 65_536
 
-    def __init__(self, *args: Any, head_seconds: float, stalled_seconds: float, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, head_seconds: float, stalled_seconds: float, unsent: UnsentLimit, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._head_seconds = head_seconds
-        self._stall = StallLimit(stalled_seconds)
+        self._stall = StallLimit(stalled_seconds, unsent)
         self._in_head = False
         self._head_size = 0
         self._head_limit: asyncio.TimerHandle | None = None
@@ -119,9 +154,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     with a message in pieces that never ends.
     """
 
-    def __init__(self, *args: Any, stalled_seconds: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, stalled_seconds: float, unsent: UnsentLimit, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._stall = StallLimit(stalled_seconds)
+        self._stall = StallLimit(stalled_seconds, unsent)
         self._is_write_paused = False
         self._owed_pong = b""
 

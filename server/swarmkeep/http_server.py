@@ -21,7 +21,7 @@ from uvicorn.server import HANDLED_SIGNALS
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.service import Service
 from swarmkeep.app import LIMITS, ServeError, bracket_host
-from swarmkeep.connections import BoundedConnection, BoundedWebSocket
+from swarmkeep.connections import BoundedConnection, BoundedWebSocket, UnsentLimit
 from swarmkeep.settings import Settings
 from swarmkeep.starts import StartRecord
 
@@ -33,8 +33,9 @@ _CLOSING_SECONDS = 5
 
 def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = LIMITS) -> Config:
     """How the application is served over HTTP."""
-    connection = partial(BoundedConnection, head_seconds=limits.head_seconds, stalled_seconds=limits.stalled_seconds)
-    live = partial(BoundedWebSocket, stalled_seconds=limits.stalled_seconds)
+    unsent, seconds = UnsentLimit(limits.unsent_bytes), limits.stalled_seconds
+    connection = partial(BoundedConnection, head_seconds=limits.head_seconds, stalled_seconds=seconds, unsent=unsent)
+    live = partial(BoundedWebSocket, stalled_seconds=seconds, unsent=unsent)
     return Config(
         app,
         host=settings.host,

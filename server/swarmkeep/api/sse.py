@@ -158,16 +158,19 @@ def item_frame(item: Item) -> bytes:
 class FrameWriter:
     """Writes the items of a session as frames; what several readers are shown one after the other, once for all.
 
-    They are woken together and are given the same items, so that it is enough to keep the last ones.
+    They are woken together and are given the same items, so that it is enough to keep the last frames, and by what the
+    items are known again.
     """
 
     def __init__(self) -> None:
-        self._items: Sequence[Item] = ()
+        self._names: Sequence[object] = ()
         self._frames = b""
 
     def write(self, items: Sequence[Item]) -> bytes:
-        known = self._items
+        # An event's hash is a text of its own for each time that it is read. The event itself may be large.
+        names = [item.hash if isinstance(item, RecordedEvent) else item for item in items]
+        known = self._names
         # Nothing is kept while nothing happens.
-        if len(known) != len(items) or any(map(is_not, known, items)):
-            self._items, self._frames = items, b"".join(map(item_frame, items))
+        if len(known) != len(names) or any(map(is_not, known, names)):
+            self._names, self._frames = names, b"".join(map(item_frame, items))
         return self._frames

@@ -157,6 +157,8 @@ async def _write_frames(
                 if (not batch or check.is_due(now)) and not await check.passes(batch):
                     break
                 part = frames.write(_select_events(batch, types) if types else batch)
+                # A slow reader has this wait here for long: what the part is made of need not wait, too.
+                batch.clear()
                 if not part and now - heard >= check.ping_seconds:
                     part = PING
                 if part:

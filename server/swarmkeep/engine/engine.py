@@ -69,6 +69,7 @@ class Engine:
             poll_seconds=self.limits.poll_seconds,
             page_events=self.limits.page_events,
             page_bytes=self.limits.page_bytes,
+            stream_page_bytes=self.limits.stream_page_bytes,
             has_search=self.limits.search == "on",
         )
         self.indexing = SearchIndexing(store)

@@ -35,7 +35,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     `interrupt_seconds`, because a database that cannot be reached does not keep a server from stopping;
     `recovery_sessions`, how many abandoned sessions are looked at in one go; `feed_characters`, how far a reader may be
     behind before it is sent to the log; `page_events`, how many events a reader takes from there at once;
-    `page_bytes`, after how many bytes a page of them, or of any list, ends early.
+    `page_bytes`, after how many bytes a page of any list ends early; `stream_page_bytes`, one of what a stream reads,
+    which is in memory for as long as its reader takes nothing.
     """
 
     lease_seconds: float = 15.0
@@ -69,6 +70,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     feed_characters: int = 1_000_000
     page_events: int = 200
     page_bytes: int = 4_000_000
+    stream_page_bytes: int = 250_000
 
     # Asked for with each turn.
     @cached_property

@@ -15,7 +15,7 @@ from swarmkeep.domain.state import Run, SessionStatus, State
 from swarmkeep.domain.views import RunView, SessionView, find_run, list_latest_runs, view_run, view_session
 from swarmkeep.engine.streams.endings import TURNING_POINTS, has_stayed, is_as_it_was, is_open, may_be_last
 from swarmkeep.engine.streams.feed import Feed
-from swarmkeep.engine.streams.following import Batch, flatten, follow_batches, read_pages
+from swarmkeep.engine.streams.following import Batch, PageLimits, flatten, follow_batches, read_pages
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.worker.watcher import follow_from_log
@@ -54,6 +54,7 @@ class SessionReader:
         poll_seconds: float = 0.5,
         page_events: int = 200,
         page_bytes: int = 4_000_000,
+        stream_page_bytes: int = 250_000,
         has_search: bool = True,
     ) -> None:
         self._store = store
@@ -62,8 +63,9 @@ class SessionReader:
         self._poll_seconds = poll_seconds
         # The hub tells a reader what happens: of whatever else it looks at it need not be told as soon.
         self._silent_seconds = min(_POLLS_PER_SILENCE * poll_seconds, LONGEST_SILENCE_SECONDS)
-        self._page_events = page_events
         self.page_bytes = page_bytes
+        # A server has one reader for all: what a thousand streams read at a time is bounded, too.
+        self._stream_pages = PageLimits(page_events, stream_page_bytes)
 
     async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
         """Raises SessionNotFound, and EventNotFound for `at`. One that need not be `fresh` may be what this process
@@ -189,17 +191,14 @@ class SessionReader:
             key,
             after=after,
             silent_seconds=self._silent_seconds,
-            page_events=self._page_events,
-            page_bytes=self.page_bytes,
+            pages=self._stream_pages,
             feed=feed,
             is_complete=is_complete,
         )
 
     def read_pages(self, key: SessionKey, *, after: int, upto: int | None = None) -> AsyncGenerator[RecordedEvent]:
         """Events in order, of which only a page is in memory at a time."""
-        return read_pages(
-            self._store, key, after=after, upto=upto, page_events=self._page_events, page_bytes=self.page_bytes
-        )
+        return read_pages(self._store, key, after=after, upto=upto, pages=self._stream_pages)
 
     def follow_run(
         self, key: SessionKey, position: RunPosition, *, after: int | None = None, feed: Feed | None = None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.connections import BoundedWebSocket
+from swarmkeep.store.ports import SessionKey
 from tests.api.auth.keys import bearer_headers, key_store
 from tests.api.server import PATIENCE_SECONDS, RunningServer, server_settings, start_server
 from tests.api.test_streams import wait_until
@@ -86,7 +89,7 @@ def find_sockets(service: RunningServer) -> list[BoundedWebSocket]:
 
 
 @asynccontextmanager
-async def serve_large_session(url: str, **limits: float) -> AsyncIterator[tuple[RunningServer, str, str, str]]:
+async def serve_large_session(url: str, **limits: Any) -> AsyncIterator[tuple[RunningServer, str, str, str]]:
     """A server, a session of 20 MB, the header of a key that may see it, and the key's id."""
     given = server_settings(database_url=url, max_metadata_bytes=2_000_000)
     async with start_server(given, ServerLimits(**limits)) as service:
@@ -197,6 +200,47 @@ async def test_a_stalled_viewer_whose_key_ends_is_not_waited_for(sqlite_ready: s
             await key_store(service).revoke(key_id)
             async with asyncio.timeout(4):
                 await wait_until(lambda: service.engine.hub.reader_count == 0)
+
+
+@pytest.mark.parametrize("kind", ["websocket", "events"])
+async def test_what_waits_for_all_slow_viewers_is_bounded(sqlite_ready: str, kind: str) -> None:
+    """The one that has taken nothing for the longest is let go."""
+    async with serve_large_session(sqlite_ready, stalled_seconds=600, unsent_bytes=200_000) as opened:
+        service, path, authorization, _ = opened
+        events = f"GET {path}/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nAuthorization: "
+        request = upgrade(path, authorization) if kind == "websocket" else f"{events}{authorization}\r\n\r\n"
+        before = set(service.connections)
+        async with connect_raw(service, request):
+            await wait_until(lambda: find_paused(service) != [])
+            (longest,) = find_paused(service)
+            async with connect_raw(service, request):
+                await wait_until(lambda: longest not in service.connections)
+                await wait_until(lambda: len(find_paused(service)) == 1)
+                await wait_until(lambda: service.engine.hub.reader_count == 1)
+        await wait_until(lambda: before.issuperset(service.connections))
+
+
+async def test_a_large_event_waits_for_a_slow_viewer_alone_and_only_as_what_is_sent(sqlite_ready: str) -> None:
+    async with serve_large_session(sqlite_ready) as (service, _, _, _):
+        await service.engine.sessions.update(SessionKey("acme", "s"), metadata={"text": "short"})
+        sizes: list[int] = []
+        async with aclosing(service.engine.reader.follow_batches(SessionKey("acme", "s"), after=0)) as batches:
+            while sum(sizes) < 22:
+                batch = await anext(batches)
+                sizes.append(len(batch))
+                while batch:
+                    assert count_references_to_last(batch) == count_references_to_last([object()])
+        assert sizes == [1] * 22
+
+
+def count_references_to_last(items: list[Any]) -> int:
+    last = items.pop()
+    return sys.getrefcount(last)
+
+
+def find_paused(service: RunningServer) -> list[Any]:
+    """The connections that hold something for a reader that takes nothing."""
+    return [one for one in service.connections if one.transport.get_write_buffer_size() > 64 * 1024]
 
 
 async def test_a_message_in_tiny_pieces_takes_its_own_size(sqlite_ready: str) -> None:

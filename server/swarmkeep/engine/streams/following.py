@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -39,24 +40,37 @@ class _ReadPosition:
         return not isinstance(item, RecordedEvent) and item.seq >= self._spoken.get(item.run_id, 0)
 
 
+class PageLimits:
+    """How much of the log a reader reads at once, and `at_once`, how many readers do: all that share this object."""
+
+    def __init__(self, events: int = 200, bytes: int = 250_000, at_once: int = 4) -> None:
+        self.events = events
+        self.bytes = bytes
+        self.reading = asyncio.Semaphore(at_once)
+
+
 async def read_pages(
-    store: EventStore, key: SessionKey, *, after: int, upto: int | None = None, page_events: int, page_bytes: int
+    store: EventStore, key: SessionKey, *, after: int, upto: int | None = None, pages: PageLimits
 ) -> AsyncGenerator[RecordedEvent]:
     """Events from the log, a page at a time: a reader holds no more than that, however large the session is."""
-    pages = _read_whole_pages(store, key, after, upto, page_events, page_bytes)
-    async with aclosing(pages):
-        async for events in pages:
+    found = _read_whole_pages(store, key, after, upto, pages)
+    async with aclosing(found):
+        async for events in found:
             for event in events:
                 yield event
 
 
 async def _read_whole_pages(
-    store: EventStore, key: SessionKey, after: int, upto: int | None, page_events: int, page_bytes: int
+    store: EventStore, key: SessionKey, after: int, upto: int | None, limits: PageLimits
 ) -> AsyncGenerator[list[RecordedEvent]]:
     more = True
     while more:
-        events = await store.read(key, after=after, upto=upto, limit=page_events, max_bytes=page_bytes)
-        more = is_full_page(events, page_events, page_bytes)
+        async with limits.reading:
+            events = await store.read(key, after=after, upto=upto, limit=limits.events, max_bytes=limits.bytes)
+        more = is_full_page(events, limits.events, limits.bytes)
+        if len(events) > 1 and len(events[-1].payload) >= limits.bytes:
+            # Read again once the others have been taken: until then a slow reader would hold it besides them.
+            events.pop()
         if events:
             after = events[-1].seq
             yield events
@@ -86,15 +100,15 @@ async def follow_batches(
     *,
     after: int,
     silent_seconds: float,
-    page_events: int = 200,
-    page_bytes: int = 4_000_000,
+    pages: PageLimits | None = None,
     feed: Feed | None = None,
     is_complete: bool = False,
 ) -> AsyncGenerator[Batch]:
     """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
     A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
-    An empty batch says that nothing has happened for `silent_seconds`, for the reader to give a sign of life. Of what
+    An empty batch says that nothing has happened for `silent_seconds`, for the reader to give a sign of life. Who takes
+    a batch may empty it: nothing else holds what is in it. Of what
     other processes record the hub has to be told (see Watcher): then the log is read. A `feed` that was opened before
     is closed at the end; one that `is_complete` has been there since before the event behind `after`, so that the log
     is not read first, and what passed meanwhile is given, too.
@@ -107,7 +121,7 @@ async def follow_batches(
             if not is_complete:
                 # Behind an event that came without the ones before it nothing is older than they are.
                 pieces = feed if found is LOG_CHANGED else None
-                async with aclosing(_read_on(store, key, position, pieces, page_events, page_bytes)) as missed:
+                async with aclosing(_read_on(store, key, position, pieces, pages or PageLimits())) as missed:
                     async for batch in missed:
                         yield batch
             is_complete = False
@@ -143,7 +157,7 @@ def _take_batch(feed: Feed, position: _ReadPosition) -> tuple[Batch | None, bool
 
 
 async def _read_on(
-    store: EventStore, key: SessionKey, position: _ReadPosition, feed: Feed | None, page_events: int, page_bytes: int
+    store: EventStore, key: SessionKey, position: _ReadPosition, feed: Feed | None, limits: PageLimits
 ) -> AsyncGenerator[Batch]:
     """What the log holds beyond the position; all of it if the session is not the one that the position is in.
 
@@ -154,13 +168,19 @@ async def _read_on(
         last = await store.read(key, after=position.after - 1, upto=position.after)
         if not position.is_in(last[0] if last else None):
             position.restart()
-    pages = _read_whole_pages(store, key, position.after, None, page_events, page_bytes)
+    pages = _read_whole_pages(store, key, position.after, None, limits)
     async with aclosing(pages):
         async for events in pages:
-            for start in range(0, len(events), _BATCH_ITEMS):
-                batch: Batch = []
-                for event in events[start : start + _BATCH_ITEMS]:
-                    batch += filter(position.is_fresh, feed.take_before(event.seq) if feed else ())
-                    position.note(event)
-                    batch.append(event)
-                yield batch
+            while events:
+                yield _take_events(events, position, feed)
+
+
+def _take_events(events: list[RecordedEvent], position: _ReadPosition, feed: Feed | None) -> Batch:
+    """The first events out of a page, which keeps none of them."""
+    batch: Batch = []
+    for event in events[:_BATCH_ITEMS]:
+        batch += filter(position.is_fresh, feed.take_before(event.seq) if feed else ())
+        position.note(event)
+        batch.append(event)
+    del events[:_BATCH_ITEMS]
+    return batch
