@@ -74,6 +74,8 @@ def resume_run(
         return _retry_interrupted(state, run_id, decisions)
     if run.status != "waiting" and not decisions:
         raise RunNotWaiting(run_id, run.status)
+    _refuse_repeated("approvals", approvals)
+    _refuse_repeated("tool_results", answers)
     drafts: list[EventDraft] = []
     current = state
     for decision in decisions:
@@ -90,6 +92,15 @@ def resume_run(
     if messages or options is not UNSET:
         _refuse_pending(current)
     return drafts + _resume_if_ready(current, "approval" if approvals else "tool_results", messages, options)
+
+
+def _refuse_repeated(field: str, decisions: Sequence[Approval | ToolAnswer]) -> None:
+    """Raises InvalidRequest for a call that has two: nobody can say which one counts, and neither is taken."""
+    seen: set[str] = set()
+    for place, decision in enumerate(decisions):
+        if decision.tool_call_id in seen:
+            raise InvalidRequest(f"call {decision.tool_call_id!r} is given twice", f"/{field}/{place}/tool_call_id")
+        seen.add(decision.tool_call_id)
 
 
 def keep_limits(state: State, options: RunOptions | UnsetType) -> RunOptions | UnsetType:
