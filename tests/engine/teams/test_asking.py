@@ -340,6 +340,26 @@ async def test_who_asks_waits_while_an_approval_is_needed_below(cluster: EngineC
     assert (await read_types(engine)).count("tool.started") == 1
 
 
+async def test_a_decision_in_the_middle_is_told_above(cluster: EngineCluster, model: ScriptedModel) -> None:
+    desk = make_team()
+    engine = await cluster.open_engine(Agent(name="Head", functions=[desk.as_tool("ask_desk", "Ask the desk.")]))
+    await open_session(engine)
+    model.call("ask_desk", {"input": "Pay 7."}, id="d1")
+    model.call("ask_clerk", {"input": "Pay 7."}, id="c1")
+    model.call("pay", {"amount": 7}, id="p1")
+    await engine.runs.start(KEY, make_start_run())
+    await wait_for_state(engine, lambda state: state.status == "waiting")
+    middle = await find_child(engine)
+    below = await find_child(engine, middle)
+    for text in ("Paid.", "It is paid.", "Done."):
+        model.say(text)
+    approval = ApprovalBelow(below.id, derive_child_run(below), Approval(tool_call_id="p1", decision="approve"))
+    await engine.approvals_below.decide(middle, derive_child_run(middle), [approval])
+    # Before recovery looks, which leaves alone for up to a minute what has waited for long.
+    assert (await read_state(engine)).status in ("running", "idle")
+    assert (await wait_for_end(engine)).output_text == "Done."
+
+
 async def test_so_does_a_run_that_was_imported_as_it_waited(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, first_child = await ask_for_payment(cluster, model)
     text = b"".join([piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)])

@@ -99,6 +99,8 @@ class ApprovalsBelow:
                 await self._runs.resume(child, child_run, approvals=approvals, is_asked=True)
         finally:
             self._worker.continue_session(session_log, events)
+            # It may itself be waited for.
+            await self._worker.teams.follow_change(key, session_log.state, events)
         return events
 
 
