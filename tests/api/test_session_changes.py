@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from swarmkeep.engine.streams.changes import ChangedSession, Changes, SessionChanges
+from swarmkeep.store.ports import StoreUnavailable
 from tests.api.server import Frame, RunningServer, check_problem, scripted, start_server
 from tests.api.test_streams import wait_until
 from tests.support.scripted import ScriptedModel
@@ -134,4 +136,18 @@ async def test_of_large_sessions_no_more_is_read_than_a_page_holds(ready_url: st
             assert found.deleted == []
             told |= {session.id for session in found.sessions}
             more = found.more
+        # What could not be looked at for a moment is told later.
+        read_heads, refused = server.engine.store.read_heads, asyncio.Event()
+
+        async def refuse_once(keys: Any) -> Any:
+            if not refused.is_set():
+                refused.set()
+                raise StoreUnavailable("gone")
+            return await read_heads(keys)
+
+        server.engine.store.read_heads = refuse_once  # type: ignore[method-assign]
+        await server.delete(f"{PATH}/s4")
+        found = await anext(reading)
+        assert found is not None
+        assert (refused.is_set(), found.deleted) == (True, ["s4"])
         await reading.aclose()

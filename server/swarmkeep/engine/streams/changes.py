@@ -155,8 +155,10 @@ class _Tenant:
             self._name, order="activity", limit=_MOST_SESSIONS, max_bytes=self._page_bytes
         )
         found = {session.id: session for session in page.sessions}
-        known, self._known = self._known, found
-        changes = Changes() if known is None else await self._compare(known, found, is_all=page.next_cursor is None)
+        known, is_all = self._known, page.next_cursor is None
+        changes = Changes() if known is None else await self._compare(known, found, is_all=is_all)
+        # Only now: what could not be compared is still to be told.
+        self._known = found
         for reader in self.readers:
             reader.put(changes)
 
