@@ -26,6 +26,7 @@ from swarmkeep.engine.streams.feed import LOG_CHANGED, Feed
 from swarmkeep.engine.streams.following import flatten, follow_batches
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streams.pauses import with_pauses
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
@@ -484,3 +485,25 @@ async def test_a_reader_that_goes_away_does_not_end_the_run(cluster: EngineClust
     model.release()
     await wait_for_state(engine, lambda state: state.run is None)
     assert (await read_state(engine)).messages[-1].message["content"] == "Hello"
+
+
+async def test_a_reader_that_is_cancelled_while_it_leaves_is_cancelled() -> None:
+    leaving = asyncio.Event()
+
+    async def make_items() -> AsyncGenerator[int]:
+        try:
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            leaving.set()
+            await asyncio.Event().wait()
+
+    async def read_one() -> None:
+        async with aclosing(with_pauses(make_items(), SECONDS)) as items:
+            assert await anext(items) == 1
+
+    reader = asyncio.create_task(read_one())
+    await leaving.wait()
+    reader.cancel()
+    await asyncio.wait([reader])
+    assert reader.cancelled()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -36,8 +36,7 @@ async def with_pauses(items: AsyncGenerator[T], seconds: float) -> AsyncGenerato
         await maker
     finally:
         maker.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await maker
+        await asyncio.gather(maker, return_exceptions=True)
 
 
 async def _make(items: AsyncGenerator[T], made: asyncio.Queue[T]) -> None:
