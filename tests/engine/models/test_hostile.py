@@ -19,7 +19,7 @@ from tests.engine.models.provider import open_provider
 from tests.engine.models.test_transports import HELLO, collect_reply, expect_failure, make_request
 from tests.support.scripted import Chunks, ScriptedModel
 
-LIMITS = ReplyLimits(stream_bytes=200_000, bytes=20_000, calls=4)
+LIMITS = ReplyLimits(stream_bytes=200_000, bytes=20_000, calls=4, values=1_000)
 STREAM = pytest.mark.parametrize("stream", [False, True])
 
 
@@ -159,6 +159,26 @@ async def test_a_reply_has_no_more_calls_than_may_be(model: ScriptedModel, provi
         "provider_answer_too_large",
         "the model's answer has more than 4 tool calls",
     )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param({"content": "x", "other": [{}] * 1_000}, id="values"),
+        pytest.param(
+            {"tool_calls": [{**make_calls(1)[0], "function": {"name": "f", "arguments": f"[{'{},' * 1_000}1]"}}]},
+            id="arguments",
+        ),
+    ],
+)
+@STREAM
+async def test_a_reply_has_no_more_values_than_may_be(
+    model: ScriptedModel, provider: AsyncOpenAI, message: Json, stream: bool
+) -> None:
+    model.add(Chunks(events=[make_chunk(**message)])) if stream else model.raw(make_completion(**message))
+    error = await expect_error(provider, stream=stream)
+    assert error.code == "provider_answer_too_large"
+    assert "more than 1,000 values" in error.message
 
 
 @pytest.mark.parametrize("calls", [5, "f", {"id": "c"}, ["f"], [5], True])

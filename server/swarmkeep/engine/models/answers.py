@@ -17,7 +17,7 @@ from swarmkeep.engine.models.reply_errors import (
     ReportedError,
     WebPageReply,
 )
-from swarmkeep.engine.models.reply_limits import ReplyLimits
+from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
 
 CHAT_PATH = "/chat/completions"
 _CHUNKS_IN_A_ROW = 100
@@ -51,16 +51,16 @@ class LineSplitter:
         return ended
 
 
-def parse_completion(kind: str, body: bytes) -> Json:
+def parse_completion(kind: str, body: bytes, limits: ReplyLimits) -> Json:
     if is_web_page(kind):
         raise WebPageReply(f"the model's address gave {read_page_title(body.decode(errors='replace'))}")
-    return _parse_object(body)
+    return _parse_object(body, limits)
 
 
 async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLimits) -> AsyncGenerator[Chunk]:
     """The chunks of an answer to a request for a stream; END_OF_STREAM where the server says that it is over."""
     if not may_be_stream(kind):
-        yield parse_completion(kind, b"".join([piece async for piece in pieces]))
+        yield parse_completion(kind, b"".join([piece async for piece in pieces]), limits)
         yield END_OF_STREAM
         return
     lines = LineSplitter(limits.bytes)
@@ -68,7 +68,7 @@ async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLim
     async for data in pieces:
         for line in lines.feed(data):
             # Every other one is empty.
-            if not line or (chunk := _parse_line(line)) is None:
+            if not line or (chunk := _parse_line(line, limits)) is None:
                 continue
             yield chunk
             if chunk is END_OF_STREAM:
@@ -77,30 +77,32 @@ async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLim
             if count % _CHUNKS_IN_A_ROW == 0:
                 # Thousands may come in one piece, and each goes all the way to its readers.
                 await asyncio.sleep(0)
-    for chunk in parse_lines([lines.rest]):
+    for chunk in parse_lines([lines.rest], limits):
         yield chunk
 
 
-def parse_lines(lines: Iterable[bytes]) -> Iterator[Chunk]:
+def parse_lines(lines: Iterable[bytes], limits: ReplyLimits) -> Iterator[Chunk]:
     """The chunks that lines of server-sent events hold."""
     for line in lines:
-        if (chunk := _parse_line(line)) is not None:
+        if (chunk := _parse_line(line, limits)) is not None:
             yield chunk
 
 
-def _parse_line(line: bytes) -> Chunk | None:
+def _parse_line(line: bytes, limits: ReplyLimits) -> Chunk | None:
     if not line.startswith(b"data:"):
         return None
-    return read_text_chunk(line[5:]) or _parse_data(line[5:].decode(errors="replace").strip())
+    return read_text_chunk(line[5:]) or _parse_data(line[5:].decode(errors="replace").strip(), limits)
 
 
-def _parse_data(data: str) -> Json | None:
+def _parse_data(data: str, limits: ReplyLimits) -> Json | None:
     if not data:
         return None
-    return END_OF_STREAM if data == "[DONE]" else _parse_object(data)
+    return END_OF_STREAM if data == "[DONE]" else _parse_object(data, limits)
 
 
-def _parse_object(text: str | bytes) -> Json:
+def _parse_object(text: str | bytes, limits: ReplyLimits) -> Json:
+    if has_excess_values(text, limits):
+        raise OversizedReply(f"the model's answer has more than {limits.values:,} values")
     try:
         value = decode(text)
     except ValueError as error:

@@ -7,7 +7,7 @@ from typing import Any
 from swarmkeep.domain.codec import Json, decode, encode_text
 from swarmkeep.engine.models.chunks import Chunk, TextChunk
 from swarmkeep.engine.models.reply_errors import EmptyReply, MalformedReply, OversizedReply, TruncatedStream
-from swarmkeep.engine.models.reply_limits import ReplyLimits
+from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
 
 # A name comes in pieces, too, with some servers.
 _MAX_NAME_CHARACTERS = 1000
@@ -39,7 +39,17 @@ class Assembly:
     @property
     def _looks_whole(self) -> bool:
         """Whether what is there could be all: some servers end their streams without a reason."""
-        return all(_is_json(call.arguments) for call in self._calls) and bool(self.text or self._calls)
+        return all(self._is_json(call.arguments) for call in self._calls) and bool(self.text or self._calls)
+
+    def _is_json(self, arguments: object) -> bool:
+        if not isinstance(arguments, str) or not arguments.strip() or has_excess_values(arguments, self._limits):
+            # A call without arguments, or with an object for them; or one that is refused for what it has.
+            return True
+        try:
+            decode(arguments)
+        except ValueError:
+            return False
+        return True
 
     @property
     def text(self) -> str:
@@ -211,14 +221,3 @@ def read_content(content: object) -> str | None:
         raise MalformedReply("the model's answer holds a content that is not a text")
     parts = [part.get("text") for part in content]
     return "".join(text for text in parts if isinstance(text, str))
-
-
-def _is_json(arguments: object) -> bool:
-    if not isinstance(arguments, str) or not arguments.strip():
-        # A call without arguments, or with an object for them.
-        return True
-    try:
-        decode(arguments)
-    except ValueError:
-        return False
-    return True

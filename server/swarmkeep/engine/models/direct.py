@@ -59,7 +59,7 @@ class DirectTransport:
                 body = await self._read_all(answer)
         except httpx2.HTTPError as error:
             raise _make_connection_error(error) from error
-        return parse_completion(answer.headers.get("content-type", ""), body)
+        return parse_completion(answer.headers.get("content-type", ""), body, self._limits)
 
     @asynccontextmanager
     async def open_stream(self, request: ModelRequest) -> AsyncIterator[AsyncGenerator[Chunk]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from uuid import uuid4
@@ -19,7 +19,7 @@ from swarmkeep.engine.models.assembly import Assembly, list_objects, read_conten
 from swarmkeep.engine.models.chunks import Chunk
 from swarmkeep.engine.models.failures import ProviderFailure, describe_failure
 from swarmkeep.engine.models.reply_errors import EmptyReply, FilteredReply, MalformedReply, OversizedReply
-from swarmkeep.engine.models.reply_limits import ReplyLimits
+from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
 from swarmkeep.engine.models.retries import Retries
 from swarmkeep.engine.models.transports import Transport, choose_transport
 
@@ -172,8 +172,7 @@ class _Attempt:
 
     def make_reply(self, completion: Json) -> Reply:
         message, choice = _get_first_choice(completion)
-        if len(list_objects(message.get("tool_calls"), "tool calls")) > self._limits.calls:
-            raise OversizedReply(f"the model's answer has more than {self._limits.calls} tool calls")
+        self._check_calls(list_objects(message.get("tool_calls"), "tool calls"))
         text = read_content(message.get("content"))
         finish_reason = _text_or_none(choice.get("finish_reason"))
         if finish_reason == "content_filter":
@@ -192,6 +191,15 @@ class _Attempt:
                 time_to_first_token_ms=self._first_token_ms,
             ),
         )
+
+    def _check_calls(self, calls: Sequence[Json]) -> None:
+        if len(calls) > self._limits.calls:
+            raise OversizedReply(f"the model's answer has more than {self._limits.calls} tool calls")
+        for call in calls:
+            function = call.get("function")
+            arguments = function.get("arguments") if isinstance(function, dict) else None
+            if isinstance(arguments, str) and has_excess_values(arguments, self._limits):
+                raise OversizedReply(f"a call in the model's answer has more than {self._limits.values:,} values")
 
 
 def _make_run_error(failure: ProviderFailure) -> RunError:

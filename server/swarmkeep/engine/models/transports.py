@@ -57,7 +57,7 @@ class AsyncOpenAITransport:
         import httpx2
 
         response = await self._client.post(CHAT_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
-        return parse_completion(_get_kind(response), response.content)
+        return parse_completion(_get_kind(response), response.content, self._limits)
 
     @asynccontextmanager
     async def open_stream(self, request: ModelRequest) -> AsyncGenerator[AsyncGenerator[Chunk]]:
@@ -90,7 +90,7 @@ class SyncOpenAITransport:
         import httpx2
 
         response = self._client.post(CHAT_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
-        return parse_completion(_get_kind(response), response.content)
+        return parse_completion(_get_kind(response), response.content, self._limits)
 
     def open_stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncGenerator[Chunk]]:
         return aclosing(self._stream_chunks(request))
@@ -109,16 +109,16 @@ class SyncOpenAITransport:
         )
         try:
             if not may_be_stream(_get_kind(response)):
-                yield parse_completion(_get_kind(response), response.read())
+                yield parse_completion(_get_kind(response), response.read(), self._limits)
                 yield END_OF_STREAM
                 return
             lines = LineSplitter(self._limits.bytes)
             for data in response.iter_bytes():
-                for chunk in parse_lines(lines.feed(data)):
+                for chunk in parse_lines(lines.feed(data), self._limits):
                     yield chunk
                     if chunk is END_OF_STREAM:
                         return
-            for chunk in parse_lines([lines.rest]):
+            for chunk in parse_lines([lines.rest], self._limits):
                 yield chunk
         finally:
             response.close()
