@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -530,6 +531,39 @@ def test_a_long_history_costs_little() -> None:
         return min(taken)
 
     assert seconds(2500) < 0.1
+
+
+def test_of_what_references_make_of_a_schema_little_is_looked_at(client: OpenAI) -> None:
+    def make_object(name: str, inner: Json) -> Json:
+        names = [f"{name}{number}" for number in range(20)]
+        return {"type": "object", "properties": dict.fromkeys(names, inner), "required": names}
+
+    within = {"$defs": {"y": make_object("y", {"type": "string"}), "x": make_object("x", {"$ref": "#/$defs/y"})}}
+    parameters = {**make_object("a", {"$ref": "#/$defs/x"}), **within}
+    found = find_call(
+        client,
+        [{"type": "function", "function": {"name": "refund", "parameters": parameters}}],
+        "refund it",
+        tool_choice="required",
+    )
+    assert found is not None
+    assert json.dumps(found[1]).count(":") <= 100
+
+
+async def test_others_do_not_wait_for_a_large_request(async_client: AsyncOpenAI) -> None:
+    wanted = {f"field_{number}": "string" for number in range(100)}
+    tools = [make_tool("refund_order", "", " ".join(wanted), **wanted)]
+    said = [{"role": "user", "content": "please refund the order " * 160}] * 9
+    answered: list[str] = []
+
+    async def ask(name: str, **options: Any) -> None:
+        await async_client.chat.completions.create(model=name, **options)
+        answered.append(name)
+
+    await asyncio.gather(
+        ask("large", messages=said, tools=tools), ask("small", messages=[{"role": "user", "content": "hi"}])
+    )
+    assert answered == ["small", "large"]
 
 
 # Refusals.

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from swarmkeep.engine.models.offline import patterns
@@ -24,6 +25,10 @@ from swarmkeep.engine.models.offline.words import (
 )
 
 MAX_OBJECT_DEPTH = 3
+# Of one function: to look for each takes up to some milliseconds, and references can make millions of a few.
+MAX_PARAMETERS = 100
+# Of one parameter.
+MAX_CHOICES = 300
 MAX_ANSWER_WORDS = 8
 
 _PATTERNS: dict[str, tuple[re.Pattern[str], ...]] = {
@@ -59,6 +64,13 @@ class ArgumentSources:
     instructions: SourceText = field(default_factory=lambda: SourceText(""))
     is_answer: bool = False  # the last message answers a question for missing arguments
     request: str = ""  # the words that asked for the call
+    parameters_left: int = MAX_PARAMETERS
+
+    def take_parameters(self, schema: dict[str, Any], root: dict[str, Any]) -> list[Parameter]:
+        """The parameters of an object, as many as are looked at."""
+        taken = list(islice(iterate_parameters(schema, root), self.parameters_left))
+        self.parameters_left -= len(taken)
+        return taken
 
 
 def find_arguments(
@@ -81,7 +93,7 @@ def find_arguments(
 def _fill_object(
     schema: dict[str, Any], root: dict[str, Any], sources: ArgumentSources, depth: int
 ) -> tuple[dict[str, Any], list[Parameter]]:
-    parameters = list(iterate_parameters(schema, root))
+    parameters = sources.take_parameters(schema, root)
     found: dict[str, Any] = {}
     # What is said by name comes first for all of them, so that "item 3 for user 1" fits whichever way it is declared.
     for look in (
@@ -182,7 +194,7 @@ def _choose_place_patterns(parameter: Parameter) -> tuple[re.Pattern[str], ...]:
 
 def _find_choices(parameter: Parameter, text: str) -> list[Any]:
     said = {find_stem(word) for word in split_words(text)}
-    values = sorted(parameter.schema["enum"], key=lambda value: -len(str(value)))
+    values = sorted(parameter.schema["enum"][:MAX_CHOICES], key=lambda value: -len(str(value)))
     return [
         value for value in values if (words := split_words(str(value))) and {find_stem(word) for word in words} <= said
     ]
@@ -279,6 +291,6 @@ def _make_stand_in(parameter: Parameter, root: dict[str, Any], sources: Argument
         case "const":
             return parameter.schema["const"]
         case "object":
-            inner = iterate_parameters(parameter.schema, root) if depth < MAX_OBJECT_DEPTH else ()
+            inner = sources.take_parameters(parameter.schema, root) if depth < MAX_OBJECT_DEPTH else ()
             return {one.name: _make_stand_in(one, root, sources, depth + 1) for one in inner if one.required}
     return sources.request.strip() or "unknown"

@@ -16,6 +16,8 @@ from swarmkeep.engine.models.offline.request_rules import find_request_problems
 
 DELAY_VARIABLE = "SWARMKEEP_OFFLINE_DELAY"
 MAX_PROBLEMS_NAMED = 10
+# What is longer is answered in a thread: others do not wait while it is read and searched.
+_LARGE_BYTES = 10_000
 
 
 class OfflineTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
@@ -33,7 +35,10 @@ class OfflineTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         return self._respond(request, request.read())
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return self._respond(request, await request.aread())
+        content = await request.aread()
+        if len(content) > _LARGE_BYTES:
+            return await asyncio.to_thread(self._respond, request, content)
+        return self._respond(request, content)
 
     def _respond(self, request: httpx2.Request, content: bytes) -> httpx2.Response:
         path = request.url.path.rstrip("/")
