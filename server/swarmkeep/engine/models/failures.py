@@ -38,8 +38,8 @@ _TITLE_CHARACTERS = 4000
 class ProviderFailure(msgspec.Struct, frozen=True):
     """Why one model call gave no usable reply.
 
-    `passing`: the same call may be made again by itself, as long as nobody was shown any of it. `wait_seconds` is how
-    long the provider asks to wait before that.
+    `is_transient`: the same call may be made again by itself, as long as nobody was shown any of it. `wait_seconds` is
+    how long the provider asks to wait before that.
     """
 
     error: RunError
@@ -50,9 +50,9 @@ class ProviderFailure(msgspec.Struct, frozen=True):
 def describe_failure(error: Exception) -> ProviderFailure:
     """Describe an exception that a client raised; the message is the provider's, without a traceback.
 
-    A call that ran out of time is not passing: the model may be at work on it still, and would be asked to do the same
-    once more. Neither is an answer that came whole and made no sense. What never reached the model, or was turned away
-    before it began, is.
+    A call that ran out of time is not transient: the model may be at work on it still, and would be asked to do the
+    same once more. Neither is an answer that came whole and made no sense. What never reached the model, or was turned
+    away before it began, is.
     """
     openai, httpx2 = sys.modules.get("openai"), sys.modules.get("httpx2")
     if isinstance(error, ReportedError):
@@ -96,26 +96,24 @@ def _describe_status_error(error: Any) -> ProviderFailure:
     status: int = error.status_code
     headers: Mapping[str, str] = error.response.headers
     found = _make_status_error(status, _text_or_empty(getattr(error, "code", None)), _get_message(error))
-    told = headers.get("x-should-retry")
-    passing = told != "false" and (found.retryable or told == "true")
-    return ProviderFailure(found, passing, _read_wait_seconds(headers))
+    advice = headers.get("x-should-retry")
+    is_transient = advice != "false" and (found.retryable or advice == "true")
+    return ProviderFailure(found, is_transient, _read_wait_seconds(headers))
 
 
 def _describe_reported_error(body: Mapping[str, Any]) -> ProviderFailure:
     """An error that came where an answer or a piece of one was expected, so without a status of its own."""
-    code, told = body.get("code"), body.get("message")
-    message = told if isinstance(told, str) and told else f"the model reported an error: {dict(body)}"
+    code, message = body.get("code"), _text_or_empty(body.get("message"))
+    message = message or f"the model reported an error: {dict(body)}"
     status = next((value for value in (code, body.get("status")) if _is_status(value)), None)
     if status is not None:
         found = _make_status_error(int(status), "", message)
         return ProviderFailure(found, found.retryable)
     signs = " ".join(_text_or_empty(value) for value in (code, body.get("type")))
-    if "rate_limit" in signs:
-        found = RunError(code="provider_rate_limited", message=message[:_MAX_MESSAGE_CHARACTERS], retryable=True)
-    else:
-        found = _refine_error(
-            RunError(code="provider_error", message=message[:_MAX_MESSAGE_CHARACTERS], retryable=True), signs
-        )
+    is_limited = "rate_limit" in signs
+    kind = "provider_rate_limited" if is_limited else "provider_error"
+    found = RunError(code=kind, message=message[:_MAX_MESSAGE_CHARACTERS], retryable=True)
+    found = found if is_limited else _refine_error(found, signs)
     return ProviderFailure(found, found.retryable)
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 
 class MalformedReply(Exception):
-    """The model's answer is no Chat Completion. `passing`: the call may be made again by itself."""
+    """The model's answer is no Chat Completion. `is_transient`: the call may be made again by itself."""
 
     code: ClassVar[str] = "provider_malformed"
     retryable: ClassVar[bool] = True

@@ -56,10 +56,10 @@ _SETTINGS = {
 def _read_settings(params: Json) -> dict[str, int | float]:
     """The parameters that the conventions have a name for."""
     found: dict[str, int | float] = {}
-    for name, told in _SETTINGS.items():
+    for name, convention in _SETTINGS.items():
         value = params.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
-            found[f"gen_ai.request.{told}"] = value
+            found[f"gen_ai.request.{convention}"] = value
     return found
 
 
