@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -16,14 +17,18 @@ from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.commands import StartRun, start_run
 from swarmkeep.domain.errors import RequestNotKept, SessionBusy
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
 from swarmkeep.domain.history.stand_ins import HEADING
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.models.model import ChatModel, TurnFailed
+from swarmkeep.engine.models.secrets import REMOVED, Secrets
+from swarmkeep.engine.swarm.unstored import UnstoredSession
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
     KEY,
@@ -43,6 +48,7 @@ from tests.support.scripted.replies import Call, Completion, Raw, Reply
 
 pytestmark = pytest.mark.one_database
 
+SECRET = "sk-canary-0123456789"
 WINDOW = 1_000
 """What the model can take, in tokens of four characters."""
 
@@ -360,3 +366,21 @@ async def test_each_of_two_forks_is_sent_its_own_summary(opened: Any) -> None:
             await rebuild_request(engine.store, fork, (await find_answers(engine, fork))[-1])
             == scripted.raw_requests[-1]
         )
+
+
+async def test_what_is_told_of_an_unstored_session_has_no_secrets(cluster: EngineCluster, model: ScriptedModel) -> None:
+    def fail_with_secret(context_variables: dict[str, Any]) -> str:
+        raise RuntimeError(f"cannot reach {SECRET}")
+
+    engine = await cluster.open_engine(
+        Agent(name="A"), Agent(name="B", instructions=fail_with_secret), secrets=Secrets([SECRET])
+    )
+    state = await read_state(engine, await open_session(engine, messages=[{"role": "user", "content": "hello"}]))
+    model.fail(401, message=f"Incorrect API key provided: {SECRET}")
+    with pytest.raises(TurnFailed, match=re.escape(f"provided: {REMOVED}")):
+        await engine.compactions.sum_up(state)
+    model.say(f"They know {SECRET}.")
+    assert (await engine.compactions.sum_up(state)).text == f"They know {REMOVED}."
+    asked = StartRun(run_id="r1", messages=(), agent="B")
+    with pytest.raises(TurnFailed, match=re.escape(f"cannot reach {REMOVED}")):
+        await engine.unstored.preview(UnstoredSession(state), lambda state: start_run(state, asked), RunOptions())

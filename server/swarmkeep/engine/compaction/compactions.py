@@ -101,7 +101,7 @@ class Compactions:
     async def sum_up(self, state: State, *, instructions: str | None = None) -> UnstoredSummary:
         """Sum up all of a history that need not be in any log; nothing is recorded.
 
-        Raises InvalidRequest where tokens are counted, AgentUnavailable, TurnFailed.
+        Raises InvalidRequest where tokens are counted, AgentUnavailable, TurnFailed, and TimeoutError.
         """
         refuse_uncounted(self._limits)
         agent = self._registry.get_active(state.agent)
@@ -112,11 +112,10 @@ class Compactions:
         completions: list[CompletionRecord] = []
         async with asyncio.timeout(self._limits.run_seconds):
             while state.compaction is not None:
-                fact, _ = await summarise(self._model, state, self._registry.choose_model(agent))
+                fact, _ = await summarise(self._model, state, self._registry.choose_model(agent), self._secrets)
                 state = apply_drafts(state, draft_events(state.agent, [fact], None))
                 completions += [fact.completion] if fact.completion is not None else []
-        text = "" if state.summary is None else self._secrets.mask(state.summary.text)
-        return UnstoredSummary(text, completions)
+        return UnstoredSummary("" if state.summary is None else state.summary.text, completions)
 
     def _make_plan(
         self, state: State, keep_turns: int | None, instructions: str | None, by: str | None
@@ -137,13 +136,12 @@ class Compactions:
             agent = self._registry.get_active(state.agent)
             try:
                 async with asyncio.timeout(self._limits.run_seconds):
-                    fact, request = await summarise(self._model, state, self._registry.choose_model(agent))
+                    name = self._registry.choose_model(agent)
+                    fact, request = await summarise(self._model, state, name, self._secrets)
             except (TurnFailed, TimeoutError) as failure:
                 error = failure.error if isinstance(failure, TurnFailed) else _TIMED_OUT
-                error = msgspec.structs.replace(error, message=self._secrets.mask(error.message))
                 await self._record(key, state, CompactionFailed(code=error.code, message=error.message), {})
                 return error
-            fact = msgspec.structs.replace(fact, summary=self._secrets.mask(fact.summary))
             await self._record(key, state, fact, request.blobs)
         return None
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-import msgspec
-
 from swarmkeep.agent import Agent
 from swarmkeep.domain.compaction.planning import CompactionPlan, halve_piece, plan_compaction
 from swarmkeep.domain.compaction.requests import build_summary_request
@@ -78,10 +76,12 @@ def start_compaction(before: State, state: State, fact: CompactionStarted) -> li
     return [fact] if state.compaction is None and state.last_change == before.last_change else []
 
 
-async def summarise(model: Model, state: State, name: str) -> tuple[CompactionSummarised, ModelRequest]:
+async def summarise(
+    model: Model, state: State, name: str, secrets: Secrets
+) -> tuple[CompactionSummarised, ModelRequest]:
     """Ask for the next summary of a compaction that is under way, with less at once where it is too much.
 
-    Raises TurnFailed.
+    Neither what is said nor the error has secrets in it. Raises TurnFailed.
     """
     assert state.compaction is not None
     characters = state.compaction.fact.piece_characters
@@ -94,11 +94,13 @@ async def summarise(model: Model, state: State, name: str) -> tuple[CompactionSu
         except TurnFailed as failure:
             left = halve_piece(characters) if failure.error.code == CONTEXT_TOO_LONG else None
             if left is None:
-                raise
+                raise failure.mask(secrets) from failure
             characters = left
             continue
+        # Masked before it is cut, lest half a secret stay.
+        text = secrets.mask(join_content(reply.message.get("content")).strip())
         # However long an answer is: the next request has to hold it, and what follows.
-        text = shorten_text(join_content(reply.message.get("content")).strip(), characters)
+        text = shorten_text(text, characters)
         if not text:
             raise TurnFailed(RunError(code="summary_empty", message="the model's summary has no text"))
         fact = CompactionSummarised(
@@ -117,10 +119,10 @@ async def attempt_summary(
     """The next summary, or that there is none, as it is to be recorded; and the texts that its request was made of."""
     await reach(MODEL_SENT)
     try:
-        fact, request = await summarise(model, state, name)
+        fact, request = await summarise(model, state, name, secrets)
     except TurnFailed as failure:
-        return CompactionFailed(code=failure.error.code, message=secrets.mask(failure.error.message)), {}
-    return msgspec.structs.replace(fact, summary=secrets.mask(fact.summary)), request.blobs
+        return CompactionFailed(code=failure.error.code, message=failure.error.message), {}
+    return fact, request.blobs
 
 
 async def _ask(model: Model, request: ModelRequest) -> Reply:

@@ -21,6 +21,7 @@ from swarmkeep.engine.models.failures import ProviderFailure, describe_failure
 from swarmkeep.engine.models.reply_errors import EmptyReply, FilteredReply, MalformedReply, OversizedReply
 from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
 from swarmkeep.engine.models.retries import Retries
+from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.models.transports import Transport, choose_transport
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,10 @@ class TurnFailed(Exception):
         self.partial = partial
         self.usage = usage
         self.client_error = client_error
+
+    def mask(self, secrets: Secrets) -> TurnFailed:
+        """The failure as whoever asked may be told of it."""
+        return TurnFailed(msgspec.structs.replace(self.error, message=secrets.mask(self.error.message)))
 
 
 class Model(Protocol):

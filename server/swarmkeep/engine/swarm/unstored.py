@@ -33,7 +33,7 @@ from swarmkeep.engine.ids import make_id
 from swarmkeep.engine.limits import Limits, check_active_runs, limit_options, refuse_uncounted
 from swarmkeep.engine.loop import Loop, make_loop
 from swarmkeep.engine.mcp.servers import ToolServers
-from swarmkeep.engine.models.model import Model
+from swarmkeep.engine.models.model import Model, TurnFailed
 from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import AskedAgents, Decide, NobodyAsked
 from swarmkeep.engine.streams.hub import Hub
@@ -171,7 +171,10 @@ class UnstoredRuns:
         toolbox, state = self._make_toolbox(session), log.state
         facts, _ = await toolbox.list_anew(self._registry.get_active(state.agent), state)
         await log.commit(lambda state: draft_events(state.agent, facts, None if state.run is None else state.run.id))
-        _, profile = await prepare_turn(self._registry, self._runner, log.state, toolbox=toolbox)
+        try:
+            _, profile = await prepare_turn(self._registry, self._runner, log.state, toolbox=toolbox)
+        except TurnFailed as failure:
+            raise failure.mask(self._secrets) from failure
         return await asyncio.to_thread(build_request, log.state, profile)
 
     def _make_toolbox(self, session: UnstoredSession) -> Toolbox:
