@@ -28,7 +28,7 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.calls.tool_calls import runs_alone
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.loop import make_loop
-from swarmkeep.engine.swarm.session import MemorySessionLog
+from swarmkeep.engine.swarm.memory_log import MemorySessionLog
 from swarmkeep.engine.tool_runners import ThreadRunner
 from tests.domain.decisions import test_concurrent_calls as decided
 from tests.domain.given import active_run

@@ -30,7 +30,7 @@ from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
 from swarmkeep.engine.models.secrets import NO_SECRETS
 from swarmkeep.engine.policy import AskedAgents, Decide, NobodyAsked, RunTimedOut
 from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
-from swarmkeep.engine.swarm.session import MemorySessionLog
+from swarmkeep.engine.swarm.memory_log import MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner
 from tests.support.rules import find_body_faults
 

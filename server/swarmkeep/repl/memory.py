@@ -30,7 +30,8 @@ from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.swarm.blocking import iterate_blocking, run_blocking
-from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog
+from swarmkeep.engine.swarm.memory_log import MemorySessionLog
+from swarmkeep.engine.swarm.session import MemorySession
 from swarmkeep.engine.tool_runners import InlineRunner
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
+from copy import copy
 
 from swarmkeep.agent import Agent, Tool
 from swarmkeep.domain.decisions.commands import StartRun, create_session, start_run
@@ -28,7 +29,7 @@ _NO_OPTIONS = RunOptions()
 
 
 class AgentsInMemory:
-    """The agents that are asked by a session in memory, `depth` of them above it.
+    """The agents that are asked by a session in memory.
 
     `choose_registry` gives the agents that the asked one knows, `make_policy` the policy of its loop, in which the
     agents that it asks itself are those given.
@@ -44,7 +45,6 @@ class AgentsInMemory:
         approvals: Approvals = NO_APPROVALS,
         options: RunOptions = _NO_OPTIONS,
         toolbox: Toolbox = NO_SERVERS,
-        depth: int = 0,
     ) -> None:
         self._model = model
         self._runner = runner
@@ -53,7 +53,7 @@ class AgentsInMemory:
         self._approvals = approvals
         self._options = options
         self._toolbox = toolbox
-        self._depth = depth
+        self._depth = 0
 
     async def ask(self, state: State, tool: Tool, call: ToolCall, text: str) -> ToolOutcome:
         if self._depth >= MOST_DEPTH:
@@ -77,16 +77,9 @@ class AgentsInMemory:
         return make_answer(tool, view_run("", log.state, run), state.context_variables)
 
     def _go_deeper(self) -> AskedAgents:
-        return AgentsInMemory(
-            self._model,
-            self._runner,
-            self._choose_registry,
-            self._make_policy,
-            approvals=self._approvals,
-            options=self._options,
-            toolbox=self._toolbox,
-            depth=self._depth + 1,
-        )
+        deeper = copy(self)
+        deeper._depth += 1
+        return deeper
 
     async def cancel(self, state: State, call: ToolCall) -> None:
         """Nothing of it is left."""

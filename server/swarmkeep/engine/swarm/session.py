@@ -20,10 +20,10 @@ from swarmkeep.engine.agents.registry import OpenRegistry
 from swarmkeep.engine.loop import Loop, make_loop
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.secrets import NO_SECRETS
-from swarmkeep.engine.policy import AskedAgents, Decide, LoopPolicy
+from swarmkeep.engine.policy import AskedAgents, Decide
 from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.swarm.asked import AgentsInMemory
-from swarmkeep.engine.swarm.memory_log import MemorySessionLog as MemorySessionLog
+from swarmkeep.engine.swarm.memory_log import MemorySessionLog
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.toolbox.toolbox import NO_SERVERS, Toolbox
 
@@ -38,41 +38,19 @@ class SwarmRunError(RuntimeError):
         self.code = code
 
 
-class MemorySession:
-    """The loop over a log in memory. It is the loop's policy, too: there are no limits but those of each run."""
+class MemoryPolicy:
+    """The policy of a loop in memory: there are no limits but those of each run."""
 
     tool_seconds = None
     # As Swarm does, it tells its caller that the history is too long, and leaves the rest to them.
     shortens_history = False
     compacts_history = True
-
-    def __init__(
-        self,
-        model: ChatModel,
-        runner: ToolRunner,
-        registry: OpenRegistry,
-        log: MemorySessionLog,
-        *,
-        debug: bool = False,
-        agents: AskedAgents | None = None,
-        toolbox: Toolbox = NO_SERVERS,
-    ) -> None:
-        self.agents = agents or AgentsInMemory(model, runner, make_open_registry, self._make_policy, toolbox=toolbox)
-        self._model = model
-        self._tool_runner = runner
-        self._registry = registry
-        self._log = log
-        self._debug = debug
-        self._toolbox = toolbox
-        self._loop: Loop | None = None
-
     secrets = NO_SECRETS
     sizes = UNBOUNDED
     files = FileLimits()
 
-    def _make_policy(self, agents: AskedAgents) -> LoopPolicy:
-        """The policy of an agent that is asked: the same, but for whom it may ask itself."""
-        return MemorySession(self._model, self._tool_runner, self._registry, self._log, agents=agents)
+    def __init__(self, agents: AskedAgents) -> None:
+        self.agents = agents
 
     def should_stream(self, run: Run) -> bool:
         return run.options.stream
@@ -88,6 +66,29 @@ class MemorySession:
 
     def time_limit(self, run: Run) -> AbstractAsyncContextManager[None]:
         return nullcontext()
+
+
+class MemorySession:
+    """The loop over a log in memory."""
+
+    def __init__(
+        self,
+        model: ChatModel,
+        runner: ToolRunner,
+        registry: OpenRegistry,
+        log: MemorySessionLog,
+        *,
+        debug: bool = False,
+        toolbox: Toolbox = NO_SERVERS,
+    ) -> None:
+        self._policy = MemoryPolicy(AgentsInMemory(model, runner, make_open_registry, MemoryPolicy, toolbox=toolbox))
+        self._model = model
+        self._tool_runner = runner
+        self._registry = registry
+        self._log = log
+        self._debug = debug
+        self._toolbox = toolbox
+        self._loop: Loop | None = None
 
     @property
     def state(self) -> State:
@@ -105,7 +106,7 @@ class MemorySession:
         for event in begun:
             self._print_event(event)
             yield event
-        parts = (self._log, self._registry, self._model, self._tool_runner, self, begun)
+        parts = (self._log, self._registry, self._model, self._tool_runner, self._policy, begun)
         self._loop = make_loop(*parts, toolbox=self._toolbox)
         async with aclosing(self._loop.advance()) as items:
             async for item in items:

@@ -24,7 +24,8 @@ from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
 from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocking, run_blocking
-from swarmkeep.engine.swarm.session import MemorySession, MemorySessionLog, make_open_registry
+from swarmkeep.engine.swarm.memory_log import MemorySessionLog
+from swarmkeep.engine.swarm.session import MemorySession, make_open_registry
 from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner
 
 
