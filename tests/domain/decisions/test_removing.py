@@ -14,7 +14,7 @@ from swarmkeep.domain.decisions.resuming import resume_run
 from swarmkeep.domain.decisions.steps import AskModel, next_step
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import DomainError, EventNotFound, RunNotFound, SessionBusy
-from swarmkeep.domain.events import RunCompleted, RunInterrupted, SessionForked
+from swarmkeep.domain.events import RunCompleted, RunHidden, RunInterrupted, SessionForked
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.history.sent import History
@@ -37,6 +37,7 @@ from tests.domain.given import (
     user_said,
     when,
 )
+from tests.support.calls import count_calls
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs
 from tests.support.rules import find_body_faults, find_faults
@@ -277,6 +278,15 @@ def test_a_hidden_run_is_shown_as_before_and_hiding_it_again_changes_nothing() -
     assert run.hidden
     assert view_run("s", state, run) == view_run("s", state, before)
     assert hide_run(state, RUN) == []
+
+
+def test_to_hide_a_run_costs_the_same_however_many_followed() -> None:
+    names = [f"r{number}" for number in range(200)]
+    state = given(*(in_run(name, fact) for name in names for fact in (make_run_started(), ENDED)))
+    with count_calls() as calls:
+        state = when(state, *(in_run(name, RunHidden()) for name in names))
+    assert all(run.hidden for run in state.finished)
+    assert calls.total() < 50 * len(names)
 
 
 def test_a_run_that_is_active_or_queued_is_not_hidden() -> None:

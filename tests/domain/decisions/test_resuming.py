@@ -44,6 +44,7 @@ from tests.domain.given import (
     user_said,
     when,
 )
+from tests.support.calls import count_calls
 
 
 def approve(call_id: str, reason: str | None = None) -> Approval:
@@ -116,6 +117,14 @@ def test_the_first_decision_of_a_call_wins(first: Decision, second: Decision) ->
         resume_run(state, RUN, approvals=[again])
     with pytest.raises(InvalidRequest, match="'c1' is given twice"):
         resume_run(before, RUN, approvals=[Approval(tool_call_id="c1", decision=first), again])
+
+
+def test_decisions_that_come_too_late_do_not_each_look_through_the_run() -> None:
+    over = given(make_run_started(), user_said(), RunCompleted(stop_reason="end_turn"))
+    late = [approve(f"c{number}") for number in range(100)]
+    with count_calls() as calls, pytest.raises(RunNotWaiting):
+        resume_run(over, RUN, approvals=late)
+    assert calls.total() < len(late)
 
 
 def test_a_decision_stays_decided_once_the_run_goes_on_and_once_it_ended() -> None:

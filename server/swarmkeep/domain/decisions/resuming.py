@@ -28,6 +28,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State, ToolCall
+from swarmkeep.domain.views import find_run
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,21 +215,22 @@ def _find_open_call(state: State, run: Run, call_id: str, field: str) -> ToolCal
     raise InvalidRequest(f"the run has no pending call {call_id!r}", f"/{field}")
 
 
-def _refuse_answered(state: State, run: Run, call_id: str) -> None:
-    for entry in state.messages[run.first_message : run.last_message]:
-        if entry.message.get("tool_call_id") == call_id:
+def _refuse_answered(state: State, run: Run, *call_ids: str) -> None:
+    """Raise AlreadyDecided for the first of these calls that has a result."""
+    messages = state.messages[run.first_message : run.last_message] if call_ids else ()
+    found = [entry.message.get("tool_call_id") for entry in messages]
+    answered = {call_id for call_id in found if isinstance(call_id, str)}
+    for call_id in call_ids:
+        if call_id in answered:
             raise AlreadyDecided(call_id, "its result is recorded")
 
 
 def _retry_interrupted(state: State, run_id: str, decisions: Sequence[Approval | ToolAnswer]) -> list[EventDraft]:
-    known = [run for run in state.finished if run.id == run_id]
-    if not known:
-        if any(queued.run_id == run_id for queued in state.queue):
-            raise RunNotWaiting(run_id, "queued")
+    run = find_run(state, run_id)
+    if run is None:
         raise RunNotFound(run_id)
-    for decision in decisions:
-        _refuse_answered(state, known[-1], decision.tool_call_id)
-    latest = state.run is None and state.finished[-1].id == run_id
-    if known[-1].status != "interrupted" or not latest or decisions:
-        raise RunNotWaiting(run_id, known[-1].status)
+    _refuse_answered(state, run, *[decision.tool_call_id for decision in decisions])
+    latest = state.run is None and len(state.finished) and state.finished[-1].id == run_id
+    if run.status != "interrupted" or not latest or decisions:
+        raise RunNotWaiting(run_id, run.status)
     return draft_events(state.agent, [RunResumed(reason="recovery")], run_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from swarmkeep.domain.checking.known_ids import find_finished_runs
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.folding.compactions import drop_summaries
@@ -49,11 +50,11 @@ def _without_calls(run: Run, call_ids: set[str]) -> Run:
 def hide_run(state: State, run_id: str | None, part: int | UnsetType) -> State:
     if state.run is not None and state.run.id == run_id:
         return replace(state, run=_hide(state.run, part))
-    for index in range(len(state.finished) - 1, -1, -1):
-        run = state.finished[index]
-        if run.id == run_id:
-            return replace(state, finished=state.finished.replace_at(index, _hide(run, part)))
-    return state
+    places = () if run_id is None else find_finished_runs(state.finished).find(run_id)
+    if not places:
+        return state
+    finished = state.finished
+    return replace(state, finished=finished.replace_at(places[-1], _hide(finished[places[-1]], part)))
 
 
 def _hide(run: Run, part: int | UnsetType) -> Run:
