@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
@@ -92,7 +93,8 @@ class Runs:
         decide, files = await self._decide_start(command, said)
         aside = is_heavy(command.messages, command.context_variables, command.options)
         aside = aside or (plan is not None and plan.is_heavy)
-        return await self._begin_once(key, decide, command.run_id, idempotency, aside, files, is_asked, plan)
+        commit = partial(self.commit_change, key, decide, within_quota=True, aside=aside, files=files, plan=plan)
+        return await self._begin_once(key, command.run_id, commit, idempotency, is_asked)
 
     async def _decide_start(self, command: StartRun, said: PartialReply) -> tuple[Decide, Mapping[str, bytes]]:
         """How a run begins, and the files of it, once what does not depend on its session has been checked."""
@@ -133,20 +135,16 @@ class Runs:
     async def _begin_once(
         self,
         key: SessionKey,
-        decide: Decide,
         run_id: str,
+        commit: Callable[[IdempotencyRecord | None], Awaitable[list[RecordedEvent]]],
         idempotency: IdempotentRequest | None,
-        aside: bool,
-        files: Mapping[str, bytes],
         is_asked: bool,
-        plan: SessionPlan | None = None,
     ) -> RunPosition:
         """Start or resume a run; where an earlier request has done so already, its run is the answer."""
 
         async def begin() -> list[RecordedEvent]:
             await self.check_capacity(key, is_asked=is_asked)
-            mark = None if idempotency is None else idempotency.make_record(run_id)
-            return await self.commit_change(key, decide, mark, within_quota=True, aside=aside, files=files, plan=plan)
+            return await commit(None if idempotency is None else idempotency.make_record(run_id))
 
         begun = await run_once(self._store, key, idempotency, begin)
         if isinstance(begun, IdempotencyRecord):
@@ -245,7 +243,6 @@ class Runs:
         Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining, TooLarge,
         QuotaExceeded.
         """
-
         chosen = UNSET if options is UNSET else self.apply_limits(options)
 
         def check() -> TakenMessages:
@@ -276,7 +273,8 @@ class Runs:
             check_session_quotas(state, drafts, self._limits)
             return drafts
 
-        return await self._begin_once(key, decide, run_id, idempotency, aside, taken.files, is_asked)
+        commit = partial(self.commit_change, key, decide, within_quota=True, aside=aside, files=taken.files)
+        return await self._begin_once(key, run_id, commit, idempotency, is_asked)
 
     async def hide(self, key: SessionKey, run_id: str, part: int | None = None, *, by: str | None = None) -> None:
         """Make a run, or what it did after so many waits, unfindable where it is shown as a response; here it is shown
