@@ -165,15 +165,17 @@ def _find_history_start(state: State, model: str, turns: int | None) -> int | No
         turns = state.run.options.history_turns
     limit = None if turns is None else find_window_start(state.messages, turns)
     # What was too long for a model once is so with the next message, too; asking in vain each time would cost a call.
-    last = _find_last_request(state)
-    kept = last.history_from if last is not None and last.params.get("model") == model else UNSET
+    last = find_last_reply(state)
+    request = None if last is None or last.completion is None else last.completion.request
+    kept = request.history_from if request is not None and request.params.get("model") == model else UNSET
     return max((seq for seq in (limit, kept) if isinstance(seq, int)), default=None)
 
 
-def _find_last_request(state: State) -> RequestRecord | None:
+def find_last_reply(state: State) -> Entry | None:
+    """What a model has said last here."""
     for entry in reversed(state.messages):
         if entry.completion is not None and entry.completion.request is not None:
-            return entry.completion.request
+            return entry
     return None
 
 

@@ -16,7 +16,7 @@ from swarmkeep.domain.facts.compaction import (
 )
 from swarmkeep.domain.history.stand_ins import shorten_text
 from swarmkeep.domain.messages import Entry
-from swarmkeep.domain.request import ModelRequest
+from swarmkeep.domain.request import ModelRequest, find_last_reply
 from swarmkeep.domain.state import State
 from swarmkeep.domain.wording import join_content
 from swarmkeep.engine.failpoints import MODEL_SENT, reach
@@ -34,7 +34,7 @@ def find_compaction(
 
     Once between two replies: what was of no use is not done again.
     """
-    settings, last = agent.compaction, _find_last_reply(state)
+    settings, last = agent.compaction, find_last_reply(state)
     if settings is None or state.compacted_at > (0 if last is None else last.seq):
         return None
     tokens, estimated = _count_tokens(last, request)
@@ -52,13 +52,6 @@ def find_compaction(
         instructions=settings.instructions,
     )
     return plan_compaction(state, plan)
-
-
-def _find_last_reply(state: State) -> Entry | None:
-    for entry in reversed(state.messages):
-        if entry.completion is not None and entry.completion.request is not None:
-            return entry
-    return None
 
 
 def _count_tokens(last: Entry | None, request: ModelRequest) -> tuple[int, bool]:
