@@ -56,7 +56,7 @@ class SharedList(list[T]):
         if getattr(kind, "outlasts_edits", False):
             return covered, memo
         # It does if none of the edits that only one of the two has seen is among its items.
-        apart = islice(self.edits, min(seen, edits), max(seen, edits))
+        apart = self.edits[min(seen, edits) : max(seen, edits)]
         return (covered, memo) if all(index >= covered for index, _ in apart) else (0, None)
 
 
