@@ -20,6 +20,7 @@ from swarmkeep.domain.folding.waits import make_queued_run
 from swarmkeep.domain.messages import Entry, list_shown, read_tool_calls
 from swarmkeep.domain.state import Origin, Run, RunStatus, SessionStatus, State, sum_usage
 from swarmkeep.domain.usage import Cost
+from swarmkeep.domain.wording import join_text
 
 # An output that is nested as deeply is not taken apart.
 _MAX_LEVELS = 200
@@ -270,7 +271,7 @@ def find_answer(entries: Sequence[Entry]) -> Answer:
         for call_id, _, arguments in read_tool_calls(entry.message):
             if call_id == given:
                 return Answer(arguments, is_json=True)
-        return Answer(_join_text(entry.message.get("content")), is_json=_was_asked_for_json(entry))
+        return Answer(join_text(entry.message.get("content")), is_json=_was_asked_for_json(entry))
     return Answer()
 
 
@@ -283,9 +284,3 @@ def _was_asked_for_json(entry: Entry) -> bool:
 def _find_wait_reason(run: Run) -> StopReason:
     reason = run.pending[0].reason
     return "person" if reason == "person" else "approval" if reason in ("approval", "session") else "tool_calls"
-
-
-def _join_text(content: object) -> str:
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""

@@ -43,8 +43,16 @@ def put_name_first(actor: str) -> str:
     return _KEY_LABEL.sub(r"\2 (\1)", actor)
 
 
+def join_text(content: object, separator: str = "") -> str:
+    """The text of a message's content, and nothing for parts of other kinds."""
+    if isinstance(content, list):
+        texts = (part.get("text") for part in content if isinstance(part, dict))
+        return separator.join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
+
+
 def join_content(content: Any) -> str:
-    """The text of a message's content, which may come in parts."""
+    """The same for people to read, with a word for each part of another kind."""
     if isinstance(content, list):
         return "".join(str(part.get("text") or _describe_part(part)) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""

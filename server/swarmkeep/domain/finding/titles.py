@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from swarmkeep.domain.finding.words import join_text
 from swarmkeep.domain.redaction import REDACTED
 from swarmkeep.domain.state import State
+from swarmkeep.domain.wording import join_text
 
 MAX_TITLE_CHARACTERS = 80
 FIRST_MESSAGES = 20
@@ -26,7 +26,7 @@ def find_title(state: State) -> str | None:
         return title
     for entry in islice(state.messages, FIRST_MESSAGES):
         if entry.is_question and not entry.removed:
-            title = shorten(join_text(entry.shown_message.get("content")))
+            title = shorten(join_text(entry.shown_message.get("content"), "\n"))
             if title and title != REDACTED:
                 return title
     return None

@@ -14,6 +14,7 @@ import msgspec
 
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.messages import read_tool_calls
+from swarmkeep.domain.wording import join_text
 
 MAX_QUERY_CHARACTERS = 200
 MAX_TERMS = 10
@@ -118,16 +119,8 @@ def _find_places(word: re.Match[str], terms: Sequence[Term]) -> Iterator[tuple[T
 def list_said(message: Json) -> str:
     """What a message says, and asks functions to do."""
     calls = [f"{name} {arguments}" for _, name, arguments in read_tool_calls(message)]
-    said = join_text(message.get("content"))
+    said = join_text(message.get("content"), "\n")
     return "\n".join([said, *calls]) if calls else said
-
-
-def join_text(content: object) -> str:
-    """The text of a message's content, whose parts may be of other kinds, too."""
-    if isinstance(content, list):
-        texts = (part.get("text") for part in content if isinstance(part, dict))
-        return "\n".join(text for text in texts if isinstance(text, str))
-    return content if isinstance(content, str) else ""
 
 
 def list_labels(session_id: str, metadata: Json) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from swarmkeep.api.openai.chat.sessions import describe_below, describe_decision
-from swarmkeep.api.openai.items.content import join_text
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.api.openai.progress.response import Outcome
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import RunError
+from swarmkeep.domain.wording import join_text
 
 _BETWEEN = "\n\n"
 _MAX_SHOWN_ARGUMENTS = 500

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from swarmkeep.api.openai.errors import Refused
-from swarmkeep.api.openai.items.content import join_text, read_assistant_content, read_text, read_text_output
+from swarmkeep.api.openai.items.content import read_assistant_content, read_text, read_text_output
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.history.window import STANDING_ROLES, list_standing
 from swarmkeep.domain.state import State
+from swarmkeep.domain.wording import join_text
 
 # Of an answer that is sent back, what no model is sent again.
 _LEFT_OUT = (

@@ -117,10 +117,3 @@ def show_output_text(text: str) -> Json:
 
 def show_refusal(text: str) -> Json:
     return {"type": "refusal", "refusal": text}
-
-
-def join_text(content: object) -> str:
-    """The words of a message, whichever shape its content has."""
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""

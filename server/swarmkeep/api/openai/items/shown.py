@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from swarmkeep.api.openai.items.content import join_text, show_input_content, show_output_text, show_refusal
+from swarmkeep.api.openai.items.content import show_input_content, show_output_text, show_refusal
 from swarmkeep.api.openai.items.ids import ItemPlace
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.messages import Entry, read_tool_calls
 from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.domain.wording import join_text
 
 # How a call ended that has an output; any other end is an error.
 _WITH_OUTPUT = ("ok", "superseded", "external")
