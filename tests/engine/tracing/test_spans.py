@@ -21,6 +21,7 @@ from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.tracing.settings import SpanSettings
 from swarmkeep.engine.tracing.tracing import Tracing
 from swarmkeep.logs.traces import current_trace_ids
+from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
     KEY,
     LIMITS,
@@ -331,6 +332,22 @@ async def test_a_cancelled_run(
     assert (chat.status.status_code, run.status.status_code) == (StatusCode.UNSET, StatusCode.UNSET)
     assert get_attributes(chat)["swarmkeep.stop_reason"] == "abandoned"
     assert get_attributes(run)["swarmkeep.stop_reason"] == "cancelled"
+
+
+async def test_of_two_sessions_with_a_run_of_one_id_one_is_cancelled(
+    cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
+) -> None:
+    """As a fork has one, which goes on with what its original is at."""
+    engine = await cluster.open_engine(front, tracing=tracing)
+    for number, key in enumerate((KEY, SessionKey(KEY.tenant, "fork")), 1):
+        await open_session(engine, key)
+        model.hang()
+        await engine.runs.start(key, make_start_run())
+        await model.wait_for_requests_async(number)
+    await engine.runs.cancel(KEY, "r1")
+    await wait_until(lambda: spans.named("invoke_agent Front"))
+    assert get_attributes(spans.one("invoke_agent Front"))["swarmkeep.stop_reason"] == "cancelled"
+    await engine.stop()
 
 
 async def test_an_approval_ends_one_span_and_the_decision_begins_one_that_links_to_the_first_trace(

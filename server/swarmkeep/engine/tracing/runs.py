@@ -32,7 +32,7 @@ class RunSpans:
     def __init__(self, key: SessionKey, settings: SpanSettings) -> None:
         self.run_id: str | None = None
         """The run whose span is open."""
-        self._key = key
+        self.key = key
         self._settings = settings
         self._run: CurrentSpan | None = None
         self._delegate: CurrentSpan | None = None
@@ -69,14 +69,14 @@ class RunSpans:
 
     def _invoke(self, agent: str, parent: Context | None, links: list[Link]) -> CurrentSpan:
         name = f"invoke_agent {clean_value(agent, self._settings.secrets)}"
-        names = RunNames(self._key.id, self.run_id or "", agent)
+        names = RunNames(self.key.id, self.run_id or "", agent)
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": self._settings.provider.get("gen_ai.provider.name"),
             "gen_ai.agent.name": agent,
             "gen_ai.conversation.id": names.session_id,
             "swarmkeep.run.id": names.run_id,
-            "swarmkeep.tenant": self._key.tenant,
+            "swarmkeep.tenant": self.key.tenant,
         }
         span = self._settings.start_span(name, SpanKind.INTERNAL, attributes, parent, links)
         return CurrentSpan(span, name_run(parent, names))

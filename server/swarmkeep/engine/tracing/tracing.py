@@ -27,7 +27,8 @@ class Tracing:
 
     def __init__(self, settings: SpanSettings) -> None:
         self._settings = settings
-        self._open: dict[str, RunSpans] = {}
+        # By session, too: a fork may go on with the run that its original is at.
+        self._open: dict[tuple[str, str], RunSpans] = {}
 
     def trace_model(self, model: Model) -> Model:
         return TracedModel(model, self._settings)
@@ -67,13 +68,14 @@ class Tracing:
         self._forget(spans)
         spans.note(event, session_log.state)
         if spans.run_id is not None:
-            self._open[spans.run_id] = spans
+            self._open[spans.key.id, spans.run_id] = spans
 
     def _forget(self, spans: RunSpans) -> None:
-        if spans.run_id is not None and self._open.get(spans.run_id) is spans:
-            del self._open[spans.run_id]
+        if spans.run_id is not None and self._open.get((spans.key.id, spans.run_id)) is spans:
+            del self._open[spans.key.id, spans.run_id]
 
     def observe_event(self, event: RecordedEvent) -> None:
         """Note how a run has ended by somebody else's word: its task is told only that it is to stop."""
-        if isinstance(event.fact, RunEnded) and event.run_id in self._open:
-            self._open[event.run_id].describe_end(event)
+        spans = self._open.get((event.session_id, event.run_id or ""))
+        if spans is not None and isinstance(event.fact, RunEnded):
+            spans.describe_end(event)
