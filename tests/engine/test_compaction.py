@@ -18,7 +18,7 @@ from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, start_run
-from swarmkeep.domain.errors import RequestNotKept, SessionBusy
+from swarmkeep.domain.errors import QuotaExceeded, RequestNotKept, SessionBusy
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
 from swarmkeep.domain.history.stand_ins import HEADING
@@ -32,6 +32,7 @@ from swarmkeep.engine.swarm.unstored import UnstoredSession
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
     KEY,
+    LIMITS,
     EngineCluster,
     kill_engine,
     make_start_run,
@@ -384,3 +385,17 @@ async def test_what_is_told_of_an_unstored_session_has_no_secrets(cluster: Engin
     asked = StartRun(run_id="r1", messages=(), agent="B")
     with pytest.raises(TurnFailed, match=re.escape(f"cannot reach {REMOVED}")):
         await engine.unstored.preview(UnstoredSession(state), lambda state: start_run(state, asked), RunOptions())
+
+
+async def test_what_is_left_to_sum_up_waits_for_tokens(cluster: EngineCluster, model: ScriptedModel) -> None:
+    limits = msgspec.structs.replace(LIMITS, max_tokens_per_day=1)
+    engine = await cluster.open_engine(Agent(name="A"), limits=limits)
+    said = [{"role": role, "content": role * 3_000} for _ in range(3) for role in ("user", "assistant")]
+    await open_session(engine, messages=said)
+    model.say("The first part.")
+    with pytest.raises(QuotaExceeded):
+        await engine.compactions.compact(KEY, keep_turns=1)
+    assert (await read_state(engine)).compaction is not None
+    more = await cluster.open_engine(Agent(name="A"))
+    model.say("Both parts.")
+    assert (await more.compactions.compact(KEY, keep_turns=1)).summary == "Both parts."

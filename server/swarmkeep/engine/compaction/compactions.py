@@ -133,6 +133,7 @@ class Compactions:
     async def _finish(self, key: SessionKey) -> RunError | None:
         """Have everything summed up that is to be; the error that ends it before."""
         while (state := await self._store.state(key)).compaction is not None:
+            await check_tokens_left(self._store, key.tenant, self._limits)
             agent = self._registry.get_active(state.agent)
             try:
                 async with asyncio.timeout(self._limits.run_seconds):
