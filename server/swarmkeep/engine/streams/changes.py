@@ -107,10 +107,10 @@ class _Reader:
         if not self._arrived.is_set():
             return None
         self._arrived.clear()
-        told, self._sessions = self._sessions, {}
+        found, self._sessions = self._sessions, {}
         more, self._more = self._more, False
-        sessions = [session for session in told.values() if session is not None]
-        return Changes(sessions, [name for name, session in told.items() if session is None], more)
+        sessions = [session for session in found.values() if session is not None]
+        return Changes(sessions, [name for name, session in found.items() if session is None], more)
 
 
 class _Tenant:

@@ -36,7 +36,7 @@ class RunSpans:
         self._settings = settings
         self._run: CurrentSpan | None = None
         self._delegate: CurrentSpan | None = None
-        self._is_told_how = False
+        self._is_end_described = False
 
     def note(self, event: RecordedEvent, state: State) -> None:
         """Begin and end what an event begins and ends; `state` is that after its commit."""
@@ -85,7 +85,7 @@ class RunSpans:
         """Say on the run's span how the run has ended, or what it waits for."""
         if self._run is None or event.run_id != self.run_id:
             return
-        self._is_told_how = True
+        self._is_end_described = True
         span = self._run.span
         match event.fact:
             case RunWaiting(pending=pending):
@@ -103,19 +103,19 @@ class RunSpans:
 
     def fail(self, error: Exception) -> None:
         """The task cannot go on."""
-        if self._run is not None and not self._is_told_how:
-            self._is_told_how = True
+        if self._run is not None and not self._is_end_described:
+            self._is_end_described = True
             set_error(self._run.span, getattr(error, "code", None) or type(error).__name__)
 
     def end(self) -> None:
         """End what is open. If nobody has told how the run ended, it goes on elsewhere, or later."""
-        if self._run is not None and not self._is_told_how:
+        if self._run is not None and not self._is_end_described:
             self._set(self._run.span, {"swarmkeep.stop_reason": "abandoned"})
         for current in (self._delegate, self._run):
             if current is not None:
                 current.end()
         self._delegate = self._run = self.run_id = None
-        self._is_told_how = False
+        self._is_end_described = False
 
     def _set(self, span: Span, attributes: dict[str, object]) -> None:
         set_attributes(span, attributes, self._settings.secrets)
