@@ -59,7 +59,7 @@ SUB_PACKAGES: dict[str, set[str]] = {
     "domain.compaction": {"domain.facts", "domain.history"},
     "domain.history": {"domain.files"},
     "domain.finding": set(),
-    "domain.folding": {"domain.facts"},
+    "domain.folding": {"domain.checking", "domain.facts"},
     "domain.decisions": {"domain.checking", "domain.facts"},
     "store.ports": set(),
     "store.sqlite": {"store.ports"},
