@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmkeep.audit.transfer.foreign import ForeignFormat, read_documents
-from swarmkeep.audit.transfer.import_conversations import READERS, find_repeated, import_conversations
+from swarmkeep.audit.transfer.import_conversations import READERS, import_conversations
 from swarmkeep.audit.transfer.import_export import ImportReport
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
@@ -334,25 +334,3 @@ def test_any_json_is_read_or_refused(value: Any, form: ForeignFormat) -> None:
 def test_a_thread_with_any_damage_is_read_or_refused(value: Any, name: str) -> None:
     for whole in (*MESSAGES, *STEPS, RUN, THREAD):
         list(READERS["assistants"](read_documents(io.BytesIO(encode_value({**whole, name: value, "thread_id": "t"})))))
-
-
-class CountedId(str):
-    """An id that counts how often it is compared with another."""
-
-    __slots__ = ()
-    comparisons = 0
-
-    def __eq__(self, other: object) -> bool:
-        CountedId.comparisons += 1
-        return str(self) == other
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-
-def test_ids_are_not_compared_each_with_all_others() -> None:
-    ids = [CountedId(f"chat-{number}") for number in range(1000)]
-    CountedId.comparisons = 0
-    assert find_repeated(ids) is None
-    assert find_repeated([*ids, CountedId("chat-7"), CountedId("chat-8")]) == 1000
-    assert CountedId.comparisons < 10 * len(ids)

@@ -33,7 +33,7 @@ from swarmkeep.domain.usage import UsageQuery
 from swarmkeep.store.cursors import encode_cursor, make_session_cursor
 from swarmkeep.store.older_releases import mend_leftovers
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import Claim, IdempotencyRecord, Lease, SealedBatch, SessionKey
+from swarmkeep.store.ports import Claim, IdempotencyRecord, Lease, Restoration, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.ports.idempotency import IdempotencyRecordExists
 from swarmkeep.store.sql.api_keys import SqlApiKeys
@@ -391,7 +391,11 @@ async def _change_session(store: SqlStore) -> None:
     await _refused(store.delete(copy))
     await _refused(store.delete(key, expected=stale))
     batches = [SealedBatch(sealed, texts, files)]
-    await store.restore(copy, lambda: batches, finish=lambda _: [], action=AuditAction(type="session.imported"))
+    own = await store.read_sealed(key)
+    given = [SealedBatch(own)]
+    copied = Restoration(copy, lambda: batches, lambda _: [])
+    again = Restoration(SessionKey(key.tenant, "again"), lambda: given, lambda _: [])
+    await store.restore([copied, again], action=AuditAction(type="session.imported"))
     log = await store.read_sealed(key)
     said = [one.event for one in log if one.event.type == "message.added"]
     assert {one.seq for one in said} > {shown_seq}, "one refers to the picture"

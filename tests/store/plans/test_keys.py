@@ -16,7 +16,7 @@ from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import Claim, IdempotencyRecord, SealedBatch, SessionKey
+from swarmkeep.store.ports import Claim, IdempotencyRecord, Restoration, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.sql.tables import SEARCH_TABLES, SESSION_TABLES, metadata, sessions
 from tests.store.calls import make_reply
@@ -154,7 +154,8 @@ async def test_a_transaction_changes_one_session(store: SqlStore) -> None:
     sealed = await store.read_sealed(copy)
     await changed_by(lambda: store.delete(copy))
     action = AuditAction(type="session.imported")
-    await changed_by(lambda: store.restore(copy, lambda: [SealedBatch(sealed)], finish=lambda _: [], action=action))
+    again = Restoration(copy, lambda: [SealedBatch(sealed)], lambda _: [])
+    await changed_by(lambda: store.restore([again], action=action))
     expected = key
     log = await store.read_sealed(key)
     said = next(one.event for one in log if one.event.type == "message.added")

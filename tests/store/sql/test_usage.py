@@ -20,7 +20,7 @@ from swarmkeep.domain.usage import UsageGroup, UsageQuery, UsageRow
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import SealedBatch, SessionKey
+from swarmkeep.store.ports import Restoration, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.sql.counting.usage import make_usage_row
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
@@ -148,12 +148,8 @@ async def test_a_fork_counts_its_own_calls_only(store: SqlStore) -> None:
     for size in (1, 2, 10):
         chunks = [SealedBatch(sealed[start : start + size]) for start in range(0, len(sealed), size)]
         restored = AuditAction(type="session.imported")
-        await store.restore(
-            make_key("f"),
-            lambda chunks=chunks: chunks,  # type: ignore[misc]
-            finish=lambda _: [],
-            action=restored,
-        )
+        again = Restoration(make_key("f"), lambda chunks=chunks: chunks, lambda _: [])  # type: ignore[misc]
+        await store.restore([again], action=restored)
         assert [(row.session_id, row.total_tokens) for row in await read_usage(store, "session")] == expected
         own = [event for event in await store.read(make_key("f")) if event.seq > state.seq]
         rows = {event.seq: row for event in own if (row := make_usage_row(event)) is not None}

@@ -13,7 +13,7 @@ from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import SealedBatch, SessionKey
+from swarmkeep.store.ports import Restoration, SealedBatch, SessionKey
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.sql.counting.usage import SUMS
 from swarmkeep.store.sql.tables import usage, usage_days
@@ -57,7 +57,7 @@ async def test_every_change_of_a_session_is_followed(store: SqlStore) -> None:
     assert [row[3] for row in await check(store)] == ["", "x"]
     chunks = [SealedBatch(sealed[start : start + 2]) for start in range(0, len(sealed), 2)]
     action = AuditAction(type="session.imported")
-    await store.restore(make_key("f"), lambda: chunks, finish=lambda _: [], action=action)
+    await store.restore([Restoration(make_key("f"), lambda: chunks, lambda _: [])], action=action)
     assert [row[3] for row in await check(store)] == ["", "x", "y"]
     for name in "abf":
         await store.delete(make_key(name))

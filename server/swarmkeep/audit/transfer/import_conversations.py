@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 import msgspec
@@ -22,6 +22,7 @@ from swarmkeep.audit.transfer.import_export import (
     ImportReport,
     digest_file,
     make_import_action,
+    read_known_heads,
 )
 from swarmkeep.domain.checking.files import ANY_FILES, FileLimits, take_out_files
 from swarmkeep.domain.checking.inputs import check_id, check_messages, check_object
@@ -30,24 +31,50 @@ from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent, encode_payload
-from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SeqConflict, SessionExists
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent, decode_fact
+from swarmkeep.domain.errors import InvalidImport, InvalidRequest, SessionExists
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.state import State
-from swarmkeep.store.hashing import seal
-from swarmkeep.store.ports import EventStore, SealedBatch, SessionKey, StorageQuota
+from swarmkeep.store.hashing import SealedEvent, seal
+from swarmkeep.store.ports import EventStore, Restoration, SealedBatch, SessionHead, SessionKey, StorageQuota
 
 READERS: dict[ForeignFormat, ConversationReader] = {"chat": read_chats, "swarm": read_chats, "assistants": read_threads}
 
 
-class ImportPlan(msgspec.Struct, frozen=True):
+_PLANNED = msgspec.msgpack.Decoder(list[tuple[str, str, str]])
+
+
+class PlannedEvents(msgspec.Struct, frozen=True, gc=False):
+    """Events that are to be recorded, as one piece of memory.
+
+    A file has many: as objects they would take several times as much, and each search for garbage would walk through
+    all of them while others wait.
+    """
+
+    count: int
+    packed: bytes
+
+    @classmethod
+    def pack(cls, sealed: Sequence[SealedEvent]) -> PlannedEvents:
+        events = [(one.event.agent, one.event.type, one.event.payload) for one in sealed]
+        return cls(len(events), msgspec.msgpack.encode(events))
+
+    def draft(self) -> list[EventDraft]:
+        found = _PLANNED.decode(self.packed)
+        return [EventDraft(agent=agent, run_id=None, fact=decode_fact(type_, text)) for agent, type_, text in found]
+
+    def list_payloads(self) -> list[str]:
+        return [text for _, _, text in _PLANNED.decode(self.packed)]
+
+
+class ImportPlan(msgspec.Struct, frozen=True, gc=False):
     """A session that is to be made."""
 
     key: SessionKey
-    drafts: list[EventDraft]
-    files: dict[str, bytes] = {}
-    inline: list[EventDraft] | None = None
-    """The drafts as they were once recorded, with their files in the messages."""
+    events: PlannedEvents
+    files: Mapping[str, bytes] | None = None
+    inline: PlannedEvents | None = None
+    """The events as they were once recorded, with their files in the messages."""
 
 
 async def import_conversations(
@@ -79,49 +106,64 @@ async def import_conversations(
     )
     plans = await asyncio.to_thread(planner.plan_all, file)
     digest = await asyncio.to_thread(digest_file, file)
-    made: list[ImportedSession] = []
-    present = [await _is_present(store, plan) for plan in plans]
-    for plan, was in zip(plans, present, strict=True):
-        if not dry_run and not was:
-            try:
-                await _record_session(store, plan, form, digest, by, quota)
-            except SeqConflict:
-                was = await _is_present(store, plan)
-        head = None if dry_run and not was else await store.read_head(plan.key)
-        made.append(
+    known = await read_known_heads(store, [plan.key for plan in plans])
+    for plan in plans:
+        if plan.key in known:
+            await _check_same(store, plan)
+    ends: dict[SessionKey, SessionHead] = {}
+    new = [plan for plan in plans if plan.key not in known]
+    if not dry_run:
+        made = await store.restore(
+            (_make_restoration(plan, form, digest, by) for plan in new),
+            action=make_import_action(form, digest, by),
+            quota=quota,
+        )
+        for plan, end in zip(new, made, strict=True):
+            if end is None:
+                await _check_same(store, plan)
+                known |= await store.read_heads([plan.key])
+            else:
+                ends[plan.key] = end
+    return _build_report(plans, known, ends, dry_run)
+
+
+def _build_report(
+    plans: Sequence[ImportPlan],
+    known: Mapping[SessionKey, SessionHead],
+    ends: Mapping[SessionKey, SessionHead],
+    dry_run: bool,
+) -> ImportReport:
+    sessions = []
+    for plan in plans:
+        head = known.get(plan.key) or ends.get(plan.key)
+        sessions.append(
             ImportedSession(
                 id=plan.key.id,
-                seq=len(plan.drafts) + 1 if head is None else head.seq,
+                seq=plan.events.count + 1 if head is None else head.seq,
                 hash="" if head is None else head.hash,
-                outcome="present" if was else "imported",
+                outcome="present" if plan.key in known else "imported",
             )
         )
-    new = [one for one in made if one.outcome == "imported"]
+    new = [one for one in sessions if one.outcome == "imported"]
     return ImportReport(
         dry_run=dry_run,
         imported=len(new),
-        present=len(made) - len(new),
+        present=len(sessions) - len(new),
         events=sum(one.seq for one in new),
-        sessions=made[:MAX_LISTED_SESSIONS],
+        sessions=sessions[:MAX_LISTED_SESSIONS],
     )
 
 
-async def _record_session(
-    store: EventStore,
-    plan: ImportPlan,
-    form: ForeignFormat,
-    digest: str,
-    by: str | None,
-    quota: StorageQuota | None,
-) -> None:
+def _make_restoration(plan: ImportPlan, form: ForeignFormat, digest: str, by: str | None) -> Restoration:
     def finish(state: State) -> list[EventDraft]:
-        made = apply_drafts(state, plan.drafts)
-        return [*plan.drafts, *finish_import(made, source=form, digest=digest, by=by)]
+        drafts = plan.events.draft()
+        made = apply_drafts(state, drafts)
+        return [*drafts, *finish_import(made, source=form, digest=digest, by=by)]
 
     def give_files() -> list[SealedBatch]:
         return [SealedBatch((), {}, plan.files)] if plan.files else []
 
-    await store.restore(plan.key, give_files, finish=finish, action=make_import_action(form, digest, by), quota=quota)
+    return Restoration(plan.key, give_files, finish)
 
 
 class _Planner(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,14 +178,17 @@ class _Planner(msgspec.Struct, frozen=True, kw_only=True):
     files: FileLimits
 
     def plan_all(self, file: BinaryIO) -> list[ImportPlan]:
-        conversations = list(READERS[self.form](read_documents(file)))
-        if self.as_id is not None and len(conversations) != 1:
-            raise InvalidImport(f"a new id is for one session; this file has {len(conversations)}")
-        plans = [self._plan_session(found) for found in conversations]
-        repeated = find_repeated(plan.key.id for plan in plans)
-        if repeated is not None:
-            raise conversations[repeated].make_error(f"session {plans[repeated].key.id!r} is in this file twice")
-        return plans
+        plans: dict[str, ImportPlan] = {}
+        count = 0
+        for found in READERS[self.form](read_documents(file)):
+            count += 1
+            plan = self._plan_session(found)
+            if self.as_id is None and plan.key.id in plans:
+                raise found.make_error(f"session {plan.key.id!r} is in this file twice")
+            plans[plan.key.id] = plan
+        if self.as_id is not None and count != 1:
+            raise InvalidImport(f"a new id is for one session; this file has {count}")
+        return list(plans.values())
 
     def _plan_session(self, conversation: ForeignConversation) -> ImportPlan:
         try:
@@ -163,31 +208,21 @@ class _Planner(msgspec.Struct, frozen=True, kw_only=True):
         if not name:
             raise conversation.make_error("nothing says which agent is to go on; name one")
 
-        def draft(said: Sequence[Json]) -> list[EventDraft]:
+        def plan(said: Sequence[Json]) -> PlannedEvents:
             named = [
                 {**message, "sender": name} if message["role"] == "assistant" and "sender" not in message else message
                 for message in said
             ]
-            return draft_events(name, create_session(name, variables, metadata, named), None)
+            drafts = draft_events(name, create_session(name, variables, metadata, named), None)
+            try:
+                # What no log can hold is found here, before anything is recorded.
+                return PlannedEvents.pack(seal("", State(), drafts, at=""))
+            except InvalidRequest as error:
+                raise conversation.make_error(str(error)) from None
 
-        drafts = draft(taken.messages)
-        try:
-            # What no log can hold is found here, before anything is recorded.
-            seal("", State(), drafts, at="")
-        except InvalidRequest as error:
-            raise conversation.make_error(str(error)) from None
         key = SessionKey(self.tenant, self.as_id or conversation.id or conversation.derived_id)
-        return ImportPlan(key, drafts, taken.files, draft(messages) if taken.files else None)
-
-
-def find_repeated(ids: Iterable[str]) -> int | None:
-    """The place of the first id that was there before."""
-    seen: set[str] = set()
-    for place, session_id in enumerate(ids):
-        if session_id in seen:
-            return place
-        seen.add(session_id)
-    return None
+        events = plan(taken.messages)
+        return ImportPlan(key, events, taken.files, plan(messages)) if taken.files else ImportPlan(key, events)
 
 
 def _as_object(message: object) -> Json:
@@ -204,18 +239,15 @@ def _find_last_speaker(messages: Sequence[Json]) -> str | None:
     return None
 
 
-async def _is_present(store: EventStore, plan: ImportPlan) -> bool:
-    """Whether the session was made of this conversation before; it may have gone on since."""
-    if await store.read_head(plan.key) is None:
-        return False
-    count = len(plan.drafts)
+async def _check_same(store: EventStore, plan: ImportPlan) -> None:
+    """See that a session was made of this conversation before; it may have gone on since. Raises SessionExists."""
+    count = plan.events.count
     events = await store.read(plan.key, upto=count + 1)
     longer = len(events) > count and isinstance(events[count].fact, MessageAdded) and events[count].run_id is None
     if longer or not await asyncio.to_thread(_are_recorded, plan, events[:count]):
         raise SessionExists(plan.key.id, "is here with another history")
-    return True
 
 
 def _are_recorded(plan: ImportPlan, events: Sequence[RecordedEvent]) -> bool:
     recorded = [event.payload for event in events]
-    return any(recorded == [encode_payload(one.fact) for one in made] for made in (plan.drafts, plan.inline or ()))
+    return any(made is not None and recorded == made.list_payloads() for made in (plan.events, plan.inline))

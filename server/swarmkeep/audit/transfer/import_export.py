@@ -20,16 +20,17 @@ from swarmkeep.domain.checking.inputs import check_id
 from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits
 from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import InvalidImport, SeqConflict, SessionExists
+from swarmkeep.domain.errors import InvalidImport, SessionExists
 from swarmkeep.domain.events import SessionImported
 from swarmkeep.domain.state import State
-from swarmkeep.store.ports import EventStore, SessionKey, StorageQuota
+from swarmkeep.store.ports import EventStore, Restoration, SessionHead, SessionKey, StorageQuota
 from swarmkeep.store.ports.audit import AuditAction
 
 EXPORT = "export"
 ImportOutcome = Literal["imported", "present"]
 MAX_LISTED_SESSIONS = 1000
 _PIECE_BYTES = 1024 * 1024
+_HEADS_AT_ONCE = 1000
 
 
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +81,32 @@ async def import_export(
     if as_id is not None and len(places) != 1:
         raise InvalidImport(f"a new id is for one session; this file has {len(places)}", line=1)
     keys = [SessionKey(tenant, as_id or place.session_id) for place in places]
-    present = [await _is_present(store, key, place) for key, place in zip(keys, places, strict=True)]
+    known = await read_known_heads(store, keys)
+    for key, place in zip(keys, places, strict=True):
+        if key in known:
+            await _check_same(store, key, place)
+    present = [key in known for key in keys]
     if not dry_run:
-        for number, (key, place) in enumerate(zip(keys, places, strict=True)):
-            if not present[number]:
-                present[number] = not await _record_session(store, key, place, file, digest, by, quota)
+        new = [number for number, was in enumerate(present) if not was]
+        made = await store.restore(
+            (_make_restoration(keys[number], places[number], file, digest, by) for number in new),
+            action=make_import_action(EXPORT, digest, by),
+            quota=quota,
+        )
+        for number, end in zip(new, made, strict=True):
+            if end is None:
+                # Somebody else has just recorded it.
+                await _check_same(store, keys[number], places[number])
+                present[number] = True
     return _build_report(keys, places, present, dry_run)
+
+
+async def read_known_heads(store: EventStore, keys: Sequence[SessionKey]) -> dict[SessionKey, SessionHead]:
+    """Where those of the sessions end that are here."""
+    known: dict[SessionKey, SessionHead] = {}
+    for start in range(0, len(keys), _HEADS_AT_ONCE):
+        known |= await store.read_heads(keys[start : start + _HEADS_AT_ONCE])
+    return known
 
 
 def _verify_file(
@@ -111,44 +132,24 @@ def make_import_action(source: str, digest: str, by: str | None) -> AuditAction:
     return AuditAction(type=SessionImported.type, by=by, details={"source": source, "digest": digest})
 
 
-async def _record_session(
-    store: EventStore,
-    key: SessionKey,
-    place: ExportedSession,
-    file: BinaryIO,
-    digest: str,
-    by: str | None,
-    quota: StorageQuota | None,
-) -> bool:
-    """Record a session, unless somebody else has just done so."""
-
+def _make_restoration(
+    key: SessionKey, place: ExportedSession, file: BinaryIO, digest: str, by: str | None
+) -> Restoration:
     def finish(state: State) -> list[EventDraft]:
         return finish_import(state, source=EXPORT, digest=digest, by=by)
 
-    try:
-        await store.restore(
-            key,
-            lambda: read_chunks(file, place, key.id),
-            finish=finish,
-            action=make_import_action(EXPORT, digest, by),
-            quota=quota,
-        )
-    except SeqConflict:
-        if not await _is_present(store, key, place):
-            raise
-        return False
-    return True
+    return Restoration(key, lambda: read_chunks(file, place, key.id), finish)
 
 
-async def _is_present(store: EventStore, key: SessionKey, place: ExportedSession) -> bool:
-    """Whether the session is here with all that the file has of it; a hash stands for everything up to it."""
-    if await store.read_head(key) is None:
-        return False
+async def _check_same(store: EventStore, key: SessionKey, place: ExportedSession) -> None:
+    """See that a session has all that the file has of it; a hash stands for everything up to it.
+
+    Raises SessionExists.
+    """
     seq = place.begin.seq
     events = await store.read(key, after=seq - 1, upto=seq)
     if not events or events[0].hash != place.begin.hash:
         raise SessionExists(key.id, "is here with another history")
-    return True
 
 
 def _build_report(

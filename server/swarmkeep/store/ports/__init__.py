@@ -14,7 +14,7 @@ from swarmkeep.store.ports.idempotency import IdempotencyRecord, IdempotencyReco
 from swarmkeep.store.ports.index import SearchIndexer, SessionIndex, SessionPage, UsageIndex
 from swarmkeep.store.ports.keys import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.ports.leases import Claim, Lease, Leases, SessionHead
-from swarmkeep.store.ports.log import AppendResult, EventLog, EventReader, SealedBatch
+from swarmkeep.store.ports.log import AppendResult, EventLog, EventReader, Restoration, SealedBatch
 from swarmkeep.store.ports.totals import StorageQuota, TenantTotals, TotalsReader
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Lease",
     "Leases",
     "OutcomeUnknown",
+    "Restoration",
     "SchemaBehind",
     "SealedBatch",
     "SearchIndexer",

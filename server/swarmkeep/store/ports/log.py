@@ -34,6 +34,18 @@ class SealedBatch(msgspec.Struct, frozen=True):
     files: Mapping[str, bytes] = {}
 
 
+class Restoration(msgspec.Struct, frozen=True):
+    """A session that was recorded elsewhere and is to be recorded here, event for event as it was.
+
+    `batches` and `finish` are called once, in a thread, before the transaction. What `finish` makes of the last state
+    is recorded with the session, as new events. The chain is the caller's to verify.
+    """
+
+    key: SessionKey
+    batches: Callable[[], Iterable[SealedBatch]]
+    finish: Callable[[State], Sequence[EventDraft]]
+
+
 def is_full_page(page: Sequence[RecordedEvent], limit: int, max_bytes: int) -> bool:
     """Whether a page that was read with these limits ended at one of them, so that there may be more."""
     return len(page) >= limit or sum(len(event.payload.encode()) for event in page) >= max_bytes
@@ -152,21 +164,16 @@ class EventLog(EventReader, Protocol):
         ...
 
     async def restore(
-        self,
-        key: SessionKey,
-        batches: Callable[[], Iterable[SealedBatch]],
-        *,
-        finish: Callable[[State], Sequence[EventDraft]],
-        action: AuditAction,
-        quota: StorageQuota | None = None,
-    ) -> State:
-        """Record a session that was recorded elsewhere, event for event as it was: all of it, or nothing.
+        self, sessions: Iterable[Restoration], *, action: AuditAction, quota: StorageQuota | None = None
+    ) -> list[SessionHead | None]:
+        """Record sessions that were recorded elsewhere, each of them whole or not at all, in the order given.
 
-        `batches` and `finish` are called in a thread, before the transaction: others write meanwhile. What they raise
-        records nothing. The chain is the caller's to verify. What `finish` makes of the last state is recorded with
-        it, as new events, and `action` in the tenant's audit log.
+        They are of one tenant, and each is named once.
+        A few share a transaction, which is short: others write meanwhile. `action` is recorded in the tenant's audit
+        log for each. Gives where each ends, None for one that is here already, which is left as it is. What is raised
+        ends it: of the sessions before that none is lost, and those after it are not recorded.
 
-        Raises SeqConflict if the session exists.
+        Raises QuotaExceeded, and what `sessions`, `batches` and `finish` raise.
         """
         ...
 

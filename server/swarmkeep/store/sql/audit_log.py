@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Text, select, type_coerce
+from sqlalchemy import Connection, Text, bindparam, select, type_coerce
 
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.events import ApprovalDecided, SessionRedacted
@@ -20,7 +20,7 @@ from swarmkeep.store.ports.audit import AuditAction, AuditLogEntry
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import as_bytes, as_text, is_as_written
 from swarmkeep.store.sql.database import Database, OnDatabase
-from swarmkeep.store.sql.prepared import build_insert_if_absent
+from swarmkeep.store.sql.prepared import PreparedStatement, prepare_insert_if_absent
 from swarmkeep.store.sql.tables import audit_log
 
 T = TypeVar("T")
@@ -63,33 +63,50 @@ def record_action(connection: Connection, tenant: str, action: AuditAction, data
 
     Raises AuditLogConflict if another process did at the same time; then all of it is to be tried again.
     """
-    last = connection.execute(
-        select(audit_log.c.seq, audit_log.c.hash)
-        .where(audit_log.c.tenant == tenant)
-        .order_by(audit_log.c.seq.desc())
-        .limit(1)
-    ).one_or_none()
-    seq, previous = (1, GENESIS) if last is None else (last.seq + 1, last.hash)
-    payload = encode_text({**data, **action.details, "reason": action.reason})
-    (salt,) = random_salts(1)
-    commitment = commitment_of(salt, payload)
+    record_actions(connection, tenant, action, [data], at)
+
+
+def record_actions(
+    connection: Connection, tenant: str, action: AuditAction, each: Sequence[dict[str, Any]], at: str
+) -> None:
+    """`record_action` for what was done several times: an entry for each."""
+    last = _LAST.fetch_all(connection, {"tenant_": tenant})
+    seq, previous = (0, GENESIS) if not last else (last[0][0], as_bytes(last[0][1]))
     actor = action.by or ""
-    row = {
-        "tenant": tenant,
-        "seq": seq,
-        "type": action.type,
-        "version": ENTRY_VERSION,
-        "actor": actor,
-        "recorded_at": at,
-        "payload": payload,
-        "salt": salt,
-        "commitment": commitment,
-        "hash": link(
-            previous, header_of(seq, action.type, ENTRY_VERSION, None, actor, at), commitment, chain=AUDIT_LOG
-        ),
-    }
-    if connection.execute(build_insert_if_absent(audit_log, connection.dialect.name).values(**row)).rowcount == 0:
+    rows = []
+    for data, salt in zip(each, random_salts(len(each)), strict=True):
+        seq += 1
+        payload = encode_text({**data, **action.details, "reason": action.reason})
+        commitment = commitment_of(salt, payload)
+        header = header_of(seq, action.type, ENTRY_VERSION, None, actor, at)
+        previous = link(previous, header, commitment, chain=AUDIT_LOG)
+        rows.append(
+            {
+                "tenant": tenant,
+                "seq": seq,
+                "type": action.type,
+                "version": ENTRY_VERSION,
+                "actor": actor,
+                "recorded_at": at,
+                "payload": payload,
+                "salt": salt,
+                "commitment": commitment,
+                "hash": previous,
+            }
+        )
+    insert = prepare_insert_if_absent(audit_log, connection.dialect.name)
+    # Who has the first of them has the others, too: each adds what comes next.
+    if insert.execute(connection, rows[0]) == 0:
         raise AuditLogConflict(tenant)
+    insert.insert_many(connection, rows[1:])
+
+
+_LAST = PreparedStatement(
+    select(audit_log.c.seq, audit_log.c.hash)
+    .where(audit_log.c.tenant == bindparam("tenant_", type_=audit_log.c.tenant.type))
+    .order_by(audit_log.c.seq.desc())
+    .limit(1)
+)
 
 
 def has_deeds(sealed: Sequence[SealedEvent]) -> bool:

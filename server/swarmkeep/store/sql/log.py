@@ -20,7 +20,16 @@ from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.store.aside import MANY_EVENTS, let_go_aside, let_state_go_aside, run_off_loop
 from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.hashing import SealedEvent, seal
-from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, OutcomeUnknown, SealedBatch, SessionKey
+from swarmkeep.store.ports import (
+    AppendResult,
+    Claim,
+    IdempotencyRecord,
+    Lease,
+    OutcomeUnknown,
+    Restoration,
+    SessionHead,
+    SessionKey,
+)
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.ports.totals import StorageQuota
 from swarmkeep.store.sql import writes
@@ -32,7 +41,8 @@ from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
 from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
-from swarmkeep.store.sql.writes import RestorePlan, plan_restore
+from swarmkeep.store.sql.restoring.plans import plan_some
+from swarmkeep.store.sql.restoring.writes import restore
 
 T = TypeVar("T")
 OnAppend = Callable[[float, BaseException | None], None]
@@ -137,26 +147,18 @@ class SqlEventLog(SqlEventReader):
             return await self._finish(plan, copying)
 
     async def restore(
-        self,
-        key: SessionKey,
-        batches: Callable[[], Iterable[SealedBatch]],
-        *,
-        finish: Callable[[State], Sequence[EventDraft]],
-        action: AuditAction,
-        quota: StorageQuota | None = None,
-    ) -> State:
-        _refuse_long_keys(key, None)
-
-        def make_plan() -> RestorePlan:
-            return plan_restore(key, batches(), lambda state: self._seal(key, state, finish(state)), quota)
-
-        # All that takes long comes before the transaction, and off the loop: others write meanwhile.
-        plan = await asyncio.to_thread(make_plan)
-        self._cache.drop(key)
-        at = to_timestamp(self._clock())
-        await write_with_audit(self.database, lambda connection: writes.restore(connection, plan, action, at))
-        self.database.notify(key)
-        return plan.head.state
+        self, sessions: Iterable[Restoration], *, action: AuditAction, quota: StorageQuota | None = None
+    ) -> list[SessionHead | None]:
+        left = map(_refuse_long_key, sessions)
+        ends: list[SessionHead | None] = []
+        # All that takes long comes before a transaction, and off the loop: others write meanwhile.
+        while plans := await asyncio.to_thread(plan_some, left, self._seal):
+            for plan in plans:
+                self._cache.drop(plan.key)
+            ends += await restore(self.database, plans, action, to_timestamp(self._clock()), quota)
+            for plan in plans:
+                self.database.notify(plan.key)
+        return ends
 
     async def redact(
         self,
@@ -240,6 +242,11 @@ def _append_with_audit(connection: Connection, plan: AppendPlan) -> Lease | None
     lease = writes.append(connection, plan)
     record_deeds(connection, plan.key, plan.sealed)
     return lease
+
+
+def _refuse_long_key(session: Restoration) -> Restoration:
+    _refuse_long_keys(session.key, None)
+    return session
 
 
 def _refuse_long_keys(key: SessionKey, idempotency: IdempotencyRecord | None) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
 from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, select
 
 from swarmkeep.domain.errors import SeqConflict, SessionNotFound
-from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
-from swarmkeep.store.aside import let_go_aside, let_state_go_aside
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.labels import labels_of
 from swarmkeep.store.ports import Lease, SealedBatch, SessionKey
@@ -23,7 +19,7 @@ from swarmkeep.store.sql.columns import as_bytes, escape
 from swarmkeep.store.sql.contents import NamedContents, copy_named, insert_file
 from swarmkeep.store.sql.counting.totals import Growth, count_change, count_tokens, measure_events, measure_session
 from swarmkeep.store.sql.counting.usage import Row, record_usage
-from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head, is_head, plan_append
+from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head, is_head
 from swarmkeep.store.sql.idempotency import insert_creation_record, insert_idempotency_record
 from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums, sum_rows
 from swarmkeep.store.sql.prepared import PreparedStatement, prepare_insert_if_absent
@@ -39,7 +35,7 @@ from swarmkeep.store.sql.tables import (
     sessions,
 )
 
-_SLICE_EVENTS = 200
+SLICE_EVENTS = 200
 
 
 def append(connection: Connection, plan: AppendPlan) -> Lease | None:
@@ -64,7 +60,7 @@ def insert_append(connection: Connection, plan: AppendPlan) -> tuple[Lease | Non
     is_new = plan.base.seq == 0
     _insert_record(connection, plan, is_new)
     lease = insert_head(connection, plan) if is_new else advance_head(connection, plan)
-    calls, text_bytes = _insert_batches(connection, plan.key, _cut(plan.sealed, plan.blobs))
+    calls, text_bytes = _insert_batches(connection, plan.key, cut(plan.sealed, plan.blobs))
     # One that is made is to be found, though its first run has just begun.
     if is_new or not plan.is_running:
         set_mark(connection, plan.key, plan.state.seq)
@@ -106,7 +102,7 @@ def fork(
         raise SeqConflict(source.id, base.seq)
     if connection.scalar(select(func.count()).where(*copy, events.c.salt.is_(None))) != redacted:
         raise SeqConflict(source.id, base.seq)
-    _insert_batches(connection, plan.key, _cut(plan.sealed, plan.blobs))
+    _insert_batches(connection, plan.key, cut(plan.sealed, plan.blobs))
     set_mark(connection, plan.key, plan.state.seq)
     replace_labels(connection, plan)
     _count_new_session(connection, plan.key, plan.quota)
@@ -139,9 +135,9 @@ def delete_session(
     record_action(connection, key.tenant, action, deleted, at)
 
 
-def _cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str | bytes] | None = None) -> list[SealedBatch]:
+def cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str | bytes] | None = None) -> list[SealedBatch]:
     """The events a few at a time, with the texts before them: between two inserts others have the event loop."""
-    rest = [SealedBatch(sealed[start : start + _SLICE_EVENTS]) for start in range(0, len(sealed), _SLICE_EVENTS)]
+    rest = [SealedBatch(sealed[start : start + SLICE_EVENTS]) for start in range(0, len(sealed), SLICE_EVENTS)]
     if not texts:
         return rest
     files = {name: text for name, text in texts.items() if isinstance(text, bytes)}
@@ -166,11 +162,15 @@ def _insert_batches(connection: Connection, key: SessionKey, batches: Iterable[S
 
 
 def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
-    if sealed:
-        _INSERT_EVENT.insert_many(connection, make_event_rows(key, sealed))
+    insert_event_rows(connection, make_event_rows(key, sealed))
 
 
-def make_event_rows(key: SessionKey, sealed: Sequence[SealedEvent]) -> list[dict[str, Any]]:
+def insert_event_rows(connection: Connection, rows: Sequence[Row]) -> None:
+    if rows:
+        _INSERT_EVENT.insert_many(connection, rows)
+
+
+def make_event_rows(key: SessionKey, sealed: Sequence[SealedEvent]) -> list[Row]:
     return [
         {
             **session_columns(key),
@@ -197,8 +197,15 @@ def replace_labels(connection: Connection, plan: AppendPlan) -> None:
     """Make a session's labels those of the plan's metadata."""
     if plan.base.seq:
         connection.execute(delete(session_labels).where(*of_session(session_labels, plan.key)))
+    insert_labels(connection, make_label_rows(plan))
+
+
+def make_label_rows(plan: AppendPlan) -> list[Row]:
     made = {**session_columns(plan.key), "created_at": plan.state.created_at}
-    rows = [{**made, "label": label} for label in labels_of(plan.state.metadata)]
+    return [{**made, "label": label} for label in labels_of(plan.state.metadata)]
+
+
+def insert_labels(connection: Connection, rows: Sequence[Row]) -> None:
     if rows:
         _INSERT_LABEL.insert_many(connection, rows)
 
@@ -216,47 +223,3 @@ def _build_event_copy() -> Insert:
         events.c.seq <= bindparam("upto"),
     )
     return insert(events).from_select(["tenant", "session_id", *names], source)
-
-
-class RestorePlan(msgspec.Struct, frozen=True):
-    """A session that was recorded elsewhere, worked out before any transaction begins: `head` is where it ends.
-
-    `slices` are all of its events, a few at a time: while the database takes one, others have the event loop.
-    """
-
-    head: AppendPlan
-    slices: list[SealedBatch]
-
-
-def plan_restore(
-    key: SessionKey,
-    batches: Iterable[SealedBatch],
-    finish: Callable[[State], Sequence[SealedEvent]],
-    quota: StorageQuota | None,
-) -> RestorePlan:
-    """Read the batches and fold them, then what `finish` makes of the state."""
-    state = State()
-    slices: list[SealedBatch] = []
-    for batch in batches:
-        state = fold((one.event for one in batch.events), state)
-        slices.append(batch)
-    let_state_go_aside(state)
-    added = finish(state)
-    slices += _cut(added)
-    let_go_aside(slices, events_in_each=_SLICE_EVENTS)
-    return RestorePlan(msgspec.structs.replace(plan_append(key, state, added, quota=quota), base=State()), slices)
-
-
-def restore(connection: Connection, plan: RestorePlan, action: AuditAction, at: str) -> None:
-    """Record a planned session, which must be new.
-
-    That it was done is recorded last: until then nobody who adds to the audit log or to the tenant's sums has to wait.
-    """
-    key, state = plan.head.key, plan.head.state
-    insert_head(connection, plan.head)
-    _insert_batches(connection, key, plan.slices)
-    set_mark(connection, key, state.seq)
-    replace_labels(connection, plan.head)
-    _count_new_session(connection, key, plan.head.quota)
-    change_days(connection, key, {}, read_session_sums(connection, key))
-    record_action(connection, key.tenant, action, {"session_id": key.id, "seq": state.seq, "hash": state.hash}, at)

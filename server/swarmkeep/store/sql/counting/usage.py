@@ -5,7 +5,7 @@ It can be rebuilt. A call is counted where it was made: what a fork shares with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert
@@ -38,9 +38,13 @@ def record_usage(connection: Connection, key: SessionKey, events: Iterable[Recor
             connection.execute(delete(usage).where(*mine))
         elif (row := make_usage_row(event)) is not None:
             rows.append({**session_columns(key), **row})
+    insert_usage(connection, rows)
+    return rows
+
+
+def insert_usage(connection: Connection, rows: Sequence[Row]) -> None:
     if rows:
         _INSERT.insert_many(connection, rows)
-    return rows
 
 
 def rewrite_usage(connection: Connection, key: SessionKey, events: Iterable[RecordedEvent]) -> None:

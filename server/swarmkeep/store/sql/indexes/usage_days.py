@@ -21,6 +21,8 @@ from swarmkeep.store.sql.tables import of_session, usage, usage_days
 
 PARTS = 8
 
+# Of a row of a tenant's, in the order in which rows are changed.
+_DAY_KEY = ("day", "agent", "model", "part")
 _Group = tuple[str, str, str]
 Sums = dict[_Group, list[float]]
 """Sums in the order of SUMS, by day, agent and model."""
@@ -67,6 +69,19 @@ def change_days(connection: Connection, key: SessionKey, before: Sums, after: Su
             # Of what is gone not even the names are left.
             for row in rows:
                 _DELETE_EMPTY.execute(connection, row)
+
+
+def add_sums(connection: Connection, used: Iterable[tuple[SessionKey, Sums]]) -> None:
+    """`change_days` for new sessions of one tenant, with what each has used. Nothing that takes long may come after."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for key, sums in used:
+        for row in make_day_rows(key, sums):
+            same = rows.setdefault(tuple(row[name] for name in _DAY_KEY), row)
+            if same is not row:
+                same |= {name: same[name] + row[name] for name in SUMS}
+    if rows:
+        ordered = [rows[name] for name in sorted(rows)]
+        _prepare_addition(connection.dialect.name).insert_many(connection, ordered)
 
 
 def make_day_rows(key: SessionKey, sums: Sums) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ would have to be changed with every append. The index itself follows behind (see
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -43,8 +43,16 @@ class Mark(msgspec.Struct, frozen=True):
 
 def set_mark(connection: Connection, key: SessionKey, seq: int) -> None:
     """Have a session indexed up to this event."""
-    row = {"tenant": key.tenant, "session_id": key.id, "seq": seq, "done": 0, "round": 0}
-    _prepare_mark(connection.dialect.name).execute(connection, row)
+    _prepare_mark(connection.dialect.name).execute(connection, _make_row(key, seq))
+
+
+def set_marks(connection: Connection, ends: Iterable[tuple[SessionKey, int]]) -> None:
+    """`set_mark` for some sessions, each of which is named once."""
+    _prepare_mark(connection.dialect.name).insert_many(connection, [_make_row(key, seq) for key, seq in ends])
+
+
+def _make_row(key: SessionKey, seq: int) -> dict[str, Any]:
+    return {"tenant": key.tenant, "session_id": key.id, "seq": seq, "done": 0, "round": 0}
 
 
 @functools.cache

@@ -1,0 +1,116 @@
+"""Many small sessions in one file: a few share a transaction, and each is there as a whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from swarmkeep.audit.transfer.export import filter_sessions, write_export
+from swarmkeep.audit.transfer.import_conversations import import_conversations
+from swarmkeep.audit.transfer.import_export import ImportReport, import_export
+from swarmkeep.domain.errors import QuotaExceeded
+from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.ports import StorageQuota
+from swarmkeep.store.sql.counting.recount import recount_totals
+
+COUNT = 150
+
+
+@pytest.fixture
+def url(kind: str, request: pytest.FixtureRequest) -> str:
+    """The database that `store` is on."""
+    return str(request.getfixturevalue(f"{kind}_ready"))
+
+
+def write_chats(count: int = COUNT) -> bytes:
+    chats = [
+        {"id": f"chat-{number:03}", "metadata": {"team": "a"}, "messages": [{"role": "user", "content": f"{number}"}]}
+        for number in range(count)
+    ]
+    return b"".join(json.dumps(chat).encode() + b"\n" for chat in chats)
+
+
+async def import_chats(store: SqlStore, tenant: str, text: bytes, **options: Any) -> ImportReport:
+    return await import_conversations(store, tenant, io.BytesIO(text), "chat", agent="Ann", **options)
+
+
+async def export_all(store: SqlStore, tenant: str) -> bytes:
+    return b"".join([piece async for piece in write_export(store, filter_sessions(store, tenant))])
+
+
+@contextmanager
+def counted_commits() -> Iterator[list[int]]:
+    commits: list[int] = []
+
+    def note(_: object) -> None:
+        commits.append(1)
+
+    event.listen(Engine, "commit", note)
+    try:
+        yield commits
+    finally:
+        event.remove(Engine, "commit", note)
+
+
+async def check_counts(store: SqlStore, tenant: str, count: int) -> None:
+    """Each session was recorded once: by the counters, the audit log and the index of words."""
+    assert await recount_totals(store.database, mend=False) == []
+    assert (await store.read_totals(tenant)).sessions == count
+    told = await store.read_audit_log(tenant, limit=1000)
+    assert [entry.seq for entry in told] == list(range(1, count + 1))
+    names = [json.loads(entry.payload)["session_id"] for entry in told]
+    assert len(set(names)) == count
+    assert await store.count_sessions_behind(None) >= count
+
+
+async def test_many_small_sessions_take_few_transactions(store: SqlStore) -> None:
+    with counted_commits() as commits:
+        report = await import_chats(store, "from", write_chats())
+    assert (report.imported, report.present) == (COUNT, 0)
+    assert len(commits) <= COUNT // 20
+    await check_counts(store, "from", COUNT)
+    assert len((await store.list_sessions("from", metadata={"team": "a"}, limit=200)).sessions) == COUNT
+
+    exported = await export_all(store, "from")
+    with counted_commits() as commits:
+        report = await import_export(store, "to", io.BytesIO(exported))
+    assert (report.imported, report.present) == (COUNT, 0)
+    assert len(commits) <= COUNT // 20
+    again = await import_export(store, "to", io.BytesIO(exported))
+    assert (again.imported, again.present) == (0, COUNT)
+
+
+async def test_a_quota_ends_an_import_at_the_first_session_that_is_too_many(store: SqlStore) -> None:
+    quota = StorageQuota(max_sessions=70, max_bytes=10**9)
+    with pytest.raises(QuotaExceeded):
+        await import_chats(store, "from", write_chats(), quota=quota)
+    found = [session.id for session in (await store.list_sessions("from", limit=200)).sessions]
+    assert sorted(found) == [f"chat-{number:03}" for number in range(70)]
+    await check_counts(store, "from", 70)
+    report = await import_chats(store, "from", write_chats())
+    assert (report.imported, report.present) == (COUNT - 70, 70)
+    await check_counts(store, "from", COUNT)
+
+
+async def test_imports_of_one_file_at_the_same_time_record_each_session_once(store: SqlStore, url: str) -> None:
+    await import_chats(store, "from", write_chats())
+    exported = await export_all(store, "from")
+    second = open_store(url)
+    try:
+        reports = await asyncio.gather(
+            *(import_chats(one, "to", write_chats()) for one in (store, second)),
+            *(import_export(one, "other", io.BytesIO(exported)) for one in (store, second)),
+        )
+    finally:
+        await second.close()
+    assert [sum(report.imported for report in pair) for pair in (reports[:2], reports[2:])] == [COUNT, COUNT]
+    assert all(report.imported + report.present == COUNT for report in reports)
+    for tenant in ("to", "other"):
+        await check_counts(store, tenant, COUNT)
