@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Table, Text, bindparam, func, select, text, tuple_, type_coerce
+from sqlalchemy import Column, Connection, Select, Table, Text, bindparam, func, select, text, tuple_, type_coerce
 
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.request import digest
@@ -15,7 +16,7 @@ from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import Verbatim, as_text, is_as_written, unescape
 from swarmkeep.store.sql.contents import check_files
 from swarmkeep.store.sql.database import OnDatabase
-from swarmkeep.store.sql.prepared import Row, split_parameters
+from swarmkeep.store.sql.prepared import PreparedStatement, Row, split_parameters
 from swarmkeep.store.sql.reader import MAX_BIGINT, read_sealed
 from swarmkeep.store.sql.tables import (
     IS_FIRST,
@@ -25,7 +26,9 @@ from swarmkeep.store.sql.tables import (
     creations,
     events,
     idempotency,
+    of_bound_session,
     of_session,
+    session_columns,
     session_labels,
     sessions,
     usage,
@@ -76,13 +79,14 @@ class SqlAuditReader(OnDatabase):
         return await self.database.read(lambda connection: find_copies(connection, key, events))
 
 
+# With the names of tables in it, which are this module's own: a statement for each list of them.
 _PLAIN_TABLES = {
     "sqlite": """
-        SELECT name FROM sqlite_master AS found WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' AND name IN :names
+        SELECT name FROM sqlite_master AS found WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' AND name IN ({names})
         AND NOT EXISTS (SELECT 1 FROM pragma_table_xinfo(found.name) WHERE hidden <> 0)
     """,
     "postgresql": """
-        SELECT relname FROM pg_class AS found WHERE relkind = 'r' AND relname IN :names
+        SELECT relname FROM pg_class AS found WHERE relkind = 'r' AND relname IN ({names})
         AND found.oid = to_regclass(quote_ident(relname))
         AND NOT EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = found.oid)
         AND NOT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = found.oid AND attgenerated <> '')
@@ -92,16 +96,20 @@ _PLAIN_TABLES = {
 
 def find_replaced_tables(connection: Connection, tables: Iterable[Table]) -> list[str]:
     """Those of the tables that are none, or not only: views, parents of other tables, tables with computed columns."""
-    names = {table.name for table in tables}
-    query = text(_PLAIN_TABLES[connection.dialect.name]).bindparams(bindparam("names", expanding=True))
-    return sorted(names.difference(connection.scalars(query, {"names": sorted(names)})))
+    names = tuple(sorted(table.name for table in tables))
+    plain = {name for (name,) in _prepare_plain_tables(connection.dialect.name, names).fetch_all(connection, {})}
+    return [name for name in names if name not in plain]
+
+
+@functools.cache
+def _prepare_plain_tables(dialect: str, names: tuple[str, ...]) -> PreparedStatement:
+    return PreparedStatement(text(_PLAIN_TABLES[dialect].format(names=", ".join(f"'{name}'" for name in names))))
 
 
 def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
-    last = connection.scalar(select(func.max(events.c.seq)).where(*of_session(events, key)))
-    forked = connection.scalar(
-        select(func.max(events.c.seq)).where(*of_session(events, key), events.c.type == SessionForked.type)
-    )
+    [[last]] = _LAST_SEQ.fetch_all(connection, session_columns(key))
+    [[forked]] = _LAST_OF_TYPE.fetch_all(connection, {**session_columns(key), "of_type": SessionForked.type})
+    [[usage_rows]] = _COUNT_USAGE.fetch_all(connection, session_columns(key))
     return SessionRows(
         head=read_head_row(connection, key),
         last_seq=last if isinstance(last, int) else 0 if last is None else -1,
@@ -109,47 +117,71 @@ def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
         labels=frozenset(_read_labels(connection, key)),
         blobs=dict(_check_blobs(connection, key)),
         files=dict(check_files(connection, key)),
-        idempotency_rows=tuple(_read_rows(connection, idempotency, key)),
-        creation_keys=tuple(row["key"] for row in _read_rows(connection, creations, key)),
-        usage_row_count=connection.scalar(select(func.count()).where(*of_session(usage, key))) or 0,
+        idempotency_rows=tuple(_read_rows(connection, _IDEMPOTENCY, key)),
+        creation_keys=tuple(row["key"] for row in _read_rows(connection, _CREATIONS, key)),
+        usage_row_count=usage_rows,
     )
 
 
+_LAST_SEQ = PreparedStatement(select(func.max(events.c.seq)).where(*of_bound_session(events)))
+_LAST_OF_TYPE = PreparedStatement(
+    select(func.max(events.c.seq)).where(
+        *of_bound_session(events), events.c.type == bindparam("of_type", type_=events.c.type.type)
+    )
+)
+_COUNT_USAGE = PreparedStatement(select(func.count()).where(*of_bound_session(usage)))
+
+
 def _read_labels(connection: Connection, key: SessionKey) -> list[tuple[bytes, str]]:
+    rows = _LABELS.fetch_all(connection, session_columns(key))
+    return [(label, unescape(as_text(created_at))) for label, created_at in rows]
+
+
+def _build_label_query() -> Select[Any]:
     # Each time is looked up by the label's key: for all columns at once SQLite would read every label of the tenant,
     # from the index that holds them all.
     same = session_labels.alias("same")
     columns = [name == session_labels.c[name.name] for name in same.primary_key]
     time = select(same.c.created_at).where(*columns).scalar_subquery()
-    query = select(session_labels.c.label, time).where(*of_session(session_labels, key))
-    return [(label, created_at) for label, created_at in connection.execute(query)]
+    return select(session_labels.c.label, time).where(*of_bound_session(session_labels))
+
+
+_LABELS = PreparedStatement(_build_label_query())
 
 
 def read_head_row(connection: Connection, key: SessionKey) -> Row | None:
     """A session's head row, column by column; None if there is none."""
-    return next(_read_rows(connection, sessions, key), None)
+    return next(_read_rows(connection, _HEAD, key), None)
 
 
 def read_usage_rows(connection: Connection, key: SessionKey, after: int, upto: int) -> dict[int, dict[str, Any]]:
     """The rows of calls between two seqs, by seq."""
-    between = (usage.c.seq > after, usage.c.seq <= upto)
     return {
         row["seq"]: {name: value for name, value in row.items() if name not in ("tenant", "session_id")}
-        for row in _read_rows(connection, usage, key, *between)
+        for row in _read_rows(connection, _USAGE, key, after=after, upto=upto)
         # SQLite holds a value of any type in any column.
         if isinstance(row["seq"], int)
     }
 
 
-def _read_rows(connection: Connection, table: Table, key: SessionKey, *conditions: Any) -> Iterator[Row]:
-    query = select(*map(select_raw, table.c)).where(*of_session(table, key), *conditions)
-    for row in connection.execute(query):
-        yield {column.name: _decode_value(column, value) for column, value in zip(table.c, row, strict=True)}
+class _Rows:
+    """The rows of a session in a table, without the conversions that would fail on what is damaged."""
+
+    def __init__(self, table: Table, *conditions: Any) -> None:
+        self.columns = list(table.c)
+        raw = [type_coerce(one, Text) if isinstance(one.type, Verbatim) else one for one in self.columns]
+        self.statement = PreparedStatement(select(*raw).where(*of_bound_session(table), *conditions))
 
 
-def select_raw(column: Column[Any]) -> Any:
-    """A column without the conversion that would fail on what is damaged."""
-    return type_coerce(column, Text) if isinstance(column.type, Verbatim) else column
+_HEAD = _Rows(sessions)
+_IDEMPOTENCY = _Rows(idempotency)
+_CREATIONS = _Rows(creations)
+_USAGE = _Rows(usage, usage.c.seq > bindparam("after"), usage.c.seq <= bindparam("upto"))
+
+
+def _read_rows(connection: Connection, rows: _Rows, key: SessionKey, **bounds: int) -> Iterator[Row]:
+    for row in rows.statement.fetch_all(connection, {**session_columns(key), **bounds}):
+        yield {column.name: _decode_value(column, value) for column, value in zip(rows.columns, row, strict=True)}
 
 
 def _decode_value(column: Column[Any], value: Any) -> Any:
@@ -161,18 +193,18 @@ def _check_blobs(connection: Connection, key: SessionKey) -> Iterator[tuple[str,
     # Page by page: one driver fetches all that a statement finds before it gives the first row.
     after: str | None = None
     while True:
-        page = (
-            select(blobs.c.hash, select_raw(blobs.c.text))
-            .where(*of_session(blobs, key))
-            .order_by(blobs.c.hash)
-            .limit(_PAGE_ROWS)
-        )
-        rows = connection.execute(page if after is None else page.where(blobs.c.hash > after)).all()
+        page, row = (_FIRST_BLOBS, {}) if after is None else (_NEXT_BLOBS, {"after": after})
+        rows = page.fetch_all(connection, {**session_columns(key), **row})
         for name, blob in rows:
-            yield name, digest(unescape(as_text(blob))) == name
+            yield unescape(as_text(name)), digest(unescape(as_text(blob))) == unescape(as_text(name))
         if len(rows) < _PAGE_ROWS:
             return
-        after = rows[-1][0]
+        after = unescape(as_text(rows[-1][0]))
+
+
+_BLOBS = select(blobs.c.hash, blobs.c.text).where(*of_bound_session(blobs)).order_by(blobs.c.hash).limit(_PAGE_ROWS)
+_FIRST_BLOBS = PreparedStatement(_BLOBS)
+_NEXT_BLOBS = PreparedStatement(_BLOBS.where(blobs.c.hash > bindparam("after", type_=blobs.c.hash.type)))
 
 
 def list_session_keys(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeVar
@@ -14,10 +15,10 @@ from swarmkeep.domain.files.results import list_result_references
 from swarmkeep.domain.state import State
 from swarmkeep.store.file_cache import FileCache
 from swarmkeep.store.ports.keys import SessionKey
-from swarmkeep.store.sql.columns import as_bytes
+from swarmkeep.store.sql.columns import as_bytes, as_text, unescape
 from swarmkeep.store.sql.database import Database, OnDatabase
-from swarmkeep.store.sql.prepared import prepare_insert_if_absent, split_parameters
-from swarmkeep.store.sql.tables import blobs, files, of_session, session_columns
+from swarmkeep.store.sql.prepared import PreparedStatement, prepare_insert_if_absent, split_parameters
+from swarmkeep.store.sql.tables import blobs, files, of_bound_session, of_session, session_columns
 
 T = TypeVar("T")
 
@@ -111,4 +112,10 @@ def _find_contents(connection: Connection, content: Column[T], key: SessionKey, 
 
 
 def _list_hashes(connection: Connection, table: Table, key: SessionKey) -> Sequence[str]:
-    return connection.scalars(select(table.c.hash).where(*of_session(table, key)).order_by(table.c.hash)).all()
+    rows = _prepare_hashes(table).fetch_all(connection, session_columns(key))
+    return [unescape(as_text(name)) for (name,) in rows]
+
+
+@functools.cache
+def _prepare_hashes(table: Table) -> PreparedStatement:
+    return PreparedStatement(select(table.c.hash).where(*of_bound_session(table)).order_by(table.c.hash))

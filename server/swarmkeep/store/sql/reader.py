@@ -226,15 +226,26 @@ def find_page_end(
         **session_columns(key),
         **{name: min(value, MAX_BIGINT) for name, value in bounds.items() if value is not None},
     }
-    statement = _select_events(upto is not None, limit is not None, (events.c.seq, stored_bytes(events.c.payload)))
     if types:
-        statement = statement.where(events.c.type.in_(list(types)))
+        statement = _select_sizes(upto is not None, limit is not None).where(events.c.type.in_(list(types)))
+        sizes: Sequence[Any] = connection.execute(statement, row).all()
+    else:
+        sizes = _prepare_sizes(upto is not None, limit is not None).fetch_all(connection, row)
     size = 0
-    for seq, payload_bytes in connection.execute(statement, row).all():
+    for seq, payload_bytes in sizes:
         size += payload_bytes or 0
         if size >= max_bytes and isinstance(seq, int):
             return seq
     return upto
+
+
+def _select_sizes(upto: bool, limit: bool) -> Select[Any]:
+    return _select_events(upto, limit, (events.c.seq, stored_bytes(events.c.payload)))
+
+
+@functools.cache
+def _prepare_sizes(upto: bool, limit: bool) -> PreparedStatement:
+    return PreparedStatement(_select_sizes(upto, limit))
 
 
 @functools.cache

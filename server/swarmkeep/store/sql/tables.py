@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, text
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, bindparam, text
 
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import Verbatim, Words
@@ -271,6 +271,13 @@ The marks are first wherever both are changed: who indexes holds a session's mar
 def of_session(table: Table, key: SessionKey) -> tuple[Any, Any]:
     """The conditions that a row belongs to a session."""
     return table.c.tenant == key.tenant, (table.c.id if table is sessions else table.c.session_id) == key.id
+
+
+def of_bound_session(table: Table) -> tuple[Any, Any]:
+    """`of_session` for a statement that is prepared: the session is what `session_columns` give."""
+    name = table.c.id if table is sessions else table.c.session_id
+    tenant, session_id = (bindparam(one, type_=Verbatim()) for one in ("tenant", "session_id"))
+    return table.c.tenant == tenant, name == session_id
 
 
 def session_columns(key: SessionKey) -> dict[str, Any]:
