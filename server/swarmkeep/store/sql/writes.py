@@ -19,7 +19,7 @@ from swarmkeep.store.sql.columns import as_bytes, escape
 from swarmkeep.store.sql.contents import NamedContents, copy_named, insert_file
 from swarmkeep.store.sql.counting.totals import Growth, count_change, count_tokens, measure_events, measure_session
 from swarmkeep.store.sql.counting.usage import Row, record_usage
-from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head, is_head
+from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head
 from swarmkeep.store.sql.idempotency import insert_creation_record, insert_idempotency_record
 from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums, sum_rows
 from swarmkeep.store.sql.prepared import PreparedStatement, prepare_insert_if_absent
@@ -29,6 +29,7 @@ from swarmkeep.store.sql.tables import (
     SESSION_TABLES,
     blobs,
     events,
+    of_bound_session,
     of_session,
     session_columns,
     session_labels,
@@ -117,22 +118,35 @@ def delete_session(
     connection: Connection, key: SessionKey, expected: State | None, action: AuditAction, at: str
 ) -> None:
     """Delete every row of a session, and record that."""
-    this = of_session(sessions, key)
-    where = this if expected is None else (*this, is_head(expected))
-    last = connection.execute(
-        delete(sessions).where(*where).returning(sessions.c.head_seq, sessions.c.head_hash)
-    ).one_or_none()
-    if last is None:
+    row = session_columns(key)
+    if expected is None:
+        last = _DELETE_HEAD.fetch_all(connection, row)
+    else:
+        at_end = {"base_seq": expected.seq, "base_hash": bytes.fromhex(expected.hash)}
+        last = _DELETE_EXPECTED_HEAD.fetch_all(connection, row | at_end)
+    if not last:
+        this = of_session(sessions, key)
         if expected is None or connection.scalar(select(sessions.c.head_seq).where(*this)) is None:
             raise SessionNotFound(key.id)
         raise SeqConflict(key.id, expected.seq)
+    [[seq, digest]] = last
     freed, used = measure_session(connection, key), read_session_sums(connection, key)
-    for table in (*SESSION_TABLES, *SEARCH_TABLES):
-        connection.execute(delete(table).where(*of_session(table, key)))
+    for statement in _DELETE_ROWS:
+        statement.execute(connection, row)
     count_change(connection, key, Growth(sessions=-1, bytes=-freed))
     change_days(connection, key, used, {})
-    deleted = {"session_id": key.id, "seq": last.head_seq, "hash": as_bytes(last.head_hash).hex()}
+    deleted = {"session_id": key.id, "seq": seq, "hash": as_bytes(digest).hex()}
     record_action(connection, key.tenant, action, deleted, at)
+
+
+_HEAD = delete(sessions).where(*of_bound_session(sessions)).returning(sessions.c.head_seq, sessions.c.head_hash)
+_DELETE_HEAD = PreparedStatement(_HEAD)
+_DELETE_EXPECTED_HEAD = PreparedStatement(
+    _HEAD.where(sessions.c.head_seq == bindparam("base_seq"), sessions.c.head_hash == bindparam("base_hash"))
+)
+_DELETE_ROWS = [
+    PreparedStatement(delete(table).where(*of_bound_session(table))) for table in (*SESSION_TABLES, *SEARCH_TABLES)
+]
 
 
 def cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str | bytes] | None = None) -> list[SealedBatch]:

@@ -25,7 +25,7 @@ from swarmkeep.store.sql.columns import stored_bytes
 from swarmkeep.store.sql.counting.usage import make_usage_row
 from swarmkeep.store.sql.database import Database, OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement, build_insert
-from swarmkeep.store.sql.tables import blobs, events, files, of_session, totals
+from swarmkeep.store.sql.tables import blobs, events, files, of_bound_session, session_columns, totals
 
 # Whatever takes bytes. Of a column of bytes neither database reads the content to tell its length.
 SIZES: tuple[tuple[Table, ColumnElement[int]], ...] = (
@@ -152,5 +152,8 @@ def measure_events(recorded: Iterable[RecordedEvent]) -> int:
 
 def measure_session(connection: Connection, key: SessionKey) -> int:
     """The bytes of a session's payloads, texts and files, as they are stored."""
-    sums = (select(size).where(*of_session(table, key)) for table, size in SIZES)
-    return sum(int(connection.scalar(query) or 0) for query in sums)
+    row = session_columns(key)
+    return sum(int(size or 0) for sums in _SESSION_SIZES for (size,) in sums.fetch_all(connection, row))
+
+
+_SESSION_SIZES = [PreparedStatement(select(size).where(*of_bound_session(table))) for table, size in SIZES]

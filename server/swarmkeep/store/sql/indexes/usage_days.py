@@ -12,12 +12,13 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy import Connection, Select, bindparam, delete, func, select
 
 from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.sql.columns import as_text, unescape
 from swarmkeep.store.sql.counting.usage import SUMS
 from swarmkeep.store.sql.prepared import PreparedStatement, build_insert
-from swarmkeep.store.sql.tables import of_session, usage, usage_days
+from swarmkeep.store.sql.tables import of_bound_session, session_columns, usage, usage_days
 
 PARTS = 8
 
@@ -39,14 +40,26 @@ def sum_rows(rows: Iterable[Mapping[str, Any]]) -> Sums:
 
 def read_session_sums(connection: Connection, key: SessionKey) -> Sums:
     """What the rows of a session come to."""
-    # Found first: SQLite would rather read all calls of the tenant in the order of the days than sort these.
-    calls = select(usage).where(*of_session(usage, key)).cte("calls").prefix_with("MATERIALIZED")
-    names = (calls.c.day, calls.c.agent, calls.c.model)
-    query = select(*names, *(func.sum(calls.c[name]) for name in SUMS)).group_by(*names)
     return {
-        (day, agent, model): [_as_number(name, value) for name, value in zip(SUMS, values, strict=True)]
-        for day, agent, model, *values in connection.execute(query)
+        (_read(day), _read(agent), _read(model)): [
+            _as_number(name, value) for name, value in zip(SUMS, values, strict=True)
+        ]
+        for day, agent, model, *values in _SESSION_SUMS.fetch_all(connection, session_columns(key))
     }
+
+
+def _build_session_sums() -> Select[Any]:
+    # Found first: SQLite would rather read all calls of the tenant in the order of the days than sort these.
+    calls = select(usage).where(*of_bound_session(usage)).cte("calls").prefix_with("MATERIALIZED")
+    names = (calls.c.day, calls.c.agent, calls.c.model)
+    return select(*names, *(func.sum(calls.c[name]) for name in SUMS)).group_by(*names)
+
+
+_SESSION_SUMS = PreparedStatement(_build_session_sums())
+
+
+def _read(name: Any) -> str:
+    return unescape(as_text(name))
 
 
 def _as_number(name: str, value: Any) -> float:
