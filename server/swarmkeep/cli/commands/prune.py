@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Annotated
+from threading import Lock
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -20,9 +23,19 @@ from swarmkeep.cli.options import (
     Tenant,
     parse_labels,
 )
-from swarmkeep.cli.progress import show_progress
+from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.source import Source
 from swarmkeep.cli.terminal import put, put_json, say
+
+# Each waits for the disk, and those that are made at once share that.
+_AT_ONCE = 16
+
+
+class _Old(NamedTuple):
+    id: str
+    seq: int
+    updated_at: str
 
 
 def register(app: typer.Typer) -> None:
@@ -56,31 +69,27 @@ def prune(
     api_key: ApiKey = None,
 ) -> None:
     """Delete sessions that nobody has touched for long, for good. Those with a run that has not ended are left."""
-    from swarmkeep.cli.refusals import find_refusal
     from swarmkeep.domain.timestamps import to_timestamp
 
     before = to_timestamp(datetime.now(UTC) - parse_duration(older_than, "--older-than"))
     why = reason or f"pruned: untouched for {older_than}"
-    gone, left = [], []
+    left: list[tuple[str, str]] = []
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=not dry_run) as found:
         sessions = found.sessions(agent=agent, status="idle", metadata=parse_labels(metadata))
         with show_progress("looking for old sessions", "sessions", quiet=quiet) as looked:
-            old = [session for session in looked.track(sessions) if session.updated_at < before]
+            old = [
+                _Old(session.id, session.seq, session.updated_at)
+                for session in looked.track(sessions)
+                if session.updated_at < before
+            ]
         told = "{} would be deleted; nothing was" if dry_run else "{} were deleted; the others are as they were"
         with show_progress(
             "deleting", "sessions", len(old), quiet=quiet, on_interrupt=lambda done: told.format(done)
         ) as progress:
-            for session in progress.track(old):
-                try:
-                    if not dry_run:
-                        # Only as it was when it was found to be old.
-                        found.delete(session.id, reason=why, if_match=session.seq)
-                    gone.append(session)
-                except Exception as error:
-                    refused = find_refusal(error)
-                    if refused is None:
-                        raise
-                    left.append((session.id, refused.sentence))
+            if dry_run:
+                gone = list(progress.track(old))
+            else:
+                gone, left = _delete_all(found, old, why, progress)
     if as_json:
         put_json({"deleted": [session.id for session in gone], "kept": [name for name, _ in left], "dry_run": dry_run})
     else:
@@ -91,3 +100,35 @@ def prune(
     say(f"{len(gone)} sessions {'would be' if dry_run else 'were'} deleted")
     if left:
         raise typer.Exit(1)
+
+
+def _delete_all(
+    source: Source, old: Sequence[_Old], why: str, progress: Progress
+) -> tuple[list[_Old], list[tuple[str, str]]]:
+    """Delete sessions, some at once; gives those that are gone, and why others were left.
+
+    Ctrl-C waits for those that have begun, so that they are counted, and begins no other.
+    """
+    from swarmkeep.cli.refusals import find_refusal
+
+    counting = Lock()
+
+    def delete(session: _Old) -> str | None:
+        try:
+            # Only as it was when it was found to be old.
+            source.delete(session.id, reason=why, if_match=session.seq)
+        except Exception as error:
+            refused = find_refusal(error)
+            if refused is None:
+                raise
+            return refused.sentence
+        with counting:
+            progress.advance()
+        return None
+
+    refusals: list[str | None] = []
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for start in range(0, len(old), _AT_ONCE):
+            refusals += threads.map(delete, old[start : start + _AT_ONCE])
+    told = list(zip(old, refusals, strict=True))
+    return [session for session, why in told if why is None], [(one.id, why) for one, why in told if why is not None]

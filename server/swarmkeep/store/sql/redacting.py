@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
-from sqlalchemy import Connection, delete, update
+from sqlalchemy import Connection, bindparam, delete, null, update
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import SeqConflict
@@ -16,8 +16,18 @@ from swarmkeep.store.sql.counting.totals import Growth, count_change, measure_se
 from swarmkeep.store.sql.counting.usage import rewrite_usage
 from swarmkeep.store.sql.heads import AppendPlan
 from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums
+from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.searching.marks import void_words
-from swarmkeep.store.sql.tables import blobs, creations, events, files, idempotency, of_session
+from swarmkeep.store.sql.tables import (
+    blobs,
+    creations,
+    events,
+    files,
+    idempotency,
+    of_bound_session,
+    of_session,
+    session_columns,
+)
 from swarmkeep.store.sql.writes import insert_append, replace_labels
 from swarmkeep.store.upcast import upcast
 
@@ -52,11 +62,9 @@ def redact(
     insert_append(connection, plan)
     used = read_session_sums(connection, plan.key)
     replace_labels(connection, plan)
-    mine = of_session(events, plan.key)
     for event in redacted:
-        # Nobody can guess a payload from its commitment without the salt.
-        change = update(events).where(*mine, events.c.seq == event.seq).values(payload=event.payload, salt=None)
-        if connection.execute(change).rowcount != 1:
+        row = {**session_columns(plan.key), "at_seq": event.seq, "stand_in": event.payload}
+        if _REPLACE_PAYLOAD.execute(connection, row) != 1:
             raise SeqConflict(plan.key.id, plan.base.seq)
     rewrite_usage(connection, plan.key, redacted)
     void_words(connection, plan.key)
@@ -71,3 +79,11 @@ def redact(
     connection.execute(update(idempotency).where(*records, idempotency.c.key != own).values(digest=""))
     count_change(connection, plan.key, Growth(bytes=measure_session(connection, plan.key) - before))
     change_days(connection, plan.key, used, read_session_sums(connection, plan.key))
+
+
+# Nobody can guess a payload from its commitment without the salt.
+_REPLACE_PAYLOAD = PreparedStatement(
+    update(events)
+    .where(*of_bound_session(events), events.c.seq == bindparam("at_seq"))
+    .values(payload=bindparam("stand_in"), salt=null())
+)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert
+from sqlalchemy import Connection, bindparam, delete, insert
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, SessionForked
 from swarmkeep.domain.facts.compaction import CompactionSummarised
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.prepared import PreparedStatement
-from swarmkeep.store.sql.tables import of_session, session_columns, usage
+from swarmkeep.store.sql.tables import of_bound_session, of_session, session_columns, usage
 
 Row = dict[str, Any]
 # Above what any call can take; a sum of many still fits a database's integer.
@@ -49,10 +49,12 @@ def insert_usage(connection: Connection, rows: Sequence[Row]) -> None:
 
 def rewrite_usage(connection: Connection, key: SessionKey, events: Iterable[RecordedEvent]) -> None:
     """Write the rows of these events anew, as far as they have some."""
-    mine = of_session(usage, key)
     for event in events:
-        if connection.execute(delete(usage).where(*mine, usage.c.seq == event.seq)).rowcount:
+        if _DELETE_CALL.execute(connection, {**session_columns(key), "at_seq": event.seq}):
             record_usage(connection, key, [event])
+
+
+_DELETE_CALL = PreparedStatement(delete(usage).where(*of_bound_session(usage), usage.c.seq == bindparam("at_seq")))
 
 
 def make_usage_row(event: RecordedEvent) -> Row | None:
