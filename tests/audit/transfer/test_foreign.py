@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmkeep.audit.transfer.foreign import ForeignFormat, read_documents
+from swarmkeep.audit.transfer.foreign import MAX_FILE_VALUES, ForeignConversation, ForeignFormat, read_documents
 from swarmkeep.audit.transfer.import_conversations import READERS, import_conversations
 from swarmkeep.audit.transfer.import_export import ImportReport
 from swarmkeep.domain.codec import Json
@@ -334,3 +335,33 @@ def test_any_json_is_read_or_refused(value: Any, form: ForeignFormat) -> None:
 def test_a_thread_with_any_damage_is_read_or_refused(value: Any, name: str) -> None:
     for whole in (*MESSAGES, *STEPS, RUN, THREAD):
         list(READERS["assistants"](read_documents(io.BytesIO(encode_value({**whole, name: value, "thread_id": "t"})))))
+
+
+def test_a_document_with_too_many_values_is_refused_before_it_is_read() -> None:
+    chats = [[{"role": "user", "content": "[,] " * 50}]] * 30
+    whole, lines = encode_value(chats), b"".join(encode_value(chat) + b"\n" for chat in chats)
+    assert len(list(read_documents(io.BytesIO(whole), max_values=200))) == 1
+    with pytest.raises(InvalidImport, match="the file holds more than 50 JSON values"):
+        list(read_documents(io.BytesIO(whole), max_values=50))
+    # Each line is a document by itself, however many there are.
+    assert len(list(read_documents(io.BytesIO(lines), max_values=50, max_line_values=5))) == 30
+    with pytest.raises(InvalidImport, match="the line holds more than 5 JSON values") as refused:
+        list(read_documents(io.BytesIO(lines + b"[[],[],[],[]]\n"), max_line_values=5))
+    assert refused.value.line == 31
+
+
+def test_threads_in_lines_hold_no_more_than_those_in_one_document() -> None:
+    line = encode_value({"object": "thread", "id": "t", "x": [[]] * (MAX_FILE_VALUES // 8)}) + b"\n"
+
+    def read(count: int) -> list[ForeignConversation]:
+        return list(READERS["assistants"](read_documents(io.BytesIO(line * count), max_line_values=MAX_FILE_VALUES)))
+
+    assert len(read(3)) == 1
+    with pytest.raises(InvalidImport, match=f"more than {MAX_FILE_VALUES} JSON values up to here") as refused:
+        read(4)
+    assert refused.value.line == 4
+
+
+def test_a_compressed_file_is_named() -> None:
+    with pytest.raises(InvalidImport, match="unpack it first"):
+        list(read_documents(io.BytesIO(gzip.compress(encode_value([])))))

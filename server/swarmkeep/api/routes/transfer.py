@@ -124,6 +124,7 @@ async def import_sessions(
             as_id=as_id,
             dry_run=dry_run,
             by=by,
+            max_line_values=request.app.state.body_limits.max_values,
             sizes=sizes,
             files=limits.files,
             quota=quota,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from swarmkeep.audit.transfer.foreign import Document, ForeignConversation
-from swarmkeep.domain.codec import Json, encode_text
+from swarmkeep.audit.transfer.foreign import MAX_FILE_VALUES, Document, ForeignConversation
+from swarmkeep.domain.codec import Json, count_values, encode_text
 from swarmkeep.domain.errors import InvalidImport
 from swarmkeep.domain.timestamps import to_timestamp
 
@@ -28,7 +28,13 @@ def read_threads(found: Iterable[Document]) -> Iterator[ForeignConversation]:
     Raises InvalidImport.
     """
     objects: dict[str, dict[str, list[Json]]] = defaultdict(lambda: defaultdict(list))
+    values = 0
     for document in found:
+        # Of a file that has one in each line all are kept until the last.
+        values += 0 if document.line is None else count_values(document.text)
+        if values > MAX_FILE_VALUES:
+            why = f"the file holds more than {MAX_FILE_VALUES} JSON values up to here; import it in parts"
+            raise InvalidImport(why, line=document.line)
         for item in _find_objects(document.value):
             thread = item.get("id") if item["object"] == "thread" else item.get("thread_id")
             if not isinstance(thread, str):

@@ -5,17 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from io import BytesIO
+from itertools import chain
 from typing import Any, BinaryIO, Literal
 
 import msgspec
 
-from swarmkeep.domain.codec import Json, MalformedJson, decode, encode
+from swarmkeep.audit.transfer.export_reader import MAX_LINE_VALUES
+from swarmkeep.domain.codec import Json, MalformedJson, decode, encode, has_more_values
 from swarmkeep.domain.errors import InvalidImport
 
 ForeignFormat = Literal["chat", "swarm", "assistants"]
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """Such a file is a document, which has to be in memory as a whole."""
+MAX_FILE_VALUES = 1_000_000
+"""JSON values of one document: as objects they take many times their bytes, and they are made in one go."""
+_GZIP = b"\x1f\x8b"
 
 
 class ForeignConversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,34 +51,56 @@ class ForeignConversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A JSON value of a file, and the line that it stands in if the file has one in each."""
+    """A JSON value of a file as it stands there, and its line if the file has one in each."""
 
     value: Any
     line: int | None
+    text: bytes
 
 
-def read_documents(file: BinaryIO) -> Iterator[Document]:
-    """The file as one JSON document, or as one in each line. Raises InvalidImport."""
+def read_documents(
+    file: BinaryIO, *, max_line_values: int = MAX_LINE_VALUES, max_values: int = MAX_FILE_VALUES
+) -> Iterator[Document]:
+    """The file as one JSON document, or as one in each line.
+
+    A document holds no more than `max_values`, one in a line no more than `max_line_values`: they are counted before it
+    is read. Raises InvalidImport.
+    """
     file.seek(0)
     text = file.read(MAX_FILE_BYTES + 1)
     if len(text) > MAX_FILE_BYTES:
         raise InvalidImport(f"the file is larger than {MAX_FILE_BYTES} bytes; import it in parts")
     text = text.removeprefix(b"\xef\xbb\xbf")
-    if not text.strip():
+    if text.startswith(_GZIP):
+        raise InvalidImport("the file is compressed; unpack it first (gunzip)", line=1)
+    first, second = next(lines := _read_lines(text), None), next(lines, None)
+    if first is None:
         raise InvalidImport("the file is empty", line=1)
+    # What begins with a whole value and goes on has one in each line. All of it is not tried to be read as one first.
+    if second is not None and not has_more_values(first[1], max_values) and _is_json(first[1]):
+        for number, content in chain((first, second), lines):
+            yield _read_document(content, number, max_line_values)
+    else:
+        yield _read_document(text, None, max_values)
+
+
+def _read_lines(text: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, one at a time: of as many as a file may have there is no list."""
+    for number, line in enumerate(BytesIO(text), 1):
+        if not line.isspace():
+            yield number, line
+
+
+def _read_document(text: bytes, line: int | None, max_values: int) -> Document:
+    if has_more_values(text, max_values):
+        where = "the file" if line is None else "the line"
+        advice = "put each conversation in a line of its own" if line is None else "import it in parts"
+        raise InvalidImport(f"{where} holds more than {max_values} JSON values; {advice}", line=line)
     try:
-        yield Document(decode(text), None)
-        return
+        return Document(decode(text), line, text)
     except MalformedJson as error:
-        whole, line = _explain(text, error)
-    lines = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
-    if len(lines) == 1 or not _is_json(lines[0][1]):
-        raise InvalidImport(f"this is not JSON: {whole}", line=line)
-    for number, content in lines:
-        try:
-            yield Document(decode(content), number)
-        except MalformedJson as error:
-            raise InvalidImport(f"this is not JSON: {error}", line=number) from None
+        why, place = _explain(text, error) if line is None else (str(error), line)
+        raise InvalidImport(f"this is not JSON: {why}", line=place) from None
 
 
 def _is_json(line: bytes) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from swarmkeep.audit.transfer.assistants import read_threads
 from swarmkeep.audit.transfer.chats import read_chats
+from swarmkeep.audit.transfer.export_reader import MAX_LINE_VALUES
 from swarmkeep.audit.transfer.foreign import (
     ConversationReader,
     ForeignConversation,
@@ -41,6 +42,8 @@ from swarmkeep.store.ports import EventStore, Restoration, SealedBatch, SessionH
 READERS: dict[ForeignFormat, ConversationReader] = {"chat": read_chats, "swarm": read_chats, "assistants": read_threads}
 
 
+MAX_CONVERSATIONS = 100_000
+"""In one file: what is planned for each is kept until all are checked."""
 _PLANNED = msgspec.msgpack.Decoder(list[tuple[str, str, str]])
 
 
@@ -88,6 +91,7 @@ async def import_conversations(
     as_id: str | None = None,
     dry_run: bool = False,
     by: str | None = None,
+    max_line_values: int = MAX_LINE_VALUES,
     sizes: SizeLimits = UNBOUNDED,
     files: FileLimits = ANY_FILES,
     quota: StorageQuota | None = None,
@@ -102,7 +106,14 @@ async def import_conversations(
     the same id; nothing was recorded then.
     """
     planner = _Planner(
-        tenant=tenant, form=form, agent=agent, default_agent=default_agent, as_id=as_id, sizes=sizes, files=files
+        tenant=tenant,
+        form=form,
+        agent=agent,
+        default_agent=default_agent,
+        as_id=as_id,
+        max_line_values=max_line_values,
+        sizes=sizes,
+        files=files,
     )
     plans = await asyncio.to_thread(planner.plan_all, file)
     digest = await asyncio.to_thread(digest_file, file)
@@ -174,14 +185,17 @@ class _Planner(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None
     default_agent: str | None
     as_id: str | None
+    max_line_values: int
     sizes: SizeLimits
     files: FileLimits
 
     def plan_all(self, file: BinaryIO) -> list[ImportPlan]:
         plans: dict[str, ImportPlan] = {}
         count = 0
-        for found in READERS[self.form](read_documents(file)):
+        for found in READERS[self.form](read_documents(file, max_line_values=self.max_line_values)):
             count += 1
+            if count > MAX_CONVERSATIONS:
+                raise found.make_error(f"the file has more than {MAX_CONVERSATIONS} conversations; import it in parts")
             plan = self._plan_session(found)
             if self.as_id is None and plan.key.id in plans:
                 raise found.make_error(f"session {plan.key.id!r} is in this file twice")
