@@ -30,6 +30,8 @@ from swarmkeep.workers import serve_with_workers
 
 log = logging.getLogger(__name__)
 
+_BROKEN_OFF = "ASGI callable returned without completing response."
+
 
 class WorkersRefused(Exception):
     """Why there cannot be several workers here, in a sentence for whoever asked for them."""
@@ -81,6 +83,8 @@ def _configure_logging(settings: Settings) -> None:
     logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
     # Python writes warnings past every handler.
     logging.captureWarnings(True)
+    # Whoever breaks an answer off has said why, and once for many.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != _BROKEN_OFF)
     for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
 

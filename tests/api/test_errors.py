@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from swarmkeep.api import errors
 from swarmkeep.domain.errors import DomainError, Overloaded
+from swarmkeep.logs.outages import OutageLog
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from tests.api.server import RunningServer, check_problem
 
@@ -138,6 +139,7 @@ async def test_an_unexpected_error_is_logged_and_not_shown(
 async def test_a_database_in_trouble_is_no_fault_of_the_caller(
     plain: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(errors, "outage_log", OutageLog())
     error: Exception = StoreUnavailable("cannot use the database at postgresql://somebody@somewhere")
 
     async def broken(*args: Any, **options: Any) -> None:
@@ -171,5 +173,27 @@ async def test_an_export_that_breaks_off_says_so_in_the_log(
     monkeypatch.setattr(plain.engine.store, "read_sealed", broken)
     with pytest.raises(Exception, match="peer closed connection"):
         await plain.get(f"{session}/events", headers={"Accept": "application/x-ndjson"})
-    assert "a stream was broken off: gone" in caplog.text
+    assert "a download was broken off: gone" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("gone"), Overloaded()])
+async def test_streams_that_an_outage_breaks_off_are_one_line(
+    plain: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    outage_log = OutageLog(settled_seconds=0)
+    monkeypatch.setattr("swarmkeep.api.sse.outage_log", outage_log)
+    session = await plain.session()
+
+    async def broken(*args: Any, **options: Any) -> AsyncIterator[Any]:
+        yield []
+        raise error
+
+    monkeypatch.setattr(plain.engine.reader, "follow_batches", broken)
+    for _ in range(3):
+        with pytest.raises(Exception, match="peer closed connection"):
+            await plain.get(f"{session}/events", headers={"Accept": "text/event-stream"})
+    assert caplog.text.count(str(error)) == 1
+    assert "Traceback" not in caplog.text
+    outage_log.note_answer()
+    assert "the database answers again, after 0 s; streams broken off: 3" in caplog.text

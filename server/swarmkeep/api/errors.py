@@ -15,6 +15,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.http_errors import Forbidden, RateLimited, RequestTimeout, Unauthenticated, UnsupportedMediaType
 from swarmkeep.domain import errors as domain
+from swarmkeep.logs.outages import outage_log
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -206,10 +207,10 @@ def _problem_parts(error: Exception) -> ProblemParts:
         return STATUS[type(error)], error.code, str(error), error.extra(), headers
     if isinstance(error, StoreUnavailable):
         # The sentence names the database's host, which callers need not know.
-        log.error("%s", error)
+        outage_log.note(error, "requests refused")
         return 503, "store_unavailable", "the database cannot be reached; try again", {}, {"Retry-After": "1"}
     if isinstance(error, SchemaBehind):
-        log.error("%s", error)
+        outage_log.note(error, "requests refused")
         return 503, "schema_behind", "run `swarmkeep db upgrade`", {}, {}
     if isinstance(error, HTTPException) and error.status_code < 500:
         return _framework_problem_parts(error)

@@ -16,7 +16,9 @@ from swarmkeep.api.access.asgi import Receive, Scope, Send
 from swarmkeep.api.access.request_log import SEND_PART
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent, view_event
+from swarmkeep.domain.errors import Overloaded
 from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
+from swarmkeep.logs.outages import outage_log
 from swarmkeep.store.ports import StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -92,14 +94,21 @@ class StreamResponse(Response[Any]):
                     if count % _PARTS_IN_A_ROW == 0:
                         # As long as there is more at once, nothing here waits, and nobody else gets a turn.
                         await asyncio.sleep(0)
-            except StoreUnavailable as error:
-                log.warning("a stream was broken off: %s", error)
+            except (StoreUnavailable, Overloaded) as error:
+                self._note_break(error)
                 return
             except Exception:
                 # The status may be out. Without its end, the server closes the connection and the client can tell.
                 log.exception("a stream failed")
                 return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _note_break(self, error: Exception) -> None:
+        if self.media_type == EVENT_STREAM:
+            outage_log.note(error, "streams broken off")
+        else:
+            # There are few of them, and what is written down may have been deleted meanwhile, too.
+            log.warning("a download was broken off: %s", error)
 
     async def _send_head(self, send: Send, status: int, media_type: str, headers: Mapping[str, str]) -> None:
         head = [(b"content-type", media_type.encode())]

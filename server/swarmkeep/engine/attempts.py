@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from swarmkeep.domain.errors import Overloaded, SeqConflict, SessionDamaged
+from swarmkeep.logs.outages import outage_log
 from swarmkeep.store.ports import AppendResult, OutcomeUnknown, SchemaBehind, StoreUnavailable
 
 T = TypeVar("T")
@@ -97,15 +98,16 @@ class Attempts:
         return has_lease or (bool(self.in_doubt) and asyncio.get_running_loop().time() < self._doubt_ends_at)
 
     async def pause(self, error: Exception) -> None:
-        level = logging.WARNING if self._pause_seconds == _MIN_PAUSE_SECONDS else logging.DEBUG
-        log.log(level, "session %s: waiting for the database: %s", self._session_id, error)
+        outage_log.note(error, "changes delayed" if self._pause_seconds == _MIN_PAUSE_SECONDS else None)
+        log.debug("session %s: waiting for the database: %s", self._session_id, error)
         await asyncio.sleep(self._pause_seconds * random.uniform(0.5, 1.0))
         self._pause_seconds = min(2 * self._pause_seconds, _MAX_PAUSE_SECONDS)
 
 
 def log_failure(log: logging.Logger, error: Exception, what: str) -> None:
-    """Log that something failed: in a line where the database is the reason, else with all that is known."""
+    """Log that something failed: as part of an outage where the database is the reason, else with all that is known."""
     if isinstance(error, UNAVAILABLE):
-        log.warning("%s: %s", what, error)
+        outage_log.note(error)
+        log.debug("%s: %s", what, error)
     else:
         log.error(what, exc_info=error)

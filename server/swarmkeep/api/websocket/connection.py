@@ -50,8 +50,8 @@ async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
         await refuse_other_pages(service, scope)
         principal = await authenticate_handshake(service, scope)
     except Exception as error:
-        problem = _problem(error)
-        await refuse_handshake(socket.send, problem["status"], problem, problem_document(error)[1])
+        problem, headers = _describe_problem(error)
+        await refuse_handshake(socket.send, problem["status"], problem, headers)
         return
     await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
     try:
@@ -60,15 +60,15 @@ async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
     except CLIENT_GONE:
         return
     except Exception as error:
-        problem = _problem(error)
+        problem, _ = _describe_problem(error)
         await close_refused(socket, _frame("error", encode(problem)), problem["status"], problem["code"])
 
 
-def _problem(error: Exception) -> dict[str, Any]:
-    problem, _ = problem_document(error)
+def _describe_problem(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
+    problem, headers = problem_document(error)
     if problem["status"] == 500:
         log.error("WebSocket: unexpected error", exc_info=error)
-    return problem
+    return problem, headers
 
 
 def _frame(event: str, data: bytes, seq: int | None = None, ref: str | None = None) -> bytes:
@@ -148,7 +148,7 @@ class _SessionSocket:
             except SessionNotFound:
                 raise
             except Exception as error:
-                answer = "error", encode(_problem(error))
+                answer = "error", encode(_describe_problem(error)[0])
             await self._socket.send_text(_frame(*answer, ref=read_ref(text)))
 
     async def _receive_frame(self) -> bytes:
@@ -157,7 +157,7 @@ class _SessionSocket:
             try:
                 return await receive_frame(self._socket)
             except TooLarge as error:
-                await self._socket.send_text(_frame("error", encode(_problem(error))))
+                await self._socket.send_text(_frame("error", encode(_describe_problem(error)[0])))
 
 
 ROUTES = [session_socket]

@@ -18,12 +18,13 @@ from swarmkeep.domain.errors import LeaseLost, SessionNotFound
 from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.attempts import UNAVAILABLE, log_failure
+from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.session_log import StoreSessionLog
 from swarmkeep.engine.worker.log_context import describe_session
 from swarmkeep.engine.worker.set_aside import SetAside
 from swarmkeep.engine.worker.teams import Teams
 from swarmkeep.engine.worker.unserved import UnservedRuns
+from swarmkeep.logs.outages import outage_log
 from swarmkeep.store.ports import EventStore, SessionKey
 
 log = logging.getLogger(__name__)
@@ -71,20 +72,12 @@ class Recovery:
         self._abandoned_aside = SetAside[SessionKey](clock=time.monotonic)
         self._due_aside = SetAside[SessionKey](clock=time.monotonic)
         self._unserved = UnservedRuns(registry, unserved_seconds, time.monotonic)
-        self._unavailable_since: float | None = None
 
     async def recover(self) -> None:
         """Take over whatever is found, page after page while that gets on."""
-        try:
-            await self._recover_pages(self._store.find_abandoned, self._abandoned_aside)
-            await self._recover_pages(self._store.find_due, self._due_aside)
-        except UNAVAILABLE:
-            self._unavailable_since = self._unavailable_since or time.monotonic()
-            raise
-        if self._unavailable_since is not None:
-            # Whoever reads of the outage in the log wants to know when it was over.
-            log.warning("the database answers again, after %.0f s", time.monotonic() - self._unavailable_since)
-            self._unavailable_since = None
+        await self._recover_pages(self._store.find_abandoned, self._abandoned_aside)
+        await self._recover_pages(self._store.find_due, self._due_aside)
+        outage_log.note_answer()
 
     async def _recover_pages(self, find: Find, aside: SetAside[SessionKey]) -> None:
         for _ in range(_MAX_PAGES):

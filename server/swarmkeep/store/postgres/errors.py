@@ -35,7 +35,7 @@ def raise_store_error(error: Exception, server: PostgresServer) -> NoReturn:
 def translate_postgres_error(error: Exception, display: str) -> Exception:
     """The store's error for one of PostgreSQL's; anything else as it is."""
     if isinstance(error, PoolTimeout):
-        return Overloaded()
+        return Overloaded(detail="all connections to the database are in use, or it does not answer; try again")
     if _is_network_error(error):
         return StoreUnavailable(f"cannot use the database at {display}: {error}")
     state = _get_state(error)
