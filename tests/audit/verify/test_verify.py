@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -448,3 +449,21 @@ async def test_a_redaction_that_was_none_is_found(store: SqlStore) -> None:
     state = (await store.append(SHOP, state, draft_user_messages("text"))).state
     await store.append(SHOP, state, [EventDraft(SessionRedacted(seqs=(2,), reason="x", kept=("y",)), None, "Triage")])
     assert await find_codes(store) == [(2, "redaction_undone")]
+
+
+async def test_a_clock_that_was_set_back_is_no_change(ready_url: str) -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    times = [noon - timedelta(minutes=minutes) for minutes in (0, 0, 60, 120, 30)]
+    store = open_store(ready_url, clock=lambda: times[0])
+    try:
+        state = await begin_session(store, SHOP)
+        while len(times) > 1:
+            del times[0]
+            state = (await store.append(SHOP, state, draft_user_messages("Hello."))).state
+            assert await find_problems(store) == {}
+        (head,) = await read_rows(store, sessions, id=SHOP.id)
+        for wrong in ("2026-01-01T12:00:00.000001Z", "2026-01-01T09:59:59.999999Z"):
+            await change_row(store, sessions, head, active_at=wrong)
+            assert await find_problems(store) == {SHOP.id: [(None, "head_differs")]}
+    finally:
+        await store.close()

@@ -20,8 +20,10 @@ from swarmkeep.store.ports.audit import SessionRows
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
 
 
-def check_head(row: Mapping[str, Any], state: State, view: SessionView, findings: Problems) -> None:
-    """Compare the head row with what the events add up to."""
+def check_head(
+    row: Mapping[str, Any], state: State, view: SessionView, span: tuple[str, str], findings: Problems
+) -> None:
+    """Compare the head row with what the events add up to. `span` is from their earliest time to their latest."""
     told = {
         "head_seq": state.seq,
         "head_hash": bytes.fromhex(state.hash),
@@ -37,7 +39,7 @@ def check_head(row: Mapping[str, Any], state: State, view: SessionView, findings
     # One from before it was kept says nothing, until something is recorded.
     if row["last_run"] not in (None, find_last_run_status(state)):
         wrong.append("last_run")
-    if not _is_possible_activity(row["active_at"], state):
+    if not _is_possible_activity(row["active_at"], *span):
         wrong.append("active_at")
     for name in wrong:
         findings.add("head_differs", f"the head row's `{name}` is not what the events add up to")
@@ -58,9 +60,12 @@ def _is_same_view(text: Any, view: SessionView) -> bool:
         return False
 
 
-def _is_possible_activity(at: Any, state: State) -> bool:
-    """Whether it is the time of one of its events. A server of the release before leaves none, or an older one."""
-    return isinstance(at, str) and (not at or state.created_at <= at <= state.updated_at)
+def _is_possible_activity(at: Any, earliest: str, latest: str) -> bool:
+    """Whether it may be the time of an event. A server of the release before leaves none, or an older one.
+
+    A clock may have been set back: then neither the first event is the earliest, nor the last the latest.
+    """
+    return isinstance(at, str) and (not at or earliest <= at <= latest)
 
 
 def _is_possible_lease(row: Mapping[str, Any], state: State) -> bool:

@@ -96,6 +96,7 @@ class _SessionCheck:
         self._dropped_count = 0
         self._usage_rows = 0
         self._first_hash = ""
+        self._span = ("", "")
         self._chain = ChainCheck(self.findings, noted)
         self._named = ReferenceCheck(evidence, self.findings)
 
@@ -119,6 +120,8 @@ class _SessionCheck:
         check_turn(self.state, event, self.findings)
         self._note_references(event)
         self.state = evolve(self.state, event)
+        earliest, latest = self._span
+        self._span = min(earliest or event.at, event.at), max(latest, event.at)
 
     def _note_references(self, event: RecordedEvent) -> None:
         fact = event.fact
@@ -168,7 +171,7 @@ class _SessionCheck:
         view = view_stored_session(key.id, self.state)
         shown = len(self.state.messages) + self._dropped_count - self.state.removed_messages
         view = replace(view, message_count=max(shown, 0))
-        check_head(head, self.state, view, self.findings)
+        check_head(head, self.state, view, self._span, self.findings)
         check_labels(evidence, self.state, self.findings)
 
     def _check_ends(self, head: Mapping[str, Any]) -> None:

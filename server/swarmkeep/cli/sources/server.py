@@ -76,11 +76,17 @@ def open_patient_client(
 
 @contextmanager
 def explain_unreachable(url: str) -> Iterator[None]:
-    """Names the server in the error if it does not answer."""
+    """Names the server in the error if it does not answer, or something else does."""
     try:
         yield
     except ConnectionFailed as error:
-        raise Refused(f"no answer from the server at {url}, is it running? {error.detail}") from error
+        # What OpenSSL makes of an answer that is not encrypted.
+        hint = "; it may speak plain HTTP: try http://" if "WRONG_VERSION_NUMBER" in error.detail else ""
+        raise Refused(f"no answer from the server at {url}, is it running? {error.detail}{hint}") from error
+    except ApiError as error:
+        if error.code != "unexpected_answer":
+            raise
+        raise Refused(f"{url} may not be the address of a Swarmkeep server: {error.detail}") from error
 
 
 @contextmanager
