@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -169,3 +171,28 @@ def test_input_that_is_no_text_is_named(process: CommandLine) -> None:
     assert told.code == 1, told
     assert "Traceback" not in told.err
     assert "error: the input is not valid ascii" in told.err
+
+
+class _WebPage(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<html>It works!</html>")
+
+    def log_message(self, *args: object) -> None:
+        """Nobody reads it."""
+
+
+def test_what_answers_in_the_place_of_a_server_is_named(cli: CommandLine) -> None:
+    with HTTPServer(("127.0.0.1", 0), _WebPage) as web:
+        answering = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
+        answering.start()
+        try:
+            address = f"127.0.0.1:{web.server_port}"
+            said = cli.expect_refusal("sessions", "list", "--url", f"http://{address}")
+            assert f"http://{address} may not be the address of a Swarmkeep server" in said
+            assert "try http://" in cli.expect_refusal("sessions", "list", "--url", f"https://{address}")
+        finally:
+            web.shutdown()
+            answering.join()
