@@ -104,8 +104,8 @@ async def check_log(engine: Engine, model: ScriptedModel) -> None:
     assert [await rebuild_request(engine.store, KEY, seq) for seq in answers] == model.raw_requests
 
 
-async def find_divergences(engine: Engine, *agents: Agent) -> list[tuple[str, Any, Any]]:
-    replayed = await replay_session(engine.store, Registry(agents), KEY)
+async def find_divergences(engine: Engine, *agents: Agent, key: SessionKey = KEY) -> list[tuple[str, Any, Any]]:
+    replayed = await replay_session(engine.store, Registry(agents), key)
     return [(found.kind, found.recorded, found.actual) for found in replayed.divergences]
 
 
@@ -503,6 +503,24 @@ async def test_a_replay_tells_verdicts_that_would_be_others_today(cluster: Engin
     strict = Agent(name="A", input_guardrails=[limit_length(3, "Too long.")])
     today = {"stage": "input", "refused": True, "name": "length_limit", "message": "Too long."}
     assert await find_divergences(engine, strict) == [("guardrail", refused, today), ("guardrail", passed, today)]
+
+
+async def test_a_fork_that_parts_a_refusal_from_what_came_with_it_replays_alike(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    guards = {"input_guardrails": [no_secrets], "output_guardrails": [no_secrets]}
+    agent = Agent(name="A", functions=[make_payer([], no_secrets)], **guards)
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    model.calls([Call("pay", {"to": SECRET}, id="c1"), Call("pay", {"to": "Lee"}, id="c2")])
+    model.say(f"It is {SECRET}.")
+    await run_to_end(engine)
+    await run_to_end(engine, f"It is {SECRET}.", "r2")
+    assert [trip.stage for trip in list_trips(await read_log(engine))] == ["tool", "output", "input"]
+    for at in range(1, (await read_state(engine)).seq + 1):
+        fork = SessionKey(KEY.tenant, f"fork{at}")
+        await engine.sessions.fork(KEY, at=at, session_id=fork.id)
+        assert await find_divergences(engine, agent, key=fork) == [], at
 
 
 async def test_a_guardrail_asks_a_model_and_a_replay_does_not(

@@ -15,7 +15,7 @@ from swarmkeep.domain.events import ContextUpdated, MessageAdded, PendingCall, R
 from swarmkeep.domain.files.results import list_result_parts
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.calls.tool_calls import make_unknown_tool_outcome
+from swarmkeep.engine.calls.tool_calls import make_refused_outcome, make_unknown_tool_outcome
 from swarmkeep.engine.toolbox.toolbox import Toolbox
 
 
@@ -62,7 +62,10 @@ class RecordedCalls:
         """How the call ended then, with the change of the context that was recorded beside it."""
         event, after = self._recording.next_event, self._recording.event_after_next
         trip = read_trip(event, "tool")
-        if trip is not None and after is not None:
+        if trip is not None:
+            if after is None or not isinstance(after.fact, MessageAdded):
+                # A fork was cut off between the refusal and the result that came with it.
+                return make_refused_outcome(call, trip)
             event, after = after, None
         fact = event.fact
         if isinstance(fact, RunWaiting):
