@@ -7,13 +7,14 @@ import json
 
 import pytest
 
-from swarmkeep import Agent
+from swarmkeep import Agent, tool
 from swarmkeep.audit.redact import redact
 from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.audit.transfer.export import iterate_keys, write_export
 from swarmkeep.audit.transfer.import_export import import_export
 from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.errors import EventNotFound, RunNotFound, SessionBusy
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.messages import list_shown
@@ -37,6 +38,7 @@ from tests.engine.cluster import (
 )
 from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
+from tests.support.scripted.replies import Call
 
 pytestmark = pytest.mark.one_database
 
@@ -202,3 +204,47 @@ async def test_a_hidden_run_is_still_there_for_v1(cluster: EngineCluster, model:
     assert (await run_to_end(engine, "Thanks.", "second")).status == "completed"
     assert list_contents((await engine.reader.get_run(KEY, "first")).messages)[-1] == "There it is."
     assert (await verify(engine.store, KEY)).problems == []
+
+
+async def test_a_call_whose_arguments_were_redacted_does_not_run_with_others(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    done: list[str] = []
+
+    def delete(order: str = "all") -> str:
+        """Delete an order."""
+        done.append(order)
+        return f"deleted {order}"
+
+    @tool(requires_approval=True)
+    def refund(order: str = "all") -> str:
+        """Pay an order back."""
+        return delete(order)
+
+    engine = await cluster.open_engine(Agent(name="A", functions=[delete, refund]))
+    await open_session(engine)
+    model.calls([Call("delete", {"order": "17"}, id="c1"), Call("refund", {"order": "18"}, id="c2")])
+    model.say("Done.")
+    await run_to_end(engine, run_id="first")
+    await engine.runs.resume(KEY, "first", approvals=[make_edit("c2", order="19")])
+    assert (await wait_for_end(engine, run_id="first")).output_text == "Done."
+    last = (await read_state(engine)).seq
+    await redact(engine.store, KEY, range(1, last + 1), "private")
+    resumed = 0
+    for at in range(1, last + 1):
+        fork = SessionKey(KEY.tenant, f"fork{at}")
+        await engine.sessions.fork(KEY, at=at, session_id=fork.id)
+        for run in (await read_state(engine, fork)).finished:
+            if run.status == "interrupted":
+                if not run.answered:
+                    model.say("All right.")
+                await engine.runs.resume(fork, "first")
+                assert (await wait_for_end(engine, "first", fork)).status == "completed"
+                resumed += 1
+        assert (await replay_session(engine.store, engine.registry, fork)).divergences == []
+        assert (await verify(engine.store, fork)).valid
+    assert (resumed, done) == (last - 2, ["17", "19"])
+
+
+def make_edit(call_id: str, **arguments: str) -> Approval:
+    return Approval(tool_call_id=call_id, decision="approve", arguments=arguments)

@@ -82,3 +82,14 @@ def decode_fact(type_: str, payload: str) -> SessionEvent:
     if cls is None:
         return UnknownFact(data=decode(payload))
     return decode(payload, cls)  # type: ignore[return-value]
+
+
+def is_redacted(event: RecordedEvent) -> bool:
+    """Whether a stand-in took the place of what was recorded; it says so beside its fields."""
+    if '"redacted"' not in event.payload:
+        return False
+    try:
+        value = decode(event.payload)
+    except MalformedJson:
+        return False
+    return isinstance(value, dict) and value.get("redacted") is True

@@ -130,7 +130,7 @@ def _apply_run_event(state: State, event: RecordedEvent, fact: RunFact) -> State
                 # Of a later release. Whatever it means, here nobody has said yes.
                 return state
             state = note_approval(state, event, fact)
-            return decide_call(state, fact)
+            return decide_call(state, event, fact)
         case RunHidden():
             return hide_run(state, event.run_id, fact.part)
         case _:

@@ -50,6 +50,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `held`: its change of the context, which has yet to be made, after those of the calls before it.
     `session_id`: where it was started, the session in which another agent is asked.
     `original_arguments`: those that the model gave, where whoever approved the call has changed them.
+    `redacted`: its arguments were removed, and are not known any more.
     """
 
     id: str
@@ -66,6 +67,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     imported: bool = False
     held: ContextChange | None = None
     session_id: str | None = None
+    redacted: bool = False
 
     @property
     def decide_until(self) -> datetime | None:

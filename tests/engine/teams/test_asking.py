@@ -10,6 +10,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep import Agent, Result, tool
+from swarmkeep.audit.redact import redact
+from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.audit.transfer.export import iterate_keys, write_export
 from swarmkeep.audit.transfer.import_export import import_export
 from swarmkeep.domain.decisions.drafts import draft_events
@@ -552,3 +554,30 @@ async def test_nothing_is_approved_for_a_caller_that_has_ended(cluster: EngineCl
     with pytest.raises(RunNotWaiting):
         await engine.runs.resume(child, derive_child_run(child), approvals=[approval])
     assert (await read_types(engine, child))[-1] == "run.cancelled"
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+async def test_who_goes_on_with_a_redacted_call_gets_the_answer_to_what_was_asked(
+    cluster: EngineCluster, model: ScriptedModel, is_asked: bool
+) -> None:
+    one = await open_team(cluster)
+    await open_session(one)
+    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+    model.hang()
+    await one.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(2)
+    child = await find_child(one)
+    await one.drain()
+    await redact(one.store, KEY, [event.seq for event in await read_log(one)], "private")
+    two = await open_team(cluster)
+    if is_asked:
+        model.say("Yes.")
+    else:
+        await one.sessions.delete(child, force=True)
+    model.say("Yes, it is.")
+    await two.runs.resume(KEY, "r1")
+    assert (await wait_for_end(two)).output_text == "Yes, it is."
+    given = model.requests[-1]["messages"][-1]["content"]
+    lost = "Error: agent 'Clerk', asked by ask_clerk, could not be asked: what it was to be asked was redacted"
+    assert given == ("Yes." if is_asked else lost)
+    assert (await replay_session(two.store, two.registry, KEY)).divergences == []

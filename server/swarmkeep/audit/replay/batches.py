@@ -13,6 +13,8 @@ from swarmkeep.domain.events import (
     ApprovalRequested,
     ContextUpdated,
     GuardrailTripped,
+    HandoffIgnored,
+    HandoffMade,
     MessageAdded,
     RunWaiting,
     SessionCreated,
@@ -36,6 +38,24 @@ def find_recorded_batch(events: Iterable[RecordedEvent], run: Run) -> Sequence[T
             break
     is_beside = run.own_open_calls[0].approval == "requested"
     return [call for call in run.own_open_calls if call.id in started] if is_beside or len(started) > 1 else ()
+
+
+def count_given_up(events: Iterable[RecordedEvent], run: Run | None) -> int:
+    """How many of these events, right behind those that had a run go on, are about calls whose arguments were redacted:
+    whoever resumed it recorded that they do not run any more."""
+    redacted = set() if run is None else {call.id for call in run.open_calls if call.redacted}
+    count = 0
+    for event in events:
+        match event.fact:
+            case MessageAdded(tool=tool, message=message) if tool is not None:
+                if message.get("tool_call_id") not in redacted:
+                    break
+            case ContextUpdated() | HandoffMade() | HandoffIgnored() if count:
+                pass
+            case _:
+                break
+        count += 1
+    return count
 
 
 async def end_as_recorded(

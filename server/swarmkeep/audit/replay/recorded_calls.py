@@ -6,11 +6,11 @@ from msgspec import UNSET
 
 from swarmkeep.agent import Agent, Tool, ToolArgumentsError
 from swarmkeep.agent.values import copy_plain_object
-from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.replay.recorded_guards import RecordedGuards, read_trip
 from swarmkeep.audit.replay.recorded_log import RecordedLog
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.turns import ToolOutcome
+from swarmkeep.domain.envelope import is_redacted
 from swarmkeep.domain.events import ContextUpdated, MessageAdded, PendingCall, RunWaiting
 from swarmkeep.domain.files.results import list_result_parts
 from swarmkeep.domain.state import State, ToolCall

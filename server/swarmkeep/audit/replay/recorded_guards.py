@@ -8,11 +8,10 @@ from msgspec import UNSET
 
 from swarmkeep.agent import Agent, Tool
 from swarmkeep.agent.guardrails import runs_in_replays
-from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.replay.recorded_log import RecordedLog
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.guardrails import Trip, find_new_input
-from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.envelope import RecordedEvent, is_redacted
 from swarmkeep.domain.events import GuardrailTripped, MessageAdded
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.run_options import RunOptions

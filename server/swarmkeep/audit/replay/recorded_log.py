@@ -9,12 +9,11 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from swarmkeep.audit.redacted import is_redacted
-from swarmkeep.audit.replay.batches import changes_context, find_recorded_batch, follows_verdict
+from swarmkeep.audit.replay.batches import changes_context, count_given_up, find_recorded_batch, follows_verdict
 from swarmkeep.audit.replay.divergences import DivergenceKind, ReplayFindings
 from swarmkeep.audit.replay.recorded_facts import describe_change, describe_refusal, get_request_record, is_reply
 from swarmkeep.domain.decisions.settling import NO_APPROVALS, Approvals, draft_follow_up, settle
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent, is_redacted
 from swarmkeep.domain.events import (
     FACTS,
     ApprovalDecided,
@@ -246,6 +245,8 @@ class RecordedLog:
             if isinstance(fact, RunResumed):
                 # Whoever took over had started nothing itself.
                 self._is_taken_over = True
+                for _ in range(count_given_up(self._list_next(), self.state.run)):
+                    self._apply()
 
     def _is_made_by_loop(self, event: RecordedEvent) -> bool:
         """Whether the loop led to this event, rather than somebody outside."""

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from swarmkeep.audit.changes import Change, find_changes
-from swarmkeep.audit.redacted import is_redacted
 from swarmkeep.audit.transcript.descriptions import describe
 from swarmkeep.audit.transcript.entry import TimelineEntry
-from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.envelope import RecordedEvent, is_redacted
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
 

@@ -12,7 +12,7 @@ from swarmkeep.domain.codec import Json, MalformedJson, decode, encode_text
 from swarmkeep.domain.decisions.commands import add_sender
 from swarmkeep.domain.decisions.concurrent_calls import make_changes
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
-from swarmkeep.domain.decisions.turns import finish_calls, make_result_message
+from swarmkeep.domain.decisions.turns import ToolOutcome, finish_calls, make_result_message, record_result
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, OwnApproval, RunNotFound, RunNotWaiting
 from swarmkeep.domain.events import (
@@ -233,4 +233,26 @@ def _retry_interrupted(state: State, run_id: str, decisions: Sequence[Approval |
     latest = state.run is None and len(state.finished) and state.finished[-1].id == run_id
     if run.status != "interrupted" or not latest or decisions:
         raise RunNotWaiting(run_id, run.status)
-    return draft_events(state.agent, [RunResumed(reason="recovery")], run_id)
+    resumed = draft_events(state.agent, [RunResumed(reason="recovery")], run_id)
+    return resumed + _give_up_redacted(apply_drafts(state, resumed))
+
+
+def _give_up_redacted(state: State) -> list[EventDraft]:
+    """The results of calls whose arguments were removed before they ran: with others nobody has asked for them."""
+    drafts: list[EventDraft] = []
+    for call in () if state.run is None else state.run.own_open_calls:
+        # A denied one does not run anyway. An agent that was asked knows by itself what it was asked.
+        is_asked = call.session_id is not None and call.attempts > 0 and not call.imported
+        if call.redacted and call.approval != "deny" and not is_asked:
+            assert state.run is not None
+            added = draft_events(state.agent, record_result(state, state.run, call, _make_lost(call)), state.run.id)
+            drafts += added
+            state = apply_drafts(state, added)
+    return drafts
+
+
+def _make_lost(call: ToolCall) -> ToolOutcome:
+    if call.attempts:
+        text = f"Interrupted: {call.name} was started before the process stopped. It may or may not have taken effect."
+        return ToolOutcome(status="unknown_outcome", content=f"{text} Its arguments were redacted since.")
+    return ToolOutcome(status="error", content=f"Error: {call.name} did not run: its arguments were redacted.")

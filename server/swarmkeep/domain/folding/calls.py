@@ -8,7 +8,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.envelope import RecordedEvent, is_redacted
 from swarmkeep.domain.events import ApprovalDecided, MessageAdded, PendingCall, ToolStarted, Usage
 from swarmkeep.domain.patch import apply_change
 from swarmkeep.domain.state import Run, State, ToolCall, make_calls, sum_usage
@@ -88,6 +88,8 @@ def add_message_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, messa
 
 def add_reply_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int, called: Usage) -> Run:
     calls = make_calls(fact.message)
+    if calls and is_redacted(event):
+        calls = tuple(replace(call, redacted=True) for call in calls)
     run = replace(
         run,
         last_seq=event.seq,
@@ -128,14 +130,16 @@ def update_call(state: State, call_id: str | None, **changes: Any) -> State:
     return state if state.run is None else replace(state, run=change_call(state.run, call_id, **changes))
 
 
-def decide_call(state: State, fact: ApprovalDecided) -> State:
+def decide_call(state: State, event: RecordedEvent, fact: ApprovalDecided) -> State:
     """The state after a decision about a call; one that is approved may have other arguments from here on."""
     if state.run is None:
         return state
     changes: dict[str, Any] = {"approval": fact.decision, "approval_reason": fact.reason}
     if fact.arguments is not UNSET and fact.decision == "approve":
         call = find_call(state.run.calls, fact.tool_call_id)
-        changes |= {} if call is None else {"arguments": fact.arguments, "original_arguments": call.arguments}
+        if call is not None:
+            changes |= {"arguments": fact.arguments, "original_arguments": call.arguments}
+            changes |= {"redacted": call.redacted or is_redacted(event)}
     return replace(state, run=change_call(state.run, fact.tool_call_id, **changes))
 
 

@@ -61,7 +61,8 @@ async def perform_call(
     try:
         async with policy.time_limit(state.run):
             with log_fields(tool=call.name, tool_call_id=call.id, attempt=call.attempts):
-                if tool.guardrails:
+                # Those of an agent's call have looked at it when it was asked; what they looked at may be gone.
+                if tool.guardrails and not (call.redacted and tool.asked_agent is not None):
                     trip = await Guards(runner, policy).check_call(tool, call, state.context_variables)
                     if trip is not None:
                         return make_refused_outcome(call, trip)
@@ -96,11 +97,12 @@ async def ask_agent(policy: LoopPolicy, state: State, tool: Tool, call: ToolCall
     """The answer of another agent. It has its own limits, that of this run and the tool's, if it sets one."""
     started = time.perf_counter()
     try:
-        bound = tool.bind(call.arguments, context_variables={}, tool_call_id=call.id)
+        # One whose arguments were redacted is not asked anew, but goes on with what it was asked.
+        bound = None if call.redacted else tool.bind(call.arguments, context_variables={}, tool_call_id=call.id)
     except ToolArgumentsError as error:
         return ToolOutcome(status="error", content=f"Error: {error}")
     try:
-        outcome = await _ask_in_time(policy, state, tool, call, bound.keywords["input"])
+        outcome = await _ask_in_time(policy, state, tool, call, "" if bound is None else bound.keywords["input"])
     except ToolTimeout:
         await policy.agents.cancel(state, call)
         outcome = ToolOutcome(

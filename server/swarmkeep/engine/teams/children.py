@@ -17,6 +17,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import (
     DomainError,
     Draining,
+    InvalidRequest,
     RunNotFound,
     RunNotWaiting,
     SessionExists,
@@ -158,6 +159,8 @@ class ChildSessions:
     async def _start(
         self, child: SessionKey, run_id: str, asking: Run, call: ToolCall, text: str, plan: SessionPlan | None = None
     ) -> None:
+        if call.redacted:
+            raise InvalidRequest("what it was to be asked was redacted")
         message = {"role": "user", "content": text, "sender": call.agent or asking.agent}
         # Somebody may have been quicker to say something in it.
         command = StartRun(run_id=run_id, messages=(message,), on_busy="queue", by=asking.by)
