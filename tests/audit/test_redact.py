@@ -214,19 +214,21 @@ async def test_what_cannot_be_redacted_is_refused_and_nothing_is_gone(store: Sql
 
 
 async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(store: SqlStore) -> None:
-    """Its digest is gone, so nobody can say whether it is the same; one whose key is gone as well is a new one."""
+    """Its digest is gone, so nobody can say whether it is the same; so is one whose key was redacted as well."""
     state = await put_canary_everywhere(store)
     await redact(store, KEY, [4], "asked for")
     assert {row["digest"] for row in await read_rows(store, idempotency)} == {""}
-    with pytest.raises(IdempotencyMismatch):
-        await store.append(
-            KEY,
-            await store.state(KEY),
-            draft_user_messages("x"),
-            idempotency=IdempotencyRecord(key="make", digest=digest(CANARY)),
-        )
+    records = await read_rows(store, idempotency)
     await redact(store, KEY, [3], "the key itself")
-    assert [row["key"] for row in await read_rows(store, idempotency)] == ["make"]
+    for record in records:
+        used = IdempotencyRecord(key=record["key"], digest=digest(CANARY))
+        with pytest.raises(IdempotencyMismatch):
+            await store.append(KEY, await store.state(KEY), draft_user_messages("x"), idempotency=used)
+    kept = [row["key"] for row in await read_rows(store, idempotency)]
+    assert (len(kept), [key for key in kept if CANARY in key]) == (len(records), [])
+    # Others are as good as ever.
+    new = IdempotencyRecord(key="new", digest=digest("new"))
+    await store.append(KEY, await store.state(KEY), draft_user_messages("x"), idempotency=new)
     assert (await verify(store, KEY)).valid
     assert state.seq == 11
 

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.envelope import RecordedEvent, is_redacted
 from swarmkeep.domain.events import (
     IMPORTED,
     ApprovalDecided,
@@ -117,7 +117,8 @@ def _apply_run_event(state: State, event: RecordedEvent, fact: RunFact) -> State
             queued = QueuedRun(run_id=event.run_id or "", seq=event.seq, at=event.at, fact=fact)
             # Its event refers to them, whatever becomes of the run.
             files = (*state.queued_files, *list_file_names(fact.messages))
-            return replace(state, queue=(*state.queue, queued), queued_files=files)
+            forgot = state.forgot_keys or is_redacted(event)
+            return replace(state, queue=(*state.queue, queued), queued_files=files, forgot_keys=forgot)
         case RunWaiting():
             return state if state.run is None else replace(state, run=make_waiting(state.run, event, fact))
         case RunResumed():
@@ -225,7 +226,7 @@ def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> 
         traceparent=fact.traceparent,
     )
     queue = state.queue and tuple([queued for queued in state.queue if queued.run_id != run_id])
-    return replace(state, run=run, queue=queue)
+    return replace(state, run=run, queue=queue, forgot_keys=state.forgot_keys or is_redacted(event))
 
 
 def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> State:

@@ -225,6 +225,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     compacted_at: int = 0
     """The seq of the last compaction's start; 0 for never."""
     listings: tuple[ToolListing, ...] = ()
+    forgot_keys: bool = False
+    """Whether the beginning of a run was redacted, and with it the idempotency key that it may have come with."""
     taken_over: TakenOver | None = None
     handback_note: HandbackNote | None = None
 

@@ -21,6 +21,7 @@ from swarmkeep.domain.events import (
     CompletionRecord,
     MessageAdded,
     RequestRecord,
+    RunStarted,
     SessionForked,
     SessionRedacted,
     SessionUpdated,
@@ -28,6 +29,7 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.finding.words import parse_terms
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep.store.cursors import encode_cursor, make_session_cursor
@@ -381,7 +383,8 @@ async def _change_session(store: SqlStore) -> None:
     await _refused(store.append(key, state, calls, lease=Lease("somebody", 7)))
     named = SessionUpdated(metadata={"team": "a"})
     used = IdempotencyRecord(key="used", digest="d")
-    state = (await store.append(key, state, draft_events("Ann", [named], None), idempotency=used)).state
+    begun = RunStarted(options=RunOptions(), idempotency_key="used")
+    state = (await store.append(key, state, draft_events("Ann", [named, begun], "r2"), idempotency=used)).state
     await _refused(store.append(key, state, draft_user_messages("x"), idempotency=used))
     forked = SessionForked(from_session_id=key.id, from_seq=state.seq, from_hash=state.hash)
     drafts = draft_events("Ann", [forked], None)
@@ -397,7 +400,8 @@ async def _change_session(store: SqlStore) -> None:
     again = Restoration(SessionKey(key.tenant, "again"), lambda: given, lambda _: [])
     await store.restore([copied, again], action=AuditAction(type="session.imported"))
     log = await store.read_sealed(key)
-    said = [one.event for one in log if one.event.type == "message.added"]
+    said = [one.event for one in log if one.event.type in ("message.added", "run.started")]
     assert {one.seq for one in said} > {shown_seq}, "one refers to the picture"
     await store.redact(key, log, {one.seq: redact_payload(one) for one in said}, draft_redaction(said[0].seq))
+    await _refused(store.append(key, await store.state(key), draft_user_messages("x"), idempotency=used))
     await store.delete(key)

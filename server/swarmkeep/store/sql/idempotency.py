@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+import hashlib
+
+from sqlalchemy import Connection, select, update
 
 from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict
 from swarmkeep.store.ports.idempotency import IdempotencyRecord, IdempotencyRecordExists
@@ -59,3 +61,21 @@ def insert_idempotency_record(connection: Connection, key: SessionKey, record: I
         # Deleted with its session between the two statements: the append's own check would have failed as well.
         raise SeqConflict(key.id, seq)
     raise IdempotencyRecordExists(earlier) if earlier.digest == record.digest else IdempotencyMismatch(record.key)
+
+
+def forget_key(connection: Connection, key: SessionKey, name: str) -> None:
+    """Leave of a key that was redacted no more than what it is told by: it is carried out for nothing else."""
+    used = update(idempotency).where(*of_session(idempotency, key), idempotency.c.key == name)
+    connection.execute(used.values(key=_derive_forgotten(key, name)))
+
+
+def refuse_forgotten_key(connection: Connection, key: SessionKey, name: str) -> None:
+    """Raise IdempotencyMismatch for a key that was redacted: nobody can say any more what it came with."""
+    if find_idempotency_record(connection, key, _derive_forgotten(key, name)) is not None:
+        raise IdempotencyMismatch(name)
+
+
+def _derive_forgotten(key: SessionKey, name: str) -> str:
+    # Of this session alone: the same key looks otherwise elsewhere.
+    parts = "\n".join((key.tenant, key.id, name))
+    return f"forgotten {hashlib.sha256(parts.encode(errors='surrogatepass')).hexdigest()}"

@@ -15,6 +15,7 @@ from swarmkeep.store.sql.contents import NamedContents, delete_unnamed
 from swarmkeep.store.sql.counting.totals import Growth, count_change, measure_session
 from swarmkeep.store.sql.counting.usage import rewrite_usage
 from swarmkeep.store.sql.heads import AppendPlan
+from swarmkeep.store.sql.idempotency import forget_key
 from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.searching.marks import void_words
@@ -70,11 +71,12 @@ def redact(
     void_words(connection, plan.key)
     delete_unnamed(connection, blobs, plan.key, named.texts)
     delete_unnamed(connection, files, plan.key, named.files)
-    records = of_session(idempotency, plan.key)
-    connection.execute(delete(idempotency).where(*records, idempotency.c.key.in_(used_keys)))
+    for used_key in {*used_keys}:
+        forget_key(connection, plan.key, used_key)
     connection.execute(delete(creations).where(*of_session(creations, plan.key), creations.c.key.in_(used_keys)))
     # Digests of requests, of which any may have held what was removed: a short text can be guessed from one. A key
     # without its digest matches no request any more.
+    records = of_session(idempotency, plan.key)
     own = "" if plan.idempotency is None else plan.idempotency.key
     connection.execute(update(idempotency).where(*records, idempotency.c.key != own).values(digest=""))
     count_change(connection, plan.key, Growth(bytes=measure_session(connection, plan.key) - before))

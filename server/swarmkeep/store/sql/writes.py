@@ -20,7 +20,11 @@ from swarmkeep.store.sql.contents import NamedContents, copy_named, insert_file
 from swarmkeep.store.sql.counting.totals import Growth, count_change, count_tokens, measure_events, measure_session
 from swarmkeep.store.sql.counting.usage import Row, record_usage
 from swarmkeep.store.sql.heads import AppendPlan, advance_head, insert_head
-from swarmkeep.store.sql.idempotency import insert_creation_record, insert_idempotency_record
+from swarmkeep.store.sql.idempotency import (
+    insert_creation_record,
+    insert_idempotency_record,
+    refuse_forgotten_key,
+)
 from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sums, sum_rows
 from swarmkeep.store.sql.prepared import PreparedStatement, prepare_insert_if_absent
 from swarmkeep.store.sql.searching.marks import set_mark
@@ -77,6 +81,8 @@ def _insert_record(connection: Connection, plan: AppendPlan, is_new: bool) -> No
     """
     record = plan.idempotency
     if record is not None:
+        if plan.base.forgot_keys:
+            refuse_forgotten_key(connection, plan.key, record.key)
         insert = insert_creation_record if is_new and record.run_id is None else insert_idempotency_record
         insert(connection, plan.key, record, plan.state.seq)
 

@@ -36,6 +36,7 @@ def is_plain(plan: AppendPlan) -> bool:
         and not any(isinstance(text, bytes) for text in plan.blobs.values())
         and plan.state.metadata is plan.base.metadata
         and not has_deeds(plan.sealed)
+        and not (plan.idempotency is not None and plan.base.forgot_keys)
         and not any(isinstance(one.event.fact, SessionForked) for one in plan.sealed)
     )
 
