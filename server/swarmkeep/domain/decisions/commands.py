@@ -115,10 +115,10 @@ def start_run(state: State, command: StartRun, partial: PartialReply = NOTHING_S
         stopped = [] if active is None else cancel_run(state, active.id, partial)
         state = apply_drafts(state, stopped)
         refuse_stray_results(command.messages, "/input", state.messages)
-        return [*stopped, *draft_events(state.agent, _begin_run(command), command.run_id)]
+        return [*stopped, *draft_events(state.agent, _begin_run(state, command), command.run_id)]
     refuse_if_busy(state)
     refuse_stray_results(command.messages, "/input", state.messages)
-    return draft_events(state.agent, _begin_run(command), command.run_id)
+    return draft_events(state.agent, _begin_run(state, command), command.run_id)
 
 
 def _refuse_unless_last(state: State, run_id: str) -> None:
@@ -154,7 +154,7 @@ def _queue_run(command: StartRun) -> RunQueued:
     )
 
 
-def _begin_run(command: StartRun) -> list[SessionEvent]:
+def _begin_run(state: State, command: StartRun) -> list[SessionEvent]:
     started = RunStarted(
         options=command.options,
         idempotency_key=command.idempotency_key,
@@ -162,9 +162,9 @@ def _begin_run(command: StartRun) -> list[SessionEvent]:
         traceparent=command.traceparent,
     )
     facts: list[SessionEvent] = [started]
-    if command.agent is not None:
+    if command.agent is not None and command.agent != state.agent:
         facts.append(SessionUpdated(agent=command.agent))
-    if command.context_variables:
+    if command.context_variables and has_effect(state.context_variables, command.context_variables):
         facts.append(ContextUpdated(patch=command.context_variables))
     return facts + [MessageAdded(message=add_sender(message)) for message in command.messages]
 
@@ -183,7 +183,7 @@ def start_queued(state: State) -> list[EventDraft]:
         by=fact.by,
         traceparent=fact.traceparent,
     )
-    return draft_events(state.agent, _begin_run(command), queued.run_id)
+    return draft_events(state.agent, _begin_run(state, command), queued.run_id)
 
 
 def cancel_run(state: State, run_id: str, partial: PartialReply = NOTHING_SAID) -> list[EventDraft]:
