@@ -298,3 +298,19 @@ async def test_hundreds_of_readers_that_come_and_go_leave_nothing_behind(
     model.release()
     frames = await service.read_stream(paths[0])
     assert frames[-1].data["output_text"] == "Half of it."
+
+
+async def test_who_waits_for_a_run_in_vain_and_leaves_leaves_nothing_behind(
+    ready_url: str, model: ScriptedModel
+) -> None:
+    model.call("refund", {"order": "17"}, id="c1")
+    async with start_server(scripted(ready_url, model), ServerLimits(leaving_seconds=0.01)) as service:
+        session = await service.session()
+        assert (await service.run(session))["status"] == "waiting"
+        waiters = service.engine._worker.waiters
+        asking = asyncio.create_task(service.post(f"{session}/runs", {"input": "And?", "on_busy": "queue"}))
+        await wait_until(lambda: len(waiters) == 1)
+        asking.cancel()
+        await wait_until(lambda: len(waiters) == 0)
+        await asyncio.wait([asking])
+        assert (await service.get(f"{session}/runs")).json()["data"][0]["status"] == "queued"

@@ -15,7 +15,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     are simply gone, and how soon one whose key was revoked hears no more.
     `refused_seconds`: between two looks at a key whose stream stands still, and until that is cut off by force.
     `replay_seconds`: of a replay, after which it says how far it came. `waiting_replays`: so many of a tenant wait
-    while one is made.
+    while one is made. `leaving_seconds`: until a request that waits for a run looks whether its client is there still.
     """
 
     head_seconds: float = 30.0
@@ -27,3 +27,4 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     refused_seconds: float = 4.0
     replay_seconds: float = 60.0
     waiting_replays: int = 8
+    leaving_seconds: float = 1.0

@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody
+from litestar.types import Receive
 
+from swarmkeep.api.aside import ClientGone, wait_for_client
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import JsonResponse
@@ -33,6 +35,18 @@ from swarmkeep.store.ports import SessionKey
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[RunView]
     next_cursor: str | None
+
+
+async def _answer_when_over(
+    principal: Principal, receive: Receive, key: SessionKey, position: RunPosition
+) -> Response[Any]:
+    """The run once it has ended or waits for somebody."""
+    waiting = principal.engine.runs.wait(key, position.run_id, since=position.seq if position.repeated else None)
+    try:
+        return JsonResponse(await wait_for_client(waiting, receive, principal.service.limits.leaving_seconds))
+    except ClientGone:
+        # For the server's log: nobody reads it.
+        return Response(None, status_code=499)
 
 
 async def _begin_stream(
@@ -65,7 +79,10 @@ async def _begin_stream(
     },
 )
 async def create_run(
-    session_id: FromPath[str], data: JSONBody[NewRun], principal: NamedDependency[Principal]
+    request: Request[Any, Any, Any],
+    session_id: FromPath[str],
+    data: JSONBody[NewRun],
+    principal: NamedDependency[Principal],
 ) -> Response[RunView]:
     """Answers when the run has ended or waits for somebody; with `stream` as server-sent events, with `background` at
     once (202). A run goes on when its client goes away.
@@ -83,7 +100,7 @@ async def create_run(
         run = await principal.reader.get_run(key, position.run_id, at=position.seq)
         place = f"/v1/sessions/{key.id}/runs/{run.id}"
         return JsonResponse(run, status_code=202, headers={"Location": place})
-    return JsonResponse(await runs.wait(key, position.run_id, since=position.seq if position.repeated else None))
+    return await _answer_when_over(principal, request.receive, key, position)
 
 
 @get(
@@ -167,7 +184,11 @@ async def cancel_run(
     ),
 )
 async def resume_run(
-    session_id: FromPath[str], run_id: FromPath[str], data: JSONBody[Resume], principal: NamedDependency[Principal]
+    request: Request[Any, Any, Any],
+    session_id: FromPath[str],
+    run_id: FromPath[str],
+    data: JSONBody[Resume],
+    principal: NamedDependency[Principal],
 ) -> Response[RunView]:
     """The first decision about a call wins. Answers like the making of a run. Approvals need the permission `approve`,
     all else `run`.
@@ -176,10 +197,7 @@ async def resume_run(
     submit = partial(data.submit, principal, key, run_id, await principal.idempotency_record())
     if data.stream:
         return await _begin_stream(principal, key, submit)
-    position = await submit()
-    return JsonResponse(
-        await principal.engine.runs.wait(key, run_id, since=position.seq if position.repeated else None)
-    )
+    return await _answer_when_over(principal, request.receive, key, await submit())
 
 
 ROUTES = [create_run, list_runs, get_run, stream_run, cancel_run, resume_run]

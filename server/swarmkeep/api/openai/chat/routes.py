@@ -23,7 +23,7 @@ from swarmkeep.api.openai.errors import Refused, describe_failure, make_error, r
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.api.openai.progress.frames import write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, follow_response
-from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
+from swarmkeep.api.openai.unstored import begin_unstored, finish_stored, finish_unstored
 from swarmkeep.api.sse import Instead
 from swarmkeep.api.streams import PING, make_event_stream
 from swarmkeep.domain.codec import Json, encode
@@ -56,7 +56,7 @@ async def create_chat_completion(
     followed = await _begin(principal, chat, idempotency)
     if data.stream:
         return _make_stream(principal, followed, ChatAnswer(followed.builder, include_usage=chat.include_usage))
-    await followed.finish(principal)
+    await finish_stored(principal, followed, request.receive)
     return _answer(ChatAnswer(followed.builder), {} if followed.key is None else _name_session(followed.key))
 
 

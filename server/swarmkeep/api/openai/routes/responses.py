@@ -22,7 +22,7 @@ from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.api.openai.progress.frames import frame_event, write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, begin_response, follow_response
 from swarmkeep.api.openai.targets import find_target
-from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
+from swarmkeep.api.openai.unstored import begin_unstored, finish_stored, finish_unstored
 from swarmkeep.api.streams import make_event_stream
 from swarmkeep.domain.codec import Json
 from swarmkeep.engine.streams.items import Item
@@ -58,7 +58,7 @@ async def create_response(
         begun = await begin_response(principal, target, asked, idempotency)
         return JsonResponse(await _show(principal, str(begun.response_id)))
     followed = await follow_response(principal, target, asked, idempotency, is_quiet=True)
-    return JsonResponse(await followed.finish(principal))
+    return JsonResponse(await finish_stored(principal, followed, request.receive))
 
 
 async def _show(principal: Principal, name: str) -> Json:
