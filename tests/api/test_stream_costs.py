@@ -10,11 +10,12 @@ import httpx2
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from swarmkeep.api.sse import frame, item_frame
-from swarmkeep.domain.codec import decode, encode
+from swarmkeep.api.sse import frame, write_item
+from swarmkeep.domain.codec import Json, decode, encode
 from swarmkeep.engine.models.chunks import read_text_chunk
 from swarmkeep.engine.streams.feed import Feed
-from swarmkeep.engine.streams.items import MessageDelta
+from swarmkeep.engine.streams.hub import Hub
+from swarmkeep.engine.streams.items import MessageDeltas
 from swarmkeep.store.ports import SessionKey
 from tests.api.server import RunningServer, scripted, start_server
 from tests.api.test_streams import wait_until
@@ -62,6 +63,25 @@ async def test_a_piece_is_decoded_once_encoded_once_and_a_frame_of_its_own(
     assert many[decode.__code__] - few[decode.__code__] < 10
 
 
+async def test_pieces_that_come_at_once_go_all_the_way_together(server: RunningServer, model: ScriptedModel) -> None:
+    texts = [f"{number} " for number in range(50)]
+    chunks = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in texts]
+    end: Json = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    model.chunks([b"".join(b"data: %b\n\n" % encode(chunk) for chunk in [*chunks, end])])
+    session = await server.session()
+    async with server.stream(f"{session}/events") as other:
+        with count_calls() as counted:
+            body = {"input": "hello", "stream": True}
+            frames = await server.read_stream(f"{session}/runs", body, method="POST")
+            frames_of_other = await other.until("run.completed")
+    for seen in (frames, frames_of_other):
+        assert [frame.data["content"] for frame in seen if frame.event == "message.delta"] == texts
+    # That it begins, what it says, and its end; one read of a socket may be two.
+    assert counted[Hub.show.__code__] <= 4
+    assert counted[encode.__code__] >= len(texts)
+    assert counted[write_item.__code__] < 20
+
+
 async def test_pieces_that_wait_are_sent_at_once_and_written_once_for_all_readers(server: RunningServer) -> None:
     session = await server.session()
     key = SessionKey("default", session.rpartition("/")[2])
@@ -72,11 +92,11 @@ async def test_pieces_that_wait_are_sent_at_once_and_written_once_for_all_reader
         await wait_until(lambda: server.engine.hub.reader_count == 2)
         with count_calls() as counted:
             for number in range(50):
-                server.engine.hub.show(key, MessageDelta("r", "A", 1, {"content": f"{number} "}))
+                server.engine.hub.show(key, MessageDeltas("r", "A", 1, [{"content": f"{number} "}]))
             for stream in (one, other):
                 said = [(await stream.next()).data["content"] for _ in range(50)]
                 assert said == [f"{number} " for number in range(50)]
-    assert counted[item_frame.__code__] == 50
+    assert counted[write_item.__code__] == 50
     # For each of the two.
     assert counted[RequestResponseCycle.send.__code__] == 2
 
@@ -86,7 +106,7 @@ async def test_a_reader_sets_one_timer_however_many_pieces_come() -> None:
         for _ in range(PIECES):
             waiting = asyncio.create_task(feed.wait(60))
             await asyncio.sleep(0)
-            feed.put(MessageDelta("r", "A", 1, {"content": "word "}))
+            feed.put(MessageDeltas("r", "A", 1, [{"content": "word "}]))
             await waiting
             assert feed.take() is not None
     assert counted[Feed._set_timer.__code__] == 1

@@ -18,7 +18,7 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.build import build_engine
 from swarmkeep.engine.streams.following import flatten, follow_batches
 from swarmkeep.engine.streams.hub import Hub
-from swarmkeep.engine.streams.items import MessageDelta, MessageStarted
+from swarmkeep.engine.streams.items import MessageDeltas, MessageStarted, join_text
 from swarmkeep.settings import Settings
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey
@@ -163,12 +163,12 @@ async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
     hub, key = Hub(feed_size=10), SessionKey("t", "s")
     hub.show(key, MessageStarted("r", "A", 1))
     for number in range(1000):
-        hub.show(key, MessageDelta("r", "A", 1, {"content": f"{number} ", "tool_calls": None}))
+        hub.show(key, MessageDeltas("r", "A", 1, [{"content": f"{number} ", "tool_calls": None}]))
     with closing(hub.open_feed(key)) as feed:
         assert isinstance(feed.take(), MessageStarted)
         piece = feed.take()
-        assert isinstance(piece, MessageDelta)
-        assert piece.delta["content"] == "".join(f"{number} " for number in range(1000))
+        assert isinstance(piece, MessageDeltas)
+        assert join_text(piece.deltas) == "".join(f"{number} " for number in range(1000))
 
 
 async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(ready_url: str) -> None:

@@ -21,7 +21,7 @@ from swarmkeep.domain.request import Profile, build_request
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.streams.items import MessageDelta
+from swarmkeep.engine.streams.items import MessageDeltas
 from swarmkeep.guardrails import ask_model, limit_length
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
@@ -391,7 +391,7 @@ async def test_a_refused_reply_is_shown_to_nobody(cluster: EngineCluster, model:
     assert (view.status, view.stop_reason, view.output_text) == (
         "completed", "guardrail", "Let us speak of something else.",
     )  # fmt: skip
-    assert [item for item in items if isinstance(item, MessageDelta)] == []
+    assert [item for item in items if isinstance(item, MessageDeltas)] == []
     events = await read_log(engine)
     assert not [event for event in events if "fish" in event.payload]
     (trip,) = list_trips(events)
@@ -415,7 +415,7 @@ async def test_a_reply_that_passes_is_streamed_once_it_has(cluster: EngineCluste
     model.say(["It is ", "a ", "fish."])
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
     items = await collect_stream(engine)
-    assert [item.delta for item in items if isinstance(item, MessageDelta)] == [{"content": "It is a fish."}]
+    assert [item.deltas for item in items if isinstance(item, MessageDeltas)] == [[{"content": "It is a fish."}]]
     assert (await wait_for_end(engine)).output_text == "It is a fish."
     assert await find_divergences(engine, agent) == []
     stricter = Agent(name="A", output_guardrails=[limit_length(3)])

@@ -26,10 +26,10 @@ from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import make_loop
-from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
+from swarmkeep.engine.models.model import Deltas, Reply, TurnFailed
 from swarmkeep.engine.models.secrets import NO_SECRETS
 from swarmkeep.engine.policy import AskedAgents, Decide, NobodyAsked, RunTimedOut
-from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageDeltas, MessageStarted
 from swarmkeep.engine.swarm.memory_log import MemorySessionLog
 from swarmkeep.engine.tool_runners import InlineRunner
 from tests.support.rules import find_body_faults
@@ -64,14 +64,14 @@ class ScriptedReplies:
         self.left = list(replies)
         self.asked: list[ModelRequest] = []
 
-    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Deltas | Reply]:
         self.asked.append(request)
         reply = self.left.pop(0)
         if isinstance(reply, TurnFailed):
             raise reply
         message = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
         if stream:
-            yield Delta({"content": message["content"], "tool_calls": message.get("tool_calls")})
+            yield Deltas([{"content": message["content"], "tool_calls": message.get("tool_calls")}])
         yield Reply(message, CompletionRecord(request=request.record))
 
 
@@ -237,7 +237,7 @@ async def test_every_recorded_event_is_given_once_and_in_order() -> None:
     )
     assert [item for item in items if isinstance(item, RecordedEvent)] == log.events[before:]
     passing = [item for item in items if not isinstance(item, RecordedEvent)]
-    assert [type(item) for item in passing] == [MessageStarted, MessageDelta] * 2
+    assert [type(item) for item in passing] == [MessageStarted, MessageDeltas] * 2
     assert {item.run_id for item in passing} == {RUN}
 
 
@@ -355,7 +355,7 @@ async def test_what_was_cancelled_meanwhile_is_not_gone_on_with() -> None:
     log = await open_run(agent)
 
     class Cancelling(ScriptedReplies):
-        async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+        async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Deltas | Reply]:
             async for piece in super().ask(request, stream=stream):
                 await log.commit(lambda state: cancel_run(state, RUN))
                 yield piece

@@ -25,7 +25,7 @@ from swarmkeep.domain.errors import (
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.streams.items import MessageDelta
+from swarmkeep.engine.streams.items import MessageDeltas, join_text
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
     KEY,
@@ -769,7 +769,7 @@ async def test_a_stream_shows_deltas_between_events(engine: Engine, model: Scrip
         model.release()
         async with asyncio.timeout(20):
             seen += [item async for item in items if item is not None]
-    texts = [item.delta.get("content") for item in seen if isinstance(item, MessageDelta)]
+    texts = [join_text(item.deltas) for item in seen if isinstance(item, MessageDeltas)]
     assert "".join(filter(None, texts)) == "Hello"
     kinds = [getattr(item, "type", type(item).__name__) for item in seen]
     assert kinds[:3] == ["run.started", "message.added", "MessageStarted"]

@@ -25,7 +25,7 @@ from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.streams.feed import LOG_CHANGED, Feed
 from swarmkeep.engine.streams.following import flatten, follow_batches
 from swarmkeep.engine.streams.hub import Hub
-from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageDeltas, MessageStarted, join_text
 from swarmkeep.engine.streams.pauses import with_pauses
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
@@ -60,8 +60,8 @@ async def get(feed: Feed, seconds: float) -> Item | None:
     return feed.take()
 
 
-def make_delta(text: str, seq: int = 1, run_id: str = "r1") -> MessageDelta:
-    return MessageDelta(run_id, "A", seq, {"content": text})
+def make_delta(text: str, seq: int = 1, run_id: str = "r1") -> MessageDeltas:
+    return MessageDeltas(run_id, "A", seq, [{"content": text}])
 
 
 REPLY = MessageAdded(message={"role": "assistant", "content": "hi"}, completion=CompletionRecord())
@@ -379,7 +379,7 @@ async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
         model.release()
         async with asyncio.timeout(SECONDS):
             seen += [item async for item in items if item is not None]
-    texts = [item.delta.get("content") or "" for item in seen if isinstance(item, MessageDelta)]
+    texts = [join_text(item.deltas) for item in seen if isinstance(item, MessageDeltas)]
     assert "".join(texts) == "Once upon a time."
     assert next(type(item) for item in seen if not isinstance(item, RecordedEvent)) is MessageStarted
     assert [item.type for item in pick_recorded(seen)] == [
@@ -466,12 +466,12 @@ async def test_many_readers_of_a_run_see_the_same(cluster: EngineCluster, model:
     found: list[list[Item]] = [[] for _ in range(20)]
     readers = [asyncio.create_task(collect_stream(engine, found=items)) for items in found]
     # A reader that is still at the log when the message is whole gets it whole, without its pieces.
-    await wait_until(lambda: all(any(isinstance(item, MessageDelta) for item in items) for items in found))
+    await wait_until(lambda: all(any(isinstance(item, MessageDeltas) for item in items) for items in found))
     model.release()
     await asyncio.gather(*readers)
     assert {tuple(list_seqs(items)) for items in found} == {tuple(event.seq for event in (await read_log(engine))[1:])}
     for items in found:
-        texts = [item.delta.get("content") or "" for item in items if isinstance(item, MessageDelta)]
+        texts = [join_text(item.deltas) for item in items if isinstance(item, MessageDeltas)]
         assert "".join(texts) == "Hello"
 
 

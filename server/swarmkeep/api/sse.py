@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from itertools import starmap
 from operator import is_not
 from typing import Any
 
@@ -17,7 +18,7 @@ from swarmkeep.api.access.request_log import SEND_PART
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent, view_event
 from swarmkeep.domain.errors import Overloaded
-from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageDeltas, MessageStarted
 from swarmkeep.logs.outages import outage_log
 from swarmkeep.store.ports import StoreUnavailable
 
@@ -144,24 +145,25 @@ class _Said(msgspec.Struct, omit_defaults=True):
     tool_calls: Any = None
 
 
-def frame_parts(item: Item) -> FrameParts | None:
-    """An item's event, data and seq; None for a delta that says nothing."""
+def list_frame_parts(item: Item) -> list[FrameParts]:
+    """The event, data and seq of each frame of an item; none for a delta that says nothing."""
     match item:
         case RecordedEvent():
-            return item.type, encode(view_event(item)), item.seq
+            return [(item.type, encode(view_event(item)), item.seq)]
         case MessageStarted():
-            return "message.started", encode({"run_id": item.run_id, "agent": item.agent}), None
-        case MessageDelta():
-            content, calls = item.delta.get("content") or None, item.delta.get("tool_calls") or None
-            if content is None and calls is None:
-                return None
-            return "message.delta", encode(_Said(item.run_id, item.agent, content, calls)), None
+            return [("message.started", encode({"run_id": item.run_id, "agent": item.agent}), None)]
+        case MessageDeltas():
+            parts: list[FrameParts] = []
+            for delta in item.deltas:
+                content, calls = delta.get("content") or None, delta.get("tool_calls") or None
+                if content or calls:
+                    parts.append(("message.delta", encode(_Said(item.run_id, item.agent, content, calls)), None))
+            return parts
 
 
-def item_frame(item: Item) -> bytes:
-    """The frame of an item; empty for a delta that says nothing."""
-    parts = frame_parts(item)
-    return b"" if parts is None else frame(*parts)
+def write_item(item: Item) -> bytes:
+    """The frames of an item."""
+    return b"".join(starmap(frame, list_frame_parts(item)))
 
 
 class FrameWriter:
@@ -181,5 +183,5 @@ class FrameWriter:
         known = self._names
         # Nothing is kept while nothing happens.
         if len(known) != len(names) or any(map(is_not, known, names)):
-            self._names, self._frames = names, b"".join(map(item_frame, items))
+            self._names, self._frames = names, b"".join(map(write_item, items))
         return self._frames

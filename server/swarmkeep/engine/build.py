@@ -16,7 +16,7 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.mcp.servers import check_client
-from swarmkeep.engine.models.model import ChatModel, Delta, Reply
+from swarmkeep.engine.models.model import ChatModel, Deltas, Reply
 from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.provider import ModelSettings, make_model_client
 from swarmkeep.engine.models.retries import Retries
@@ -68,12 +68,12 @@ class _ConfiguredModel:
         self._client: AsyncOpenAI | None = None
         self._model: ChatModel | None = None
 
-    def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+    def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Deltas | Reply]:
         if self._model is None:
             return self._open_and_ask(request, stream)
         return self._model.ask(request, stream=stream)
 
-    async def _open_and_ask(self, request: ModelRequest, stream: bool) -> AsyncGenerator[Delta | Reply]:
+    async def _open_and_ask(self, request: ModelRequest, stream: bool) -> AsyncGenerator[Deltas | Reply]:
         model = await self._open()
         async with aclosing(model.ask(request, stream=stream)) as pieces:
             async for piece in pieces:

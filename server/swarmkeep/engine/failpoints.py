@@ -36,7 +36,7 @@ _session_id: ContextVar[str] = ContextVar("session_id", default="")
 _never = asyncio.Event()
 
 
-async def reach(point: str, session_id: str = "") -> None:
+async def reach(point: str, session_id: str = "", *, visits: int = 1) -> None:
     """Die here if this is an armed point and its turn has come; without a session it is the last one's of this task."""
     if not _visits_left:
         return
@@ -44,11 +44,11 @@ async def reach(point: str, session_id: str = "") -> None:
         _session_id.set(session_id)
     for place in (("", point), (_session_id.get(), point)):
         if place in _visits_left:
-            await _count_visit(place)
+            await _count_visits(place, visits)
 
 
-async def _count_visit(place: tuple[str, str]) -> None:
-    _visits_left[place] -= 1
+async def _count_visits(place: tuple[str, str], visits: int) -> None:
+    _visits_left[place] -= visits
     if _visits_left[place] > 0:
         return
     del _visits_left[place]

@@ -28,10 +28,10 @@ from swarmkeep.engine.calls.together import RunTogether, run_together
 from swarmkeep.engine.calls.tool_calls import perform_call
 from swarmkeep.engine.compaction.summarising import attempt_summary, record_summary, start_compaction
 from swarmkeep.engine.failpoints import MODEL_DELTA, reach
-from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed, normalise_message
+from swarmkeep.engine.models.model import Deltas, Model, Reply, TurnFailed, normalise_message
 from swarmkeep.engine.models.reply_errors import MalformedReply
 from swarmkeep.engine.policy import Decide, LoopPolicy, RunTimedOut, SessionLog, restrict_to_run
-from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageStarted
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.toolbox.toolbox import NO_SERVERS, Toolbox
 from swarmkeep.engine.turn import ModelTurn, Prepare, prepare_turn
@@ -109,8 +109,8 @@ class Loop:
                 while turn.request is not None:
                     async with turn.send(self._model, self._log.read_files) as pieces:
                         async for piece in pieces:
-                            if isinstance(piece, Delta):
-                                await reach(MODEL_DELTA)
+                            if isinstance(piece, Deltas):
+                                await reach(MODEL_DELTA, visits=len(piece.deltas))
                                 items = turn.show(piece)
                             else:
                                 items = await self._record_reply(turn, piece)
@@ -191,8 +191,7 @@ class Loop:
         try:
             record = restrict_to_run(turn.run, turn.decide_once(decide))
             recorded = await self._commit(record, turn.request.blobs, aside=aside)
-            held = turn.merge_held_deltas()
-            return [*(MessageDelta(turn.run.id, turn.agent.name, turn.state.seq, delta) for delta in held), *recorded]
+            return [*turn.show_held(), *recorded]
         except InvalidRequest as refused:
             text = f"the model's answer cannot be recorded: {refused}"
             error = RunError(code=MalformedReply.code, message=text, retryable=MalformedReply.retryable)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 
@@ -24,9 +24,9 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.compaction.summarising import find_compaction
 from swarmkeep.engine.failpoints import MODEL_SENT, reach
 from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
-from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed
+from swarmkeep.engine.models.model import Deltas, Model, Reply, TurnFailed
 from swarmkeep.engine.policy import DecideOnRun, LoopPolicy, SessionLog, restrict_to_run
-from swarmkeep.engine.streams.items import Item, MessageDelta
+from swarmkeep.engine.streams.items import Item, MessageDeltas, join_text, merge_texts
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.toolbox.toolbox import NO_SERVERS, Toolbox
 
@@ -55,13 +55,12 @@ class ModelTurn:
         self.compaction: CompactionStarted | None = None
         """What is to be made of the history before the model is asked."""
         self._policy = policy
-        self._texts: list[str] = []
-        self._held: list[Json] = []
+        self._said: list[Json] = []
 
     @property
     def text(self) -> str:
         """The text that has come of it so far."""
-        return "".join(self._texts)
+        return join_text(self._said)
 
     async def prepare(self, prepare: Prepare) -> None:
         await self.prepare_agent(prepare)
@@ -104,7 +103,7 @@ class ModelTurn:
         self.request = await self._policy.run_aside(build) if is_long else build()
 
     @asynccontextmanager
-    async def send(self, model: Model, read_files: ReadFiles) -> AsyncGenerator[AsyncGenerator[Delta | Reply]]:
+    async def send(self, model: Model, read_files: ReadFiles) -> AsyncGenerator[AsyncGenerator[Deltas | Reply]]:
         """The pieces of the answer. If the history was too long for the model, a shorter request is to be sent next, or
         a compaction comes first."""
         request = self.request
@@ -149,27 +148,17 @@ class ModelTurn:
         """Whether nobody is shown anything before the agent's guardrails have looked at the whole reply."""
         return self.request is not None and bool(self.agent.output_guardrails)
 
-    def show(self, piece: Delta) -> list[Item]:
-        """Keep a piece; what may be shown of it at once."""
-        self._texts.append(piece.delta.get("content") or "")
+    def show(self, said: Deltas) -> list[Item]:
+        """Keep pieces; what may be shown of them at once."""
+        self._said += said.deltas
         if self.is_held:
-            self._held.append(piece.delta)
             return []
-        return [MessageDelta(self.run.id, self.agent.name, self.state.seq, piece.delta)]
+        return [MessageDeltas(self.run.id, self.agent.name, self.state.seq, said.deltas)]
 
-    def merge_held_deltas(self) -> Iterator[Json]:
+    def show_held(self) -> list[Item]:
         """What was held back, with texts that follow each other in one piece."""
-        texts: list[str] = []
-        for delta in self._held:
-            if not any(value for key, value in delta.items() if key not in ("role", "content")):
-                texts.append(delta.get("content") or "")
-                continue
-            if any(texts):
-                yield {"content": "".join(texts)}
-            texts = []
-            yield delta
-        if any(texts):
-            yield {"content": "".join(texts)}
+        deltas = merge_texts(self._said) if self.is_held else []
+        return [MessageDeltas(self.run.id, self.agent.name, self.state.seq, deltas)] if deltas else []
 
     def decide_once(self, decide: DecideOnRun) -> DecideOnRun:
         """What is decided on the reply; nothing where it is recorded: an attempt that failed was made after all."""

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import RunError
-from swarmkeep.engine.models.model import ChatModel
+from swarmkeep.engine.models.model import ChatModel, Deltas, TurnFailed
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 from tests.engine.models.provider import open_provider
 from tests.engine.models.test_transports import HELLO, collect_reply, expect_failure, make_request
@@ -218,3 +218,19 @@ async def test_a_content_of_another_type_is_refused_at_once(
         "the model's answer holds a content that is not a text",
     )
     assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("refused", [b'{"choices', json.dumps(make_chunk(tool_calls=make_calls(5))).encode()])
+async def test_what_comes_at_once_with_what_is_refused_is_shown_and_kept(
+    model: ScriptedModel, provider: AsyncOpenAI, refused: bytes
+) -> None:
+    said = [json.dumps(make_chunk(content=text)).encode() for text in ("Half ", "an answer")]
+    model.chunks([b"".join(b"data: %b\n\n" % data for data in (*said, refused))])
+    pieces = ChatModel(provider, limits=LIMITS).ask(make_request(HELLO, stream=True), stream=True)
+    first = await anext(pieces)
+    assert isinstance(first, Deltas)
+    assert [delta["content"] for delta in first.deltas] == ["Half ", "an answer"]
+    # Not asked again: what was shown cannot be taken back.
+    with pytest.raises(TurnFailed) as failed:
+        await anext(pieces)
+    assert failed.value.partial == "Half an answer"

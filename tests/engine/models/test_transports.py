@@ -20,7 +20,7 @@ from swarmkeep.domain.events import CompletionRecord
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.request import ModelRequest, Profile, assemble_request, build_request, digest
 from swarmkeep.domain.state import State
-from swarmkeep.engine.models.model import ChatModel, Delta, Reply, TurnFailed, normalise_message
+from swarmkeep.engine.models.model import ChatModel, Deltas, Reply, TurnFailed, normalise_message
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 from swarmkeep.engine.models.transports import (
     AsyncOpenAITransport,
@@ -53,7 +53,7 @@ async def collect_reply(model: ChatModel, asked: ModelRequest, *, stream: bool) 
     pieces = [piece async for piece in model.ask(asked, stream=stream)]
     *deltas, reply = pieces
     assert isinstance(reply, Reply)
-    return [delta.delta for delta in deltas if isinstance(delta, Delta)], reply
+    return [delta for piece in deltas if isinstance(piece, Deltas) for delta in piece.deltas], reply
 
 
 async def expect_failure(model: ChatModel, asked: ModelRequest, *, stream: bool = False) -> TurnFailed:
@@ -172,8 +172,8 @@ async def test_deltas_arrive_before_the_reply_is_whole(model: ScriptedModel, asy
     texts = []
     while "First, " not in texts:
         piece = await anext(pieces)
-        assert isinstance(piece, Delta)
-        texts.append(piece.delta["content"])
+        assert isinstance(piece, Deltas)
+        texts += [delta["content"] for delta in piece.deltas]
     model.release()
     *_, last = [piece async for piece in pieces]
     assert isinstance(last, Reply)

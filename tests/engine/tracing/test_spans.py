@@ -18,6 +18,7 @@ from swarmkeep import Agent, tool
 from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.events import RunStarted
 from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.engine.streams.items import join_text
 from swarmkeep.engine.tracing.settings import SpanSettings
 from swarmkeep.engine.tracing.tracing import Tracing
 from swarmkeep.logs.traces import current_trace_ids
@@ -297,7 +298,7 @@ async def test_a_stream_ends_its_span_and_says_when_it_began(
     feed = await engine.reader.find_position(KEY, "r1")
     async with asyncio.timeout(20), aclosing(engine.reader.follow_run(KEY, feed)) as items:
         async for item in items:
-            if getattr(item, "delta", {}).get("content") == "Good ":
+            if join_text(getattr(item, "deltas", [])) == "Good ":
                 break
     assert spans.named("chat gpt-test") == []
     model.release()

@@ -17,7 +17,7 @@ from swarmkeep.domain.events import Fact, MessageAdded, RunCancelled
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
-from swarmkeep.engine.models.model import Delta, Reply
+from swarmkeep.engine.models.model import Deltas, Reply
 from swarmkeep.store.ports import Lease
 from tests.engine.cluster import (
     KEY,
@@ -246,8 +246,8 @@ async def test_a_reply_that_is_recorded_while_its_run_is_cancelled_is_there_once
 class Crashing:
     """A model that says something, and then meets an error that nobody expected."""
 
-    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
-        yield Delta({"content": "Once upon "})
+    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Deltas | Reply]:
+        yield Deltas([{"content": "Once upon "}])
         raise ZeroDivisionError("in the middle")
 
 

@@ -20,7 +20,7 @@ from swarmkeep.domain.request import ModelRequest
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
-from swarmkeep.engine.models.model import ChatModel, Delta, Reply
+from swarmkeep.engine.models.model import ChatModel, Deltas, Reply
 from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.retries import Retries
 from swarmkeep.logs.outages import OutageLog
@@ -694,7 +694,7 @@ async def test_a_reply_that_cannot_be_recorded_fails_its_run(cluster: EngineClus
 class RefusingModel:
     """A model of somebody's own making that raises a refusal of the domain, which is no sign of a session moved on."""
 
-    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Deltas | Reply]:
         raise InvalidRequest("this cannot be asked")
         yield
 

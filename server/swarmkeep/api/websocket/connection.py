@@ -15,7 +15,7 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import OWN_AUTH
 from swarmkeep.api.errors import problem_document
 from swarmkeep.api.http_errors import Unauthenticated
-from swarmkeep.api.sse import FrameParts, frame_parts
+from swarmkeep.api.sse import FrameParts, list_frame_parts
 from swarmkeep.api.streams import StreamCheck, wait_until_refused
 from swarmkeep.api.websocket.commands import execute_command, read_command, read_ref
 from swarmkeep.api.websocket.frames import CLIENT_GONE, Socket, close_refused, receive_frame
@@ -127,8 +127,7 @@ class _SessionSocket:
         """What is sent of an item; with the last event of a run that ended since the connection began, the run."""
         if item is None:
             return []
-        parts = frame_parts(item)
-        sent = [] if parts is None else [parts]
+        sent = list_frame_parts(item)
         if isinstance(item, RecordedEvent) and item.seq > joined:
             run = await self._principal.reader.find_ended_run(self._key, item)
             if run is not None:

@@ -36,7 +36,7 @@ from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.approvals import make_approvals
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import Loop
-from swarmkeep.engine.models.model import Delta, Reply, TurnFailed
+from swarmkeep.engine.models.model import Deltas, Reply, TurnFailed
 from swarmkeep.engine.models.secrets import NO_SECRETS
 from swarmkeep.engine.policy import NobodyAsked
 from swarmkeep.engine.toolbox.toolbox import RecordedToolbox, Toolbox
@@ -229,7 +229,7 @@ class _RecordedModel:
     def __init__(self, recording: RecordedLog) -> None:
         self._recording = recording
 
-    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Deltas | Reply]:
         fact = self._recording.next_event.fact
         assert isinstance(fact, MessageAdded)
         assert fact.completion is not None

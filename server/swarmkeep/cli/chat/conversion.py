@@ -23,8 +23,8 @@ def to_client_item(item: items.Item) -> StreamItem:
             return to_client_event(item)
         case items.MessageStarted():
             return MessageStarted(run_id=item.run_id, agent=item.agent)
-        case items.MessageDelta():
-            return MessageDelta(run_id=item.run_id, agent=item.agent, content=item.delta.get("content"))
+        case items.MessageDeltas():
+            return MessageDelta(run_id=item.run_id, agent=item.agent, content=items.join_text(item.deltas))
 
 
 def to_client_run(view: RunView) -> Run:

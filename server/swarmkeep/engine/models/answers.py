@@ -20,7 +20,7 @@ from swarmkeep.engine.models.reply_errors import (
 from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
 
 CHAT_PATH = "/chat/completions"
-_CHUNKS_IN_A_ROW = 100
+_CHUNKS_IN_A_ROW = 50
 
 
 class LineSplitter:
@@ -57,35 +57,43 @@ def parse_completion(kind: str, body: bytes, limits: ReplyLimits) -> Json:
     return _parse_object(body, limits)
 
 
-async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLimits) -> AsyncGenerator[Chunk]:
-    """The chunks of an answer to a request for a stream; END_OF_STREAM where the server says that it is over."""
+async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLimits) -> AsyncGenerator[list[Chunk]]:
+    """The chunks of an answer to a request for a stream, those that come at once together; last END_OF_STREAM, where
+    the server says that it is over."""
     if not may_be_stream(kind):
-        yield parse_completion(kind, b"".join([piece async for piece in pieces]), limits)
-        yield END_OF_STREAM
+        yield [parse_completion(kind, b"".join([piece async for piece in pieces]), limits), END_OF_STREAM]
         return
     lines = LineSplitter(limits.bytes)
-    count = 0
     async for data in pieces:
-        for line in lines.feed(data):
+        for chunks in parse_lines(lines.feed(data), limits):
+            yield chunks
+            if chunks[-1] is END_OF_STREAM:
+                return
+            if len(chunks) == _CHUNKS_IN_A_ROW:
+                # Thousands may come in one piece, and each goes all the way to its readers.
+                await asyncio.sleep(0)
+    for chunks in parse_lines([lines.rest], limits):
+        yield chunks
+
+
+def parse_lines(lines: Iterable[bytes], limits: ReplyLimits) -> Iterator[list[Chunk]]:
+    """The chunks that lines of server-sent events hold, up to END_OF_STREAM, not too many together. Those before a line
+    that cannot be read are given first."""
+    chunks: list[Chunk] = []
+    try:
+        for line in lines:
             # Every other one is empty.
             if not line or (chunk := _parse_line(line, limits)) is None:
                 continue
-            yield chunk
+            chunks.append(chunk)
             if chunk is END_OF_STREAM:
                 return
-            count += 1
-            if count % _CHUNKS_IN_A_ROW == 0:
-                # Thousands may come in one piece, and each goes all the way to its readers.
-                await asyncio.sleep(0)
-    for chunk in parse_lines([lines.rest], limits):
-        yield chunk
-
-
-def parse_lines(lines: Iterable[bytes], limits: ReplyLimits) -> Iterator[Chunk]:
-    """The chunks that lines of server-sent events hold."""
-    for line in lines:
-        if (chunk := _parse_line(line, limits)) is not None:
-            yield chunk
+            if len(chunks) == _CHUNKS_IN_A_ROW:
+                full, chunks = chunks, []
+                yield full
+    finally:
+        if chunks:
+            yield chunks
 
 
 def _parse_line(line: bytes, limits: ReplyLimits) -> Chunk | None:

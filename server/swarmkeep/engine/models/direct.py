@@ -62,7 +62,7 @@ class DirectTransport:
         return parse_completion(answer.headers.get("content-type", ""), body, self._limits)
 
     @asynccontextmanager
-    async def open_stream(self, request: ModelRequest) -> AsyncIterator[AsyncGenerator[Chunk]]:
+    async def open_stream(self, request: ModelRequest) -> AsyncIterator[AsyncGenerator[list[Chunk]]]:
         async with self._send(request, stream=True) as answer:
             kind = answer.headers.get("content-type", "")
             async with aclosing(parse_stream(kind, self._read(answer), self._limits)) as chunks:

@@ -27,10 +27,10 @@ from swarmkeep.engine.models.transports import Transport, choose_transport
 log = logging.getLogger(__name__)
 
 
-class Delta(msgspec.Struct, frozen=True):
-    """A piece of a reply as it arrives: the `delta` of a Chat Completions chunk."""
+class Deltas(msgspec.Struct, frozen=True):
+    """Pieces of a reply that arrived at once, in order: each the `delta` of a Chat Completions chunk."""
 
-    delta: Json
+    deltas: list[Json]
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class TurnFailed(Exception):
 
 
 class Model(Protocol):
-    def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+    def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Deltas | Reply]:
         """Send a request; gives deltas if it streams, and last the Reply. Raises TurnFailed."""
         ...
 
@@ -93,16 +93,21 @@ class ChatModel:
         self._retries = retries or Retries()
         self._pause = pause or _sleep
 
-    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Deltas | Reply]:
         retried = 0
         while True:
             attempt = _Attempt(request, self._limits)
             try:
                 if stream:
-                    async with attempt.open_stream(self._transport) as chunks:
-                        async for chunk in chunks:
-                            for delta in attempt.add(chunk):
-                                yield Delta(delta)
+                    async with attempt.open_stream(self._transport) as arriving:
+                        async for chunks in arriving:
+                            deltas: list[Json] = []
+                            try:
+                                attempt.add(chunks, deltas)
+                            finally:
+                                # What comes before a piece that is refused is shown, too.
+                                if deltas:
+                                    yield Deltas(deltas)
                     yield attempt.assemble_reply()
                 else:
                     yield attempt.make_reply(await self._transport.complete(request))
@@ -148,7 +153,7 @@ class _Attempt:
         return self._assembly.text or self._withheld_text
 
     @asynccontextmanager
-    async def open_stream(self, transport: Transport) -> AsyncGenerator[AsyncGenerator[Chunk]]:
+    async def open_stream(self, transport: Transport) -> AsyncGenerator[AsyncGenerator[list[Chunk]]]:
         """The chunks of the answer. What fails after the reply's own end is no failure."""
         try:
             async with transport.open_stream(self._request) as chunks:
@@ -160,13 +165,16 @@ class _Attempt:
             if not self._assembly.is_complete:
                 raise
 
-    def add(self, chunk: Chunk) -> list[Json]:
-        deltas = self._assembly.add(chunk)
-        if not self.is_shown:
-            self.is_shown = any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
-            if self.is_shown:
-                self._first_token_ms = self._measure_ms()
-        return deltas
+    def add(self, chunks: list[Chunk], deltas: list[Json]) -> None:
+        """Take chunks; what they say is added to `deltas`."""
+        try:
+            for chunk in chunks:
+                deltas += self._assembly.add(chunk)
+        finally:
+            if not self.is_shown:
+                self.is_shown = any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
+                if self.is_shown:
+                    self._first_token_ms = self._measure_ms()
 
     def _measure_ms(self) -> float:
         return round((time.perf_counter() - self._started) * 1000, 3)

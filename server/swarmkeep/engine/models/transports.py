@@ -30,7 +30,9 @@ _HEADERS = {"headers": {"Content-Type": "application/json"}}
 class Transport(Protocol):
     async def complete(self, request: ModelRequest) -> Json: ...
 
-    def open_stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncGenerator[Chunk]]: ...
+    def open_stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncGenerator[list[Chunk]]]:
+        """The chunks of the answer, those that come at once together."""
+        ...
 
 
 def choose_transport(client: Any, limits: ReplyLimits) -> Transport:
@@ -60,7 +62,7 @@ class AsyncOpenAITransport:
         return parse_completion(_get_kind(response), response.content, self._limits)
 
     @asynccontextmanager
-    async def open_stream(self, request: ModelRequest) -> AsyncGenerator[AsyncGenerator[Chunk]]:
+    async def open_stream(self, request: ModelRequest) -> AsyncGenerator[AsyncGenerator[list[Chunk]]]:
         import httpx2
         import openai
 
@@ -92,10 +94,10 @@ class SyncOpenAITransport:
         response = self._client.post(CHAT_PATH, cast_to=httpx2.Response, content=request.body(), options=_HEADERS)
         return parse_completion(_get_kind(response), response.content, self._limits)
 
-    def open_stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncGenerator[Chunk]]:
+    def open_stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncGenerator[list[Chunk]]]:
         return aclosing(self._stream_chunks(request))
 
-    async def _stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
+    async def _stream_chunks(self, request: ModelRequest) -> AsyncGenerator[list[Chunk]]:
         import httpx2
         import openai
 
@@ -109,17 +111,16 @@ class SyncOpenAITransport:
         )
         try:
             if not may_be_stream(_get_kind(response)):
-                yield parse_completion(_get_kind(response), response.read(), self._limits)
-                yield END_OF_STREAM
+                yield [parse_completion(_get_kind(response), response.read(), self._limits), END_OF_STREAM]
                 return
             lines = LineSplitter(self._limits.bytes)
             for data in response.iter_bytes():
-                for chunk in parse_lines(lines.feed(data), self._limits):
-                    yield chunk
-                    if chunk is END_OF_STREAM:
+                for chunks in parse_lines(lines.feed(data), self._limits):
+                    yield chunks
+                    if chunks[-1] is END_OF_STREAM:
                         return
-            for chunk in parse_lines([lines.rest], self._limits):
-                yield chunk
+            for chunks in parse_lines([lines.rest], self._limits):
+                yield chunks
         finally:
             response.close()
 
@@ -133,17 +134,17 @@ class GenericTransport:
     async def complete(self, request: ModelRequest) -> Json:
         return _convert_to_dict(await self._create(request))
 
-    def open_stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncGenerator[Chunk]]:
+    def open_stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncGenerator[list[Chunk]]]:
         return aclosing(self._stream_chunks(request))
 
-    async def _stream_chunks(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
+    async def _stream_chunks(self, request: ModelRequest) -> AsyncGenerator[list[Chunk]]:
         stream = await self._create(request)
         if hasattr(stream, "__aiter__"):
             async for chunk in stream:
-                yield _convert_to_dict(chunk)
+                yield [_convert_to_dict(chunk)]
         elif isinstance(stream, Iterable):
             for chunk in stream:
-                yield _convert_to_dict(chunk)
+                yield [_convert_to_dict(chunk)]
         else:
             raise MalformedReply("the client gave no stream")
 

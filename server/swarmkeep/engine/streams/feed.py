@@ -9,7 +9,7 @@ from enum import Enum, auto
 from weakref import ref
 
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.engine.streams.items import Item
+from swarmkeep.engine.streams.items import Item, MessageDeltas
 
 
 class LogChange(Enum):
@@ -36,6 +36,7 @@ class Feed:
         self.is_quiet = is_quiet
         self._on_close = on_close
         self._items: deque[Item] = deque()
+        self._pieces_beside = 0
         self._size = size
         self._max_characters = max_characters
         self._character_count = 0
@@ -49,7 +50,11 @@ class Feed:
         self._items.append(item)
         if isinstance(item, RecordedEvent):
             self._character_count += len(item.payload)
-        while len(self._items) > self._size or (self._character_count > self._max_characters and len(self._items) > 1):
+        elif isinstance(item, MessageDeltas):
+            self._pieces_beside += len(item.deltas) - 1
+        while len(self._items) > 1 and (
+            len(self._items) + self._pieces_beside > self._size or self._character_count > self._max_characters
+        ):
             self._take_oldest()
         if self._waiter is not None:
             self._wake()
@@ -83,6 +88,8 @@ class Feed:
         item = self._items.popleft()
         if isinstance(item, RecordedEvent):
             self._character_count -= len(item.payload)
+        elif isinstance(item, MessageDeltas):
+            self._pieces_beside -= len(item.deltas) - 1
         return item
 
     async def wait(self, seconds: float) -> LogChange | None:

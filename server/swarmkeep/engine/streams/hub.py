@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from itertools import zip_longest
+from itertools import chain
 from weakref import ref
 
-import msgspec
+from msgspec.structs import replace
 
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed, RunStarted
 from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
 from swarmkeep.engine.streams.feed import Feed
-from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageDeltas, MessageStarted, join_text, merge_texts
 from swarmkeep.store.ports import SessionKey
 
 
@@ -28,15 +28,10 @@ def ends_message(event: RecordedEvent) -> bool:
 
 def _merge_deltas(passing: list[Item]) -> Iterator[Item]:
     """The message in progress for somebody who joins in its middle: texts that follow each other in one piece."""
-    texts: list[str] = []
-    for item, following in zip_longest(passing, passing[1:]):
-        if not isinstance(item, MessageDelta) or item.delta.get("tool_calls"):
-            yield item
-            continue
-        texts.append(item.delta.get("content") or "")
-        if not isinstance(following, MessageDelta) or following.delta.get("tool_calls"):
-            yield msgspec.structs.replace(item, delta={**item.delta, "content": "".join(texts)})
-            texts.clear()
+    said = [item for item in passing if isinstance(item, MessageDeltas)]
+    yield from (item for item in passing if not isinstance(item, MessageDeltas))
+    if said:
+        yield replace(said[0], deltas=merge_texts(chain.from_iterable(item.deltas for item in said)))
 
 
 class Hub:
@@ -83,7 +78,7 @@ class Hub:
             for event in events:
                 feed.put(event)
 
-    def show(self, key: SessionKey, piece: MessageDelta | MessageStarted) -> None:
+    def show(self, key: SessionKey, piece: MessageDeltas | MessageStarted) -> None:
         """Pass on what a model says, as it says it."""
         if isinstance(piece, MessageStarted):
             self._partial_items[key] = [piece]
@@ -95,10 +90,10 @@ class Hub:
 
     def get_partial(self, key: SessionKey) -> PartialReply:
         """What has come so far of the message in progress, as it may be recorded."""
-        items = [item for item in self._partial_items.get(key, ()) if isinstance(item, MessageDelta)]
+        items = [item for item in self._partial_items.get(key, ()) if isinstance(item, MessageDeltas)]
         if not items:
             return NOTHING_SAID
-        text = "".join(item.delta.get("content") or "" for item in items)
+        text = "".join([join_text(item.deltas) for item in items])
         return PartialReply(
             run_id=items[0].run_id, seq=items[0].seq, agent=items[0].agent, text=self._secrets.mask(text)
         )

@@ -22,7 +22,7 @@ from swarmkeep.engine.agents.approvals import make_approvals
 from swarmkeep.engine.ids import make_id
 from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.models.model import ChatModel
-from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageDeltas, MessageStarted
 from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocking, run_blocking
 from swarmkeep.engine.swarm.memory_log import MemorySessionLog
 from swarmkeep.engine.swarm.session import MemorySession, make_open_registry
@@ -81,10 +81,11 @@ class _SwarmRun:
                 if isinstance(item, MessageStarted):
                     yield {"delim": "start"}
                     speaker = item.agent
-                elif isinstance(item, MessageDelta):
-                    # The sender and the role come with the first piece of a message.
-                    yield {**item.delta, "role": "assistant", "sender": speaker} if speaker else dict(item.delta)
-                    speaker = None
+                elif isinstance(item, MessageDeltas):
+                    for delta in item.deltas:
+                        # The sender and the role come with the first piece of a message.
+                        yield {**delta, "role": "assistant", "sender": speaker} if speaker else dict(delta)
+                        speaker = None
                 elif isinstance(item.fact, MessageAdded) and item.fact.guardrail is not UNSET:
                     if item.fact.completion is None:
                         yield {"delim": "start"}

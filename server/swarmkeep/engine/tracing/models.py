@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind
 
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.request import ModelRequest
-from swarmkeep.engine.models.model import Delta, Model, Reply, TurnFailed
+from swarmkeep.engine.models.model import Deltas, Model, Reply, TurnFailed
 from swarmkeep.engine.tracing.content import describe_input, describe_instructions, describe_output
 from swarmkeep.engine.tracing.settings import SpanSettings
 from swarmkeep.engine.tracing.spans import await_within, clean_value, get_run_names, set_attributes, set_error
@@ -25,7 +25,7 @@ class TracedModel:
         self._model = model
         self._settings = settings
 
-    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Delta | Reply]:
+    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Deltas | Reply]:
         call = _ChatSpan(request, stream, self._settings)
         try:
             async with aclosing(self._model.ask(request, stream=stream)) as pieces:
@@ -90,9 +90,9 @@ class _ChatSpan:
             )
             self.span.set_attribute("gen_ai.input.messages", describe_input(request.entries, settings.secrets))
 
-    def note(self, piece: Delta | Reply) -> None:
+    def note(self, piece: Deltas | Reply) -> None:
         """What has come of it: the first piece, or all of it, which ends the span."""
-        if self._first_at is None and isinstance(piece, Delta):
+        if self._first_at is None and isinstance(piece, Deltas):
             self._first_at = time.perf_counter() - self._started
         if isinstance(piece, Reply):
             self._describe_reply(piece)

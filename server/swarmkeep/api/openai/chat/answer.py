@@ -6,7 +6,7 @@ is left out. Texts of several replies are joined with an empty line between them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from swarmkeep.api.openai.chat.sessions import describe_below, describe_decision
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
@@ -97,13 +97,14 @@ class ChatAnswer:
 
     # Chunks
 
-    def make_chunks(self, event: Json) -> Iterator[Json]:
+    def make_chunks(self, event: Json) -> list[Json]:
         """What an event of the response's stream is as chunks."""
-        tell = _TELLERS.get(event["type"])
-        if tell is not None and event["type"] in _TEXTS and self._held is not None:
+        kind = event["type"]
+        if self._held is not None and kind in _TEXTS:
             self._held.append(event)
-        elif tell is not None:
-            yield from tell(self, event)
+            return []
+        tell = _TELLERS.get(kind)
+        return [] if tell is None else tell(self, event)
 
     def hold(self) -> None:
         """Keep back what a reply says: it may be wrong, and given again."""
@@ -112,43 +113,44 @@ class ChatAnswer:
     def drop_held(self) -> None:
         self._held = None
 
-    def release_held(self) -> Iterator[Json]:
+    def release_held(self) -> list[Json]:
         """The chunks of what was kept back."""
         held, self._held = self._held or [], None
-        for event in held:
-            yield from self.make_chunks(event)
+        return [chunk for event in held for chunk in self.make_chunks(event)]
 
-    def _begin(self, event: Json) -> Iterator[Json]:
-        yield self._make_chunk({"role": "assistant", "content": "", "refusal": None})
+    def _begin(self, event: Json) -> list[Json]:
+        return [self._make_chunk({"role": "assistant", "content": "", "refusal": None})]
 
-    def _add_text(self, event: Json) -> Iterator[Json]:
-        yield self._say(event["item_id"], event["delta"])
+    def _add_text(self, event: Json) -> list[Json]:
+        return [self._say(event["item_id"], event["delta"])]
 
     def _say(self, item_id: str, text: str) -> Json:
         between = _BETWEEN if self._spoke and item_id != self._item_id else ""
         self._spoke, self._item_id = True, item_id
         return self._make_chunk({"content": between + text})
 
-    def _add_refusal(self, event: Json) -> Iterator[Json]:
-        yield self._make_chunk({"refusal": event["delta"]})
+    def _add_refusal(self, event: Json) -> list[Json]:
+        return [self._make_chunk({"refusal": event["delta"]})]
 
-    def _add_item(self, event: Json) -> Iterator[Json]:
+    def _add_item(self, event: Json) -> list[Json]:
         item = event["item"]
         if item["type"] == "function_call":
             begun = {"index": self._calls, **_show_call(item)}
             self._calls += 1
-            yield self._make_chunk({"tool_calls": [begun]})
-        elif item["type"] == "mcp_approval_request":
-            yield self._say(item["id"], self._describe_approval(item))
+            return [self._make_chunk({"tool_calls": [begun]})]
+        if item["type"] == "mcp_approval_request":
+            return [self._say(item["id"], self._describe_approval(item))]
+        return []
 
-    def _add_arguments(self, event: Json) -> Iterator[Json]:
+    def _add_arguments(self, event: Json) -> list[Json]:
         piece = {"index": self._calls - 1, "function": {"arguments": event["delta"]}}
-        yield self._make_chunk({"tool_calls": [piece]})
+        return [self._make_chunk({"tool_calls": [piece]})]
 
-    def _end(self, event: Json) -> Iterator[Json]:
-        yield self._make_chunk({}, find_finish_reason(self._builder.outcome, self._builder.output))
-        if self._include_usage:
-            yield {**self._frame("chat.completion.chunk"), "choices": [], "usage": self._builder.usage.to_chat()}
+    def _end(self, event: Json) -> list[Json]:
+        last = self._make_chunk({}, find_finish_reason(self._builder.outcome, self._builder.output))
+        if not self._include_usage:
+            return [last]
+        return [last, {**self._frame("chat.completion.chunk"), "choices": [], "usage": self._builder.usage.to_chat()}]
 
     def _make_chunk(self, delta: Json, finish_reason: str | None = None) -> Json:
         self._told += 1
@@ -169,7 +171,7 @@ class ChatAnswer:
         return {"object": kind, **self._shared}
 
 
-_TELLERS: dict[str, Callable[[ChatAnswer, Json], Iterator[Json]]] = {
+_TELLERS: dict[str, Callable[[ChatAnswer, Json], list[Json]]] = {
     "response.created": ChatAnswer._begin,
     "response.output_text.delta": ChatAnswer._add_text,
     "response.refusal.delta": ChatAnswer._add_refusal,

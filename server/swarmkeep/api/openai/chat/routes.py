@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any
 
 from litestar import Request, Response, post
@@ -20,8 +20,7 @@ from swarmkeep.api.openai.chat.judging import judge_held
 from swarmkeep.api.openai.chat.request import SESSION_HEADER, ChatRequest, read_chat_request
 from swarmkeep.api.openai.chat.sessions import find_chat_target, find_unstored
 from swarmkeep.api.openai.errors import Refused, describe_failure, make_error, refuse_failure
-from swarmkeep.api.openai.progress.builder import ResponseBuilder
-from swarmkeep.api.openai.progress.frames import write_frames
+from swarmkeep.api.openai.progress.frames import DONE, write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, follow_response
 from swarmkeep.api.openai.unstored import begin_unstored, finish_stored, finish_unstored
 from swarmkeep.api.sse import Instead
@@ -92,15 +91,17 @@ async def _answer_unstored(principal: Principal, chat: ChatRequest, receive: Rec
 def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatAnswer) -> Response[Any]:
     builder, key = followed.builder, followed.key
 
-    def translate(item: Item) -> tuple[bytes, bool]:
+    def translate(item: Item) -> tuple[bytes, bytes | None]:
         chunks = list(judge_held(principal.engine.registry, answer, item))
         chunks += [chunk for event in builder.read(item) for chunk in answer.make_chunks(event)]
+        end = DONE if builder.is_over else None
         if answer.error is not None:
-            # The items end with this one, and so does the stream, without `[DONE]`.
+            # The stream ends with this, without `[DONE]`.
             chunks.append({"error": describe_failure(answer.error)[1]})
-        return b"".join(map(_frame_chunk, chunks)), builder.is_over and answer.error is None
+            end = b""
+        return b"".join(map(_frame_chunk, chunks)), end
 
-    frames = write_frames(principal, key, _end_with_response(followed.items, builder), translate)
+    frames = write_frames(principal, key, followed.items, translate)
     headers = {} if key is None else _name_session(key)
 
     async def begin(parts: AsyncGenerator[bytes]) -> bytes | Instead:
@@ -127,16 +128,6 @@ async def _read_beginning(answer: ChatAnswer, parts: AsyncGenerator[bytes]) -> b
         if answer.has_spoken or part == PING:
             return first
     raise SessionNotFound(answer.session_id)
-
-
-async def _end_with_response(
-    items: AsyncGenerator[Item | None], builder: ResponseBuilder
-) -> AsyncGenerator[Item | None]:
-    async with aclosing(items):
-        async for item in items:
-            yield item
-            if builder.is_over:
-                return
 
 
 def _frame_chunk(chunk: Json) -> bytes:

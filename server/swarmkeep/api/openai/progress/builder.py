@@ -38,7 +38,7 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.engine.streams.items import Item, MessageDelta, MessageStarted
+from swarmkeep.engine.streams.items import Item, MessageDeltas, MessageStarted
 
 
 class ResponseBuilder:
@@ -95,9 +95,8 @@ class ResponseBuilder:
             if self._is_wanted and self.outcome.created_at:
                 return self._teller.begin_message(self._reader.next_place(item.run_id))
             return []
-        if isinstance(item, MessageDelta):
-            piece = item.delta.get("content")
-            return self._teller.add_piece(piece) if isinstance(piece, str) and piece else []
+        if isinstance(item, MessageDeltas):
+            return self._teller.add_pieces([text for delta in item.deltas if (text := delta.get("content"))])
         return self._read_event(item)
 
     async def read_to_end(

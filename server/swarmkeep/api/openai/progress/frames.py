@@ -16,8 +16,8 @@ from swarmkeep.store.ports import SessionKey
 
 DONE = b"data: [DONE]\n\n"
 
-# What is sent of an item, and whether that was the end.
-Translate = Callable[[Item], tuple[bytes, bool]]
+# What is sent of an item; and, if that was the last one, what the stream ends with.
+Translate = Callable[[Item], tuple[bytes, bytes | None]]
 
 
 def frame_event(event: Json) -> bytes:
@@ -27,27 +27,28 @@ def frame_event(event: Json) -> bytes:
 async def write_frames(
     principal: Principal, key: SessionKey | None, items: AsyncGenerator[Item | None], translate: Translate
 ) -> AsyncGenerator[bytes]:
-    """What `translate` makes of the items, with pings in between, and at its end `[DONE]`.
+    """What `translate` makes of the items, with pings in between, up to its end.
 
-    A stream that ends without it was cut off: by the end of the server, of the session, or of the caller's key.
+    A stream that ends without `[DONE]` was cut off: by the end of the server, of the session, or of the caller's key.
     """
     check = StreamCheck(principal, key, leave=principal.service.drained)
     heard = time.monotonic()
     with suppress(SessionNotFound):
         async with aclosing(items):
             async for item in items:
-                if not await check.passes(item):
-                    break
-                part, is_over = (b"", False) if item is None else translate(item)
                 now = time.monotonic()
+                if (item is None or check.is_due(now)) and not await check.passes(item):
+                    break
+                part, end = (b"", None) if item is None else translate(item)
                 if part:
                     heard = now
                     yield part
                 elif now - heard >= check.ping_seconds:
                     heard = now
                     yield PING
-                if is_over:
-                    yield DONE
+                if end is not None:
+                    if end:
+                        yield end
                     return
     if check.is_leaving:
         yield STOPPING

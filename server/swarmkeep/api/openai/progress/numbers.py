@@ -7,7 +7,7 @@ from typing import Any
 from swarmkeep.domain.codec import Json
 
 # A reader that was shown a message of which nothing came is given numbers that are greater by this from then on.
-_ABANDONED = 2**46
+ABANDONED = 2**46
 
 # For whoever asks for the response only, and for none of its events.
 NOTHING_TOLD = 2**53
@@ -19,16 +19,16 @@ class Numbers:
     def __init__(self, after: int) -> None:
         self._position = 0
         self._last_told = after
-        self._abandoned = 0 if after >= NOTHING_TOLD else max(after, 0) // _ABANDONED
+        self._abandoned = 0 if after >= NOTHING_TOLD else max(after, 0) // ABANDONED
 
     @property
     def _number(self) -> int:
         """The number of the next event."""
-        return self._abandoned * _ABANDONED + self._position
+        return self._abandoned * ABANDONED + self._position
 
     @property
     def _last_position(self) -> int:
-        return self._last_told - self._abandoned * _ABANDONED
+        return self._last_told - self._abandoned * ABANDONED
 
     @property
     def is_heard(self) -> bool:

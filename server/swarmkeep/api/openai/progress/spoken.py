@@ -14,7 +14,8 @@ class SpokenMessage:
     """A message that is being told. `start` is the number that it begins with, `base` the one that its text has.
 
     `shown`: what of an attempt before this one was told here. `is_known`: whether the reader knows that its text begins
-    as it was told.
+    as it was told. `end`: what the number of its last piece is more than `base`. `told`: that number, where the reader
+    was told all of its text.
     """
 
     def __init__(self, item_id: str, place: ItemPlace | None = None) -> None:
@@ -26,18 +27,23 @@ class SpokenMessage:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        self.text = ""
+        self._pieces: list[str] = []
+        self.length = 0
+        self.end = -STEP
+        self.told: int | None = None
         self.is_known = False
         self._digest = 0
 
-    def add(self, piece: str) -> None:
-        self.text += piece
-        self._digest = make_digest(piece, self._digest)
-
     @property
-    def digest(self) -> int:
-        """What the number of all of its text ends with."""
-        return self._digest % STEP
+    def text(self) -> str:
+        """All that has come of it. Whoever only goes on with it need not ask: it may be long."""
+        return "".join(self._pieces)
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self.length += len(piece)
+        self._digest = make_digest(piece, self._digest)
+        self.end = (self.length - 1) * STEP + self._digest % STEP
 
 
 def make_digest(text: str, before: int = 0) -> int:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from swarmkeep.api.openai.items.content import show_output_text
 from swarmkeep.api.openai.items.ids import ItemPlace
 from swarmkeep.api.openai.items.shown import make_message_item
+from swarmkeep.api.openai.progress.numbers import ABANDONED, Numbers
 from swarmkeep.api.openai.progress.numbers import NOTHING_TOLD as NOTHING_TOLD
-from swarmkeep.api.openai.progress.numbers import Numbers
 from swarmkeep.api.openai.progress.spoken import STEP, SpokenMessage, make_digest
 from swarmkeep.domain.codec import Json
 
@@ -82,14 +82,34 @@ class Teller(Numbers):
             self._open.begin_anew()
         return told
 
-    def add_piece(self, piece: str) -> list[Json]:
-        """A piece of what a model says."""
+    def add_pieces(self, pieces: list[str]) -> list[Json]:
+        """Pieces of what a model says, each as an event."""
         message = self._open
-        if message is None:
+        if message is None or not pieces:
             return []
+        if message.told == self._last_told:
+            return self._go_on(message, pieces)
         told = self._add_message(message)
-        message.add(piece)
-        return told + self._tell_text(message)
+        for piece in pieces:
+            message.add(piece)
+            told += self._tell_text(message)
+        return told
+
+    def _go_on(self, message: SpokenMessage, pieces: list[str]) -> list[Json]:
+        """Tell what comes right behind what the reader was told last, as nearly all pieces do."""
+        assert message.base is not None
+        start = self._abandoned * ABANDONED + message.base
+        event = self._make_text_event(message)
+        told = []
+        for piece in pieces:
+            message.add(piece)
+            told.append({**event, "sequence_number": start + message.end, "delta": piece})
+        self._position = message.base + message.length * STEP
+        self._last_told = message.told = start + message.end
+        return told
+
+    def _make_text_event(self, message: SpokenMessage) -> Json:
+        return {"type": "response.output_text.delta", "sequence_number": 0, **self._at(message), "logprobs": []}
 
     def _add_message(self, message: SpokenMessage) -> list[Json]:
         """Show that a message begins, if that was not done."""
@@ -107,20 +127,19 @@ class Teller(Numbers):
     def _tell_text(self, message: SpokenMessage) -> list[Json]:
         """What the reader does not know of a message's text. What it was shown before may be another text."""
         assert message.base is not None
-        text = message.text
-        self._position = message.base + len(text) * STEP
+        self._position = message.base + message.length * STEP
         told = self._last_position - message.base
         known = max(0, told // STEP + 1)
-        if self._last_told >= NOTHING_TOLD or known > len(text):
+        if self._last_told >= NOTHING_TOLD or known > message.length:
             return []
+        text = message.text
         if known and not message.is_known and make_digest(text[:known]) % STEP != told % STEP:
             return self._tell_anew(message)
         message.is_known = True
-        if known == len(text):
+        if known == message.length:
             return []
-        self._last_told = self._number - STEP + message.digest
-        event = {"type": "response.output_text.delta", "sequence_number": self._last_told, **self._at(message)}
-        return [{**event, "logprobs": [], "delta": text[known:]}]
+        self._last_told = message.told = self._abandoned * ABANDONED + message.base + message.end
+        return [{**self._make_text_event(message), "sequence_number": self._last_told, "delta": text[known:]}]
 
     def _tell_anew(self, message: SpokenMessage) -> list[Json]:
         """End what the reader was shown of a message, and tell it from its beginning as another item."""

@@ -19,7 +19,7 @@ from swarmkeep.api.openai.history import build_response, count_parts, find_respo
 from swarmkeep.api.openai.items.files import put_back_files
 from swarmkeep.api.openai.items.lists import After, Include, IncludeList, ItemLimit, Order, list_page
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
-from swarmkeep.api.openai.progress.frames import frame_event, write_frames
+from swarmkeep.api.openai.progress.frames import DONE, frame_event, write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, begin_response, follow_response
 from swarmkeep.api.openai.targets import find_target
 from swarmkeep.api.openai.unstored import begin_unstored, finish_stored, finish_unstored
@@ -69,9 +69,9 @@ def make_stream(principal: Principal, followed: FollowedResponse) -> Response[An
     """The stream of a response."""
     builder = followed.builder
 
-    def translate(item: Item) -> tuple[bytes, bool]:
+    def translate(item: Item) -> tuple[bytes, bytes | None]:
         told = builder.read(item)
-        return b"".join(map(frame_event, told)), builder.is_over
+        return b"".join(map(frame_event, told)), DONE if builder.is_over else None
 
     frames = write_frames(principal, followed.key, followed.items, translate)
     return make_event_stream(principal, frames)
