@@ -99,7 +99,7 @@ def test_passing_frames_are_explained() -> None:
     assert set(PASSING_FRAMES) <= {row[0].strip("`") for row in read_table_rows(read_sections(HTTP)["Streams"])}
     # That these are all.
     api = "".join(file.read_text() for file in list_modules("swarmkeep") if "api" in file.parts)
-    written = re.findall(r'(?:\bframe\(|\breturn )"([\w.]+)", encode', api)
+    written = re.findall(r'(?:\bframe\(|\[\(|\bappend\(\()"([\w.]+)", encode', api)
     assert set(written) == set(PASSING_FRAMES)
 
 
