@@ -52,6 +52,26 @@ def test_a_folder_is_searched(tmp_path: Path) -> None:
     assert len(load_cases([tmp_path])) == 2
 
 
+def test_what_else_a_project_has_is_left_out_of_a_folder(tmp_path: Path) -> None:
+    cases = write_cases(tmp_path, GOOD)
+    others = [write_cases(tmp_path, "[]", "conversations.json"), write_cases(tmp_path, "version: 3\n", "deploy.yml")]
+    (tmp_path / ".venv").mkdir()
+    write_cases(tmp_path / ".venv", "cases: [\n")
+    skipped: list[Path] = []
+    assert [file.path for file in load_cases([tmp_path], on_skip=skipped.append)] == [str(cases)]
+    assert skipped == others
+    # One that is named is meant to hold some.
+    with pytest.raises(InvalidCases, match="Expected `object`, got `array`"):
+        load_cases(others[:1])
+
+
+def test_a_mistake_in_a_file_that_was_found_is_not_passed_over(tmp_path: Path) -> None:
+    write_cases(tmp_path, GOOD)
+    write_cases(tmp_path, "cases:\n  - name: [one\n", "more.yml")
+    with pytest.raises(InvalidCases, match="it is not YAML"):
+        load_cases([tmp_path])
+
+
 CASE = "cases:\n  - name: one\n    conversation: [Hi]\n    expect: {agent: Ann}\n"
 BAD = {
     "syntax": ("cases:\n  - name: [one\n", ", line 3: it is not YAML"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,9 +13,10 @@ import msgspec
 from swarmkeep.agent.model_settings import ModelSettingsError, check_model_settings
 from swarmkeep.audit.replay.divergences import DIVERGENCE_KINDS
 from swarmkeep.domain.codec import Json
-from swarmkeep.evals.yaml_lines import UnreadableFile, read_with_lines
+from swarmkeep.evals.yaml_lines import UnreadableFile, find_lines, read_value
 
 SUFFIXES = (".yaml", ".yml", ".json")
+_FOREIGN_FOLDERS = {"node_modules", "__pycache__", "venv"}
 _POINTER = re.compile(r"^(?P<what>.*?) - at `(?:key` in `)?\$(?P<path>.*)`$", re.DOTALL)
 
 
@@ -95,26 +97,43 @@ class CaseFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     path: str = ""
 
 
-def load_cases(paths: Sequence[Path]) -> list[CaseFile]:
-    """Every file of cases among these files and folders. Raises InvalidCases."""
-    files = [_load_file(file) for path in paths for file in _find_files(path)]
+def load_cases(paths: Sequence[Path], *, on_skip: Callable[[Path], None] = lambda file: None) -> list[CaseFile]:
+    """Every file of cases among these files, and in these folders. Raises InvalidCases.
+
+    In a folder files that hold no `cases` are something else, as any project has: `on_skip` is told of each. What is
+    hidden there is not looked at.
+    """
+    files: list[CaseFile] = []
+    for path in paths:
+        is_folder = path.is_dir()
+        for file in _find_files(path) if is_folder else [path]:
+            found = _load_file(file, is_found=is_folder)
+            if found is None:
+                on_skip(file)
+            else:
+                files.append(found)
     if not any(file.cases for file in files):
         raise InvalidCases(f"there are no cases in {', '.join(map(str, paths))}")
     return files
 
 
-def _find_files(path: Path) -> list[Path]:
-    if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
-        if not found:
-            raise InvalidCases(f"{path}: no file in this folder ends in {', '.join(SUFFIXES)}")
-        return found
-    return [path]
+def _find_files(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _FOREIGN_FOLDERS]
+        found += [Path(place, name) for name in names if not name.startswith(".") and name.endswith(SUFFIXES)]
+    if not found:
+        raise InvalidCases(f"{folder}: no file in this folder ends in {', '.join(SUFFIXES)}")
+    return sorted(file for file in found if file.is_file())
 
 
-def _load_file(file: Path) -> CaseFile:
+def _load_file(file: Path, *, is_found: bool) -> CaseFile | None:
+    """None for a file that was only found, and is no file of cases."""
     try:
-        value, lines = read_with_lines(file)
+        value, text = read_value(file)
+        if is_found and not (isinstance(value, dict) and "cases" in value):
+            return None
+        lines = find_lines(file, text)
     except UnreadableFile as error:
         raise InvalidCases(str(error)) from None
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +29,31 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
 
 
-def read_with_lines(file: Path) -> tuple[Any, dict[str, int]]:
-    """The file's value, and the line of each value in it, by pointer (`/cases/0/name`). Raises UnreadableFile."""
-    try:
+def read_value(file: Path) -> tuple[Any, str]:
+    """The file's value, and the text in which `find_lines` finds its parts. Raises UnreadableFile."""
+    with _explain_errors(file):
         text = file.read_text(encoding="utf-8")
+        if file.suffix != ".json":
+            return yaml.load(text, _Loader), text
+        value = json.loads(text)
+        # Tabs between values are JSON, but no YAML.
+        return value, json.dumps(value, indent=2) if "\t" in text else text
+
+
+def find_lines(file: Path, text: str) -> dict[str, int]:
+    """The line of each value, by pointer (`/cases/0/name`). Raises UnreadableFile."""
+    with _explain_errors(file):
+        return dict(_iterate_lines(yaml.compose(text, _Loader), ""))
+
+
+@contextmanager
+def _explain_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UnreadableFile(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"{file}: it is not UTF-8: {error.reason} at byte {error.start}") from None
-    try:
-        if file.suffix == ".json":
-            value = json.loads(text)
-            # Tabs between values are JSON, but no YAML.
-            text = json.dumps(value, indent=2) if "\t" in text else text
-        else:
-            value = yaml.load(text, _Loader)
-        return value, dict(_iterate_lines(yaml.compose(text, _Loader), ""))
     except json.JSONDecodeError as error:
         raise UnreadableFile(f"{file}, line {error.lineno}: it is not JSON: {error.msg}") from None
     except yaml.YAMLError as error:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from swarmkeep.evals.running import CaseRunner
     from swarmkeep.settings import Settings
 
+_NAMED_FILES = 5
+
 
 def register(app: typer.Typer) -> None:
     app.command(
@@ -36,7 +38,8 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", help="A file of cases (YAML or JSON) or a folder of them.")
+        list[Path],
+        typer.Argument(metavar="PATH", help="A file of cases (YAML or JSON), or a folder to look through."),
     ],
     agents: Agents = None,
     offline: Offline = False,
@@ -66,7 +69,10 @@ def evaluate(
     from swarmkeep.evals.cases import load_cases
     from swarmkeep.evals.report import count_outcomes
 
-    files = load_cases(paths)
+    skipped: list[Path] = []
+    files = load_cases(paths, on_skip=skipped.append)
+    if skipped:
+        say(f"no cases in {_name_files(skipped)}: left out")
     settings = load_settings(agents=agents, offline=offline, model=model, database_url=database_url)
     if settings.offline:
         say(OFFLINE_NOTE)
@@ -98,6 +104,11 @@ def evaluate(
         print_outcomes(outcomes)
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(1)
+
+
+def _name_files(files: Sequence[Path]) -> str:
+    more = f" and {len(files) - _NAMED_FILES} more" if len(files) > _NAMED_FILES else ""
+    return ", ".join(map(str, files[:_NAMED_FILES])) + more
 
 
 def _run_file(
