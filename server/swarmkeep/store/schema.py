@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import sqlite3
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +15,7 @@ from sqlalchemy import Connection, text
 import swarmkeep_migrations
 from swarmkeep.store.ports.errors import NoSuchRevision
 from swarmkeep.store.revision import LATEST_REVISION, current_revision, refuse_unknown
-from swarmkeep.store.sqlite.connections import Mode, make_engine
+from swarmkeep.store.sqlite.alone import open_alone
 from swarmkeep.store.sqlite.errors import raise_store_error
 from swarmkeep.store.sqlite.read_only import ReadOnlyFile
 from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
@@ -32,7 +30,6 @@ OnStep = Callable[[int, int | None], None]
 
 # Any constant that no other program takes: whoever holds it migrates, and the others wait and find it done.
 _MIGRATION_LOCK_KEY = 7_270_155_302_114_309
-_WAIT_SECONDS = 60.0
 
 
 def upgrade(url: str, revision: str = "head", *, on_step: OnStep | None = None) -> str | None:
@@ -187,7 +184,7 @@ def _make_config(connection: Connection, on_version_apply: Callable[..., None]) 
 def _migrate(url: str, job: Callable[[Connection], T], *, create: bool) -> T:
     location = locate(url)
     if isinstance(location, SqliteFile):
-        with _open_sqlite(location, "rwc" if create else "rw") as connection:
+        with open_alone(location, "rwc" if create else "rw") as connection:
             return job(connection)
 
     def run_locked(connection: Connection) -> T:
@@ -215,39 +212,6 @@ def _read_sqlite(location: SqliteFile, job: Callable[[Connection], T], *, no_tra
         raise_store_error(error, location)
     finally:
         file.close()
-
-
-@contextlib.contextmanager
-def _open_sqlite(file: SqliteFile, mode: Mode) -> Iterator[Connection]:
-    engine = make_engine(file, mode, begin="BEGIN EXCLUSIVE", busy_seconds=_WAIT_SECONDS)
-    try:
-        with engine.connect() as connection:
-            with connection.begin():
-                # The file of another program is refused before anything about it is changed.
-                current_revision(connection)
-            _use_wal(connection)
-            with connection.begin():
-                yield connection
-    except Exception as error:
-        raise_store_error(error, file)
-    finally:
-        engine.dispose()
-
-
-def _use_wal(connection: Connection) -> None:
-    raw: Any = connection.connection.dbapi_connection
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while True:
-        try:
-            raw.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            # Two that change the mode at once get "database is locked" at once: no busy timeout applies to it.
-            is_locked = error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-            if not is_locked or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-        else:
-            return
 
 
 def _run_on_postgres(server: PostgresServer, job: Callable[[Connection], T]) -> T:

@@ -73,8 +73,14 @@ def restore(
 def _describe_interruption(url: str) -> str:
     """Whether it was too late to break it off: it happens whole or not at all."""
     from swarmkeep.store import schema
+    from swarmkeep.store.ports import StoreUnavailable
 
-    if schema.current(url) is None:
+    try:
+        is_there = schema.current(url) is not None
+    except StoreUnavailable:
+        # A file that was made for it is gone with it.
+        is_there = False
+    if not is_there:
         return "nothing was restored"
     return "everything was restored; `swarmkeep verify --all` verifies it"
 
