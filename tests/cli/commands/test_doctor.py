@@ -75,6 +75,15 @@ def test_a_setting_that_is_misspelt_is_told(cli: CommandLine, healthy: list[str]
     ]
 
 
+def test_the_server_that_commands_are_about_is_asked(cli: CommandLine, healthy: list[str]) -> None:
+    for url, complaint in (("http://127.0.0.1:1", "no answer from the server"), ("shop", "http")):
+        result = cli(*healthy, "--json", env={"SWARMKEEP_URL": url})
+        # It is no reason why a server could not start.
+        assert result.code == 0
+        status, detail = checks(result)["commands"]
+        assert (status, url in detail, complaint in detail) == ("warning", True, True), detail
+
+
 def test_a_settings_file_that_is_no_text_is_named(cli: CommandLine) -> None:
     (cli.folder / ".env").write_bytes("SWARMKEEP_PORT=1".encode("utf-16"))
     assert "/.env, which has to be text in UTF-8" in cli.expect_refusal("doctor")

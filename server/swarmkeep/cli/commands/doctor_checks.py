@@ -13,7 +13,7 @@ from contextlib import closing
 from ipaddress import ip_address
 
 from swarmkeep import __version__
-from swarmkeep.cli.commands.doctor_servers import CheckResult, check_mcp_servers
+from swarmkeep.cli.commands.doctor_servers import CheckResult, check_mcp_servers, check_named_server
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
 from swarmkeep.cli.output import WORKING_BYTES, try_writing
 from swarmkeep.cli.sources.opening import run_on_store
@@ -60,6 +60,7 @@ def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
     yield _check_port(settings)
     yield _check_open_files(settings)
     yield _check_access(settings)
+    yield from check_named_server()
 
 
 def _check_sqlite(location: Location) -> CheckResult:

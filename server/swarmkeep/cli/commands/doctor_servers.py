@@ -1,16 +1,21 @@
-"""What `swarmkeep doctor` finds of agents' MCP servers: each is connected to, and asked for its tools."""
+"""What `swarmkeep doctor` finds of other servers: of agents' MCP servers, and of the one that commands are about."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 from swarmkeep.agent import MCPServer
+from swarmkeep.cli.terminal import Refused
 from swarmkeep.engine.agents.registry import AgentsError, Registry
 from swarmkeep.engine.mcp.servers import ServerStatus, ToolServers, check_client
+
+# Of a server that is there, the answer does not take long.
+_NAMED_SERVER_SECONDS = 5.0
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -47,3 +52,21 @@ async def _connect(servers: list[MCPServer]) -> list[ServerStatus]:
         return await opened.ask(servers)
     finally:
         await opened.close()
+
+
+def check_named_server() -> Iterator[CheckResult]:
+    """SWARMKEEP_URL, if it is set: a server starts without what is there, and commands do not work without it."""
+    url = os.environ.get("SWARMKEEP_URL")
+    if not url:
+        return
+    from swarmkeep.cli.sources.server import explain_unreachable
+    from swarmkeep_client import ApiError, Client
+
+    try:
+        with explain_unreachable(url), Client(url, max_retries=0, timeout=_NAMED_SERVER_SECONDS) as client:
+            client.health()
+            client.me()
+    except (Refused, ApiError, ValueError) as error:
+        yield CheckResult("commands", "warning", f"{error}; by SWARMKEEP_URL other commands ask there")
+    else:
+        yield CheckResult("commands", "ok", f"{url} answers, which SWARMKEEP_URL names")
