@@ -6,6 +6,12 @@ from typing import Any
 
 import pytest
 
+from swarmkeep import Agent
+from swarmkeep.domain.checking.caller_tools import check_tools
+from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.engine.agents.caller_tools import refuse_wrong_functions
+from swarmkeep.engine.agents.registry import Registry
 from tests.api.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel
 
@@ -133,3 +139,14 @@ async def test_tools_that_cannot_be_offered_are_refused_and_nothing_is_recorded(
     if status == 400:
         assert found["errors"][0]["pointer"].startswith(("/tools", "/tool_choice"))
     assert len(await plain.events(session)) == 1
+
+
+def test_a_function_of_several_agents_names_them_all() -> None:
+    def look_up() -> None:
+        """Look something up."""
+
+    agents = [Agent(name=f"A{number}", functions=[look_up]) for number in range(7)]
+    [given] = check_tools([_function(name="look_up")])
+    for count, named in ((1, "the agent 'A0' has"), (7, "the agents 'A0', 'A1', 'A2', 'A3', 'A4' and 2 more have")):
+        with pytest.raises(InvalidRequest, match=f"^{named} a function 'look_up' already"):
+            refuse_wrong_functions(RunOptions(tools=(given,)), Registry(agents[:count]))

@@ -8,6 +8,8 @@ from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.agents.registry import Registry
 
+_NAMED_OWNERS = 5
+
 
 def refuse_wrong_functions(options: RunOptions, registry: Registry) -> None:
     """Raise InvalidRequest for a function that has the name of one that an agent has, whichever is asked in the end;
@@ -16,21 +18,31 @@ def refuse_wrong_functions(options: RunOptions, registry: Registry) -> None:
     chosen = _list_chosen(options.tool_choice)
     if not options.caller_tools and not chosen:
         return
-    owners = {name: agent.name for agent in registry for name in _list_names(registry, agent.name)}
+    owners: dict[str, list[str]] = {}
+    for agent in registry:
+        for name in _list_names(registry, agent.name):
+            owners.setdefault(name, []).append(agent.name)
     _refuse_taken_names(options, owners)
     # What tools their servers have is known when they are asked.
     if not any(agent.mcp_servers for agent in registry):
         _refuse_missing(chosen, {*owners, *options.caller_tool_names})
 
 
-def _refuse_taken_names(options: RunOptions, owners: dict[str, str]) -> None:
+def _refuse_taken_names(options: RunOptions, owners: dict[str, list[str]]) -> None:
     for place, tool in enumerate(options.caller_tools):
-        owner = owners.get(tool.function.name)
-        if owner is not None:
+        found = owners.get(tool.function.name)
+        if found is not None:
             raise InvalidRequest(
-                f"the agent {owner!r} has a function {tool.function.name!r} of its own; choose another name",
+                f"{_describe_owners(found)} a function {tool.function.name!r} already; choose another name",
                 f"/tools/{place}",
             )
+
+
+def _describe_owners(agents: list[str]) -> str:
+    """Those that have a function, as the beginning of a sentence about it."""
+    named = ", ".join(map(repr, agents[:_NAMED_OWNERS]))
+    more = f" and {len(agents) - _NAMED_OWNERS} more" if len(agents) > _NAMED_OWNERS else ""
+    return f"the agent {named} has" if len(agents) == 1 else f"the agents {named}{more} have"
 
 
 def _refuse_missing(chosen: list[str], names: set[str]) -> None:
