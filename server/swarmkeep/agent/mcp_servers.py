@@ -25,9 +25,9 @@ class MCPServer(BaseModel):
     """A server of tools: a `command` that is started and spoken to over its standard input and output, or a `url`
     (streamable HTTP). `env` and `headers` are never recorded, logged or shown.
 
-    `name` is what it is called in the log; by default it is made of the command or the URL. `prefix` goes before the
-    names of all its tools; without one, `name` does where a name clashes with another function of the agent. `tools`:
-    only these, by the server's own names.
+    `name` is what it is called in the log; by default it is made of the command or the URL. `prefix` and an
+    underscore go before the names of all its tools; without one, `name` does where a name clashes with another function
+    of the agent. `tools`: only these, by the server's own names.
 
     What a server says of its tools counts only with `trust_hints`: `idempotentHint` and `readOnlyHint` as
     `@tool(idempotent=True)`, `destructiveHint` as `@tool(requires_approval=True)`. `requires_approval`: all of its
