@@ -40,6 +40,22 @@ async def test_a_write_finds_the_server_that_takes_it(postgres: Postgres, read_o
         await store.close()
 
 
+async def test_a_server_that_refused_a_write_is_not_ready_until_it_takes_some(
+    postgres: Postgres, read_only_url: str
+) -> None:
+    store = open_store(read_only_url)
+    try:
+        await store.ping()
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            await store.append(KEY, State(), draft_creation())
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            await store.ping()
+        let_write(postgres, read_only_url)
+        await store.ping()
+    finally:
+        await store.close()
+
+
 async def test_so_it_does_while_others_hold_connections(postgres: Postgres, read_only_url: str) -> None:
     store = open_store(read_only_url)
     try:

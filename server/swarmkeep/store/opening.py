@@ -62,6 +62,7 @@ class SqlStore(
 
     async def ping(self) -> None:
         await self.database.read(lambda connection: require_latest(connection, self.display))
+        await self.database.check_writable()
 
     async def close(self) -> None:
         await self.database.close()

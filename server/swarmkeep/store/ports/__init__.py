@@ -63,7 +63,10 @@ class EventStore(
     """A database of sessions. Each call is atomic and, once it returns, durable."""
 
     async def ping(self) -> None:
-        """Touch the database. Raises StoreUnavailable, or SchemaBehind when migrations are missing."""
+        """Touch the database; once a write has failed, try whether it takes any.
+
+        Raises StoreUnavailable, or SchemaBehind when migrations are missing.
+        """
         ...
 
     async def close(self) -> None:

@@ -31,6 +31,8 @@ from swarmkeep.store.urls import PostgresServer
 T = TypeVar("T")
 
 _SNAPSHOTS = 2
+# A server that takes no writes refuses it, though there is nothing that it would change.
+_TRIAL = "UPDATE totals SET sessions = 0 WHERE false"
 # Of `write_each`: all else needs connections, too.
 _ITEMS_AT_ONCE = 4
 
@@ -50,6 +52,7 @@ class PostgresDatabase:
         self._writes: set[asyncio.Task[Any]] = set()
         self._notifications = Notifications(lambda: connect(server, {}))
         self._closed = False
+        self._has_failed = False
 
     async def read(self, query: Callable[[Connection], T], *, seconds: float | None = None) -> T:
         engine, reading = self._open_engines()
@@ -120,7 +123,11 @@ class PostgresDatabase:
         task = asyncio.get_running_loop().create_task(work)
         self._writes.add(task)
         task.add_done_callback(self._forget_write)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except StoreUnavailable:
+            self._has_failed = True
+            raise
 
     def _forget_write(self, task: asyncio.Task[Any]) -> None:
         self._writes.discard(task)
@@ -135,6 +142,11 @@ class PostgresDatabase:
             return await self._write(engine, job)
         finally:
             await engine.dispose()
+
+    async def check_writable(self) -> None:
+        if self._has_failed:
+            await self.write(lambda connection: connection.exec_driver_sql(_TRIAL))
+            self._has_failed = False
 
     @property
     def waiting_writes(self) -> int:

@@ -74,6 +74,13 @@ class Database(Protocol):
         """`write`, from a loop that is not the one in which all else is done. Not for many at once."""
         ...
 
+    async def check_writable(self) -> None:
+        """Raises StoreUnavailable once a write has failed because the database takes none, until a trial is taken.
+
+        The trial changes nothing. Without a failure there is none.
+        """
+        ...
+
     @property
     def waiting_writes(self) -> int:
         """The number of writes that have not been committed yet."""

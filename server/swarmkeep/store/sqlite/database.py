@@ -58,6 +58,7 @@ class SqliteDatabase:
         self._local = threading.local()
         self._open_files: list[ReadOnlyFile] = []
         self._closed = False
+        self._has_failed = False
 
     async def read(self, query: Callable[[Connection], T], *, seconds: float | None = None) -> T:
         self._check_open()
@@ -85,7 +86,11 @@ class SqliteDatabase:
             self._writer.start()
         waiting = Job(job, erases)
         self._jobs.put(waiting)
-        result: T = await waiting.future
+        try:
+            result: T = await waiting.future
+        except StoreUnavailable:
+            self._has_failed = True
+            raise
         return result
 
     async def write_each(
@@ -119,6 +124,11 @@ class SqliteDatabase:
     async def write_from_anywhere(self, job: Callable[[Connection], T]) -> T:
         # The thread that writes answers each caller in the loop that it came from.
         return await self.write(job)
+
+    async def check_writable(self) -> None:
+        if self._has_failed:
+            await self.write(_try_to_write)
+            self._has_failed = False
 
     @property
     def waiting_writes(self) -> int:
@@ -240,3 +250,10 @@ def _query_in_time(query: Callable[[Connection], T], seconds: float, connection:
         return query(connection)
     finally:
         raw.set_progress_handler(None, 0)
+
+
+def _try_to_write(connection: Connection) -> None:
+    """Have a page written as it is: where there is nothing to write, SQLite would not notice that the disk is full."""
+    raw: Any = connection.connection.dbapi_connection
+    [version] = raw.execute("PRAGMA user_version").fetchone()
+    raw.execute(f"PRAGMA user_version = {version}")
