@@ -214,9 +214,13 @@ async def test_a_model_that_does_not_answer_in_time(model: ScriptedModel) -> Non
 
 
 async def test_a_model_that_falls_silent_in_mid_answer(model: ScriptedModel) -> None:
-    model.hang("Well, ")
-    async with open_provider(model.url, timeout=0.2) as client:
-        failed = await expect_failure(ChatModel(client), make_request(HELLO, stream=True), stream=True)
+    # On a busy machine the time may be up before it has said anything.
+    for seconds in (0.2, 2, 20):
+        model.hang("Well, ")
+        async with open_provider(model.url, timeout=seconds) as client:
+            failed = await expect_failure(ChatModel(client), make_request(HELLO, stream=True), stream=True)
+        if failed.partial:
+            break
     assert (failed.error.code, failed.error.retryable) == ("provider_timeout", True)
     assert failed.partial == "Well, "
 

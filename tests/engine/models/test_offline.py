@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import httpx2
 import openai
@@ -26,6 +28,8 @@ from swarmkeep.engine.models.offline import (
 from swarmkeep.engine.models.offline.answer import DISCLAIMER
 from swarmkeep.engine.models.offline.message_rules import find_message_problems
 from swarmkeep.engine.models.offline.request_rules import find_request_problems
+
+T = TypeVar("T")
 
 
 def make_tool(name: str, description: str = "", required: str = "", /, **properties: Any) -> Json:
@@ -550,20 +554,41 @@ def test_of_what_references_make_of_a_schema_little_is_looked_at(client: OpenAI)
     assert json.dumps(found[1]).count(":") <= 100
 
 
+class HeldThreads(ThreadPoolExecutor):
+    """Of a loop: what is given to them waits until it may go on. `asked` is done once there is something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.get_running_loop().create_future()
+        self.go_on = threading.Event()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        def go_on() -> T:
+            self.go_on.wait(60)
+            return fn(*args, **kwargs)
+
+        if not self.asked.done():
+            self.asked.set_result(None)
+        return super().submit(go_on)
+
+
 async def test_others_do_not_wait_for_a_large_request(async_client: AsyncOpenAI) -> None:
     wanted = {f"field_{number}": "string" for number in range(100)}
     tools = [make_tool("refund_order", "", " ".join(wanted), **wanted)]
     said = [{"role": "user", "content": "please refund the order " * 160}] * 9
-    answered: list[str] = []
-
-    async def ask(name: str, **options: Any) -> None:
-        await async_client.chat.completions.create(model=name, **options)
-        answered.append(name)
-
-    await asyncio.gather(
-        ask("large", messages=said, tools=tools), ask("small", messages=[{"role": "user", "content": "hi"}])
-    )
-    assert answered == ["small", "large"]
+    hello = [{"role": "user", "content": "hi"}]
+    # The client itself asks another thread once, for the platform.
+    await async_client.chat.completions.create(model="small", messages=hello)
+    threads = HeldThreads()
+    asyncio.get_running_loop().set_default_executor(threads)
+    asking = asyncio.create_task(async_client.chat.completions.create(model="large", messages=said, tools=tools))
+    try:
+        await asyncio.wait({asking, threads.asked}, return_when=asyncio.FIRST_COMPLETED)
+        await async_client.chat.completions.create(model="small", messages=hello)
+        assert not asking.done()
+    finally:
+        threads.go_on.set()
+    assert (await asking).choices
 
 
 # Refusals.
