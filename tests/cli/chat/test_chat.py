@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from swarmkeep.cli.commands.chat import describe_options
+from swarmkeep.cli.options import SourceOptions
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import TALK, RecordedSession
 from tests.cli.pseudo_terminal import CTRL_C, CTRL_D, Terminal
@@ -165,7 +167,17 @@ def test_a_person_is_prompted_and_ends_with_ctrl_d(cli: CommandLine) -> None:
         assert "\x1b[1;34mTriage Agent\x1b[0m: " in answer
         assert "\x1b[35mtransfer_to_sales()\x1b[0m" in answer
         terminal.type(CTRL_D)
+        # Without what it was begun with it would not go on.
+        terminal.wait_for(f" {' '.join(OFFLINE)}\r\n")
         assert terminal.wait() == 0
+
+
+def test_a_secret_is_not_given_again() -> None:
+    def describe(**where: str) -> str:
+        return describe_options(SourceOptions(**where), ["a shop.py", "b"], offline=False, model=None)
+
+    assert describe(url="http://h", api_key="k") == " --agents 'a shop.py' --agents b --url http://h"
+    assert describe(database_url="postgresql://u:p@h/d", tenant="t") == " --agents 'a shop.py' --agents b --tenant t"
 
 
 def test_no_color_means_none(cli: CommandLine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -79,7 +80,20 @@ def chat(
         with closing(Chat(opening, lambda writes: open_source(where, writes=writes), session, agent)) as held:
             held.hold()
             if held.at_terminal and held.talk.session_id is not None:
-                say(f"to go on with it: swarmkeep chat --session {held.talk.session_id}")
+                options = describe_options(where, agents, offline=offline, model=model)
+                say(f"to go on with it: swarmkeep chat --session {held.talk.session_id}{options}")
+
+
+def describe_options(where: SourceOptions, agents: list[str] | None, *, offline: bool, model: str | None) -> str:
+    """What was given on the command line, to be given again; but for what is secret, or may hold something that is."""
+    words = ["--offline"] if offline else []
+    for agent in agents or ():
+        words += ["--agents", agent]
+    given = {"--model": model, "--url": where.url, "--database-url": where.database_url, "--tenant": where.tenant}
+    for name, value in given.items():
+        if value and not (name.endswith("url") and any(sign in value for sign in ("@", "password"))):
+            words += [name, value]
+    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 @contextmanager
