@@ -305,9 +305,13 @@ async def test_nothing_of_a_file_is_recorded_if_one_of_it_is_refused(store: SqlS
 
 
 async def test_hostile_text_comes_through(store: SqlStore) -> None:
-    text = "\x00 \ud800 \u202e " + "x" * 5_000_000
-    (session,) = (await import_value(store, [{"role": "user", "content": text}])).sessions
-    assert (await read_state(store, session.id)).messages[0].message["content"] == text
+    text, name = "\x00 \ud800 \u202e " + "x" * 5_000_000, "\x00 \ud800"
+    (session,) = (await import_value(store, [{"role": "user", "content": text}, {**HELLO, "sender": name}])).sessions
+    state = await read_state(store, session.id)
+    assert state.messages[0].message["content"] == text
+    assert state.messages[1].message["sender"] == name
+    (named,) = (await import_value(store, [USER], agent=name)).sessions
+    assert (await read_state(store, named.id)).agent == name
 
 
 PIECES = st.sampled_from([*MESSAGES, *STEPS, RUN, THREAD, USER, HELLO, CALL, make_list(STEPS)])

@@ -44,7 +44,7 @@ READERS: dict[ForeignFormat, ConversationReader] = {"chat": read_chats, "swarm":
 
 MAX_CONVERSATIONS = 100_000
 """In one file: what is planned for each is kept until all are checked."""
-_PLANNED = msgspec.msgpack.Decoder(list[tuple[str, str, str]])
+_PLANNED = msgspec.msgpack.Decoder(list[tuple[bytes, str, str]])
 
 
 class PlannedEvents(msgspec.Struct, frozen=True, gc=False):
@@ -59,12 +59,17 @@ class PlannedEvents(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def pack(cls, sealed: Sequence[SealedEvent]) -> PlannedEvents:
-        events = [(one.event.agent, one.event.type, one.event.payload) for one in sealed]
+        # A name may be any text; payloads have lone surrogates escaped, as JSON does.
+        names = [one.event.agent.encode(errors="surrogatepass") for one in sealed]
+        events = [(name, one.event.type, one.event.payload) for name, one in zip(names, sealed, strict=True)]
         return cls(len(events), msgspec.msgpack.encode(events))
 
     def draft(self) -> list[EventDraft]:
         found = _PLANNED.decode(self.packed)
-        return [EventDraft(agent=agent, run_id=None, fact=decode_fact(type_, text)) for agent, type_, text in found]
+        return [
+            EventDraft(agent=name.decode(errors="surrogatepass"), run_id=None, fact=decode_fact(type_, text))
+            for name, type_, text in found
+        ]
 
     def list_payloads(self) -> list[str]:
         return [text for _, _, text in _PLANNED.decode(self.packed)]
