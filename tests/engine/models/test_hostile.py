@@ -181,6 +181,19 @@ async def test_a_reply_has_no_more_values_than_may_be(
     assert "more than 1,000 values" in error.message
 
 
+async def test_the_probabilities_of_tokens_do_not_count(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+    answer = make_completion(content="Yes.")
+    answer["choices"][0]["logprobs"] = {"content": [{"token": "x", "top_logprobs": [{}, {}]}] * 400}
+    model.raw(answer)
+    _, reply = await collect_reply(ChatModel(provider, limits=LIMITS), make_request(HELLO), stream=False)
+    assert reply.message["content"] == "Yes."
+    # Of what else there is none is left out.
+    answer["choices"][0]["message"]["other"] = [{}] * 1_000
+    for body in (answer, f'{{"choices": [{{"logprobs": {"[" * 5_000}'):
+        model.raw(body)
+        assert (await expect_error(provider, stream=False)).code == "provider_answer_too_large"
+
+
 @pytest.mark.parametrize("calls", [5, "f", {"id": "c"}, ["f"], [5], True])
 @STREAM
 async def test_calls_of_another_type_are_refused_at_once(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 
+import msgspec
+
 from swarmkeep.domain.codec import Json, decode
 from swarmkeep.engine.models.assembly import END_OF_STREAM
 from swarmkeep.engine.models.chunks import Chunk, read_text_chunk
@@ -54,7 +56,38 @@ class LineSplitter:
 def parse_completion(kind: str, body: bytes, limits: ReplyLimits) -> Json:
     if is_web_page(kind):
         raise WebPageReply(f"the model's address gave {read_page_title(body.decode(errors='replace'))}")
+    if has_excess_values(body, limits):
+        whole, body = len(body), _drop_logprobs(body)
+        # Not worth to be counted once more.
+        if 2 * len(body) > whole:
+            raise _make_excess_error(limits)
     return _parse_object(body, limits)
+
+
+def _make_excess_error(limits: ReplyLimits) -> OversizedReply:
+    return OversizedReply(f"the model's answer has more than {limits.values:,} values")
+
+
+class _Choice(msgspec.Struct):
+    logprobs: msgspec.Raw
+
+
+class _Answer(msgspec.Struct):
+    # More choices than one are not looked through: there is no end to how many a list may have.
+    choices: tuple[_Choice]
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
+def _drop_logprobs(body: bytes) -> bytes:
+    """The answer without the probabilities of its tokens, which nobody reads: with alternatives an ordinary answer that
+    comes whole has hundreds of thousands of values in them."""
+    try:
+        [choice] = _ANSWER.decode(body).choices
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body
+    return body.replace(bytes(choice.logprobs), b"null", 1)
 
 
 async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLimits) -> AsyncGenerator[list[Chunk]]:
@@ -110,7 +143,7 @@ def _parse_data(data: str, limits: ReplyLimits) -> Json | None:
 
 def _parse_object(text: str | bytes, limits: ReplyLimits) -> Json:
     if has_excess_values(text, limits):
-        raise OversizedReply(f"the model's answer has more than {limits.values:,} values")
+        raise _make_excess_error(limits)
     try:
         value = decode(text)
     except ValueError as error:
