@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from swarmkeep import Agent
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.events import (
     CompletionRecord,
     ContextUpdated,
@@ -23,7 +24,7 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.streams.feed import LOG_CHANGED, Feed
-from swarmkeep.engine.streams.following import flatten, follow_batches
+from swarmkeep.engine.streams.following import PageLimits, flatten, follow_batches, read_pages
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.streams.items import Item, MessageDeltas, MessageStarted, join_text
 from swarmkeep.engine.streams.pauses import with_pauses
@@ -432,6 +433,15 @@ async def test_a_stream_of_a_run_gives_its_own_events_and_ends_with_it(
         assert list_seqs(await collect_stream(engine, run_id, after=mine[-1])) == []
         # There is no such event: the reader was in a session that had this id before.
         assert list_seqs(await collect_stream(engine, run_id, after=10**6)) == mine
+
+
+async def test_nobody_waits_for_ever_for_others_that_read() -> None:
+    shelf, pages = ListedLog(), PageLimits(at_once=1, turn_seconds=0.001)
+    made = shelf.add()
+    async with pages.take_turn():
+        with pytest.raises(Overloaded):
+            await anext(read_pages(shelf, KEY, after=0, pages=pages))  # type: ignore[arg-type]
+    assert [event async for event in read_pages(shelf, KEY, after=0, pages=pages)] == [made]  # type: ignore[arg-type]
 
 
 async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(

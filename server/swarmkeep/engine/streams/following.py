@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 
 from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.errors import Overloaded
 from swarmkeep.engine.streams.feed import LOG_CHANGED, Feed, LogChange
 from swarmkeep.engine.streams.hub import Hub, ends_message
 from swarmkeep.engine.streams.items import Item
@@ -41,12 +42,32 @@ class _ReadPosition:
 
 
 class PageLimits:
-    """How much of the log a reader reads at once, and `at_once`, how many readers do: all that share this object."""
+    """How much of the log a reader reads at once, and `at_once`, how many readers do: all that share this object.
 
-    def __init__(self, events: int = 200, bytes: int = 250_000, at_once: int = 4) -> None:
+    The others wait for their turn, but not for ever: `turn_seconds`.
+    """
+
+    def __init__(
+        self, events: int = 200, bytes: int = 250_000, at_once: int = 4, *, turn_seconds: float = 30.0
+    ) -> None:
         self.events = events
         self.bytes = bytes
-        self.reading = asyncio.Semaphore(at_once)
+        self.turns = asyncio.Semaphore(at_once)
+        self._turn_seconds = turn_seconds
+
+    @asynccontextmanager
+    async def take_turn(self) -> AsyncGenerator[None]:
+        """Raises Overloaded: where each read waits for a database that does not answer, a thousand readers would learn
+        of it one after the other, within hours, and be told nothing meanwhile."""
+        try:
+            async with asyncio.timeout(self._turn_seconds):
+                await self.turns.acquire()
+        except TimeoutError:
+            raise Overloaded(detail="too many streams read at once, or the database does not answer") from None
+        try:
+            yield
+        finally:
+            self.turns.release()
 
 
 async def read_pages(
@@ -65,7 +86,7 @@ async def _read_whole_pages(
 ) -> AsyncGenerator[list[RecordedEvent]]:
     more = True
     while more:
-        async with limits.reading:
+        async with limits.take_turn():
             events = await store.read(key, after=after, upto=upto, limit=limits.events, max_bytes=limits.bytes)
         more = is_full_page(events, limits.events, limits.bytes)
         if len(events) > 1 and len(events[-1].payload) >= limits.bytes:
