@@ -15,12 +15,16 @@ from sqlalchemy import Engine, event
 from swarmkeep.audit.transfer.export import filter_sessions, write_export
 from swarmkeep.audit.transfer.import_conversations import import_conversations
 from swarmkeep.audit.transfer.import_export import ImportReport, import_export
-from swarmkeep.domain.errors import QuotaExceeded
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.errors import InvalidImport, QuotaExceeded
+from swarmkeep.domain.events import SessionCreated
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import StorageQuota
+from swarmkeep.store.ports import Restoration, SessionKey, StorageQuota
+from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.sql.counting.recount import recount_totals
 
 COUNT = 150
+CREATED = SessionCreated(agent="A")
 
 
 @pytest.fixture
@@ -97,6 +101,17 @@ async def test_a_quota_ends_an_import_at_the_first_session_that_is_too_many(stor
     report = await import_chats(store, "from", write_chats())
     assert (report.imported, report.present) == (COUNT - 70, 70)
     await check_counts(store, "from", COUNT)
+
+
+async def test_what_came_before_an_error_is_recorded(store: SqlStore) -> None:
+    def give_sessions() -> Iterator[Restoration]:
+        for number in range(3):
+            yield Restoration(SessionKey("from", f"s{number}"), lambda: [], lambda _: draft_events("A", [CREATED], None))
+        raise InvalidImport("the rest of the file is gone")
+
+    with pytest.raises(InvalidImport, match="gone"):
+        await store.restore(give_sessions(), action=AuditAction(type="session.imported"))
+    await check_counts(store, "from", 3)
 
 
 async def test_imports_of_one_file_at_the_same_time_record_each_session_once(store: SqlStore, url: str) -> None:

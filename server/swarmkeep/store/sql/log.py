@@ -41,7 +41,7 @@ from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
 from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
-from swarmkeep.store.sql.restoring.plans import plan_some
+from swarmkeep.store.sql.restoring.plans import RestorePlan, plan_some
 from swarmkeep.store.sql.restoring.writes import restore
 
 T = TypeVar("T")
@@ -151,14 +151,27 @@ class SqlEventLog(SqlEventReader):
     ) -> list[SessionHead | None]:
         left = map(_refuse_long_key, sessions)
         ends: list[SessionHead | None] = []
-        # All that takes long comes before a transaction, and off the loop: others write meanwhile.
-        while plans := await asyncio.to_thread(plan_some, left, self._seal):
-            for plan in plans:
-                self._cache.drop(plan.key)
-            ends += await restore(self.database, plans, action, to_timestamp(self._clock()), quota)
+        while True:
+            # All that takes long comes before a transaction, and off the loop: others write meanwhile.
+            plans, error = await asyncio.to_thread(plan_some, left, self._seal)
+            if plans:
+                ends += await self._restore_some(plans, action, quota)
+            if error is not None:
+                raise error
+            if not plans:
+                return ends
+
+    async def _restore_some(
+        self, plans: Sequence[RestorePlan], action: AuditAction, quota: StorageQuota | None
+    ) -> list[SessionHead | None]:
+        for plan in plans:
+            self._cache.drop(plan.key)
+        try:
+            return await restore(self.database, plans, action, to_timestamp(self._clock()), quota)
+        finally:
+            # Where a quota ends it, too: those before that are recorded.
             for plan in plans:
                 self.database.notify(plan.key)
-        return ends
 
     async def redact(
         self,

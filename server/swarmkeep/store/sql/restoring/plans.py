@@ -49,14 +49,18 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
         return SessionHead(self.head.state.seq, self.head.state.hash)
 
 
-def plan_some(sessions: Iterator[Restoration], seal: Seal) -> list[RestorePlan]:
-    """The next sessions, as many as one transaction may record; none when all are planned."""
+def plan_some(sessions: Iterator[Restoration], seal: Seal) -> tuple[list[RestorePlan], Exception | None]:
+    """The next sessions, as many as one transaction may record, none when all are planned; and what ended that."""
     plans: list[RestorePlan] = []
     size = 0
-    while len(plans) < _MAX_SESSIONS and size < _MAX_BYTES and (session := next(sessions, None)) is not None:
-        plans.append(_plan_session(session, seal))
-        size += plans[-1].bytes + sum(len(content) for one in plans[-1].slices for content in one.files.values())
-    return plans
+    try:
+        while len(plans) < _MAX_SESSIONS and size < _MAX_BYTES and (session := next(sessions, None)) is not None:
+            plans.append(_plan_session(session, seal))
+            size += plans[-1].bytes + sum(len(content) for one in plans[-1].slices for content in one.files.values())
+    except Exception as error:
+        # For those before it is too early to be lost.
+        return plans, error
+    return plans, None
 
 
 def _plan_session(session: Restoration, seal: Seal) -> RestorePlan:
