@@ -25,13 +25,25 @@ class UnsentLimit:
 
     def add(self, transport: asyncio.Transport) -> None:
         """Count a connection as it is now, and as one that has just taken something."""
-        self.remove(transport)
-        size = self._sizes[transport] = transport.get_write_buffer_size()
-        self._total += size
+        self._count(transport)
+        if self._total > self._max_bytes:
+            self._count_anew(transport)
         while self._total > self._max_bytes and len(self._sizes) > 1:
             longest = next(iter(self._sizes))
             self.remove(longest)
             longest.abort()
+
+    def _count_anew(self, last: asyncio.Transport) -> None:
+        """Count those anew that have taken something since they were counted, and `last` as the last of them."""
+        for transport, size in list(self._sizes.items()):
+            if transport.get_write_buffer_size() < size:
+                self._count(transport)
+        self._count(last)
+
+    def _count(self, transport: asyncio.Transport) -> None:
+        self.remove(transport)
+        size = self._sizes[transport] = transport.get_write_buffer_size()
+        self._total += size
 
     def remove(self, transport: asyncio.Transport) -> None:
         self._total -= self._sizes.pop(transport, 0)
@@ -67,6 +79,8 @@ class StallLimit:
         if transport.get_write_buffer_size() < self._unsent and not transport.is_closing():
             self.watch(transport)
         else:
+            # After an upgrade nobody else tells that the connection is gone.
+            self.stop()
             transport.abort()
 
 

@@ -6,13 +6,13 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
 from swarmkeep.api.limits import ServerLimits
-from swarmkeep.connections import BoundedWebSocket
+from swarmkeep.connections import BoundedWebSocket, UnsentLimit
 from swarmkeep.store.ports import SessionKey
 from tests.api.auth.keys import bearer_headers, key_store
 from tests.api.server import PATIENCE_SECONDS, RunningServer, server_settings, start_server
@@ -218,6 +218,30 @@ async def test_what_waits_for_all_slow_viewers_is_bounded(sqlite_ready: str, kin
                 await wait_until(lambda: len(find_paused(service)) == 1)
                 await wait_until(lambda: service.engine.hub.reader_count == 1)
         await wait_until(lambda: before.issuperset(service.connections))
+
+
+async def test_a_slow_reader_that_takes_something_is_not_the_first_to_be_let_go() -> None:
+    loop = asyncio.get_running_loop()
+    limit = UnsentLimit(10_000_000)
+    with ExitStack() as stack:
+        transports, readers = [], []
+        for _ in range(3):
+            ours, theirs = (stack.enter_context(one) for one in socket.socketpair())
+            theirs.setblocking(False)
+            transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+            transport.write(bytes(4_000_000))
+            transports.append(transport)
+            readers.append(theirs)
+        slow, stalled, new = transports
+        limit.add(slow)
+        limit.add(stalled)
+        before = slow.get_write_buffer_size()
+        while slow.get_write_buffer_size() == before:
+            await loop.sock_recv(readers[0], 65_536)
+        limit.add(new)
+        assert [one.is_closing() for one in transports] == [False, True, False]
+        slow.abort()
+        new.abort()
 
 
 async def test_a_large_event_waits_for_a_slow_viewer_alone_and_only_as_what_is_sent(sqlite_ready: str) -> None:

@@ -106,7 +106,7 @@ async def test_a_quota_ends_an_import_at_the_first_session_that_is_too_many(stor
 async def test_what_came_before_an_error_is_recorded(store: SqlStore) -> None:
     def give_sessions() -> Iterator[Restoration]:
         for number in range(3):
-            yield Restoration(SessionKey("from", f"s{number}"), lambda: [], lambda _: draft_events("A", [CREATED], None))
+            yield Restoration(SessionKey("from", f"s{number}"), list, lambda _: draft_events("A", [CREATED], None))
         raise InvalidImport("the rest of the file is gone")
 
     with pytest.raises(InvalidImport, match="gone"):
