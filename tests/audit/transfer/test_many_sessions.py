@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import InvalidImport, QuotaExceeded
 from swarmkeep.domain.events import SessionCreated
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import Restoration, SessionKey, StorageQuota
+from swarmkeep.store.ports import Restoration, SessionHead, SessionKey, StorageQuota
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.sql.counting.recount import recount_totals
 
@@ -112,6 +112,26 @@ async def test_what_came_before_an_error_is_recorded(store: SqlStore) -> None:
     with pytest.raises(InvalidImport, match="gone"):
         await store.restore(give_sessions(), action=AuditAction(type="session.imported"))
     await check_counts(store, "from", 3)
+
+
+async def test_what_is_deleted_while_it_is_looked_for_is_imported(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tenant in ("from", "to"):
+        await import_chats(store, tenant, write_chats(2))
+    exported = await export_all(store, "from")
+    read_heads = SqlStore.read_heads
+
+    async def read_and_delete(self: SqlStore, keys: Sequence[SessionKey]) -> dict[SessionKey, SessionHead]:
+        found = await read_heads(self, keys)
+        await self.delete(keys[0])
+        return found
+
+    monkeypatch.setattr(SqlStore, "read_heads", read_and_delete)
+    report = await import_chats(store, "to", write_chats(2))
+    assert [session.outcome for session in report.sessions] == ["imported", "present"]
+    report = await import_export(store, "from", io.BytesIO(exported))
+    assert [session.outcome for session in report.sessions] == ["imported", "present"]
 
 
 async def test_imports_of_one_file_at_the_same_time_record_each_session_once(store: SqlStore, url: str) -> None:

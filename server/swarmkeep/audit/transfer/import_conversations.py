@@ -124,8 +124,8 @@ async def import_conversations(
     digest = await asyncio.to_thread(digest_file, file)
     known = await read_known_heads(store, [plan.key for plan in plans])
     for plan in plans:
-        if plan.key in known:
-            await _check_same(store, plan)
+        if plan.key in known and not await _is_still_here(store, plan):
+            del known[plan.key]
     ends: dict[SessionKey, SessionHead] = {}
     new = [plan for plan in plans if plan.key not in known]
     if not dry_run:
@@ -135,11 +135,11 @@ async def import_conversations(
             quota=quota,
         )
         for plan, end in zip(new, made, strict=True):
-            if end is None:
-                await _check_same(store, plan)
-                known |= await store.read_heads([plan.key])
-            else:
+            if end is not None:
                 ends[plan.key] = end
+            # Somebody else has just recorded it, and may even have deleted it since.
+            elif await _is_still_here(store, plan):
+                known |= await store.read_heads([plan.key])
     return _build_report(plans, known, ends, dry_run)
 
 
@@ -157,7 +157,7 @@ def _build_report(
                 id=plan.key.id,
                 seq=plan.events.count + 1 if head is None else head.seq,
                 hash="" if head is None else head.hash,
-                outcome="present" if plan.key in known else "imported",
+                outcome="imported" if plan.key in ends or (dry_run and plan.key not in known) else "present",
             )
         )
     new = [one for one in sessions if one.outcome == "imported"]
@@ -258,13 +258,17 @@ def _find_last_speaker(messages: Sequence[Json]) -> str | None:
     return None
 
 
-async def _check_same(store: EventStore, plan: ImportPlan) -> None:
-    """See that a session was made of this conversation before; it may have gone on since. Raises SessionExists."""
+async def _is_still_here(store: EventStore, plan: ImportPlan) -> bool:
+    """Whether a session that was here has not been deleted since; if so, it was made of this conversation, and may have
+    gone on. Raises SessionExists if it is another one."""
     count = plan.events.count
     events = await store.read(plan.key, upto=count + 1)
+    if not events:
+        return False
     longer = len(events) > count and isinstance(events[count].fact, MessageAdded) and events[count].run_id is None
     if longer or not await asyncio.to_thread(_are_recorded, plan, events[:count]):
         raise SessionExists(plan.key.id, "is here with another history")
+    return True
 
 
 def _are_recorded(plan: ImportPlan, events: Sequence[RecordedEvent]) -> bool:

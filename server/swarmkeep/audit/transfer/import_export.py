@@ -82,10 +82,9 @@ async def import_export(
         raise InvalidImport(f"a new id is for one session; this file has {len(places)}", line=1)
     keys = [SessionKey(tenant, as_id or place.session_id) for place in places]
     known = await read_known_heads(store, keys)
-    for key, place in zip(keys, places, strict=True):
-        if key in known:
-            await _check_same(store, key, place)
-    present = [key in known for key in keys]
+    present = [
+        key in known and await _is_still_here(store, key, place) for key, place in zip(keys, places, strict=True)
+    ]
     if not dry_run:
         new = [number for number, was in enumerate(present) if not was]
         made = await store.restore(
@@ -95,8 +94,8 @@ async def import_export(
         )
         for number, end in zip(new, made, strict=True):
             if end is None:
-                # Somebody else has just recorded it.
-                await _check_same(store, keys[number], places[number])
+                # Somebody else has just recorded it, and may even have deleted it since.
+                await _is_still_here(store, keys[number], places[number])
                 present[number] = True
     return _build_report(keys, places, present, dry_run)
 
@@ -141,15 +140,18 @@ def _make_restoration(
     return Restoration(key, lambda: read_chunks(file, place, key.id), finish)
 
 
-async def _check_same(store: EventStore, key: SessionKey, place: ExportedSession) -> None:
-    """See that a session has all that the file has of it; a hash stands for everything up to it.
+async def _is_still_here(store: EventStore, key: SessionKey, place: ExportedSession) -> bool:
+    """Whether a session that was here has not been deleted since; if so, it has all that the file has of it.
 
-    Raises SessionExists.
+    A hash stands for everything up to it. Raises SessionExists if it is another one.
     """
     seq = place.begin.seq
     events = await store.read(key, after=seq - 1, upto=seq)
+    if not events and await store.read_head(key) is None:
+        return False
     if not events or events[0].hash != place.begin.hash:
         raise SessionExists(key.id, "is here with another history")
+    return True
 
 
 def _build_report(
