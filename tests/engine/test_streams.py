@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 from typing import Any
@@ -466,6 +467,27 @@ async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
     assert [event.seq for event in pick_recorded(await collect_stream(engine, "r1"))] == own
     # What came after the run is not read for it.
     assert (reads[-2:], max(reads)) == ([3, 1], 3)
+
+
+async def test_what_a_slow_reader_of_a_run_is_given_nobody_else_holds(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await cluster.open_engine(AGENT)
+    await open_session(engine)
+    model.say("Rain.")
+    await run_to_end(engine)
+    ended = engine.reader.follow_run_batches(KEY, await engine.reader.find_position(KEY, "r1"))
+    # As one that has not ended is followed, but for what its engine still holds.
+    for batches in (ended, engine.reader._follow_open_run(KEY, "r1", 1)):
+        messages = 0
+        async for batch in batches:
+            while batch:
+                event = batch.pop()
+                if isinstance(event, RecordedEvent) and event.type == MessageAdded.type:
+                    messages += 1
+                    # Here, and as what is asked about.
+                    assert sys.getrefcount(event) == 2
+        assert messages == 2
 
 
 async def test_many_readers_of_a_run_see_the_same(cluster: EngineCluster, model: ScriptedModel) -> None:

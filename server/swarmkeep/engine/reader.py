@@ -228,8 +228,11 @@ class SessionReader:
             upto = _find_last_seq(state, position.run_id)
             async with aclosing(self.read_pages(key, after=last, upto=upto)) as events:
                 async for event in events:
-                    if event.run_id == position.run_id:
-                        yield [event]
+                    own: Batch = [event] if event.run_id == position.run_id else []
+                    # Only whoever takes the batch holds what is in it, however slow that is.
+                    del event
+                    if own:
+                        yield own
             return
         async with aclosing(self._follow_open_run(key, position.run_id, last)) as batches:
             async for batch in batches:
@@ -241,22 +244,24 @@ class SessionReader:
         async with aclosing(self.follow_batches(key, after=last, feed=feed, is_complete=feed is not None)) as batches:
             async for batch in batches:
                 own: Batch = []
-                for item in batch:
+                is_silent = not batch
+                while batch:
+                    item = batch.pop(0)
                     if isinstance(item, RecordedEvent):
                         if item.seq <= last:
                             if own:
                                 yield own
                             return
                         last = item.seq
-                    if item.run_id != run_id:
-                        continue
-                    own.append(item)
-                    if isinstance(item, RecordedEvent) and may_be_last(item):
-                        yield own
-                        own = []
-                        if await self._is_last_event(key, item):
-                            return
-                if own or not batch:
+                    if item.run_id == run_id:
+                        own.append(item)
+                        if isinstance(item, RecordedEvent) and may_be_last(item):
+                            yield own
+                            own = []
+                            if await self._is_last_event(key, item):
+                                return
+                    del item
+                if own or is_silent:
                     yield own
 
     async def _is_last_event(self, key: SessionKey, event: RecordedEvent) -> bool:

@@ -77,8 +77,8 @@ async def read_pages(
     found = _read_whole_pages(store, key, after, upto, pages)
     async with aclosing(found):
         async for events in found:
-            for event in events:
-                yield event
+            while events:
+                yield events.pop(0)
 
 
 async def _read_whole_pages(
@@ -108,10 +108,11 @@ async def flatten(batches: AsyncGenerator[Batch]) -> AsyncGenerator[Item | None]
     """The items one by one; None where nothing has happened for a while."""
     async with aclosing(batches):
         async for batch in batches:
-            for item in batch:
-                yield item
             if not batch:
                 yield None
+            # While a slow reader takes one, nothing here holds it besides.
+            while batch:
+                yield batch.pop(0)
 
 
 async def follow_batches(
