@@ -50,17 +50,17 @@ async def export_all(store: SqlStore, tenant: str) -> bytes:
 
 
 @contextmanager
-def counted_commits() -> Iterator[list[int]]:
-    commits: list[int] = []
+def counted(what: str = "commit") -> Iterator[list[int]]:
+    found: list[int] = []
 
     def note(_: object) -> None:
-        commits.append(1)
+        found.append(1)
 
-    event.listen(Engine, "commit", note)
+    event.listen(Engine, what, note)
     try:
-        yield commits
+        yield found
     finally:
-        event.remove(Engine, "commit", note)
+        event.remove(Engine, what, note)
 
 
 async def check_counts(store: SqlStore, tenant: str, count: int) -> None:
@@ -75,7 +75,7 @@ async def check_counts(store: SqlStore, tenant: str, count: int) -> None:
 
 
 async def test_many_small_sessions_take_few_transactions(store: SqlStore) -> None:
-    with counted_commits() as commits:
+    with counted() as commits:
         report = await import_chats(store, "from", write_chats())
     assert (report.imported, report.present) == (COUNT, 0)
     assert len(commits) <= COUNT // 20
@@ -83,7 +83,7 @@ async def test_many_small_sessions_take_few_transactions(store: SqlStore) -> Non
     assert len((await store.list_sessions("from", metadata={"team": "a"}, limit=200)).sessions) == COUNT
 
     exported = await export_all(store, "from")
-    with counted_commits() as commits:
+    with counted() as commits:
         report = await import_export(store, "to", io.BytesIO(exported))
     assert (report.imported, report.present) == (COUNT, 0)
     assert len(commits) <= COUNT // 20
@@ -149,3 +149,17 @@ async def test_imports_of_one_file_at_the_same_time_record_each_session_once(sto
     assert all(report.imported + report.present == COUNT for report in reports)
     for tenant in ("to", "other"):
         await check_counts(store, tenant, COUNT)
+
+
+async def test_entries_of_the_audit_log_at_the_same_time_undo_nothing(store: SqlStore, url: str) -> None:
+    """Or short transactions would keep a long one from ever being done."""
+    second = open_store(url)
+    try:
+        with counted("rollback") as rollbacks:
+            await asyncio.gather(
+                *(one.record_action("t", AuditAction(type=f"a{n}")) for n in range(30) for one in (store, second))
+            )
+    finally:
+        await second.close()
+    assert rollbacks == []
+    assert [entry.seq for entry in await store.read_audit_log("t")] == list(range(1, 61))

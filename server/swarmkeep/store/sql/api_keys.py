@@ -25,7 +25,7 @@ from swarmkeep.store.ports.api_keys import (
     hash_secret,
 )
 from swarmkeep.store.ports.audit import AuditAction
-from swarmkeep.store.sql.audit_log import record_action, write_with_audit
+from swarmkeep.store.sql.audit_log import record_action
 from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.prepared import build_insert_if_absent
 from swarmkeep.store.sql.tables import api_keys
@@ -99,7 +99,7 @@ class SqlApiKeys:
             _record(connection, "key.created", made, by, made.created_at)
             return True
 
-        return await write_with_audit(self._database, job)
+        return await self._database.write(job)
 
     async def find(self, key_id: str) -> StoredApiKey | None:
         return await self._database.read(lambda connection: _find_key(connection, key_id))
@@ -145,7 +145,7 @@ class SqlApiKeys:
             ended = _find_key(connection, key_id)
             return found.key if ended is None else ended.key
 
-        return await write_with_audit(self._database, job)
+        return await self._database.write(job)
 
 
 def _check_names(tenant: str, name: str) -> None:

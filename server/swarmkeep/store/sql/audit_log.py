@@ -5,7 +5,7 @@ Its entries are chained as events are (see `hashing`), with whoever did it in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Text, bindparam, select, type_coerce
@@ -19,7 +19,7 @@ from swarmkeep.store.ports.api_keys import find_key_id
 from swarmkeep.store.ports.audit import AuditAction, AuditLogEntry
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import as_bytes, as_text, is_as_written
-from swarmkeep.store.sql.database import Database, OnDatabase
+from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement, prepare_insert_if_absent
 from swarmkeep.store.sql.tables import audit_log
 
@@ -42,27 +42,11 @@ class SqlAuditLog(OnDatabase):
 
     async def record_action(self, tenant: str, action: AuditAction) -> None:
         at = to_timestamp(utc_now())
-        await write_with_audit(self.database, lambda connection: record_action(connection, tenant, action, {}, at))
-
-
-class AuditLogConflict(Exception):
-    """Another entry was added at the same moment. Nothing was recorded."""
-
-
-async def write_with_audit(database: Database, job: Callable[[Connection], T], *, erases: bool = False) -> T:
-    """Run a job that adds to the audit log, again if another process has just done so."""
-    while True:
-        try:
-            return await database.write(job, erases=erases)
-        except AuditLogConflict:
-            continue
+        await self.database.write(lambda connection: record_action(connection, tenant, action, {}, at))
 
 
 def record_action(connection: Connection, tenant: str, action: AuditAction, data: dict[str, Any], at: str) -> None:
-    """Add an entry, in the transaction of what it tells of.
-
-    Raises AuditLogConflict if another process did at the same time; then all of it is to be tried again.
-    """
+    """Add an entry, in the transaction of what it tells of, as the last thing it does that others may wait for."""
     record_actions(connection, tenant, action, [data], at)
 
 
@@ -70,6 +54,21 @@ def record_actions(
     connection: Connection, tenant: str, action: AuditAction, each: Sequence[dict[str, Any]], at: str
 ) -> None:
     """`record_action` for what was done several times: an entry for each."""
+    insert = prepare_insert_if_absent(audit_log, connection.dialect.name)
+    while True:
+        # Where somebody has just added some, these come after those. Were all of the transaction tried again, many
+        # small ones would keep a long one from ever being done.
+        rows = _make_rows(connection, tenant, action, each, at)
+        # Who has the first of them has the others, too: each adds what comes next.
+        if insert.execute(connection, rows[0]):
+            break
+    insert.insert_many(connection, rows[1:])
+
+
+def _make_rows(
+    connection: Connection, tenant: str, action: AuditAction, each: Sequence[dict[str, Any]], at: str
+) -> list[dict[str, Any]]:
+    """The entries as they follow the last one that there is by now."""
     last = _LAST.fetch_all(connection, {"tenant_": tenant})
     seq, previous = (0, GENESIS) if not last else (last[0][0], as_bytes(last[0][1]))
     actor = action.by or ""
@@ -94,11 +93,7 @@ def record_actions(
                 "hash": previous,
             }
         )
-    insert = prepare_insert_if_absent(audit_log, connection.dialect.name)
-    # Who has the first of them has the others, too: each adds what comes next.
-    if insert.execute(connection, rows[0]) == 0:
-        raise AuditLogConflict(tenant)
-    insert.insert_many(connection, rows[1:])
+    return rows
 
 
 _LAST = PreparedStatement(

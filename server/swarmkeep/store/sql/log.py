@@ -34,7 +34,7 @@ from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.ports.totals import StorageQuota
 from swarmkeep.store.sql import writes
 from swarmkeep.store.sql.appending.plain import is_plain, render_append
-from swarmkeep.store.sql.audit_log import record_deeds, write_with_audit
+from swarmkeep.store.sql.audit_log import record_deeds
 from swarmkeep.store.sql.columns import escape
 from swarmkeep.store.sql.contents import NamedContents, collect_named
 from swarmkeep.store.sql.database import Database
@@ -118,7 +118,7 @@ class SqlEventLog(SqlEventReader):
             if rows:
                 return plan.make_lease(rows[0][0])
         # Where that was refused, this is, too, and says why.
-        return await write_with_audit(self.database, lambda connection: _append_with_audit(connection, plan))
+        return await self.database.write(lambda connection: _append_with_audit(connection, plan))
 
     async def fork(
         self,
@@ -200,7 +200,7 @@ class SqlEventLog(SqlEventReader):
             redact(connection, plan, redacted, used_keys, named)
             record_deeds(connection, key, plan.sealed)
 
-        await write_with_audit(self.database, job, erases=True)
+        await self.database.write(job, erases=True)
         self._cache.put(key, plan.state)
         self.database.notify(key)
         return plan.make_result(None)
@@ -211,9 +211,7 @@ class SqlEventLog(SqlEventReader):
         action = AuditAction(type="session.deleted", by=by, reason=reason)
         at = to_timestamp(self._clock())
         self._cache.drop(key)
-        await write_with_audit(
-            self.database, lambda db: writes.delete_session(db, key, expected, action, at), erases=True
-        )
+        await self.database.write(lambda db: writes.delete_session(db, key, expected, action, at), erases=True)
         self._cache.drop(key)
         self._files.drop(key)
         self.database.notify(key)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from swarmkeep.domain.errors import QuotaExceeded, SeqConflict
 from swarmkeep.store.ports import SessionHead, SessionKey, StorageQuota
 from swarmkeep.store.ports.audit import AuditAction
-from swarmkeep.store.sql.audit_log import record_actions, write_with_audit
+from swarmkeep.store.sql.audit_log import record_actions
 from swarmkeep.store.sql.contents import insert_file
 from swarmkeep.store.sql.counting.totals import Growth, count_changes
 from swarmkeep.store.sql.counting.usage import Row, insert_usage
@@ -31,9 +31,7 @@ async def restore(
     Raises QuotaExceeded for the first that is too much: those before it are recorded then.
     """
     try:
-        new = await write_with_audit(
-            database, lambda connection: _restore_together(connection, plans, action, at, quota)
-        )
+        new = await database.write(lambda connection: _restore_together(connection, plans, action, at, quota))
     except QuotaExceeded:
         if len(plans) == 1:
             raise
