@@ -136,7 +136,7 @@ class SessionReader:
 
     async def get_run(self, key: SessionKey, run_id: str, *, at: int | None = None) -> RunView:
         """The run now, or as it was after event `at`. Raises RunNotFound."""
-        state = await self.state(key)
+        state = await self.state(key, fresh=at is None)
         if at is not None and not is_as_it_was(state, run_id, at):
             state = await self.state(key, at=at)
         return view_run(key.id, state, _find_known_run(state, run_id))

@@ -90,7 +90,8 @@ async def execute_command(principal: Principal, key: SessionKey, command: Socket
             principal.require("run")
             start = await command.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
             position = await runs.start(key, start, idempotency=idempotency)
-            return await principal.reader.get_run(key, position.run_id)
+            # As it began, which is still at hand: another look at the log might come after the end of a quick run.
+            return await principal.reader.get_run(key, position.run_id, at=position.seq)
         case RunResume():
             await command.submit(principal, key, command.run_id, idempotency)
             return await principal.reader.get_run(key, command.run_id)
