@@ -12,16 +12,20 @@ from sqlalchemy import text
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import StoreUnavailable
-from tests.store.sessions import KEY, draft_creation
+from tests.store.sessions import KEY, draft_creation, new_key
 from tests.support.postgres import Postgres
 
 
 @pytest.fixture
 def read_only_url(postgres: Postgres, postgres_ready: str) -> Iterator[str]:
     """A database whose connections may only read, until `let_write`."""
-    postgres.alter(postgres_ready, "SET default_transaction_read_only = on")
+    refuse_writes(postgres, postgres_ready)
     yield postgres_ready
     let_write(postgres, postgres_ready)
+
+
+def refuse_writes(postgres: Postgres, url: str) -> None:
+    postgres.alter(url, "SET default_transaction_read_only = on")
 
 
 def let_write(postgres: Postgres, url: str) -> None:
@@ -43,11 +47,20 @@ async def test_a_write_finds_the_server_that_takes_it(postgres: Postgres, read_o
 async def test_a_server_that_refused_a_write_is_not_ready_until_it_takes_some(
     postgres: Postgres, read_only_url: str
 ) -> None:
-    store = open_store(read_only_url)
+    store, key = open_store(read_only_url), new_key()
     try:
-        await store.ping()
         with pytest.raises(StoreUnavailable, match="read-only"):
-            await store.append(KEY, State(), draft_creation())
+            await store.append(key, State(), draft_creation())
+        # It has taken none so far, and is there to be read.
+        await store.ping()
+        let_write(postgres, read_only_url)
+        await store.append(key, State(), draft_creation())
+        name = await store.database.read(lambda connection: connection.scalar(text("SELECT current_database()")))
+        refuse_writes(postgres, read_only_url)
+        # As with a failover, the connections of before go.
+        postgres.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        with pytest.raises(StoreUnavailable):
+            await store.append(new_key(), State(), draft_creation())
         with pytest.raises(StoreUnavailable, match="read-only"):
             await store.ping()
         let_write(postgres, read_only_url)

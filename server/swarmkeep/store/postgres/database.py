@@ -52,7 +52,7 @@ class PostgresDatabase:
         self._writes: set[asyncio.Task[Any]] = set()
         self._notifications = Notifications(lambda: connect(server, {}))
         self._closed = False
-        self._has_failed = False
+        self._has_written = self._has_failed = False
 
     async def read(self, query: Callable[[Connection], T], *, seconds: float | None = None) -> T:
         engine, reading = self._open_engines()
@@ -124,10 +124,12 @@ class PostgresDatabase:
         self._writes.add(task)
         task.add_done_callback(self._forget_write)
         try:
-            return await asyncio.shield(task)
+            result = await asyncio.shield(task)
         except StoreUnavailable:
             self._has_failed = True
             raise
+        self._has_written = True
+        return result
 
     def _forget_write(self, task: asyncio.Task[Any]) -> None:
         self._writes.discard(task)
@@ -144,7 +146,7 @@ class PostgresDatabase:
             await engine.dispose()
 
     async def check_writable(self) -> None:
-        if self._has_failed:
+        if self._has_written and self._has_failed:
             await self.write(lambda connection: connection.exec_driver_sql(_TRIAL))
             self._has_failed = False
 

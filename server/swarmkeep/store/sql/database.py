@@ -77,7 +77,8 @@ class Database(Protocol):
     async def check_writable(self) -> None:
         """Raises StoreUnavailable once a write has failed because the database takes none, until a trial is taken.
 
-        The trial changes nothing. Without a failure there is none.
+        The trial changes nothing. Without a failure there is none, and none where no write was ever taken: that server
+        was begun to be read from, as one on a standby is.
         """
         ...
 

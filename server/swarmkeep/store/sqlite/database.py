@@ -58,7 +58,7 @@ class SqliteDatabase:
         self._local = threading.local()
         self._open_files: list[ReadOnlyFile] = []
         self._closed = False
-        self._has_failed = False
+        self._has_written = self._has_failed = False
 
     async def read(self, query: Callable[[Connection], T], *, seconds: float | None = None) -> T:
         self._check_open()
@@ -91,6 +91,7 @@ class SqliteDatabase:
         except StoreUnavailable:
             self._has_failed = True
             raise
+        self._has_written = True
         return result
 
     async def write_each(
@@ -126,7 +127,7 @@ class SqliteDatabase:
         return await self.write(job)
 
     async def check_writable(self) -> None:
-        if self._has_failed:
+        if self._has_written and self._has_failed:
             await self.write(_try_to_write)
             self._has_failed = False
 
