@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, nullcontext, suppress
 from typing import Any, Self
 
 from openai import AsyncOpenAI
@@ -24,6 +24,7 @@ from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.models.model import ChatModel
 from swarmkeep.engine.models.pauses import Pauses
 from swarmkeep.engine.models.secrets import NO_SECRETS, Secrets
+from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.tracing.tracing import Tracing
 from swarmkeep.store.clock import Clock, utc_now
@@ -178,14 +179,20 @@ async def collect_stream(
     *,
     after: int | None = None,
     found: list[Item] | None = None,
+    feed: Feed | None = None,
 ) -> list[Item]:
-    """The whole stream of a run, added to `found` as it comes."""
+    """The whole stream of a run, added to `found` as it comes; with a feed that was opened before the run began, and is
+    closed here, all that its model said."""
     found = [] if found is None else found
-    feed = await engine.reader.find_position(key, run_id)
-    async with asyncio.timeout(20), aclosing(engine.reader.follow_run(key, feed, after=after)) as items:
-        async for item in items:
-            if item is not None:
-                found.append(item)
+    position = await engine.reader.find_position(key, run_id)
+    with nullcontext() if feed is None else closing(feed):
+        async with (
+            asyncio.timeout(20),
+            aclosing(engine.reader.follow_run(key, position, after=after, feed=feed)) as items,
+        ):
+            async for item in items:
+                if item is not None:
+                    found.append(item)
     return found
 
 

@@ -385,8 +385,9 @@ async def test_a_refused_reply_is_shown_to_nobody(cluster: EngineCluster, model:
     await open_session(engine)
     # In two pieces, neither of which has it.
     model.say(["It is sword", "fish, really."])
+    feed = engine.reader.open_feed(KEY)
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=stream)))
-    items = await collect_stream(engine)
+    items = await collect_stream(engine, feed=feed)
     view = await wait_for_end(engine)
     assert (view.status, view.stop_reason, view.output_text) == (
         "completed", "guardrail", "Let us speak of something else.",
@@ -413,8 +414,9 @@ async def test_a_reply_that_passes_is_streamed_once_it_has(cluster: EngineCluste
     engine = await cluster.open_engine(agent)
     await open_session(engine)
     model.say(["It is ", "a ", "fish."])
+    feed = engine.reader.open_feed(KEY)
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    items = await collect_stream(engine)
+    items = await collect_stream(engine, feed=feed)
     assert [item.deltas for item in items if isinstance(item, MessageDeltas)] == [[{"content": "It is a fish."}]]
     assert (await wait_for_end(engine)).output_text == "It is a fish."
     assert await find_divergences(engine, agent) == []
