@@ -42,6 +42,11 @@ def not_found(what: str, name: str, param: str | None = None) -> Refused:
     return Refused(f"there is no {what} {name[:300]!r}", param, code="not_found", status=404)
 
 
+def make_client_gone() -> Refused:
+    """For the server's log: nobody reads it."""
+    return Refused("the client went away", code="client_closed_request", status=499)
+
+
 def is_openai_path(path: str) -> bool:
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 

@@ -6,13 +6,15 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
+from litestar.types import Receive
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from swarmkeep.api.aside import ClientGone, wait_for_client
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.asked import Asked
 from swarmkeep.api.openai.command import make_command
-from swarmkeep.api.openai.errors import Refused
+from swarmkeep.api.openai.errors import Refused, make_client_gone
 from swarmkeep.api.openai.history import LastReply, count_parts, find_asked_call, find_last_reply, read_earlier
 from swarmkeep.api.openai.items.below import list_requests_below
 from swarmkeep.api.openai.items.ids import ResponseId
@@ -73,6 +75,14 @@ class FollowedResponse(msgspec.Struct, frozen=True):
             if check.is_leaving:
                 raise Draining from None
             raise
+
+
+async def finish_stored(principal: Principal, followed: FollowedResponse, receive: Receive) -> Json:
+    """The response, once it has ended or waits for its caller. It goes on without one; then Refused is raised."""
+    try:
+        return await wait_for_client(followed.finish(principal), receive, principal.service.limits.leaving_seconds)
+    except ClientGone:
+        raise make_client_gone() from None
 
 
 class Answers(msgspec.Struct, frozen=True):

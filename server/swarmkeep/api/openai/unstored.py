@@ -8,11 +8,10 @@ from collections.abc import AsyncGenerator
 
 from litestar.types import Receive
 
-from swarmkeep.api.aside import ClientGone, wait_for_client
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.asked import Asked
 from swarmkeep.api.openai.command import make_command
-from swarmkeep.api.openai.errors import Refused
+from swarmkeep.api.openai.errors import Refused, make_client_gone
 from swarmkeep.api.openai.history import count_parts, find_last_reply, read_run_events, show_last_turn
 from swarmkeep.api.openai.items.ids import ResponseId
 from swarmkeep.api.openai.items.places import name_items
@@ -50,24 +49,12 @@ async def finish_unstored(principal: Principal, response: UnstoredResponse, rece
     try:
         await asyncio.wait((finishing, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not finishing.done():
-            raise _refuse_gone()
+            raise make_client_gone()
         return finishing.result()
     finally:
         for task in (finishing, leaving):
             task.cancel()
         await asyncio.gather(finishing, leaving, return_exceptions=True)
-
-
-async def finish_stored(principal: Principal, followed: FollowedResponse, receive: Receive) -> Json:
-    """The response, once it has ended or waits for its caller. It goes on without one; then Refused is raised."""
-    try:
-        return await wait_for_client(followed.finish(principal), receive, principal.service.limits.leaving_seconds)
-    except ClientGone:
-        raise _refuse_gone() from None
-
-
-def _refuse_gone() -> Refused:
-    return Refused("the client went away", code="client_closed_request", status=499)
 
 
 async def begin_unstored(

@@ -131,4 +131,5 @@ def _delete_all(
         for start in range(0, len(old), _AT_ONCE):
             refusals += threads.map(delete, old[start : start + _AT_ONCE])
     told = list(zip(old, refusals, strict=True))
-    return [session for session, why in told if why is None], [(one.id, why) for one, why in told if why is not None]
+    gone = [session for session, refusal in told if refusal is None]
+    return gone, [(session.id, refusal) for session, refusal in told if refusal is not None]

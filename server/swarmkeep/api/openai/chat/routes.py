@@ -21,8 +21,8 @@ from swarmkeep.api.openai.chat.request import SESSION_HEADER, ChatRequest, read_
 from swarmkeep.api.openai.chat.sessions import find_chat_target, find_unstored
 from swarmkeep.api.openai.errors import Refused, describe_failure, make_error, refuse_failure
 from swarmkeep.api.openai.progress.frames import DONE, write_frames
-from swarmkeep.api.openai.submit import FollowedResponse, follow_response
-from swarmkeep.api.openai.unstored import begin_unstored, finish_stored, finish_unstored
+from swarmkeep.api.openai.submit import FollowedResponse, finish_stored, follow_response
+from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
 from swarmkeep.api.sse import Instead
 from swarmkeep.api.streams import PING, make_event_stream
 from swarmkeep.domain.codec import Json, encode

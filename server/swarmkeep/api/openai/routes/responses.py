@@ -20,9 +20,9 @@ from swarmkeep.api.openai.items.files import put_back_files
 from swarmkeep.api.openai.items.lists import After, Include, IncludeList, ItemLimit, Order, list_page
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.api.openai.progress.frames import DONE, frame_event, write_frames
-from swarmkeep.api.openai.submit import FollowedResponse, begin_response, follow_response
+from swarmkeep.api.openai.submit import FollowedResponse, begin_response, finish_stored, follow_response
 from swarmkeep.api.openai.targets import find_target
-from swarmkeep.api.openai.unstored import begin_unstored, finish_stored, finish_unstored
+from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
 from swarmkeep.api.streams import make_event_stream
 from swarmkeep.domain.codec import Json
 from swarmkeep.engine.streams.items import Item
