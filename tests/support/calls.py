@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
+from typing import Any
 
 
 @contextmanager
@@ -23,3 +24,22 @@ def count_calls() -> Iterator[Counter[CodeType]]:
         yield found
     finally:
         sys.setprofile(None)
+
+
+@contextmanager
+def count_steps() -> Iterator[Counter[CodeType]]:
+    """How many steps of its bytecode each function of Python's takes in this thread: those of loops show, too."""
+    found: Counter[CodeType] = Counter()
+
+    def note(frame: FrameType, kind: str, argument: object) -> Any:
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        if kind == "opcode":
+            found[frame.f_code] += 1
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        yield found
+    finally:
+        sys.settrace(before)

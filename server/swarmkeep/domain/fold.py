@@ -116,7 +116,9 @@ def _apply_run_event(state: State, event: RecordedEvent, fact: RunFact) -> State
         case RunQueued():
             queued = QueuedRun(run_id=event.run_id or "", seq=event.seq, at=event.at, fact=fact)
             # Its event refers to them, whatever becomes of the run.
-            files = (*state.queued_files, *list_file_names(fact.messages))
+            files = state.queued_files
+            for name in list_file_names(fact.messages):
+                files = files.append(name)
             forgot = state.forgot_keys or is_redacted(event)
             return replace(state, queue=(*state.queue, queued), queued_files=files, forgot_keys=forgot)
         case RunWaiting():

@@ -219,12 +219,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     compaction: OpenCompaction | None = None
     summaries: Chain[Summary] = msgspec.field(default_factory=Chain)
     """What models are sent in the place of messages: the last one. Each covers what the one before it does."""
-    other_texts: tuple[str, ...] = ()
+    other_texts: Chain[str] = msgspec.field(default_factory=Chain)
     """The hashes of texts that other events than messages name: what summaries were asked for with, lists of tools."""
-    queued_files: tuple[str, ...] = ()
+    queued_files: Chain[str] = msgspec.field(default_factory=Chain)
     compacted_at: int = 0
     """The seq of the last compaction's start; 0 for never."""
-    listings: tuple[ToolListing, ...] = ()
+    listings: Chain[ToolListing] = msgspec.field(default_factory=Chain)
+    """Lists of tools: of each agent and server, the last one counts."""
     forgot_keys: bool = False
     """Whether the beginning of a run was redacted, and with it the idempotency key that it may have come with."""
     taken_over: TakenOver | None = None

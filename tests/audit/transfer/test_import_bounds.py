@@ -15,7 +15,7 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.sizes import SizeLimits
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import InvalidImport, TooLarge
-from swarmkeep.domain.events import MessageAdded, RunQueued, RunStarted, SessionCreated, SessionEvent
+from swarmkeep.domain.events import CompletionRecord, MessageAdded, RunQueued, RunStarted, SessionCreated, SessionEvent
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import seal
@@ -60,7 +60,10 @@ def write_queue(count: int) -> bytes:
     """A forged export: a run that goes on, and so many that wait for it."""
     drafts = [EventDraft(SessionCreated(agent="A"), None, "A"), EventDraft(RunStarted(options=RunOptions()), "r", "A")]
     queued = RunQueued(options=RunOptions(), messages=({"role": "user", "content": "x"},))
-    drafts += [EventDraft(queued, f"q{number}", "A") for number in range(count)]
+    return write_session([*drafts, *(EventDraft(queued, f"q{number}", "A") for number in range(count))])
+
+
+def write_session(drafts: list[EventDraft]) -> bytes:
     sealed = seal("s", State(), drafts, at=AT)
     begin = ExportStart(seq=len(sealed), hash=sealed[-1].event.hash, alone=True)
     return b"".join(write_event_line(one, {}, begin if one.event.seq == 1 else None) for one in sealed)
@@ -81,3 +84,21 @@ def test_reading_a_forged_queue_ends_at_its_bound() -> None:
         list(verify_export(io.BytesIO(text), max_queued_runs=100))
     assert refused.value.line == 103
     assert len(list(verify_export(io.BytesIO(text)))) == 1
+
+
+def write_reply(count: int) -> bytes:
+    """A forged export: a reply that asks for so many calls."""
+    calls = [
+        {"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for number in range(count)
+    ]
+    said = MessageAdded(message={"role": "assistant", "tool_calls": calls}, completion=CompletionRecord())
+    facts = [SessionCreated(agent="A"), RunStarted(options=RunOptions()), said]
+    return write_session([EventDraft(fact, "r", "A") for fact in facts])
+
+
+def test_a_reply_with_more_calls_than_any_model_makes_is_refused() -> None:
+    with pytest.raises(InvalidImport, match="more than 1000 calls") as refused:
+        list(verify_export(io.BytesIO(write_reply(1001))))
+    assert refused.value.line == 3
+    assert len(list(verify_export(io.BytesIO(write_reply(1000))))) == 1

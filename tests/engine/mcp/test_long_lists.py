@@ -11,6 +11,7 @@ from mcp.types import Tool
 from msgspec.structs import replace
 
 from swarmkeep import Agent, MCPServer
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import decode, encode_text
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State, ToolListing
@@ -83,7 +84,7 @@ async def test_what_is_chosen_of_a_recorded_list_is_chosen_once(pool: ServerPool
     fact, text = make_listing(SERVER, list(read_tools(SERVER, TOOLS)), ())
     # As a forged log may have it: described, and in no list.
     forged = encode_text([*decode(f"[{text}]"), {"type": "function", "function": {"name": "forged"}}])[1:-1]
-    state = State(agent="A", listings=(ToolListing(agent="A", fact=replace(fact, schemas=digest(forged))),))
+    state = State(agent="A", listings=Chain([ToolListing(agent="A", fact=replace(fact, schemas=digest(forged)))]))
     texts, runner = make_text_cache(), NotingRunner()
     texts[digest(forged)] = forged
     some = Agent(name="A", mcp_servers=[MCPServer(name="many", command=("x",), tools=("tool_1", "tool_2"))])

@@ -20,6 +20,7 @@ from swarmkeep.audit.transfer.export_lines import (
     read_export_line,
 )
 from swarmkeep.audit.transfer.exported_files import ExportedFiles
+from swarmkeep.audit.transfer.weight import MAX_QUEUED_RUNS, find_excess
 from swarmkeep.audit.verify.chain import ChainCheck
 from swarmkeep.audit.verify.problems import Problems
 from swarmkeep.domain.checking.inputs import check_id
@@ -37,8 +38,6 @@ MAX_SESSION_BYTES = 128 * 1024 * 1024
 """Of one session's lines: it is recorded in one transaction, and on SQLite all other writes wait for that."""
 MAX_LINE_VALUES = 200_000
 """JSON values of one line: many tiny ones take far more memory than their bytes."""
-MAX_QUEUED_RUNS = 10_000
-"""In one session, where no setting says how many: more than any server has let wait."""
 _MAX_CHUNK_EVENTS = 200
 _MAX_CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -121,8 +120,9 @@ def verify_export(
 ) -> Iterator[ExportedSession]:
     """Verify an export from its first line to its last; gives each session once it has proved to be whole.
 
-    No session may have more than `max_session_bytes`, no line more than `max_line_values`, and no queue ever more than
-    `max_queued_runs`. Sessions are folded one after the other, and `check_session` may refuse each in the end.
+    No session may have more than `max_session_bytes`, no line more than `max_line_values`, no queue ever more than
+    `max_queued_runs`, and no reply more calls than any model makes. Sessions are folded one after the other, and
+    `check_session` may refuse each in the end.
 
     Raises InvalidImport, which names the line, and what `check_session` raises.
     """
@@ -167,14 +167,14 @@ def _fold_session(
 ) -> State:
     """Verify a session, and give its last state.
 
-    Its queue must not be too long at any time: each run that joins or leaves it costs what is in it.
+    It must not hold too much at any time (see `find_excess`).
     """
     state = State()
     for chunk in _read_verified_chunks(lines, place, first):
         for one in chunk.events:
             state = evolve(state, one.event)
-            if len(state.queue) > max_queued_runs:
-                why = f"more than {max_queued_runs} runs wait in the session's queue (SWARMKEEP_MAX_QUEUED_RUNS)"
+            why = find_excess(state, max_queued_runs)
+            if why is not None:
                 raise InvalidImport(why, line=lines.find_line(place, one.event.seq))
         if lines.end - place.offset > max_bytes:
             raise lines.make_error(f"the session has more than {max_bytes} bytes up to here")

@@ -11,11 +11,11 @@ import msgspec
 
 from swarmkeep.audit.transfer.export_reader import (
     MAX_LINE_VALUES,
-    MAX_QUEUED_RUNS,
     ExportedSession,
     read_chunks,
     verify_export,
 )
+from swarmkeep.audit.transfer.weight import MAX_QUEUED_RUNS
 from swarmkeep.domain.checking.inputs import check_id
 from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits

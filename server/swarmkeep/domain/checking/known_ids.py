@@ -59,6 +59,10 @@ class CallIds(KnownIds, frozen=True):
     pass
 
 
+class ResultIds(KnownIds, frozen=True):
+    pass
+
+
 class RunIds(KnownIds, frozen=True):
     pass
 
@@ -69,6 +73,11 @@ K = TypeVar("K", bound=KnownIds)
 def find_call_ids(messages: Sequence[Entry]) -> CallIds:
     """Every call that the messages ask for, or asked for until it was taken out."""
     return find_ids(messages, CallIds, list_call_ids)
+
+
+def find_results(messages: Sequence[Entry]) -> ResultIds:
+    """Every call that a message is the result of."""
+    return find_ids(messages, ResultIds, _list_answered)
 
 
 def find_finished_runs(finished: Sequence[Run]) -> RunIds:
@@ -106,3 +115,8 @@ def _list_places(places: Places) -> tuple[int, ...]:
 def list_call_ids(entry: Entry) -> list[str]:
     """The calls that a message asks for, or asked for until they were taken out, by the ids that it gives them."""
     return [call_id for call_id, _, _ in read_tool_calls(entry.message)] if entry.role == "assistant" else []
+
+
+def _list_answered(entry: Entry) -> tuple[str, ...]:
+    answered = entry.message.get("tool_call_id") if entry.role == "tool" else None
+    return (answered,) if isinstance(answered, str) else ()

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import HandoffMade, MessageAdded, SessionEvent, SessionUpdated
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
+
+_CHAINS = tuple(field.name for field in fields(State) if field.default_factory is Chain)
 
 
 def draft_events(agent: str, facts: Iterable[SessionEvent], run_id: str | None) -> list[EventDraft]:
@@ -40,13 +43,7 @@ def apply_drafts(state: State, drafts: Sequence[EventDraft]) -> State:
     """
     if not drafts:
         return state
-    state = replace(
-        state,
-        messages=state.messages.branch(),
-        finished=state.finished.branch(),
-        approvals=state.approvals.branch(),
-        summaries=state.summaries.branch(),
-    )
+    state = replace(state, **{name: getattr(state, name).branch() for name in _CHAINS})
     return fold([preview_event(seq, draft, state.updated_at) for seq, draft in enumerate(drafts, state.seq + 1)], state)
 
 

@@ -46,8 +46,8 @@ def _apply_summarised(state: State, event: RecordedEvent, fact: CompactionSummar
             run = replace(state.run, usage=sum_usage(state.run.usage, read_usage(fact.completion.usage)))
             state = replace(state, run=run)
         request = fact.completion.request
-        if request is not None and request.instructions not in state.other_texts:
-            state = replace(state, other_texts=(*state.other_texts, request.instructions))
+        if request is not None:
+            state = replace(state, other_texts=state.other_texts.append(request.instructions))
     covered = 0 if state.summary is None else state.summary.last_seq
     # One without a text was redacted.
     if not fact.summary or last_seq <= covered:

@@ -6,6 +6,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.checking.known_ids import find_results
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import GuardrailTripped, HandoffIgnored
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
@@ -34,13 +35,13 @@ def apply_history_event(state: State, event: RecordedEvent, fact: HistoryFact) -
 
 def _apply_handoff_ignored(state: State, fact: HandoffIgnored) -> State:
     # The result was recorded before it was known that a later call would hand over too. No model has seen it yet.
-    for index in range(len(state.messages) - 1, -1, -1):
-        entry = state.messages[index]
-        if entry.role == "tool" and entry.message.get("tool_call_id") == fact.tool_call_id is not None:
-            message = {**entry.message, "content": SUPERSEDED.format(agent=fact.to_agent)}
-            tool = entry.tool and replace(entry.tool, status="superseded")
-            return replace(state, messages=state.messages.replace_at(index, replace(entry, message=message, tool=tool)))
-    return state
+    places = () if fact.tool_call_id is None else find_results(state.messages).find(fact.tool_call_id)
+    if not places:
+        return state
+    entry = state.messages[places[-1]]
+    message = {**entry.message, "content": SUPERSEDED.format(agent=fact.to_agent)}
+    tool = entry.tool and replace(entry.tool, status="superseded")
+    return replace(state, messages=state.messages.replace_at(places[-1], replace(entry, message=message, tool=tool)))
 
 
 def _apply_guardrail_tripped(state: State, event: RecordedEvent, fact: GuardrailTripped) -> State:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.state import Run, State, ToolCall
 
 
@@ -17,7 +18,7 @@ def apply_session_imported(state: State, by: str | UnsetType) -> State:
     run = None if state.run is None else mark_imported(state.run, by)
     # Whose call it was made for, and which tool of which server a name stands for, only the file says.
     return replace(
-        state, compaction=None, listings=(), queue=queue, run=run, parent=None, taken_over=None, handback_note=None
+        state, compaction=None, listings=Chain(), queue=queue, run=run, parent=None, taken_over=None, handback_note=None
     )
 
 

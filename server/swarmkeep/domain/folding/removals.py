@@ -26,7 +26,8 @@ def apply_message_removed(state: State, event: RecordedEvent, fact: MessageRemov
     at = None if fact.tool_call_id is None else find_message(messages, fact.message_seq)
     if at is not None and fact.tool_call_id is not None:
         entry = messages[at]
-        messages = messages.replace_at(at, replace(entry, removed_calls=(*entry.removed_calls, fact.tool_call_id)))
+        if fact.tool_call_id not in entry.removed_calls:
+            messages = messages.replace_at(at, replace(entry, removed_calls=(*entry.removed_calls, fact.tool_call_id)))
         gone.setdefault(entry.run_id, set()).add(fact.tool_call_id)
     if fact.content is True and (said := find_message(messages, fact.message_seq)) is not None:
         messages = messages.replace_at(said, replace(messages[said], removed_content=True))
@@ -60,4 +61,7 @@ def hide_run(state: State, run_id: str | None, part: int | UnsetType) -> State:
 def _hide(run: Run, part: int | UnsetType) -> Run:
     if part is UNSET:
         return replace(run, hidden=True)
+    # It has no others, whatever an event of a file says.
+    if part > run.waits or part in run.hidden_parts:
+        return run
     return replace(run, hidden_parts=(*run.hidden_parts, part))
