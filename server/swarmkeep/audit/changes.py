@@ -29,8 +29,12 @@ def find_changes(before: Any, after: Any, path: str = "") -> tuple[Change, ...]:
 
 
 def _find_changes(before: Any, after: Any, path: str) -> Iterator[Change]:
+    # What is the same object is not looked into: of two states that follow one another nearly all is.
+    if before is after:
+        return
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in [*before, *(key for key in after if key not in before)]:
+        changed = [key for key, value in before.items() if after.get(key, UNSET) is not value]
+        for key in [*changed, *(key for key in after if key not in before)]:
             yield from _find_changes(
                 before.get(key, UNSET), after.get(key, UNSET), f"{path}/{escape_pointer_part(key)}"
             )

@@ -18,14 +18,23 @@ from swarmkeep.api.openai.items.session_items import ItemOrder, SessionItems
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import apply_drafts
 from swarmkeep.domain.decisions.removing import remove_message
-from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import DomainError
+from swarmkeep.domain.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CompletionRecord,
+    MessageAdded,
+    RunStarted,
+    SessionCreated,
+)
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.messages import read_tool_calls
+from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from tests.api.server import RunningServer
-from tests.support.calls import count_calls
+from tests.support.calls import count_calls, count_steps
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import Dice, DrawnDice, any_logs
 from tests.support.scripted import ScriptedModel
@@ -151,3 +160,24 @@ async def test_a_page_of_a_long_conversation_reads_what_it_shows(
     named: Any = [{"type": "item_reference", "id": item.id} for item in oldest.data[:4]]
     model.say("Right.")
     await read(lambda: openai.responses.create(model="Front", input=[*named, {"role": "user", "content": "Right?"}]))
+
+
+def list_decided_again(count: int) -> State:
+    """A session out of a file in which one call was asked about and decided many times."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = MessageAdded(message={"role": "assistant", "tool_calls": [call]}, completion=CompletionRecord())
+    asked = ApprovalRequested(tool_call_id="c", name="f", arguments="{}")
+    decided = ApprovalDecided(tool_call_id="c", decision="deny")
+    facts = [SessionCreated(agent="A"), RunStarted(options=RunOptions()), said, *[asked, decided] * count]
+    return apply_drafts(State(), [EventDraft(fact, "r", "A") for fact in facts])
+
+
+def test_a_call_that_was_decided_again_and_again_is_shown_once_and_in_no_longer_time_for_each() -> None:
+    costs = []
+    for count in (20, 80):
+        state = list_decided_again(count)
+        with count_steps() as counted:
+            items = list_all(state)
+        assert [item["type"] for item in items] == ["mcp_approval_request", "mcp_approval_response"]
+        costs.append(counted.total())
+    assert costs[1] < 6 * costs[0]

@@ -43,6 +43,7 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.run_options import RunOptions
 from tests.domain.given import RUN, calling_message, make_run_started, model_reply, user_said
+from tests.support.calls import count_calls
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs, record_drafts
 
@@ -270,3 +271,15 @@ def test_where_calls_ran_at_once_a_result_says_which_call_it_answers() -> None:
     assert [entry.calls for entry in told[-2:]] == [('look(at="b")',), ('look(at="a")',)]
     in_turn = build_entries(*asked, started[0], results["a"], started[1], results["b"])
     assert [entry.calls for entry in in_turn if entry.speaker == "look"] == [(), ()]
+
+
+def test_an_event_costs_what_it_changes_however_large_the_context_is() -> None:
+    large = {f"key {number}": {"a": number} for number in range(1000)}
+    patched = [ContextUpdated(patch={"key 7": {"a": number}}) for number in range(20)]
+    facts = (SessionCreated(agent="triage", context_variables=large), *[user_said()] * 20, *patched)
+    events = record_drafts([EventDraft(fact, None, "triage") for fact in facts])
+    created = fold(events[:1])
+    with count_calls() as counted:
+        entries = list(build_timeline(events[1:], created))
+    assert [len(entry.changes) for entry in entries] == [0] * 20 + [1] * 20
+    assert counted[encode.__code__] < 60

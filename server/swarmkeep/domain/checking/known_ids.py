@@ -4,6 +4,7 @@ through all of them each time."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -52,7 +53,7 @@ class KnownIds(msgspec.Struct, frozen=True):
     def find(self, name: str) -> tuple[int, ...]:
         """The places of the items that have this id, in order."""
         found = [_list_places(part.places[name]) for part in self.parts if name in part.places]
-        return found[0] if len(found) == 1 else tuple(place for places in found for place in places)
+        return found[0] if len(found) == 1 else tuple(chain.from_iterable(found))
 
 
 class CallIds(KnownIds, frozen=True):

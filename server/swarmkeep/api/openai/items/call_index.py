@@ -19,8 +19,12 @@ class _ResultIds(KnownIds, frozen=True):
     """Results by their calls."""
 
 
-class _NoteIds(KnownIds, frozen=True):
-    """Approvals by their calls."""
+class _RequestIds(KnownIds, frozen=True):
+    """Requests for approvals by their calls."""
+
+
+class _DecisionIds(KnownIds, frozen=True):
+    """Decisions by their calls."""
 
 
 class CallIndex:
@@ -36,7 +40,8 @@ class CallIndex:
         self._calls = find_call_ids(state.messages)
         self._replies = find_ids(state.messages, _ReplyIds, _list_runs)
         self._results = find_ids(state.messages, _ResultIds, _list_answered)
-        self._approvals = find_ids(state.approvals, _NoteIds, _list_noted)
+        self._requests = find_ids(state.approvals, _RequestIds, _list_requested)
+        self._decisions = find_ids(state.approvals, _DecisionIds, _list_decided)
 
     def count_turns(self, at: int) -> int:
         """How many replies of its run come before this one."""
@@ -62,13 +67,13 @@ class CallIndex:
         end = self._find_next_asking(call_id, asking)
         return results[bisect_left(results, asking) : None if end is None else bisect_left(results, end)]
 
-    def list_notes(self, call_id: str, asking: int, *, asks: bool) -> list[int]:
+    def list_notes(self, call_id: str, asking: int, *, asks: bool) -> tuple[int, ...]:
         """The requests for an approval of the call that this message asks for, or the decisions, in order."""
-        notes = self._approvals.find(call_id)
+        notes = (self._requests if asks else self._decisions).find(call_id)
         end = self._find_next_asking(call_id, asking)
         first = self._skip_notes(notes, asking)
         last = None if end is None else self._skip_notes(notes, end)
-        return [at for at in notes[first:last] if (self._notes[at].approve is None) == asks]
+        return notes[first:last]
 
     def _skip_notes(self, notes: tuple[int, ...], at: int) -> int:
         """How many of them come before that message."""
@@ -89,5 +94,9 @@ def _list_answered(entry: Entry) -> Iterable[str]:
     return () if call_id is None else (call_id,)
 
 
-def _list_noted(note: ApprovalNote) -> Iterable[str]:
-    return (note.call_id,)
+def _list_requested(note: ApprovalNote) -> Iterable[str]:
+    return (note.call_id,) if note.approve is None else ()
+
+
+def _list_decided(note: ApprovalNote) -> Iterable[str]:
+    return () if note.approve is None else (note.call_id,)
