@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -102,3 +104,16 @@ def test_a_reply_with_more_calls_than_any_model_makes_is_refused() -> None:
         list(verify_export(io.BytesIO(write_reply(1001))))
     assert refused.value.line == 3
     assert len(list(verify_export(io.BytesIO(write_reply(1000))))) == 1
+
+
+async def test_an_export_that_waits_for_its_reader_holds_what_is_sent_and_no_more(store: SqlStore) -> None:
+    key = await record(store, "large", MessageAdded(message={"role": "user", "content": "x" * 4_000_000}))
+    tracemalloc.start()
+    try:
+        async with aclosing(write_export(store, iterate_keys([key]), alone=True)) as pieces:
+            size = len(await anext(pieces))
+            held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    # A driver may keep the last row that it read.
+    assert 4_000_000 < size < held < 3 * size

@@ -72,9 +72,12 @@ async def _write_session(store: EventStore, key: SessionKey, begin: ExportStart)
                 )
             )
             size += len(page[-1])
-        yield b"".join(page)
         seq = events[-1].event.seq
         limit = max(1, min(limit * 4, limit * _PAGE_BYTES // size, _MAX_PAGE_EVENTS))
+        page[:] = [b"".join(page)]
+        # Of a large event they take several times what is sent, and a reader may be slow, or many.
+        del events, one, new, texts
+        yield page.pop()
 
 
 async def _write_new_files(
