@@ -16,6 +16,7 @@ from swarmkeep.audit.transfer.import_conversations import READERS, import_conver
 from swarmkeep.audit.transfer.import_export import ImportReport
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.sizes import SizeLimits
 from swarmkeep.domain.errors import DomainError, InvalidImport, SessionExists
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.request import assemble_request
@@ -235,6 +236,21 @@ async def test_a_thread_of_the_assistants_api_is_a_session(store: SqlStore) -> N
     # Put together in another way it is the same.
     lines = b"\n".join(encode_value(item) for item in (*reversed(MESSAGES), RUN, *STEPS, THREAD))
     assert (await import_value(store, lines, "assistants")).present == 1
+
+
+async def test_a_thread_with_many_runs_keeps_each_at_its_first_message(store: SqlStore) -> None:
+    runs = [{**RUN, "id": f"run_{at}", "created_at": at, "instructions": "Be kind. " * 100} for at in range(1, 101)]
+    answers = [
+        make_message(f"msg_{at}", "assistant", at, make_text("Yes."), run_id=f"run_{at}") for at in range(1, 100)
+    ]
+    again = make_message("msg_100", "assistant", 100, make_text("Yes, really."), run_id="run_99")
+    await import_value(store, [*runs, *answers, again], "assistants", sizes=SizeLimits())
+    state = await read_state(store, "thread_1")
+    found = [entry.message["imported"].get("run", {}).get("id") for entry in state.messages]
+    assert found == [*(f"run_{at}" for at in range(1, 100)), None]
+    assert state.messages[0].message["imported"]["run"]["instructions"] == runs[0]["instructions"]
+    # It said nothing.
+    assert [run["id"] for run in state.metadata["imported"]["runs"]] == ["run_100"]
 
 
 async def test_messages_of_a_thread_that_have_no_ids_all_count(store: SqlStore) -> None:

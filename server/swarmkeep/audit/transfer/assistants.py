@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from swarmkeep.audit.transfer.foreign import MAX_FILE_VALUES, Document, ForeignConversation
-from swarmkeep.domain.codec import Json, count_values, encode_text
+from swarmkeep.domain.codec import Json, count_values, encode, encode_text
 from swarmkeep.domain.errors import InvalidImport
 from swarmkeep.domain.timestamps import to_timestamp
 
@@ -17,6 +17,8 @@ _MESSAGE_FIELDS = ("id", "run_id", "assistant_id", "attachments", "metadata", "s
 _RUN_FIELDS = (
     "id", "assistant_id", "model", "status", "usage", "last_error", "incomplete_details", "instructions", "metadata",
 )  # fmt: skip
+# Of all runs together: what is more does not fit into a session's metadata beside the rest.
+_MAX_RUNS_BYTES = 32_768
 _MAX_TIME = 2**52
 # At one second: what a user says comes before what is called for it, and that before the answer.
 _USER_RANK, _CALLS_RANK, _ANSWER_RANK = 0, 1, 2
@@ -74,21 +76,42 @@ def _build_conversation(thread_id: str, kinds: dict[str, list[Json]]) -> Foreign
     ]
     turns = [(time, rank, [message]) for time, rank, message in said] + called + waiting
     turns.sort(key=lambda turn: turn[:2])
+    messages = [message for _, _, told_at_once in turns for message in told_at_once]
     metadata = thread.get("metadata")
     origin: Json = {"thread_id": thread_id}
     if thread.get("created_at"):
         origin["created_at"] = _format_time(thread)
     if thread.get("tool_resources"):
         origin["tool_resources"] = thread["tool_resources"]
-    if runs:
-        origin["runs"] = [_keep_fields(run, _RUN_FIELDS) for run in runs]
+    if kept := _place_runs([_keep_fields(run, _RUN_FIELDS) for run in runs], messages):
+        origin["runs"] = kept
     return ForeignConversation(
-        messages=[message for _, _, messages in turns for message in messages],
+        messages=messages,
         place=f"thread {thread_id}",
         id=thread_id,
         metadata=metadata if isinstance(metadata, dict) else {},
         origin=origin,
     )
+
+
+def _place_runs(runs: list[Json], messages: list[Json]) -> list[Json]:
+    """Those that stay together. Where they are large, as each brings its instructions again, those that have a message
+    stand at their first one."""
+    if len(encode(runs)) <= _MAX_RUNS_BYTES:
+        return runs
+    first: dict[str, Json] = {}
+    for message in reversed(messages):
+        kept = message.get("imported")
+        if kept is not None and isinstance(kept.get("run_id"), str):
+            first[kept["run_id"]] = kept
+    rest = []
+    for run in runs:
+        kept = first.get(run["id"]) if isinstance(run.get("id"), str) else None
+        if kept is None:
+            rest.append(run)
+        else:
+            kept["run"] = run
+    return rest
 
 
 def _as_list(value: Any) -> list[Any]:
