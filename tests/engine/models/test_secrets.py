@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from swarmkeep.engine.models.secrets import REMOVED, find_secrets
@@ -25,3 +27,29 @@ def test_other_settings_of_a_collector_are_none() -> None:
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318", "OTEL_SERVICE_NAME": "swarmkeep"}
     )
     assert found.mask("swarmkeep sends to collector.example:4318") == "swarmkeep sends to collector.example:4318"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "-----BEGIN KEY-----\nMC4CAQAw\n-----END KEY-----\n",
+        '{"id": "shop", "private_key": "0123"}',
+        "pass\\word",
+        "clé-secrète",
+    ],
+)
+def test_one_is_removed_however_text_and_json_and_python_write_it(secret: str) -> None:
+    found, value = find_secrets({"SHOP_CREDENTIALS": secret}), {"is": secret}
+    for written in (secret, secret.strip(), json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret)):
+        masked = found.mask(f"<{written}>")
+        assert REMOVED in masked
+        assert len(masked) <= len(f'<"{REMOVED}\\n">')
+    assert REMOVED in found.mask(json.dumps(value))
+    assert REMOVED in found.mask(str(value))
+
+
+def test_a_password_is_removed_as_it_is_written_in_its_url_and_as_it_is() -> None:
+    found = find_secrets({"DATABASE_URL": "postgresql://app:very%2Fsecret@db/app"})
+    assert found.mask("very%2Fsecret very/secret") == f"{REMOVED} {REMOVED}"
+    found = find_secrets({"DATABASE_URL": "postgresql://db/app?user=app&password=very-secret&sslmode=require"})
+    assert found.mask("app very-secret require") == f"app {REMOVED} require"

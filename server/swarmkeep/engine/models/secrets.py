@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -16,15 +17,16 @@ _SHORTEST = 8
 _SECRET_NAMES = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 # Headers for a collector of traces: `name=value,name=value`, percent-encoded.
 _HEADER_NAMES = re.compile(r"OTEL_EXPORTER_OTLP_(\w+_)?HEADERS")
-_PASSWORD_IN_URL = re.compile(r"://[^/?#@\s:]*:([^/?#@\s]+)@")
+_PASSWORD_IN_URL = re.compile(r"://(?:[^/?#@\s:]*:([^/?#@\s]+)@|[^\s#?]*\?(?:[^\s#]*&)?password=([^&#\s]+))")
 
 
 class Secrets:
     """Texts that must not be recorded, logged or shown."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
+        written = {form for text in texts if len(text) >= _SHORTEST for form in _list_forms(text)}
         # The longest first, lest one that is part of another leave the rest of that.
-        found = sorted({text for text in texts if len(text) >= _SHORTEST}, key=len, reverse=True)
+        found = sorted(written, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
 
     def mask(self, value: T) -> T:
@@ -52,6 +54,15 @@ class Secrets:
 NO_SECRETS = Secrets()
 
 
+def _list_forms(text: str) -> set[str]:
+    """A text as it is, and as it stands in JSON, which calls' arguments and many results are, or in what Python prints:
+    a key of several lines looks otherwise there."""
+    # Files end with a line break, which does not always come along.
+    plain = {text, text.strip()} if len(text.strip()) >= _SHORTEST else {text}
+    quoted = (form for each in plain for form in (json.dumps(each), json.dumps(each, ensure_ascii=False), repr(each)))
+    return {*plain, *(form[1:-1] for form in quoted)}
+
+
 def find_secrets(environment: Mapping[str, str], *more: str | None) -> Secrets:
     """The values of variables that are named like secrets, the passwords in those that hold URLs, the values of headers
     for a collector of traces, and `more` texts."""
@@ -60,7 +71,8 @@ def find_secrets(environment: Mapping[str, str], *more: str | None) -> Secrets:
     headers = [
         value for name, text in environment.items() if _HEADER_NAMES.fullmatch(name) for value in _read_headers(text)
     ]
-    passwords = [password for text in texts for password in _PASSWORD_IN_URL.findall(text)]
+    passwords = ["".join(found) for text in texts for found in _PASSWORD_IN_URL.findall(text)]
+    passwords += [unquote(password) for password in passwords]
     return Secrets([*named, *(text for text in more if text and "://" not in text), *passwords, *headers])
 
 
