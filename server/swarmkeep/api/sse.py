@@ -18,6 +18,7 @@ from swarmkeep.api.access.request_log import SEND_PART
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent, view_event
 from swarmkeep.domain.errors import Overloaded
+from swarmkeep.domain.wording import escape_line
 from swarmkeep.engine.streams.items import Item, MessageDeltas, MessageStarted
 from swarmkeep.logs.outages import outage_log
 from swarmkeep.store.ports import StoreUnavailable
@@ -124,9 +125,11 @@ async def wait_for_disconnect(receive: Callable[[], Awaitable[Mapping[str, Any]]
 
 
 def frame(event: str, data: bytes, seq: int | None = None) -> bytes:
-    """One server-sent event. JSON holds no line break, so that its data is one line."""
+    """One server-sent event. Its data is JSON in one line."""
     place = b"" if seq is None else b"id: %d\n" % seq
-    return b"%bevent: %b\ndata: %b\n\n" % (place, event.encode(), data)
+    # A type that came out of a file may be any text, and is not to begin a line, or a frame, of its own.
+    name = event if event.isprintable() else escape_line(event)
+    return b"%bevent: %b\ndata: %b\n\n" % (place, name.encode(errors="backslashreplace"), data)
 
 
 def comment(text: str) -> bytes:

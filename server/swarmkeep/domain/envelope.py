@@ -62,12 +62,15 @@ def view_event(event: RecordedEvent) -> EventView:
 
 
 def read_data(event: RecordedEvent) -> bytes:
-    """The stored text as JSON: itself; or, if it is damaged and not JSON, as a JSON string."""
+    """The stored text as JSON in one line: itself; or, if it is damaged and not JSON, as a JSON string."""
     if isinstance(event.fact, UnknownFact) and event.fact.data is None:
         try:
             decode(event.payload)
         except MalformedJson:
             return encode(event.payload)
+    if "\r" in event.payload or "\n" in event.payload:
+        # No server writes any; what came out of a file may have them between its values, where they say nothing.
+        return event.payload.encode().translate(None, b"\r\n")
     return event.payload.encode()
 
 

@@ -7,6 +7,10 @@ import json
 
 import pytest
 
+from swarmkeep.audit.transfer.export_lines import ExportStart, write_event_line
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import UnknownFact
+from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
 from tests.api.auth.keys import bearer_headers, key_store
 from tests.api.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.support.scripted import ScriptedModel
@@ -144,3 +148,34 @@ async def test_a_conversation_from_elsewhere_goes_on(service: RunningServer, mod
     check_problem(await service.post("/v1/import?from=elsewhere", talk), 400, "invalid_request")
     wrong = await service.post("/v1/import?from=assistants", talk)
     assert "no threads" in check_problem(wrong, 400, "invalid_import")["detail"]
+
+
+def write_forged_session(*texts: tuple[str, str]) -> bytes:
+    """An export of the session `forged` with events of these types and payloads, whose hashes are all right."""
+    sealed, previous = list[SealedEvent](), GENESIS
+    for seq, (type_, payload) in enumerate(texts, 1):
+        salt, at = bytes(16), "2026-01-01T00:00:00.000000Z"
+        commitment = commitment_of(salt, payload)
+        previous = link(previous, header_of(seq, type_, 1, None, "Front", at), commitment)
+        event = RecordedEvent(
+            session_id="forged", seq=seq, type=type_, version=1, run_id=None, agent="Front", at=at,
+            hash=previous.hex(), payload=payload, fact=UnknownFact(),
+        )  # fmt: skip
+        sealed.append(SealedEvent(event, salt, commitment))
+    begin = ExportStart(seq=len(sealed), hash=previous.hex(), alone=True)
+    return b"".join(write_event_line(one, {}, begin if one.event.seq == 1 else None) for one in sealed)
+
+
+async def test_an_imported_event_is_one_frame_of_a_stream_whatever_its_type_and_its_blanks(
+    service: RunningServer,
+) -> None:
+    created = ("session.created", '{"agent":"Front","context_variables":{},"metadata":{}}')
+    frame = 'id: 9\nevent: message.added\ndata: {"seq":9}\n\n'
+    odd = [(f"new\n{frame}event: x", "{}"), (f"new\r\r{frame}", "{}"), ("new\ud800", "{}"), ("new", '{\r\r"a":\r1}')]
+    file = write_forged_session(created, *odd)
+    assert (await service.client.post("/v1/import", content=file, headers=LINES)).status_code == 200
+    async with service.stream("/v1/sessions/forged/events") as stream:
+        frames = await stream.until("session.imported")
+    assert [(frame.seq, frame.data["seq"]) for frame in frames] == [(seq, seq) for seq in range(1, 7)]
+    assert [frame.data["type"] for frame in frames[1:5]] == [type_ for type_, _ in odd]
+    assert frames[4].data["data"] == {"a": 1}
