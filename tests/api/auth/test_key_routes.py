@@ -63,6 +63,16 @@ async def test_a_list_of_keys_has_pages(service: RunningServer) -> None:
     check_problem(await service.get("/v1/keys?cursor=nothing", headers=admin), 400, "invalid_request")
 
 
+async def test_a_page_of_keys_after_anothers_key_is_refused_like_one_after_none(service: RunningServer) -> None:
+    admin = await create_key(service, "acme", role="admin")
+    theirs, _ = await key_store(service).create("other")
+    await create_key(service, "acme", name="later")
+    answers = [
+        await service.get(f"/v1/keys?cursor={cursor}", headers=admin) for cursor in (theirs.id, "key_" + "0" * 16)
+    ]
+    assert [check_problem(answer, 400, "invalid_request") for answer in answers] == [answers[1].json()] * 2
+
+
 async def test_making_a_key_again_makes_no_second_one_and_shows_nothing(service: RunningServer) -> None:
     admin = await create_key(service, "acme", role="admin")
     body = {"name": "desk", "role": "run"}

@@ -124,7 +124,7 @@ class SqlApiKeys:
             query = query.where(columns.tenant == tenant)
         if after is not None:
             last = await self.find(after)
-            if last is None:
+            if last is None or tenant not in (None, last.key.tenant):
                 raise InvalidRequest(BAD_CURSOR, "/query/cursor")
             later = and_(columns.created_at == last.key.created_at, columns.id > after)
             query = query.where(or_(columns.created_at > last.key.created_at, later))
