@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from swarmkeep.cli.terminal import Refused, describe_os_error
 
@@ -42,30 +42,40 @@ def open_atomically(output: Path) -> Iterator[BinaryIO]:
 
     What is written to - goes to standard output then. Raises Refused where it cannot be written.
     """
-    is_elsewhere = str(output) == STANDARD or (output.exists() and not output.is_file())
-    folder = Path(tempfile.gettempdir()) if is_elsewhere else output.parent
-    partial = folder / f".{output.name}.{os.getpid()}.part"
-    _remove_leftovers(folder, output.name)
     try:
-        with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
+        if str(output) == STANDARD or (output.exists() and not output.is_file()):
+            # Also a device or a pipe: its place is not to be taken.
+            with tempfile.TemporaryFile() as whole:
+                yield cast(BinaryIO, whole)
+                whole.seek(0)
+                with nullcontext(sys.stdout.buffer) if str(output) == STANDARD else output.open("wb") as target:
+                    shutil.copyfileobj(whole, target)
+                    target.flush()
+            return
+        with _open_beside(output) as file:
+            yield file
+    except OSError as error:
+        raise Refused(f"cannot write {output}: {describe_os_error(error)}") from None
+
+
+@contextmanager
+def _open_beside(output: Path) -> Iterator[BinaryIO]:
+    """A new file in the same folder, which takes the other's place at the end."""
+    partial = output.parent / f".{output.name}.{os.getpid()}.part"
+    _remove_leftovers(output.parent, output.name)
+    # What somebody else has put there is neither followed nor written to: the name can be guessed.
+    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
             _lock(file.fileno())
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if is_elsewhere:
-            # Also a device or a pipe: its place is not to be taken.
-            standard = nullcontext(sys.stdout.buffer) if str(output) == STANDARD else None
-            with partial.open("rb") as source, standard or output.open("wb") as target:
-                shutil.copyfileobj(source, target)
-                target.flush()
-        else:
-            partial.replace(output)
-    except OSError as error:
-        raise Refused(f"cannot write {output}: {describe_os_error(error)}") from None
-    finally:
-        # A file system that is read-only refuses to take away even what is not there.
+        partial.replace(output)
+    except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+        raise
 
 
 def try_writing(folder: Path) -> None:
@@ -86,12 +96,14 @@ def _remove_leftovers(folder: Path, name: str) -> None:
     with contextlib.suppress(OSError):
         for found in folder.iterdir():
             part = pattern.fullmatch(found.name)
-            if part is not None and not _is_alive(int(part[1])) and not _is_locked(found):
+            if part is not None and not _is_other(int(part[1])) and not _is_locked(found):
                 found.unlink(missing_ok=True)
 
 
-def _is_alive(process_id: int) -> bool:
-    """Whether there is such a process on this machine; if in doubt, there is."""
+def _is_other(process_id: int) -> bool:
+    """Whether there is such a process beside this one on this machine; if in doubt, there is."""
+    if process_id == os.getpid():
+        return False
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:

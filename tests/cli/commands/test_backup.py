@@ -10,11 +10,13 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from swarmkeep.cli.output import write_atomically
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
 from tests.support.processes import POLL_SECONDS, Process
@@ -42,6 +44,28 @@ def test_it_goes_through_pipes(recorded: RecordedSession, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert "restored 1 sessions" in done.stderr
     assert [file.name for file in tmp_path.glob("*") if not file.name.startswith("swarmkeep.db")] == []
+
+
+@pytest.mark.parametrize("output", ["out", os.devnull])
+def test_a_name_that_somebody_else_has_laid_out_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    """Folders such as /tmp are everybody's, and it can be guessed which process writes next."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    target = Path(output) if output == os.devnull else tmp_path / output
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"as it was")
+    laid_out = tmp_path / f".{target.name}.{os.getpid()}.part"
+    laid_out.symlink_to(victim)
+    write_atomically(target, [b"all that was said"])
+    assert victim.read_bytes() == b"as it was"
+    laid_out.unlink(missing_ok=True)
+    # Nor into a file that others may read.
+    laid_out.touch(mode=0o666)
+    with laid_out.open("rb") as theirs:
+        write_atomically(target, [b"all that was said"])
+        assert theirs.read() == b""
+    assert output == os.devnull or target.read_bytes() == b"all that was said"
 
 
 def test_what_did_not_verify_before_is_told(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
