@@ -186,3 +186,22 @@ def test_two_people_see_who_answers(cleared_windows: Callable[..., Window], tmp_
         window.page.get_by_role("textbox", name="Answer").fill("Bob here.")
         window.page.keyboard.press("Enter")
         expect(window.log.locator(".message.person .name").last).to_have_text(bob.shown)
+
+
+def test_what_is_approved_stands_there_in_its_order(window: Window, model: ScriptedModel, api: Api) -> None:
+    """Marks that turn text round are shown as escapes, and are given on as they were."""
+    order = "A-1\u2067 B-2\u202e\u200f\x9b"
+    session = api.session()
+    model.call("refund", {"order": order}, id="c1")
+    api.run(session, "Refund.")
+    window.open_chat(session)
+    shown = "A-1\\u2067 B-2\\u202e\\u200f\\u009b"
+    expect(window.calls.first.locator(".call-brief")).to_have_text(f"order: {shown}")
+    asked = window.page.get_by_role("region", name="Approval")
+    expect(asked.locator(".parts pre").first).to_have_text(f'{{\n  "order": "{shown}"\n}}')
+    model.say("Done.")
+    window.page.get_by_role("button", name="Approve").click()
+    expect(window.answers.last).to_contain_text("Done.")
+    assert model.requests[-1]["messages"][-1]["content"].endswith(f"refunded {order}")
+    decided = [event["data"] for event in api.events(session) if event["type"] == "approval.decided"]
+    assert "arguments" not in decided[0]

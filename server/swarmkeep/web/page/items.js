@@ -2,7 +2,7 @@
 
 import { bdi, button, clear, dayAndTime, h, icon, lane, timeOf } from "./dom.js";
 import { filesNode } from "./files.js";
-import { membersOfJson } from "./jsontext.js";
+import { escapedSigns, membersOfJson } from "./jsontext.js";
 import { whoIs } from "./descriptions.js";
 import { approvalNode, callParts, resultNode } from "./pending.js";
 import { Prose } from "./prose.js";
@@ -117,9 +117,9 @@ const sessionLink = (id, words) => h("a", { href: hrefOf({ view: "chat", id }), 
 function brief(input) {
   try {
     const given = membersOfJson(input, MOST_BRIEF);
-    return given.map(([name, value]) => `${name}: ${value.startsWith('"') ? JSON.parse(value) : value}`).join(", ").slice(0, MOST_BRIEF);
+    return escapedSigns(given.map(([name, value]) => `${name}: ${value.startsWith('"') ? JSON.parse(value) : value}`).join(", ")).slice(0, MOST_BRIEF);
   } catch {
-    return input.slice(0, MOST_BRIEF);
+    return escapedSigns(input.slice(0, MOST_BRIEF));
   }
 }
 

@@ -6,10 +6,16 @@ const CLOSES = new Set(["}", "]"]);
 // Deeper than anybody reads; the lines of what is deeper would be blank for the most part.
 const DEEPEST = 100;
 
+// These change how the text around them is read, so that somebody could approve what stands there in another order. JSON may write
+// them as escapes, which mean the same.
+const UNSAFE_SIGNS = /[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+
+export const escapedSigns = (source) => source.replaceAll(UNSAFE_SIGNS, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
 // Texts are given as JSON writes them, so that an escaped letter is read as that letter.
 function* tokensOf(source) {
   JSON.parse(source);
-  for (const [token] of source.matchAll(JSON_TOKENS)) yield token.startsWith('"') ? JSON.stringify(JSON.parse(token)) : token;
+  for (const [token] of source.matchAll(JSON_TOKENS)) yield token.startsWith('"') ? escapedSigns(JSON.stringify(JSON.parse(token))) : token;
 }
 
 // One way to write it, by which two texts are compared. Raises where it is no JSON, as the others do.

@@ -2,11 +2,10 @@
 
 import { copyButton, clear, h, pretty } from "./dom.js";
 import { getText, sessionPath } from "./api.js";
+import { escapedSigns } from "./jsontext.js";
 import { text } from "./text.js";
 
 const HEREDOC_END = "END_OF_REQUEST";
-// In a terminal these do more than to stand there. JSON may write them as escapes, which mean the same.
-const UNSAFE_SIGNS = /[\u007f-\u009f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 export function requestNode(session, seq) {
   const place = h("div", { class: "request" }, h("p", { class: "muted", role: "status" }, text.timeline.loading));
@@ -31,7 +30,8 @@ function shownRequest(body) {
 // For a shell. The key comes from its environment, and the body by a here-document: a long one is too long for an argument.
 // A JSON text has no line breaks in it, so that nothing in it can end the document.
 export function curlOf(body) {
-  const safe = body.replaceAll(/\r?\n/g, " ").replaceAll(UNSAFE_SIGNS, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  // In a terminal some signs do more than to stand there.
+  const safe = escapedSigns(body.replaceAll(/\r?\n/g, " "));
   return [
     'curl "${OPENAI_BASE_URL:-https://api.openai.com/v1}/chat/completions" \\',
     '  -H "Authorization: Bearer $OPENAI_API_KEY" \\',
