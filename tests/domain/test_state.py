@@ -335,6 +335,22 @@ def test_a_fork_of_an_idle_session_has_no_run_to_leave() -> None:
     assert len(state.finished) == 0
 
 
+@pytest.mark.parametrize("ended", [[], [RunInterrupted(stop_reason="interrupted")]])
+def test_what_was_approved_is_asked_anew_in_a_fork_and_what_was_denied_stays_so(ended: list[RunInterrupted]) -> None:
+    """Also of a run that had ended before, and may be tried again."""
+    before = given(
+        make_run_started(),
+        model_reply(calling_message(tool_call("c1", arguments="1"), tool_call("c2"), tool_call("c3"))),
+        *(ApprovalRequested(tool_call_id=name, name="look_up", arguments="") for name in ("c1", "c2", "c3")),
+        ApprovalDecided(tool_call_id="c1", decision="approve", by="Ann", arguments="2"),
+        ApprovalDecided(tool_call_id="c2", decision="deny", by="Ann"),
+        *ended,
+    )
+    state = when(before, SessionForked(from_session_id="original", from_seq=before.seq, from_hash=before.hash))
+    calls = [(call.approval, call.arguments) for call in state.finished[-1].calls]
+    assert calls == [(None, "1"), ("deny", "{}"), ("requested", "{}")]
+
+
 def test_a_reply_cut_off_counts_as_a_turn_and_is_kept() -> None:
     said_so_far = MessageAdded(message=answer_message("I was about"), completion=CompletionRecord(partial=True))
     state = given(make_run_started(), user_said(), said_so_far, RunCancelled(stop_reason="cancelled"))

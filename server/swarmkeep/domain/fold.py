@@ -41,6 +41,7 @@ from swarmkeep.domain.folding.calls import (
     add_reply_to_run,
     apply_tool_started,
     decide_call,
+    forget_approvals,
     forget_sessions,
     make_held_changes,
     note_change_made,
@@ -198,7 +199,7 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
     origin = Origin(session_id=fact.from_session_id, seq=fact.from_seq, hash=fact.from_hash)
     # A fork is asked nothing by anybody, and nobody speaks in it for its agent.
     return replace(
-        state,
+        forget_approvals(state),
         queue=(),
         compaction=None,
         forked_from=origin,

@@ -136,3 +136,23 @@ async def test_a_decision_on_what_is_stored_is_recorded(service: RunningServer, 
     answer = {"type": "mcp_approval_response", "approval_request_id": first["output"][0]["id"], "approve": True}
     body = {"input": [answer], "previous_response_id": first["id"], "store": False}
     check_error(await respond(service, writer, **body), 400, "invalid_request", "store")
+
+
+async def test_what_was_approved_in_a_session_is_not_approved_where_nothing_is_kept(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    """Whoever may give results could have it done again and again."""
+    model.calls([("refund", {"order": "1"}, "c1"), ("look", {}, "c2")])
+    runner = await create_key(service, "acme", role="run")
+    approver = await create_key(service, "acme", role="approve")
+    tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
+    first = (await respond(service, runner, input="Refund 1.", tools=tools)).json()
+    session, run = first["id"].partition(".")[2], "run_" + first["id"].partition(".")[0].removeprefix("resp_")
+    decision = {"approvals": [{"tool_call_id": "c1", "decision": "approve"}], "stream": False}
+    path = f"/v1/sessions/{session}/runs/{run}/resume"
+    assert (await service.post(path, decision, headers=approver)).json()["status"] == "waiting"
+    seen = {"type": "function_call_output", "call_id": "c2", "output": "nothing"}
+    body = {"input": [seen], "previous_response_id": first["id"], "store": False, "tools": tools}
+    answer = (await respond(service, runner, **body)).json()
+    assert [item["type"] for item in answer["output"]] == ["mcp_approval_request"]
+    assert len(model.requests) == 1

@@ -107,7 +107,7 @@ async def test_the_same_arguments_again_are_no_change(cluster: EngineCluster, mo
     assert model.requests[-1]["messages"][-1]["content"] == "paid 1 to Bob"
 
 
-async def test_an_edit_survives_a_crash_and_a_fork_and_no_import(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_an_edit_survives_a_crash_and_no_import(cluster: EngineCluster, model: ScriptedModel) -> None:
     bank = Bank()
     engine = await cluster.open_engine(bank.agent)
     await open_session(engine)

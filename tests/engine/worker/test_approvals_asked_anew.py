@@ -8,9 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from swarmkeep import Agent, tool
+from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.domain.decisions.resuming import Approval
+from swarmkeep.domain.events import ApprovalDecided
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.engine import Engine
+from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
     KEY,
     LIMITS,
@@ -151,6 +154,32 @@ async def test_what_a_person_has_approved_is_not_asked_again(
     view = await wait_for_end(two)
     await bank.gate.open()
     assert (view.status, bank.paid) == ("completed", ["Ann", "Bob"])
+
+
+async def test_what_was_approved_once_is_not_approved_in_forks(
+    cluster: EngineCluster, model: ScriptedModel, bank: Bank
+) -> None:
+    """Whoever may make forks and try runs again would have it done as often as they like."""
+    engine = await cluster.open_engine(bank.make_agent(asks=True))
+    await open_session(engine)
+    model.call("pay", {"to": "Ann"}, id="c1")
+    await engine.runs.start(KEY, make_start_run())
+    await wait_for_end(engine)
+    model.say("Paid.")
+    await engine.runs.resume(KEY, "r1", approvals=[replace(decide("c1"), arguments={"to": "Bob"})])
+    assert (await wait_for_end(engine)).status == "completed"
+    (decided,) = [event.seq for event in await read_log(engine) if isinstance(event.fact, ApprovalDecided)]
+    fork = SessionKey(KEY.tenant, "fork")
+    await engine.sessions.fork(KEY, at=decided, session_id=fork.id)
+    await engine.runs.resume(fork, "r1")
+    view = await wait_for_end(engine, "r1", fork)
+    asked = [(call.tool_call_id, call.reason, call.arguments) for call in view.pending]
+    assert (asked, bank.paid) == ([("c1", "approval", '{"to": "Ann"}')], ["Bob"])
+    model.say("Paid again.")
+    await engine.runs.resume(fork, "r1", approvals=[decide("c1")])
+    assert (await wait_for_end(engine, "r1", fork)).output_text == "Paid again."
+    assert bank.paid == ["Bob", "Ann"]
+    assert (await replay_session(engine.store, engine.registry, fork)).divergences == []
 
 
 async def test_calls_that_others_carry_out_need_none(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:

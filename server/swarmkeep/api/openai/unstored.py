@@ -21,6 +21,7 @@ from swarmkeep.api.openai.targets import locate
 from swarmkeep.api.sse import wait_for_disconnect
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import refuse_if_busy
+from swarmkeep.domain.folding.calls import forget_approvals
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.swarm.unstored import UnstoredSession
@@ -116,4 +117,4 @@ async def find_beginning(principal: Principal, asked: Asked) -> UnstoredSession:
     if found.fork_at is not None:
         state = await principal.reader.state(found.key, at=found.fork_at)
     events = [] if state.run is None else await read_run_events(principal.reader, found.key, state.run)
-    return UnstoredSession(state, events, session_id=found.key.id)
+    return UnstoredSession(forget_approvals(state), events, session_id=found.key.id)

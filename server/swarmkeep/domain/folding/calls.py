@@ -65,6 +65,32 @@ def forget_sessions(run: Run) -> Run:
     return run
 
 
+def forget_approvals(state: State) -> State:
+    """The state where another session goes on from it: what was approved there was approved once, and nobody has said
+    yes here. So a call is asked about anew, with the arguments that the model gave it."""
+    if state.run is not None:
+        return replace(state, run=_forget_approvals_of_run(state.run))
+    if not len(state.finished) or state.finished[-1].status != "interrupted":
+        return state
+    # It may be tried again, with its calls.
+    last = _forget_approvals_of_run(state.finished[-1])
+    return state if last is state.finished[-1] else replace(state, finished=state.finished.replace_at(-1, last))
+
+
+def _forget_approvals_of_run(run: Run) -> Run:
+    is_left = [call.approval == "approve" and not call.done for call in run.calls]
+    if not any(is_left):
+        return run
+    calls = [make_undecided(call) if left else call for call, left in zip(run.calls, is_left, strict=True)]
+    return replace(run, calls=tuple(calls))
+
+
+def make_undecided(call: ToolCall) -> ToolCall:
+    """The call as its model asked for it, of which nobody has said anything."""
+    asked = call.arguments if call.original_arguments is None else call.original_arguments
+    return replace(call, approval=None, approval_reason=None, expires_at=None, arguments=asked, original_arguments=None)
+
+
 def add_message_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int) -> Run:
     """The run after a message that no model gave; it may be about the answer: take it, or send it back."""
     answered, corrections, calls, pending = run.answered, run.corrections, run.calls, run.pending

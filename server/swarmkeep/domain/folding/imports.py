@@ -6,7 +6,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from swarmkeep.domain.chain import Chain
-from swarmkeep.domain.state import Run, State, ToolCall
+from swarmkeep.domain.folding.calls import make_undecided
+from swarmkeep.domain.state import Run, State
 
 
 def apply_session_imported(state: State, by: str | UnsetType) -> State:
@@ -27,18 +28,5 @@ def mark_imported(run: Run, by: str | UnsetType) -> Run:
 
     Who started it, only whoever imported it says.
     """
-    calls = tuple(call if call.done else _mark_call(call) for call in run.calls)
+    calls = tuple(call if call.done else replace(make_undecided(call), imported=True) for call in run.calls)
     return replace(run, calls=calls, by=by, traceparent=UNSET)
-
-
-def _mark_call(call: ToolCall) -> ToolCall:
-    asked = call.arguments if call.original_arguments is None else call.original_arguments
-    return replace(
-        call,
-        imported=True,
-        approval=None,
-        approval_reason=None,
-        expires_at=None,
-        arguments=asked,
-        original_arguments=None,
-    )

@@ -30,6 +30,8 @@ export function apply(state, event) {
   return state;
 }
 
+const UNDECIDED = { approval: null, reason: null, by: null, expires: null, edited: null };
+
 const HANDLERS = {
   "session.created": (state, data) => {
     activate(state, data.agent);
@@ -43,10 +45,12 @@ const HANDLERS = {
     state.queue = [];
     settle(state, "idle");
     leave(state);
+    // What was approved there was approved once.
+    for (const { id, approval } of state.open.values()) if (approval === "approve") change(state, id, UNDECIDED);
     add(state, { kind: "forked", seq, from: data.from_session_id, at: data.from_seq });
   },
   "session.imported": (state, data, { seq }) => {
-    for (const { id } of state.open.values()) change(state, id, { approval: null, reason: null, by: null, expires: null, edited: null });
+    for (const { id } of state.open.values()) change(state, id, UNDECIDED);
     state.taken = null;
     add(state, { kind: "imported", seq, by: data.by, last: data.last_seq });
   },
