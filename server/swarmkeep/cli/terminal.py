@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO
 
@@ -75,11 +76,16 @@ def put(text: str = "") -> None:
 
 
 def put_bytes(pieces: Iterable[bytes]) -> None:
-    """Give data as it is, on stdout."""
+    """Give data as it is, on stdout; but what a terminal would obey, it is shown as escapes."""
     sys.stdout.flush()
-    for piece in pieces:
+    for piece in _escape_pieces(pieces) if is_terminal(sys.stdout) else pieces:
         sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
+
+
+def _escape_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    for text in codecs.iterdecode(pieces, "utf-8", "replace"):
+        yield escape_json(text).encode()
 
 
 def put_json(value: Any) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
+from swarmkeep.cli.terminal import put_bytes
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
 
@@ -123,3 +126,19 @@ def test_a_conversation_from_elsewhere_is_imported(cli: CommandLine, place: list
     assert cli("import", "old.json", "--agent", "Triage Agent", *place).code == 2
     refused = cli("import", "old.json", "--from", "assistants", *place)
     assert (refused.code, "no threads" in refused.err) == (1, True)
+
+
+def test_what_a_terminal_would_obey_is_escaped_there_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    # In a text of JSON these need no escapes; one of them comes in two pieces.
+    said = [b'{"said":"\xc2', b"\x9b31m\xe2\x80", b'\xae\x7f \xc3\xa9"}']
+    put_bytes(said)
+    assert capfdbinary.readouterr().out == b"".join(said)
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as screen:
+        monkeypatch.setattr(sys, "stdout", screen)
+        put_bytes(said)
+        shown = os.read(ours, 1000)
+    os.close(ours)
+    assert shown.decode() == '{"said":"\\u009b31m\\u202e\\u007f é"}'
