@@ -251,6 +251,17 @@ def test_an_id_that_comes_after_the_call_began() -> None:
     assert assemble_message(chunks)["tool_calls"] == [make_call("a", "look", "{}")]
 
 
+def test_calls_of_one_id_are_told_apart_by_their_index() -> None:
+    begun = [make_piece("look", '{"n"', id="a", index=0), make_piece("look", '{"n"', id="a", index=1)]
+    chunks = [
+        make_chunk({"tool_calls": begun}),
+        make_chunk({"tool_calls": [make_piece(None, ": 1}", id="a", index=0), make_piece(None, ": 2}", index=1)]}),
+        END,
+    ]
+    calls = assemble_message(chunks)["tool_calls"]
+    assert calls == [make_call("a", "look", '{"n": 1}'), make_call("a", "look", '{"n": 2}')]
+
+
 def test_a_name_in_pieces_and_a_name_in_every_piece() -> None:
     chunks = [
         make_chunk({"tool_calls": [make_piece("look_", id="a", index=0), make_piece("pay", "{", id="b", index=1)]}),

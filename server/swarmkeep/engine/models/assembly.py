@@ -158,10 +158,7 @@ class Assembly:
         identifier, index = piece.get("id"), piece.get("index")
         known = self._by_index.get(index) if isinstance(index, int) else None
         if identifier:
-            position = next((at for at, call in enumerate(self._calls) if call.id == identifier), None)
-            if position is None:
-                # An index may be filled by a call that was begun under no id, or be the same for every call.
-                position = len(self._calls) if known is None or self._calls[known].id else known
+            position = self._find_by_id(identifier, index, known, names=bool(function.get("name")))
         elif isinstance(index, int):
             position = len(self._calls) if known is None else known
         else:
@@ -171,6 +168,16 @@ class Assembly:
             # Some servers count from 1, or leave numbers out.
             self._by_index[index] = position
         return position
+
+    def _find_by_id(self, identifier: object, index: object, known: int | None, *, names: bool) -> int:
+        """Where the call of this id is. `known`: the call that has the index; `names`: the piece names a function."""
+        if known is not None and self._calls[known].id in (None, "", identifier):
+            # An index may be filled by a call that was begun under no id.
+            return known
+        position = next((at for at, call in enumerate(self._calls) if call.id == identifier), None)
+        # Some servers give several calls one id, and an index to each.
+        is_another = names and isinstance(index, int) and known is None and position in self._by_index.values()
+        return len(self._calls) if position is None or is_another else position
 
 
 class _Call:
