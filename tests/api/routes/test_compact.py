@@ -40,6 +40,7 @@ async def test_what_is_summed_up_is_sent_in_the_place_of_messages(service: Runni
     assert INTERRUPTED not in sent
     events = await service.events(session)
     made = next(event for event in events if event["type"] == "compaction.summarised")
+    assert (await service.post(f"{session}/compact", body, headers=headers)).json() == found
     asked = (await service.get(f"{session}/events/{made['seq']}/request")).json()
     assert asked == model.requests[0]
     assert asked["messages"][0]["content"].endswith("Briefly.")
@@ -52,12 +53,18 @@ async def test_what_is_summed_up_is_sent_in_the_place_of_messages(service: Runni
 async def test_no_summary_is_an_answer_too(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session(messages=make_history(6))
     model.fail(403)
-    found = (await service.post(f"{session}/compact", {"keep_turns": 2})).json()
+    headers = {"Idempotency-Key": "k"}
+    found = (await service.post(f"{session}/compact", {"keep_turns": 2}, headers=headers)).json()
     assert (found["summary"], found["error"]["code"]) == (None, "provider_permission")
+    assert found["error"]["provider_status"] == 403
     assert [event["type"] for event in await service.events(session)][-2:] == [
         "compaction.started",
         "compaction.failed",
     ]
+    model.say("Good.")
+    await service.run(session, "And now?")
+    again = await service.post(f"{session}/compact", {"keep_turns": 2}, headers=headers)
+    assert (again.json(), len(model.requests)) == (found, 2)
     short = await service.session(messages=make_history(1))
     assert (await service.post(f"{short}/compact", None)).json()["summary"] is None
 

@@ -46,9 +46,11 @@ class CompactionSummarised(Fact, frozen=True, kw_only=True):
     completion: CompletionRecord | None = None
 
 
-class CompactionFailed(Fact, frozen=True, kw_only=True):
+class CompactionFailed(Fact, frozen=True, kw_only=True, omit_defaults=True):
     """No summary was made of what was left to sum up; the session goes on with what there is."""
 
     type: ClassVar[str] = "compaction.failed"
     code: str
     message: str
+    retryable: bool = False
+    provider_status: int | None = None

@@ -15,7 +15,7 @@ from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionSummar
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.compaction.summarising import record_summary, start_compaction, summarise
+from swarmkeep.engine.compaction.summarising import describe_failure, record_summary, start_compaction, summarise
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import Limits, check_session_quotas, check_tokens_left, refuse_uncounted
 from swarmkeep.engine.models.model import Model, TurnFailed
@@ -75,7 +75,6 @@ class Compactions:
         Asked again, it goes on where it was cut off. Raises SessionNotFound, SessionBusy, AgentUnavailable,
         QuotaExceeded, IdempotencyMismatch.
         """
-        await check_tokens_left(self._store, key.tenant, self._limits)
 
         def decide(state: State) -> list[EventDraft]:
             refuse_if_busy(state)
@@ -87,16 +86,21 @@ class Compactions:
             return drafts
 
         mark = None if idempotency is None else idempotency.make_record()
-        session_log = self._worker.open_session_log(key, await self._store.state(key))
+        known = await self._store.state(key)
+        session_log = self._worker.open_session_log(key, known)
 
         async def start() -> list[RecordedEvent]:
+            await check_tokens_left(self._store, key.tenant, self._limits)
             return await session_log.commit(decide, mark=mark, within_quota=True, aside=True)
 
         begun = await run_once(self._store, key, idempotency, start)
-        if not isinstance(begun, IdempotencyRecord):
+        if isinstance(begun, IdempotencyRecord):
+            seq = begun.seq
+        else:
             self._worker.continue_session(session_log, begun)
-        error = await self._finish(key)
-        return _view(key, await self._store.state(key), error)
+            seq = begun[-1].seq if begun else known.seq
+        await self._finish(key)
+        return await self._view(key, seq)
 
     async def sum_up(self, state: State, *, instructions: str | None = None) -> UnstoredSummary:
         """Sum up all of a history that need not be in any log; nothing is recorded.
@@ -130,8 +134,8 @@ class Compactions:
             by=by,
         )
 
-    async def _finish(self, key: SessionKey) -> RunError | None:
-        """Have everything summed up that is to be; the error that ends it before."""
+    async def _finish(self, key: SessionKey) -> None:
+        """Have everything summed up that is to be, unless it fails."""
         while (state := await self._store.state(key)).compaction is not None:
             await check_tokens_left(self._store, key.tenant, self._limits)
             agent = self._registry.get_active(state.agent)
@@ -141,10 +145,20 @@ class Compactions:
                     fact, request = await summarise(self._model, state, name, self._secrets)
             except (TurnFailed, TimeoutError) as failure:
                 error = failure.error if isinstance(failure, TurnFailed) else _TIMED_OUT
-                await self._record(key, state, CompactionFailed(code=error.code, message=error.message), {})
-                return error
+                await self._record(key, state, describe_failure(error), {})
+                return
             await self._record(key, state, fact, request.blobs)
-        return None
+
+    async def _view(self, key: SessionKey, begun: int) -> CompactionView:
+        """What had become of the compaction that was asked for with event `begun`, when it ended."""
+        state, error = await self._store.state(key, at=begun), None
+        ends = await self._store.read(key, after=begun, types=_STEPS) if state.compaction is not None else []
+        for event in ends:
+            state = await self._store.state(key, at=event.seq)
+            if state.compaction is None:
+                error = _read_error(event)
+                break
+        return _view(key, state, error)
 
     async def _record(
         self, key: SessionKey, asked: State, fact: CompactionSummarised | CompactionFailed, blobs: dict[str, str]
@@ -156,7 +170,17 @@ class Compactions:
         self._worker.continue_session(session_log, await session_log.commit(decide, blobs))
 
 
+_STEPS = (CompactionSummarised.type, CompactionFailed.type)
 _TIMED_OUT = RunError(code="run_timeout", message="the summary took too long", retryable=True)
+
+
+def _read_error(event: RecordedEvent) -> RunError | None:
+    fact = event.fact
+    if not isinstance(fact, CompactionFailed):
+        return None
+    return RunError(
+        code=fact.code, message=fact.message, retryable=fact.retryable, provider_status=fact.provider_status
+    )
 
 
 def _view(key: SessionKey, state: State, error: RunError | None) -> CompactionView:

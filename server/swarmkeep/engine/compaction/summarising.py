@@ -114,8 +114,18 @@ async def attempt_summary(
     try:
         fact, request = await summarise(model, state, name, secrets)
     except TurnFailed as failure:
-        return CompactionFailed(code=failure.error.code, message=failure.error.message), {}
+        return describe_failure(failure.error), {}
     return fact, request.blobs
+
+
+def describe_failure(error: RunError) -> CompactionFailed:
+    """That there is no summary, as it is to be recorded."""
+    return CompactionFailed(
+        code=error.code,
+        message=error.message,
+        retryable=error.retryable,
+        provider_status=error.provider_status,
+    )
 
 
 async def _ask(model: Model, request: ModelRequest) -> Reply:
