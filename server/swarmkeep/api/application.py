@@ -23,12 +23,19 @@ from swarmkeep.api.access.asgi import Application, Message, Scope
 from swarmkeep.api.access.compression import Compression
 from swarmkeep.api.access.head_requests import HeadRequests
 from swarmkeep.api.access.request_log import RequestLog
+from swarmkeep.api.access.unrouted import Unrouted
 from swarmkeep.api.auth.context import identify_principal
-from swarmkeep.api.auth.guards import guard_against_other_sites, log_refusal, require_key
+from swarmkeep.api.auth.guards import (
+    authenticate,
+    client_address,
+    guard_against_other_sites,
+    log_refusal,
+    require_key,
+)
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.body_limits import BodyLimits
 from swarmkeep.api.errors import list_methods, problem_response
-from swarmkeep.api.openai.errors import is_openai_path, openai_error_response
+from swarmkeep.api.openai.errors import PREFIX, is_openai_path, openai_error_response
 from swarmkeep.api.openai.router import make_router
 from swarmkeep.api.pages import docs, page
 from swarmkeep.api.parameters import refuse_unread_parameters
@@ -78,6 +85,7 @@ ends with `done`, whose data is the run.
 Every answer has an `X-Request-Id`: the request's own, or a new one. The server's log knows the request by it.
 """
 
+_PREFIXES = ("/v1/", f"{PREFIX}/")
 _BEARER_SCHEME = SecurityScheme(
     type="http", scheme="bearer", description="A key from `swarmkeep keys create`. Until there is one, none is needed."
 )
@@ -161,7 +169,8 @@ def build_api(
         response_class=JsonResponse,
     )
     # Around all of it: middleware of the framework's own does not see what no route answers.
-    within = Compression(HeadRequests(cast(Application, app.asgi_handler)))
+    routed = Unrouted(cast(Application, app.asgi_handler), _PREFIXES, partial(_refuse_without_key, app))
+    within = Compression(HeadRequests(routed))
     log = RequestLog(within, partial(_note_beginning, app), partial(_refuse_cut_off, app), writes_lines=access_log)
     app.asgi_handler = cast(ASGIApp, log)
     return app
@@ -186,6 +195,17 @@ def _error_response(request: Request[Any, Any, Any], error: Exception) -> Respon
     """The answer to a request that ended in an error, in the shape of the door that it came in by."""
     answer = openai_error_response if is_openai_path(request.scope["path"]) else problem_response
     return answer(request, error)
+
+
+async def _refuse_without_key(app: Litestar, scope: Scope) -> Application | None:
+    """The answer to whoever has no valid key, once one is needed."""
+    request: Request[Any, Any, Any] = Request(cast(HTTPScope, scope))
+    try:
+        authorization = request.headers.getall("authorization", [])
+        await authenticate(app.state.service, authorization, client_address(scope))
+    except Exception as error:
+        return cast(Application, _error_response(request, error).to_asgi_response(None, request))
+    return None
 
 
 def _note_beginning(app: Litestar, message: Message, scope: Scope) -> None:

@@ -43,19 +43,34 @@ NotedHead = Annotated[
 # A handler's `opt` that admits parameters of any name that begins so.
 OPEN_QUERY_PREFIX = "open_query_prefix"
 _JSON = "application/json"
+_SINGLE_HEADERS = {b"idempotency-key": "Idempotency-Key", b"if-match": "If-Match", b"last-event-id": "Last-Event-ID"}
 
 
 def preferred_form(request: Request[Any, Any, Any], *forms: str) -> str:
-    """The first of these media types that `Accept` names; JSON for anything else."""
+    """Of these media types the one that `Accept` gives most weight, the first of several; JSON for anything else."""
+    best, most = _JSON, 0.0
     for part in request.headers.get("accept", "").lower().split(","):
-        kind = part.partition(";")[0].strip()
-        if kind in forms or kind == _JSON:
-            return kind
-    return _JSON
+        kind, *parameters = (text.strip() for text in part.split(";"))
+        weight = _read_weight(parameters)
+        if weight > most and (kind in forms or kind == _JSON):
+            best, most = kind, weight
+    return best
+
+
+def _read_weight(parameters: Iterable[str]) -> float:
+    given = next((text.removeprefix("q=") for text in parameters if text.startswith("q=")), "1")
+    try:
+        return float(given)
+    except ValueError:
+        return 1.0
 
 
 async def refuse_unread_parameters(request: Request[Any, Any, Any]) -> None:
-    """What holds for every route: no query parameter that nobody reads, and none twice of which one would be read."""
+    """What holds for every route: no query parameter that nobody reads, nothing twice of which one would be read."""
+    given = [name for name, _ in request.scope["headers"]]
+    for name, shown in _SINGLE_HEADERS.items():
+        if given.count(name) > 1:
+            raise InvalidRequest(f"the header {shown!r} is given twice", f"/header/{shown}")
     if request.scope["query_string"]:
         handler = request.route_handler
         read_query(request.scope, _known_names(handler), handler.opt.get(OPEN_QUERY_PREFIX))
@@ -130,7 +145,8 @@ def seq_from_cursor(cursor: str | None) -> int | None:
 
 
 def seq_from_last_event_id(text: str | None) -> int | None:
-    return None if text is None else parse_seq(text, "/header/Last-Event-ID", "must be the seq of an event")
+    # An empty one is none: https://html.spec.whatwg.org/multipage/server-sent-events.html#the-last-event-id-header
+    return parse_seq(text, "/header/Last-Event-ID", "must be the seq of an event") if text else None
 
 
 def seq_from_if_match(if_match: str | None) -> int | None:

@@ -85,7 +85,8 @@ async def redact(
     at = made.seq if isinstance(made, IdempotencyRecord) else made.state.seq if isinstance(made, AppendResult) else None
     told = await store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
     fact = told[-1].fact if told and at is not None else None
-    state = await store.state(key)
+    # Done again with its idempotency key it is told as it was then, whatever has followed.
+    state = await store.state(key, at=at)
     return Redaction(
         session=view_session(key.id, state),
         seqs=list(fact.seqs) if isinstance(fact, SessionRedacted) else [],

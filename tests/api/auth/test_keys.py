@@ -134,6 +134,27 @@ async def test_nothing_that_is_sent_as_a_key_breaks_anything(plain: RunningServe
         assert (await plain.raw(head)).startswith(b"HTTP/1.1 401 ")
 
 
+async def test_what_is_not_there_is_told_to_nobody_without_a_key(plain: RunningServer) -> None:
+    missing = (
+        ("GET", "/v1", 404),
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/v1/sessions/s/events/x/request", 404),
+        ("PUT", "/v1/sessions", 405),
+        ("HEAD", "/v1/nothing", 404),
+        ("POST", "/openai/v1/nothing", 404),
+    )
+    headers = await create_key(plain, "acme")
+    for method, path, status in missing:
+        refused = await plain.client.request(method, path)
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"].startswith("Bearer")
+        assert (await plain.client.request(method, path, headers=headers)).status_code == status
+    check_problem(await plain.get("/v1/nothing"), 401, "unauthenticated")
+    assert (await plain.client.post("/openai/v1/nothing")).json()["error"]["code"] == "unauthenticated"
+    for path in ("/nothing", "/v10", "/health/nothing"):
+        assert (await plain.get(path)).status_code == 404
+
+
 async def test_use_is_noted_and_nothing_fails_for_it(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     headers = await create_key(plain, "acme")
     assert (await plain.get("/v1/agents", headers=headers)).status_code == 200

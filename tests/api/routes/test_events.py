@@ -83,13 +83,16 @@ async def test_the_export_is_one_event_per_line_and_not_paged(service: RunningSe
     assert [json.loads(line) for line in answer.content.splitlines()] == listed[-2:]
 
 
-async def test_the_first_form_named_in_accept_is_given_and_json_otherwise(service: RunningServer) -> None:
+async def test_the_form_that_accept_prefers_is_given_and_json_otherwise(service: RunningServer) -> None:
     session = await service.session()
     for accept, kind in {
         "*/*": "application/json",
         "text/html": "application/json",
         "application/json, text/event-stream": "application/json",
-        "text/html, application/x-ndjson;q=0.9, application/json": "application/x-ndjson",
+        "text/html, application/x-ndjson, application/json": "application/x-ndjson",
+        "text/html, application/x-ndjson; q=0.9, application/json": "application/json",
+        "application/json;q=0.8, application/x-ndjson;q=x": "application/x-ndjson",
+        "text/event-stream;q=0": "application/json",
         "": "application/json",
     }.items():
         answer = await service.get(f"{session}/events", headers={"Accept": accept})

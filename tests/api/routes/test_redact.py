@@ -98,6 +98,7 @@ async def test_a_redaction_is_done_once(service: RunningServer) -> None:
     session = await service.session(messages=[{"role": "user", "content": CANARY}])
     body, headers = {"seqs": [2], "reason": "x"}, {"Idempotency-Key": "once"}
     first = await service.post(f"{session}/redact", body, headers=headers)
+    await service.client.patch(session, json={"metadata": {"since": 1}})
     again = await service.post(f"{session}/redact", body, headers=headers)
     assert (again.status_code, again.json()) == (first.status_code, first.json())
 

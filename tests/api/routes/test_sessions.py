@@ -184,6 +184,9 @@ async def test_a_conditional_change_needs_the_state_it_was_made_for(service: Run
     for wrong in ("2", '""', '"x"', '"-1"', '"99999999999999999999999"', 'W/"x"'):
         found = check_problem(await service.patch(session, change, headers={"If-Match": wrong}), 400, "invalid_request")
         assert found["errors"][0]["pointer"] == "/header/If-Match"
+    for name in ("If-Match", "Idempotency-Key"):
+        twice = await service.client.patch(session, json=change, headers=[(name, '"2"'), (name, '"3"')])
+        assert check_problem(twice, 400, "invalid_request")["errors"][0]["pointer"] == f"/header/{name}"
 
 
 async def test_a_fork_shares_the_history_and_its_hashes(service: RunningServer) -> None:
