@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,7 +171,7 @@ def test_a_command_works_as_long_as_nothing_is_the_matter(site: Site, name: str)
 
 @each_command(READERS, without=_LOOK_AT_ANYTHING | {"restore"})
 def test_a_database_of_a_later_release_is_left_to_it(site: Site, name: str) -> None:
-    with sqlite3.connect(site.folder / "swarmkeep.db") as connection:
+    with closing(sqlite3.connect(site.folder / "swarmkeep.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (LATER,))
     said = site.refuse(name)
     assert f"revision {LATER}" in said
@@ -180,7 +180,7 @@ def test_a_database_of_a_later_release_is_left_to_it(site: Site, name: str) -> N
 
 @each_command(_LOOK_AT_ANYTHING)
 def test_a_database_of_a_later_release_is_recognised(site: Site, name: str) -> None:
-    with sqlite3.connect(site.folder / "swarmkeep.db") as connection:
+    with closing(sqlite3.connect(site.folder / "swarmkeep.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (LATER,))
     result = site.run(name)
     assert LATER in result.out

@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def read_rows(path: Path) -> dict[str, list[dict[str, Any]]]:
     def plain(value: Any) -> Any:
         return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         connection.row_factory = sqlite3.Row
         return {
             table.name: [
