@@ -6,6 +6,8 @@ What is installed there is linked from that cache, so that an environment takes 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -46,6 +48,19 @@ def run_with_index(*command: str) -> None:
     pytest.fail(f"{' '.join(command)}: exit code {done.returncode}\n{said}")
 
 
+def find_newest_python() -> str:
+    """The newest at hand of those that the package names: most tests run on the oldest."""
+    named = re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', (ROOT / "pyproject.toml").read_text())
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    for minor in sorted(map(int, named), reverse=True):
+        installed = map(str, sorted(pyenv.glob(f"versions/3.{minor}.*/bin/python")))
+        for found in (*installed, shutil.which(f"python3.{minor}")):
+            # A name may stand for nothing, as pyenv's do where no version is chosen.
+            if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
+                return found
+    return sys.executable
+
+
 @dataclass(frozen=True)
 class Environment:
     """What is installed in `home`; its programs run in `folder`, which is empty at first."""
@@ -54,10 +69,10 @@ class Environment:
     folder: Path
 
     @classmethod
-    def create(cls, folder: Path, *requirements: str) -> Environment:
+    def create(cls, folder: Path, *requirements: str, python: str = sys.executable) -> Environment:
         made = cls(folder / "home", folder / "work")
         made.folder.mkdir()
-        run_with_index(UV, "venv", "--quiet", "--python", sys.executable, str(made.home))
+        run_with_index(UV, "venv", "--quiet", "--python", python, str(made.home))
         install = ("pip", "install", "--quiet", "--link-mode", "symlink", "--python", made.program("python"))
         run_with_index(UV, *install, *requirements)
         return made

@@ -1,12 +1,16 @@
 """Both wheels work where nothing else of ours is: with the newest and the lowest versions of what they need.
 
+The newest with the newest Python that is at hand, too.
+
 One way through each installation, because what takes time is to make it and to start programs from cold.
 """
 
 from __future__ import annotations
 
 import re
+import tarfile
 import zipfile
+from email.parser import BytesParser
 from pathlib import Path
 
 import httpx2
@@ -15,7 +19,7 @@ import pytest
 import swarmkeep
 from tests.support.processes import ServerProcess
 from tests.support.source import PACKAGES, ROOT
-from tests.wheels.environments import Environment, run_with_index
+from tests.wheels.environments import Environment, find_newest_python, run_with_index
 
 pytestmark = pytest.mark.long
 
@@ -88,6 +92,31 @@ def test_the_wheels_hold_every_file_of_their_packages_and_no_other(wheels: Path)
     assert {"swarmkeep_migrations/script.py.mako", "swarmkeep_agents/acme/evals/routing.yaml"} <= held
 
 
+def test_the_source_distributions_hold_what_the_wheels_are_built_from_and_no_more(wheels: Path) -> None:
+    for name, folders, files in (
+        ("swarmkeep", {"server", "agents", "migrations"}, {"CHANGELOG.md"}),
+        ("swarmkeep_client", {"src"}, set[str]()),
+    ):
+        with tarfile.open(wheels / f"{name}-{swarmkeep.__version__}.tar.gz") as packed:
+            held = [file.name.partition("/")[2] for file in packed if file.isfile()]
+        assert {file.partition("/")[0] for file in held if "/" in file} == folders
+        always = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
+        assert {file for file in held if "/" not in file} == files | always
+        assert not [file for file in held if "__pycache__" in file]
+
+
+def test_the_wheels_name_the_licences_of_all_that_they_hold(wheels: Path) -> None:
+    vendor = PACKAGES["swarmkeep"] / "web" / "vendor"
+    theirs = {str(file.relative_to(ROOT)) for file in vendor.glob("*/*") if re.search("LICEN[CS]E|NOTICE", file.name)}
+    assert {Path(file).parent.name for file in theirs} == {file.name for file in vendor.iterdir() if file.is_dir()}
+    for name, expected in (("swarmkeep", theirs), ("swarmkeep_client", set[str]())):
+        with zipfile.ZipFile(find_wheel(wheels, name)) as wheel:
+            folder = f"{name}-{swarmkeep.__version__}.dist-info"
+            said = BytesParser().parsebytes(wheel.read(f"{folder}/METADATA"))
+            assert set(said.get_all("License-File", [])) == {"LICENSE"} | expected
+            assert wheel.read(f"{folder}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+
+
 @pytest.mark.parametrize("versions", ["lowest", "newest"])
 def test_an_installation_does_what_the_readme_says(
     versions: str, wheels: Path, tmp_path: Path, postgres_url: str
@@ -99,7 +128,8 @@ def test_an_installation_does_what_the_readme_says(
         assert len(here("python", "-c", IMPORT_ALL).split()) > 300
     else:
         # Without the other extras, as most installations are.
-        here = Environment.create(tmp_path, *NEWEST, str(client), f"swarmkeep[postgres] @ {server.as_uri()}")
+        newest = (*NEWEST, str(client), f"swarmkeep[postgres] @ {server.as_uri()}")
+        here = Environment.create(tmp_path, *newest, python=find_newest_python())
     assert here("swarmkeep", "--version") == f"swarmkeep {swarmkeep.__version__}\n"
 
     for url in (f"sqlite:///{tmp_path / 'upgraded.db'}", postgres_url):
