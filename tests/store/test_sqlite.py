@@ -292,6 +292,7 @@ def test_an_index_that_was_merged_a_thousand_times_is_whole(path: Path) -> None:
         found = connection.exec_driver_sql("SELECT count(*) FROM search_index WHERE search_index MATCH ?", (word,))
         assert found.scalar() == count
     connection.close()
+    connection.engine.dispose()
 
 
 async def test_others_write_while_the_index_of_words_is_merged(path: Path, store: SqlStore) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,8 @@ REFUSED = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no room
             413,
             "application/json",
             REFUSED + b" " * 4_000_000,
-            "it answered with HTTP status 413 Request Entity Too Large",
+            # Python's names for some have changed.
+            f"it answered with HTTP status 413 {HTTPStatus(413).phrase}",
         ),
         (500, "application/json", REFUSED, "no room"),
     ],
