@@ -134,6 +134,20 @@ async def test_a_stream_cut_after_any_frame_goes_on_from_there(service: RunningS
     await wait_until_nobody_reads(service)
 
 
+async def test_whoever_joins_a_background_run_late_sees_what_it_says_from_its_first_word(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    model.hang("Half of ", then="it.")
+    session = await service.session()
+    run = await service.run(session, background=True)
+    await model.wait_for_requests_async(1)
+    async with asyncio.timeout(10), service.stream(f"{session}/runs/{run['id']}/stream") as stream:
+        frames = await stream.until("message.delta")
+        model.release()
+        frames += await stream.read_rest()
+    assert content_of(frames) == "Half of it."
+
+
 async def test_a_run_goes_on_when_its_client_goes_away(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     session = await service.session()

@@ -70,7 +70,8 @@ class NewRun(Body, frozen=True, kw_only=True):
             max_turns=self.max_turns,
             model=self.model,
             execute_tools=self.execute_tools,
-            stream=self.stream,
+            # Whoever joins a background run, at any time, sees it speak.
+            stream=self.stream or self.background,
             tools=check_tools(self.tools) if self.tools else msgspec.UNSET,
             tool_choice=msgspec.UNSET if self.tool_choice is None else check_tool_choice(self.tool_choice),
             model_settings=msgspec.UNSET if not self.model_settings else check_settings(self.model_settings),
