@@ -34,6 +34,7 @@ T = TypeVar("T")
 Prepare = Callable[[str], None]
 Schema = tuple[tuple[Any, ...], ...]
 
+_START_SECONDS = 120
 DATABASE_IN_URL = re.compile(r"^(?P<server>\w+://[^/?#]*)(?:/[^?#]*)?(?P<options>.*)$")
 
 
@@ -220,11 +221,19 @@ SHARED = (*PRIVATE, "synchronous_commit = off", "max_connections = 400", "wal_le
 
 
 def _start(data: Path, settings: tuple[str, ...], *, cleanup_mode: str | None) -> Cluster:
-    cluster: Cluster = _load_wheel().get_server(data, cleanup_mode=cleanup_mode, start=False)
+    wheel = _load_wheel()
+    cluster: Cluster = wheel.get_server(data, cleanup_mode=cleanup_mode, start=False)
     cluster.ensure_pgdata_inited()
     with (data / "postgresql.conf").open("a") as file:
         file.writelines(f"{setting}\n" for setting in settings)
-    cluster.start()
+    run = wheel.postgres_server.pgexec
+
+    def run_patiently(*args: Any, timeout: float | None = None, **options: Any) -> str:
+        # The wheel waits ten seconds for a start, which a machine with much else to do may take.
+        return str(run(*args, timeout=timeout and _START_SECONDS, **options))
+
+    with mock.patch.object(wheel.postgres_server, "pgexec", run_patiently):
+        cluster.start()
     return cluster
 
 
