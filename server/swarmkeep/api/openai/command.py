@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.openai.asked import Asked
 from swarmkeep.api.openai.errors import Refused
+from swarmkeep.api.openai.run_request import RunRequest
 from swarmkeep.domain.decisions.commands import StartRun
 from swarmkeep.domain.state import State
 from swarmkeep.engine.idempotency import IdempotentRequest
@@ -14,16 +14,16 @@ from swarmkeep.engine.ids import make_id
 
 
 def make_command(
-    principal: Principal, state: State, asked: Asked, idempotency: IdempotentRequest | None = None
+    principal: Principal, state: State, request: RunRequest, idempotency: IdempotentRequest | None = None
 ) -> StartRun:
     """The run that is to begin; while another one is active it waits for its turn. Raises Refused."""
-    if asked.said.approvals:
-        raise Refused("there is no open request that this could be an answer to", asked.said.approvals[0].param)
+    if request.input.approvals:
+        raise Refused("there is no open request that this could be an answer to", request.input.approvals[0].param)
     return StartRun(
         run_id=make_id("run"),
-        messages=tuple(asked.said.messages),
-        options=asked.options,
-        agent=choose_agent(state, asked.model),
+        messages=tuple(request.input.messages),
+        options=request.options,
+        agent=choose_agent(state, request.model),
         idempotency_key=None if idempotency is None else idempotency.key,
         on_busy="queue",
         behind_waiting=False,

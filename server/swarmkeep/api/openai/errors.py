@@ -38,7 +38,7 @@ class ModelNotFound(Refused):
         )
 
 
-def not_found(what: str, name: str, param: str | None = None) -> Refused:
+def make_not_found(what: str, name: str, param: str | None = None) -> Refused:
     return Refused(f"there is no {what} {name[:300]!r}", param, code="not_found", status=404)
 
 
@@ -113,7 +113,7 @@ def is_of_input(error: RunError) -> bool:
     return error.code in _INPUT_CODES
 
 
-def refuse_failure(error: RunError) -> Refused:
+def make_failure_refusal(error: RunError) -> Refused:
     """A failure as an error of HTTP: 429 for limits of rate and quota, 400 for a conversation that the model does not
     take, 502 for what else the provider did, 500 for the rest.
     """
@@ -129,5 +129,5 @@ def refuse_failure(error: RunError) -> Refused:
 
 def describe_failure(error: RunError) -> tuple[int, Json]:
     """Status and error of a run that failed."""
-    status, body, _ = make_error(refuse_failure(error))
+    status, body, _ = make_error(make_failure_refusal(error))
     return status, body

@@ -12,7 +12,7 @@ import msgspec
 
 from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.openai.errors import Refused, not_found
+from swarmkeep.api.openai.errors import Refused, make_not_found
 from swarmkeep.api.openai.items.files import measure_item, put_back_files
 from swarmkeep.api.openai.items.ids import ItemPlace, ResponseId, parse_item_id, parse_response_id
 from swarmkeep.api.openai.items.input_items import collect_references, is_reference
@@ -58,15 +58,15 @@ async def find_response(principal: Principal, name: str) -> StoredResponse:
     """Raises Refused for a response that is not there, or was deleted."""
     response_id = parse_response_id(name)
     if response_id is None:
-        raise not_found("response", name)
+        raise make_not_found("response", name)
     key = principal.session_key(response_id.session_id)
     try:
         state = await principal.reader.state(key)
     except SessionNotFound:
-        raise not_found("response", name) from None
+        raise make_not_found("response", name) from None
     run = find_run(state, response_id.run_id)
     if run is None or not is_findable(run, response_id.part):
-        raise not_found("response", name)
+        raise make_not_found("response", name)
     return StoredResponse(key, response_id, run)
 
 
@@ -202,7 +202,7 @@ async def resolve_references(principal: Principal, items: list[Any]) -> list[Any
         if is_reference(item):
             name = str(item.get("id"))
             if name not in known:
-                raise not_found("item", name, f"input[{place}].id")
+                raise make_not_found("item", name, f"input[{place}].id")
             item = known[name]
         resolved.append(item)
     return resolved

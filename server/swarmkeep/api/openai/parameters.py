@@ -98,7 +98,7 @@ def read_choice(
         case {"type": "allowed_tools"}:
             return read_allowed(choice)
         case _:
-            raise refuse_choice()
+            raise make_choice_refusal()
 
 
 def _read_chosen(tool: Any, param: str) -> Json:
@@ -128,7 +128,7 @@ def read_allowed_tools(choice: Json, param: str, read_chosen: ReadChosen, more: 
             raise Refused("allowed tools have a `mode`, which is auto or required, and a list of `tools`", param)
 
 
-def refuse_choice() -> Refused:
+def make_choice_refusal() -> Refused:
     """For a choice of no known kind."""
     return Refused("`tool_choice` is auto, none, required, or an object: a function, or allowed_tools", "tool_choice")
 

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from swarmkeep.api.aside import ClientGone, wait_for_client
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.openai.asked import Asked
 from swarmkeep.api.openai.command import make_command
 from swarmkeep.api.openai.errors import Refused, make_client_gone
 from swarmkeep.api.openai.history import LastReply, count_parts, find_asked_call, find_last_reply, read_earlier
 from swarmkeep.api.openai.items.below import list_requests_below
+from swarmkeep.api.openai.items.error_params import map_error_params
 from swarmkeep.api.openai.items.ids import ResponseId
 from swarmkeep.api.openai.items.input_items import ApprovalAnswer
-from swarmkeep.api.openai.items.places import name_items
 from swarmkeep.api.openai.progress.builder import NOTHING_TOLD, ResponseBuilder
+from swarmkeep.api.openai.run_request import RunRequest
 from swarmkeep.api.openai.targets import Target, find_target
 from swarmkeep.api.streams import StreamCheck
 from swarmkeep.domain.codec import Json
@@ -46,7 +46,7 @@ from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 TAKEN_OVER = "a person has taken this conversation over from the agent"
 
 
-class Begun(msgspec.Struct, frozen=True):
+class StartedResponse(msgspec.Struct, frozen=True):
     """A response that was begun: its session, its id, and where its run's stream begins. `last`: the run's last reply
     before, where it is known."""
 
@@ -96,19 +96,19 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 async def begin_response(
-    principal: Principal, target: Target, asked: Asked, idempotency: IdempotentRequest | None = None
-) -> Begun:
+    principal: Principal, target: Target, request: RunRequest, idempotency: IdempotentRequest | None = None
+) -> StartedResponse:
     """Record the run and its input, and begin; returns once that is durable. Raises Refused and what runs raise."""
-    with name_items(asked.said):
-        begun = await _begin(principal, target, asked, idempotency)
-    bind_fields(session_id=begun.key.id, run_id=begun.position.run_id)
-    return begun
+    with map_error_params(request.input):
+        started = await _begin(principal, target, request, idempotency)
+    bind_fields(session_id=started.key.id, run_id=started.position.run_id)
+    return started
 
 
 async def follow_response(
     principal: Principal,
     target: Target,
-    asked: Asked,
+    request: RunRequest,
     idempotency: IdempotentRequest | None = None,
     *,
     is_quiet: bool = False,
@@ -119,56 +119,60 @@ async def follow_response(
     """
     feed = principal.reader.open_feed(target.key, is_quiet=is_quiet)
     try:
-        begun = await begin_response(principal, target, asked, idempotency)
-        builder = ResponseBuilder(begun.response_id, after=NOTHING_TOLD if is_quiet else -1)
-        if begun.response_id.part:
-            await read_earlier(principal.reader, begun.key, builder, begun.position, begun.last)
+        started = await begin_response(principal, target, request, idempotency)
+        builder = ResponseBuilder(started.response_id, after=NOTHING_TOLD if is_quiet else -1)
+        if started.response_id.part:
+            await read_earlier(principal.reader, started.key, builder, started.position, started.last)
     except BaseException:
         if feed is not None:
             feed.close()
         raise
-    if feed is not None and (begun.position.repeated or begun.key != target.key):
+    if feed is not None and (started.position.repeated or started.key != target.key):
         feed.close()
         feed = None
-    return FollowedResponse(begun.key, builder, principal.reader.follow_run(begun.key, begun.position, feed=feed))
+    return FollowedResponse(started.key, builder, principal.reader.follow_run(started.key, started.position, feed=feed))
 
 
-async def _begin(principal: Principal, target: Target, asked: Asked, idempotency: IdempotentRequest | None) -> Begun:
-    async def begin() -> Begun:
+async def _begin(
+    principal: Principal, target: Target, request: RunRequest, idempotency: IdempotentRequest | None
+) -> StartedResponse:
+    async def begin() -> StartedResponse:
         nonlocal target
         try:
-            return await _begin_at(principal, target, asked, idempotency)
+            return await _begin_at(principal, target, request, idempotency)
         except SeqConflict:
             # What is forked was redacted, or made anew, meanwhile.
-            target = await find_target(principal, asked, idempotency, fresh=True)
+            target = await find_target(principal, request, idempotency, fresh=True)
             raise
 
     return await decide_until_recorded(begin)
 
 
-async def _begin_at(principal: Principal, target: Target, asked: Asked, idempotency: IdempotentRequest | None) -> Begun:
+async def _begin_at(
+    principal: Principal, target: Target, request: RunRequest, idempotency: IdempotentRequest | None
+) -> StartedResponse:
     if target.repeated is not None:
         return await _find_repeated(principal, target.key, target.repeated)
     if target.waiting is not None:
-        begun = await _go_on(principal, target.key, target.waiting, asked, idempotency)
-        is_same = begun.response_id.run_id == target.waiting.id and not begun.position.repeated
-        return replace(begun, last=find_last_reply(target.state, target.waiting)) if is_same else begun
-    command = make_command(principal, target.state, asked, idempotency)
-    if asked.previous is not None and target.key.id == asked.previous.session_id:
-        command = replace(command, after_run=asked.previous.run_id)
+        started = await _continue_run(principal, target.key, target.waiting, request, idempotency)
+        is_same = started.response_id.run_id == target.waiting.id and not started.position.repeated
+        return replace(started, last=find_last_reply(target.state, target.waiting)) if is_same else started
+    command = make_command(principal, target.state, request, idempotency)
+    if request.previous is not None and target.key.id == request.previous.session_id:
+        command = replace(command, after_run=request.previous.run_id)
     try:
         position = await principal.engine.runs.start(target.key, command, idempotency=idempotency, plan=target.plan)
     except SessionBusy:
         # What this process remembered of the session was not all, or somebody was faster.
-        newer = await find_target(principal, asked, idempotency, fresh=True)
+        newer = await find_target(principal, request, idempotency, fresh=True)
         is_new = newer.key != target.key or newer.state.seq > target.state.seq
         if not is_new or (newer.waiting is None and command.after_run is None):
             raise
-        return await _begin_at(principal, newer, asked, idempotency)
-    return Begun(target.key, ResponseId(target.key.id, position.run_id), position)
+        return await _begin_at(principal, newer, request, idempotency)
+    return StartedResponse(target.key, ResponseId(target.key.id, position.run_id), position)
 
 
-async def _find_repeated(principal: Principal, key: SessionKey, record: IdempotencyRecord) -> Begun:
+async def _find_repeated(principal: Principal, key: SessionKey, record: IdempotencyRecord) -> StartedResponse:
     """The response that an earlier request with the same key began."""
     position = await principal.reader.find_position(key, record.run_id or "")
     part = 0
@@ -177,35 +181,35 @@ async def _find_repeated(principal: Principal, key: SessionKey, record: Idempote
             waits = event.run_id == position.run_id and event.type == RunWaiting.type
             part += waits and event.seq < (record.seq or 0)
     position = replace(position, seq=record.seq, repeated=True)
-    return Begun(key, ResponseId(key.id, position.run_id, part), position)
+    return StartedResponse(key, ResponseId(key.id, position.run_id, part), position)
 
 
-async def _go_on(
-    principal: Principal, key: SessionKey, run: Run, asked: Asked, idempotency: IdempotentRequest | None
-) -> Begun:
+async def _continue_run(
+    principal: Principal, key: SessionKey, run: Run, request: RunRequest, idempotency: IdempotentRequest | None
+) -> StartedResponse:
     """Resume a run that waits; or go on in a fork, where somebody has answered it first, as if that had been before."""
     try:
-        return await _resume(principal, key, run, asked, idempotency)
+        return await _resume(principal, key, run, request, idempotency)
     except (AlreadyDecided, RunNotWaiting):
         # Of two decisions the first one counts, wherever they are made.
-        if asked.previous is None or asked.said.approvals:
+        if request.previous is None or request.input.approvals:
             raise
-        target = await find_target(principal, asked, idempotency, fresh=True)
+        target = await find_target(principal, request, idempotency, fresh=True)
         if target.waiting is not None:
             raise
-        return await _begin(principal, target, asked, idempotency)
+        return await _begin(principal, target, request, idempotency)
 
 
 async def _resume(
-    principal: Principal, key: SessionKey, run: Run, asked: Asked, idempotency: IdempotentRequest | None
-) -> Begun:
-    answers = read_answers(principal, key.id, run, asked)
+    principal: Principal, key: SessionKey, run: Run, request: RunRequest, idempotency: IdempotentRequest | None
+) -> StartedResponse:
+    answers = read_answers(principal, key.id, run, request)
     part = ResponseId(key.id, run.id, count_parts(run))
     if answers.below:
-        options = asked.options if principal.may("run") else UNSET
+        options = request.options if principal.may("run") else UNSET
         approving = principal.engine.approvals_below
         position = await approving.decide(key, run.id, answers.below, options=options, idempotency=idempotency)
-        return Begun(key, part, position)
+        return StartedResponse(key, part, position)
     position = await principal.engine.runs.resume(
         key,
         run.id,
@@ -213,20 +217,20 @@ async def _resume(
         approvals=answers.approvals,
         messages=answers.messages,
         # Whoever may only decide does not say how the run goes on.
-        options=asked.options if principal.may("run") else UNSET,
+        options=request.options if principal.may("run") else UNSET,
         idempotency=idempotency,
     )
-    return Begun(key, part, position)
+    return StartedResponse(key, part, position)
 
 
-def read_answers(principal: Principal, session_id: str, run: Run, asked: Asked) -> Answers:
+def read_answers(principal: Principal, session_id: str, run: Run, request: RunRequest) -> Answers:
     """What a waiting run is given by a request. Raises Refused for a call that is left without an answer."""
     below = dict(list_requests_below(session_id, run.last_wait, run.pending))
-    if below and asked.said.approvals:
-        return Answers([], [], [], _read_below(principal, below, asked))
+    if below and request.input.approvals:
+        return Answers([], [], [], _read_below(principal, below, request))
     outside = [call.tool_call_id for call in run.pending if call.reason == "tool_results"]
-    results, messages = _split_results(asked.said.messages, outside)
-    approvals = [_read_approval(principal, session_id, run, answer) for answer in asked.said.approvals]
+    results, messages = _split_results(request.input.messages, outside)
+    approvals = [_read_approval(principal, session_id, run, answer) for answer in request.input.approvals]
     given = {result.tool_call_id for result in results} | {approval.tool_call_id for approval in approvals}
     for call in run.pending:
         if call.reason == "person":
@@ -241,13 +245,13 @@ def read_answers(principal: Principal, session_id: str, run: Run, asked: Asked) 
     return Answers(results, approvals, messages)
 
 
-def _read_below(principal: Principal, below: Mapping[str, AwaitedApproval], asked: Asked) -> list[ApprovalBelow]:
+def _read_below(principal: Principal, below: Mapping[str, AwaitedApproval], request: RunRequest) -> list[ApprovalBelow]:
     """The decisions for all that is waited for in other sessions. Raises Refused."""
-    if asked.said.messages:
+    if request.input.messages:
         message = "with decisions on calls of an agent that is asked nothing else is said: it goes on first"
         raise Refused(message, "input")
     decisions: dict[str, ApprovalBelow] = {}
-    for answer in asked.said.approvals:
+    for answer in request.input.approvals:
         call = below.get(answer.request_id)
         if call is None or answer.request_id in decisions:
             raise Refused(f"there is no open request {answer.request_id!r}", answer.param)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.openai.asked import Asked, previous_not_found
-from swarmkeep.api.openai.errors import Refused, not_found
+from swarmkeep.api.openai.errors import Refused, make_not_found
 from swarmkeep.api.openai.history import find_part
 from swarmkeep.api.openai.items.ids import ResponseId
+from swarmkeep.api.openai.run_request import RunRequest, make_previous_not_found
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.idempotency import IdempotentRequest, find_record
@@ -38,15 +38,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_target(
-    principal: Principal, asked: Asked, idempotency: IdempotentRequest | None, *, fresh: bool = False
+    principal: Principal, request: RunRequest, idempotency: IdempotentRequest | None, *, fresh: bool = False
 ) -> Target:
     """The session that a response is to be in; planned, new or as a fork, where it is not there yet. Raises Refused.
 
     One that is there, and where nobody is waited for, may be as this process remembers it: the commit looks again.
     """
-    found = await locate(principal, asked, idempotency, fresh=fresh)
+    found = await find_existing(principal, request, idempotency, fresh=fresh)
     if found is not None and found.waiting is not None:
-        found = await locate(principal, asked, idempotency)
+        found = await find_existing(principal, request, idempotency)
     if found is not None and found.fork_at is None:
         return found
     principal.require("run")
@@ -55,7 +55,7 @@ async def find_target(
     if idempotency is not None and (state := await find_state(principal, key)) is not None:
         return Target(key=key, state=state, repeated=await find_record(principal.store, key, idempotency))
     sessions = principal.engine.sessions
-    made = sessions.plan(agent=asked.model) if found is None else sessions.plan_fork(found.key, at=found.fork_at)
+    made = sessions.plan(agent=request.model) if found is None else sessions.plan_fork(found.key, at=found.fork_at)
     plan = await made
     return Target(key=key, state=plan.state, plan=plan)
 
@@ -74,23 +74,23 @@ def make_session_id(tenant: str, idempotency: IdempotentRequest | None = None) -
     return derive_id("conv", f"{tenant}/{idempotency.key}")
 
 
-async def locate(
-    principal: Principal, asked: Asked, idempotency: IdempotentRequest | None = None, *, fresh: bool = True
+async def find_existing(
+    principal: Principal, request: RunRequest, idempotency: IdempotentRequest | None = None, *, fresh: bool = True
 ) -> Target | None:
     """What is there of what a request names; None if it names nothing. Raises Refused."""
-    if asked.previous is not None:
-        return await _locate_response(principal, asked.previous, idempotency, fresh=fresh)
-    if asked.conversation is None:
+    if request.previous is not None:
+        return await _find_previous(principal, request.previous, idempotency, fresh=fresh)
+    if request.conversation is None:
         return None
-    key = principal.session_key(asked.conversation)
+    key = principal.session_key(request.conversation)
     try:
         state = await principal.reader.state(key, fresh=fresh)
     except SessionNotFound:
-        raise not_found("conversation", asked.conversation, "conversation") from None
+        raise make_not_found("conversation", request.conversation, "conversation") from None
     return Target(key=key, state=state, repeated=await find_record(principal.store, key, idempotency))
 
 
-async def _locate_response(
+async def _find_previous(
     principal: Principal, previous: ResponseId, idempotency: IdempotentRequest | None, *, fresh: bool
 ) -> Target:
     """The session of an earlier response; to be forked as of its end, unless that is the session's last."""
@@ -98,16 +98,16 @@ async def _locate_response(
     try:
         state = await principal.reader.state(key, fresh=fresh)
     except SessionNotFound:
-        raise previous_not_found(str(previous)) from None
+        raise make_previous_not_found(str(previous)) from None
     record = await find_record(principal.store, key, idempotency)
     if record is not None:
         return Target(key=key, state=state, repeated=record)
     part = await find_part(principal, key, state, previous)
     if not fresh and (part is None or not part.is_over):
         # Another server may have done more.
-        return await _locate_response(principal, previous, idempotency, fresh=True)
+        return await _find_previous(principal, previous, idempotency, fresh=True)
     if part is None:
-        raise previous_not_found(str(previous))
+        raise make_previous_not_found(str(previous))
     if not part.is_over:
         message = "this response is still in progress; wait for it, or cancel it"
         raise Refused(message, "previous_response_id", code="response_in_progress", status=409)

@@ -9,15 +9,15 @@ from collections.abc import AsyncGenerator
 from litestar.types import Receive
 
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.openai.asked import Asked
 from swarmkeep.api.openai.command import make_command
 from swarmkeep.api.openai.errors import Refused, make_client_gone
 from swarmkeep.api.openai.history import count_parts, find_last_reply, read_run_events, show_last_turn
+from swarmkeep.api.openai.items.error_params import map_error_params
 from swarmkeep.api.openai.items.ids import ResponseId
-from swarmkeep.api.openai.items.places import name_items
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
+from swarmkeep.api.openai.run_request import RunRequest
 from swarmkeep.api.openai.submit import FollowedResponse, read_answers
-from swarmkeep.api.openai.targets import locate
+from swarmkeep.api.openai.targets import find_existing
 from swarmkeep.api.sse import wait_for_disconnect
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import refuse_if_busy
@@ -59,30 +59,30 @@ async def finish_unstored(principal: Principal, response: UnstoredResponse, rece
 
 
 async def begin_unstored(
-    principal: Principal, asked: Asked, earlier: UnstoredSession | None = None
+    principal: Principal, request: RunRequest, earlier: UnstoredSession | None = None
 ) -> UnstoredResponse:
     """Begin a response that is kept nowhere. It goes on from an `earlier` one, or from what is stored.
 
     Raises Refused, SessionBusy and what runs raise.
     """
-    with name_items(asked.said):
-        return await _begin(principal, asked, earlier)
+    with map_error_params(request.input):
+        return await _begin(principal, request, earlier)
 
 
-async def _begin(principal: Principal, asked: Asked, earlier: UnstoredSession | None) -> UnstoredResponse:
-    if earlier is None and asked.said.approvals:
+async def _begin(principal: Principal, request: RunRequest, earlier: UnstoredSession | None) -> UnstoredResponse:
+    if earlier is None and request.input.approvals:
         message = "a decision on what is stored is recorded: `store` must not be false with it"
         raise Refused(message, "store")
-    session = await find_beginning(principal, asked) if earlier is None else earlier
+    session = await load_unstored_session(principal, request) if earlier is None else earlier
     run = session.state.run
     if run is None or run.status != "waiting":
         # There is no queue to wait in: what the active run does is another's to record.
         refuse_if_busy(session.state)
-        command = make_command(principal, session.state, asked)
+        command = make_command(principal, session.state, request)
         builder = ResponseBuilder(ResponseId(session.id, command.run_id), stored=False)
         items = await principal.engine.unstored.start(principal.tenant, session, command)
         return UnstoredResponse(session, builder, items)
-    answers = read_answers(principal, session.id, run, asked)
+    answers = read_answers(principal, session.id, run, request)
     builder = ResponseBuilder(ResponseId(session.id, run.id, count_parts(run)), stored=False)
     _show_earlier(builder, session, run)
     items = await principal.engine.unstored.resume(
@@ -92,7 +92,7 @@ async def _begin(principal: Principal, asked: Asked, earlier: UnstoredSession | 
         tool_results=answers.results,
         approvals=answers.approvals,
         messages=answers.messages,
-        options=asked.options,
+        options=request.options,
     )
     return UnstoredResponse(session, builder, items)
 
@@ -108,11 +108,11 @@ def _show_earlier(builder: ResponseBuilder, session: UnstoredSession, run: Run) 
         builder.read(event)
 
 
-async def find_beginning(principal: Principal, asked: Asked) -> UnstoredSession:
+async def load_unstored_session(principal: Principal, request: RunRequest) -> UnstoredSession:
     """What a response goes on from: what is stored of the session that it names, or a new one."""
-    found = await locate(principal, asked)
+    found = await find_existing(principal, request)
     if found is None:
-        return UnstoredSession((await principal.engine.sessions.plan(agent=asked.model)).state)
+        return UnstoredSession((await principal.engine.sessions.plan(agent=request.model)).state)
     state = found.state
     if found.fork_at is not None:
         state = await principal.reader.state(found.key, at=found.fork_at)

@@ -23,10 +23,10 @@ from swarmkeep.api.openai.fields import (
     Verbosity,
 )
 from swarmkeep.api.openai.parameters import (
+    make_choice_refusal,
     name_function,
     read_allowed_tools,
     read_choice,
-    refuse_choice,
     refuse_unknown,
     show_text,
 )
@@ -130,7 +130,7 @@ def read_tool_choice(choice: str | Json | None) -> str | Json | UnsetType:
 def _read_allowed(choice: Json) -> Json:
     inner = choice.get("allowed_tools")
     if not isinstance(inner, dict):
-        raise refuse_choice()
+        raise make_choice_refusal()
     refuse_unknown(choice, ("type", "allowed_tools"), "tool_choice")
     return read_allowed_tools(inner, "tool_choice.allowed_tools", _read_chosen)
 

@@ -10,7 +10,6 @@ from msgspec import UNSET
 
 from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.openai.asked import find_agent
 from swarmkeep.api.openai.chat.fields import (
     CreateChatCompletion,
     collect_echo,
@@ -21,6 +20,7 @@ from swarmkeep.api.openai.chat.fields import (
 from swarmkeep.api.openai.chat.messages import read_messages
 from swarmkeep.api.openai.errors import Refused, to_param
 from swarmkeep.api.openai.parameters import read_tools
+from swarmkeep.api.openai.run_request import find_agent
 from swarmkeep.domain.checking.caller_tools import check_tools
 from swarmkeep.domain.checking.inputs import check_id, check_messages
 from swarmkeep.domain.checking.model_requests import check_format, check_settings

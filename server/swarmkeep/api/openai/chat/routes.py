@@ -18,8 +18,8 @@ from swarmkeep.api.openai.chat.answer import ChatAnswer
 from swarmkeep.api.openai.chat.fields import CreateChatCompletion
 from swarmkeep.api.openai.chat.judging import judge_held
 from swarmkeep.api.openai.chat.request import SESSION_HEADER, ChatRequest, read_chat_request
-from swarmkeep.api.openai.chat.sessions import find_chat_target, find_unstored
-from swarmkeep.api.openai.errors import Refused, describe_failure, make_error, refuse_failure
+from swarmkeep.api.openai.chat.sessions import find_chat_target, make_unstored_request
+from swarmkeep.api.openai.errors import Refused, describe_failure, make_error, make_failure_refusal
 from swarmkeep.api.openai.progress.frames import DONE, write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, finish_stored, follow_response
 from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
@@ -65,7 +65,7 @@ async def _begin(principal: Principal, chat: ChatRequest, idempotency: Idempoten
         found = await find_chat_target(principal, chat, idempotency)
         # Another request may make it at the same time, with another history: then that one counts.
         with suppress(SessionExists):
-            return await follow_response(principal, found.target, found.asked, idempotency, is_quiet=is_quiet)
+            return await follow_response(principal, found.target, found.request, idempotency, is_quiet=is_quiet)
 
 
 def _name_session(key: SessionKey) -> dict[str, str]:
@@ -80,7 +80,7 @@ def _answer(answer: ChatAnswer, headers: dict[str, str]) -> Response[Any]:
 
 
 async def _answer_unstored(principal: Principal, chat: ChatRequest, receive: Receive) -> Response[Any]:
-    response = await begin_unstored(principal, await find_unstored(principal, chat))
+    response = await begin_unstored(principal, await make_unstored_request(principal, chat))
     answer = ChatAnswer(response.builder, include_usage=chat.include_usage)
     if chat.options.stream:
         return _make_stream(principal, response.follow(), answer)
@@ -123,7 +123,7 @@ async def _read_beginning(answer: ChatAnswer, parts: AsyncGenerator[bytes]) -> b
     first = b""
     async for part in parts:
         if answer.error is not None and not answer.has_spoken:
-            raise refuse_failure(answer.error)
+            raise make_failure_refusal(answer.error)
         first += part
         if answer.has_spoken or part == PING:
             return first

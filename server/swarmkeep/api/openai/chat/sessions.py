@@ -7,12 +7,12 @@ from msgspec import UNSET
 
 from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.openai.asked import Asked
 from swarmkeep.api.openai.chat.messages import NewMessages, find_new, split_history
 from swarmkeep.api.openai.chat.request import ChatRequest
 from swarmkeep.api.openai.errors import Refused
 from swarmkeep.api.openai.history import FEW_MESSAGES
 from swarmkeep.api.openai.items.input_items import Input
+from swarmkeep.api.openai.run_request import RunRequest
 from swarmkeep.api.openai.submit import TAKEN_OVER
 from swarmkeep.api.openai.targets import Target, find_state, make_session_id
 from swarmkeep.domain.checking.inputs import check_new_id, refuse_stray_results
@@ -24,10 +24,10 @@ from swarmkeep.store.ports import SessionKey
 
 
 class ChatTarget(msgspec.Struct, frozen=True):
-    """A session, and what it is asked for."""
+    """A session, and the run that is to begin or go on there."""
 
     target: Target
-    asked: Asked
+    request: RunRequest
 
 
 async def find_chat_target(
@@ -44,7 +44,7 @@ async def find_chat_target(
     )
     if target.waiting is not None and record is None:
         _refuse_open_approval(key, target.waiting)
-    return ChatTarget(target, make_asked(chat, await _find_new(chat, target.state)))
+    return ChatTarget(target, make_run_request(chat, await _find_new(chat, target.state)))
 
 
 async def _plan_target(principal: Principal, chat: ChatRequest, key: SessionKey) -> Target:
@@ -57,8 +57,8 @@ async def _plan_target(principal: Principal, chat: ChatRequest, key: SessionKey)
     return Target(key=key, state=plan.state, plan=plan)
 
 
-async def find_unstored(principal: Principal, chat: ChatRequest) -> Asked:
-    """What is asked for where nothing is kept: a session that is named is only read."""
+async def make_unstored_request(principal: Principal, chat: ChatRequest) -> RunRequest:
+    """The run of a chat completion that is not stored: a session that it names is only read."""
     state = None
     if chat.session_id is not None:
         state = await find_state(principal, SessionKey(principal.tenant, chat.session_id))
@@ -66,8 +66,8 @@ async def find_unstored(principal: Principal, chat: ChatRequest) -> Asked:
         end = split_history(chat.messages)
         places = await _find_passing(principal, chat, chat.messages[:end])
         places += range(end, len(chat.messages))
-        return make_asked(chat, NewMessages([chat.messages[place] for place in places], places))
-    return make_asked(chat, await _find_new(chat, state), conversation=chat.session_id)
+        return make_run_request(chat, NewMessages([chat.messages[place] for place in places], places))
+    return make_run_request(chat, await _find_new(chat, state), conversation=chat.session_id)
 
 
 async def _find_passing(principal: Principal, chat: ChatRequest, history: list[Json]) -> list[int]:
@@ -81,9 +81,9 @@ async def _find_new(chat: ChatRequest, state: State) -> NewMessages:
     return await run_aside(is_long, find_new, chat.messages, state)
 
 
-def make_asked(chat: ChatRequest, new: NewMessages, conversation: str | None = None) -> Asked:
-    said = Input(new.messages, places=new.places, param="messages")
-    return Asked(model=chat.model, said=said, options=chat.options, conversation=conversation)
+def make_run_request(chat: ChatRequest, new: NewMessages, conversation: str | None = None) -> RunRequest:
+    given = Input(new.messages, places=new.places, param="messages")
+    return RunRequest(model=chat.model, input=given, options=chat.options, conversation=conversation)
 
 
 def _refuse_open_approval(key: SessionKey, run: Run) -> None:

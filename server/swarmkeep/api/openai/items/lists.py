@@ -7,7 +7,7 @@ from typing import Annotated
 
 from litestar.params import QueryParameter
 
-from swarmkeep.api.openai.errors import not_found
+from swarmkeep.api.openai.errors import make_not_found
 from swarmkeep.api.openai.items.files import measure_item
 from swarmkeep.api.openai.items.session_items import ItemOrder, SessionItems
 from swarmkeep.domain.codec import Json
@@ -25,7 +25,7 @@ def list_page(items: Sequence[Json], *, limit: int, order: ItemOrder, after: str
     if after is not None:
         ids = [item["id"] for item in ordered]
         if after not in ids:
-            raise not_found("item", after, "after")
+            raise make_not_found("item", after, "after")
         ordered = ordered[ids.index(after) + 1 :]
     return make_page(ordered, limit=limit, max_bytes=max_bytes)
 
@@ -35,7 +35,7 @@ def list_session_page(items: SessionItems, *, limit: int, order: ItemOrder, afte
     # Whoever deletes what a page shows goes on after what is gone.
     before = None if after is None else items.find(after)
     if after is not None and before is None:
-        raise not_found("item", after, "after")
+        raise make_not_found("item", after, "after")
     return make_page((listed.item for listed in items.walk(order, before)), limit=limit, max_bytes=max_bytes)
 
 

@@ -11,17 +11,17 @@ from litestar.params import JSONBody
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
-from swarmkeep.api.openai.asked import read_asked
 from swarmkeep.api.openai.chat.messages import split_history
 from swarmkeep.api.openai.command import choose_agent
-from swarmkeep.api.openai.errors import Refused, refuse_failure
+from swarmkeep.api.openai.errors import Refused, make_failure_refusal
 from swarmkeep.api.openai.fields import CompactResponse, CreateResponse
 from swarmkeep.api.openai.history import read_items
 from swarmkeep.api.openai.items.files import put_back_files
 from swarmkeep.api.openai.items.input_items import SUMMARY_PREFIX
 from swarmkeep.api.openai.items.session_items import SessionItems
 from swarmkeep.api.openai.progress.usage import UsageSum
-from swarmkeep.api.openai.unstored import find_beginning
+from swarmkeep.api.openai.run_request import read_run_request
+from swarmkeep.api.openai.unstored import load_unstored_session
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import add_sender, update_session
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
@@ -42,22 +42,22 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
     """The messages of users, and a compaction item in the place of all else: the input of a new response. The agent's
     model sums it up; nothing is recorded, and what it was made of stays as it is.
     """
-    asked = await read_asked(
+    request = await read_run_request(
         principal, CreateResponse(model=data.model, input=data.input, previous_response_id=data.previous_response_id)
     )
-    if asked.said.approvals:
-        raise Refused("an approval is given with a response", asked.said.approvals[0].param)
-    session = await find_beginning(principal, asked)
-    chosen = None if data.model is None else choose_agent(session.state, asked.model)
+    if request.input.approvals:
+        raise Refused("an approval is given with a response", request.input.approvals[0].param)
+    session = await load_unstored_session(principal, request)
+    chosen = None if data.model is None else choose_agent(session.state, request.model)
     state = _add(session.state, update_session(session.state, agent=chosen))
-    passing = await _find_passing(principal, state, asked.said.messages)
+    passing = await _find_passing(principal, state, request.input.messages)
     state = _add(state, [MessageAdded(message=add_sender(message)) for message in passing])
     if not state.messages:
         raise Refused("there is nothing to make shorter", "input")
     try:
         summary = await principal.engine.compactions.sum_up(state, instructions=data.instructions)
     except TurnFailed as failure:
-        raise refuse_failure(failure.error) from failure
+        raise make_failure_refusal(failure.error) from failure
     except TimeoutError:
         raise Refused("the summary took too long", code="run_timeout", status=500) from None
     usage = UsageSum()

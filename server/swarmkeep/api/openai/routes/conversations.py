@@ -14,16 +14,16 @@ from litestar.params import FromPath, JSONBody
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body
-from swarmkeep.api.openai.asked import read_said
-from swarmkeep.api.openai.errors import Refused, not_found
+from swarmkeep.api.openai.errors import Refused, make_not_found
 from swarmkeep.api.openai.fields import Metadata
 from swarmkeep.api.openai.history import read_items, resolve_references
+from swarmkeep.api.openai.items.error_params import map_error_params
 from swarmkeep.api.openai.items.files import put_back_files
 from swarmkeep.api.openai.items.input_items import Input
 from swarmkeep.api.openai.items.lists import After, Include, IncludeList, ItemLimit, Order, list_session_page, make_page
-from swarmkeep.api.openai.items.places import name_items
 from swarmkeep.api.openai.items.session_items import APPROVALS, ListedItem, SessionItems
 from swarmkeep.api.openai.progress.response import to_seconds
+from swarmkeep.api.openai.run_request import read_checked_input
 from swarmkeep.api.openai.targets import make_session_id
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import SessionNotFound
@@ -68,15 +68,15 @@ async def _find(principal: Principal, name: str) -> tuple[SessionKey, State]:
     try:
         return key, await principal.reader.state(key)
     except SessionNotFound:
-        raise not_found("conversation", name) from None
+        raise make_not_found("conversation", name) from None
 
 
 async def _read_history(principal: Principal, items: list[Any]) -> Input:
     """Items as messages of a history. Raises Refused."""
-    said = read_said(principal, await resolve_references(principal, items), "items")
-    if said.approvals:
-        raise Refused("an approval is given with a response, to the run that waits for it", said.approvals[0].param)
-    return said
+    history = read_checked_input(principal, await resolve_references(principal, items), "items")
+    if history.approvals:
+        raise Refused("an approval is given with a response, to the run that waits for it", history.approvals[0].param)
+    return history
 
 
 @post(
@@ -88,13 +88,13 @@ async def _read_history(principal: Principal, items: list[Any]) -> Input:
 )
 async def create_conversation(data: JSONBody[NewConversation], principal: NamedDependency[Principal]) -> dict[str, Any]:
     idempotency = await principal.idempotency_record()
-    said = await _read_history(principal, data.items or [])
-    with name_items(said):
+    history = await _read_history(principal, data.items or [])
+    with map_error_params(history):
         view, _ = await principal.engine.sessions.create(
             principal.tenant,
             session_id=make_session_id(principal.tenant, idempotency),
             metadata=dict(data.metadata or {}),
-            messages=said.messages,
+            messages=history.messages,
             idempotency=idempotency,
         )
     return _show(view)
@@ -150,10 +150,10 @@ async def create_items(
 ) -> dict[str, Any]:
     """Refused while a response is in progress in it."""
     key, _ = await _find(principal, conversation_id)
-    said = await _read_history(principal, data.items)
-    with name_items(said):
+    history = await _read_history(principal, data.items)
+    with map_error_params(history):
         added = await principal.engine.sessions.add_messages(
-            key, said.messages, idempotency=await principal.idempotency_record()
+            key, history.messages, idempotency=await principal.idempotency_record()
         )
     list_added = partial(_list_events, seqs=[entry.seq for entry in added])
     items = await read_items(key.id, await principal.reader.state(key), list_added)
@@ -205,7 +205,7 @@ async def get_item(
     key, state = await _find(principal, conversation_id)
     found = await read_items(key.id, state, lambda items: items.find(item_id))
     if found is None or found.is_gone:
-        raise not_found("item", item_id)
+        raise make_not_found("item", item_id)
     return (await put_back_files(principal.store, key, [found.item]))[0]
 
 
@@ -226,7 +226,7 @@ async def delete_item(
     key, state = await _find(principal, conversation_id)
     found = await read_items(key.id, state, lambda items: items.find(item_id))
     if found is None:
-        raise not_found("item", item_id)
+        raise make_not_found("item", item_id)
     if not found.is_gone:
         await _take_out(principal, key, found)
         state = await principal.reader.state(key)

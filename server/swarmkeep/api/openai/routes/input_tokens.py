@@ -11,13 +11,13 @@ from msgspec.structs import asdict, replace
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
-from swarmkeep.api.openai.asked import Asked, read_asked
 from swarmkeep.api.openai.command import make_command
 from swarmkeep.api.openai.errors import Refused
 from swarmkeep.api.openai.fields import CountTokens, CreateResponse
-from swarmkeep.api.openai.items.places import name_items
+from swarmkeep.api.openai.items.error_params import map_error_params
+from swarmkeep.api.openai.run_request import RunRequest, read_run_request
 from swarmkeep.api.openai.submit import read_answers
-from swarmkeep.api.openai.unstored import find_beginning
+from swarmkeep.api.openai.unstored import load_unstored_session
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.decisions.commands import start_run
 from swarmkeep.domain.decisions.resuming import resume_run
@@ -44,31 +44,31 @@ async def count_input_tokens(data: JSONBody[CountTokens], principal: NamedDepend
     """Of all that the model would be sent first: instructions, functions, what was said before, and the input. By the
     bytes of its text, and a fixed number for each picture or file. Nothing is recorded.
     """
-    asked = await read_asked(principal, CreateResponse(**asdict(data)))
-    session = await find_beginning(principal, asked)
-    with name_items(asked.said):
-        request = await _preview(principal, asked, session)
+    run_request = await read_run_request(principal, CreateResponse(**asdict(data)))
+    session = await load_unstored_session(principal, run_request)
+    with map_error_params(run_request.input):
+        request = await _preview(principal, run_request, session)
     return {"object": "response.input_tokens", "input_tokens": estimate_tokens(request), "estimated": True}
 
 
-async def _preview(principal: Principal, asked: Asked, session: UnstoredSession) -> ModelRequest:
+async def _preview(principal: Principal, run_request: RunRequest, session: UnstoredSession) -> ModelRequest:
     run = session.state.run
     if run is not None and run.status == "waiting":
-        answers = read_answers(principal, session.id, run, asked)
+        answers = read_answers(principal, session.id, run, run_request)
         now = await principal.store.read_clock() if answers.approvals else None
 
         def decide(state: State) -> list[EventDraft]:
             given = answers.results, answers.approvals
-            return resume_run(state, run.id, *given, messages=answers.messages, options=asked.options, now=now)
+            return resume_run(state, run.id, *given, messages=answers.messages, options=run_request.options, now=now)
     else:
         # What another run is going to say nobody knows: as if it were cut off now.
-        command = replace(make_command(principal, session.state, asked), on_busy="interrupt")
+        command = replace(make_command(principal, session.state, run_request), on_busy="interrupt")
 
         def decide(state: State) -> list[EventDraft]:
             return start_run(state, command)
 
     try:
-        return await principal.engine.unstored.preview(session, decide, asked.options)
+        return await principal.engine.unstored.preview(session, decide, run_request.options)
     except TurnFailed as failure:
         raise Refused(failure.error.message, "model", code=failure.error.code, status=409) from failure
 

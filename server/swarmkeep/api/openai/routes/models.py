@@ -9,8 +9,8 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from swarmkeep.api.auth.context import Principal
-from swarmkeep.api.openai.asked import find_agent
 from swarmkeep.api.openai.errors import PREFIX
+from swarmkeep.api.openai.run_request import find_agent
 from swarmkeep.api.routes.agents import AgentName, read_name
 from swarmkeep.domain.codec import Json
 

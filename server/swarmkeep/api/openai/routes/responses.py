@@ -12,7 +12,6 @@ from litestar.types import Receive
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import JsonResponse
-from swarmkeep.api.openai.asked import Asked, read_asked
 from swarmkeep.api.openai.errors import Refused
 from swarmkeep.api.openai.fields import CreateResponse
 from swarmkeep.api.openai.history import build_response, count_parts, find_response, list_input_items
@@ -20,6 +19,7 @@ from swarmkeep.api.openai.items.files import put_back_files
 from swarmkeep.api.openai.items.lists import After, Include, IncludeList, ItemLimit, Order, list_page
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.api.openai.progress.frames import DONE, frame_event, write_frames
+from swarmkeep.api.openai.run_request import RunRequest, read_run_request
 from swarmkeep.api.openai.submit import FollowedResponse, begin_response, finish_stored, follow_response
 from swarmkeep.api.openai.targets import find_target
 from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
@@ -47,17 +47,17 @@ async def create_response(
     """The response when it has ended or waits for its caller; with `stream` as server-sent events, with `background` at
     once.
     """
-    asked = await read_asked(principal, data)
+    run_request = await read_run_request(principal, data)
     if data.store is False:
-        return await _answer_unstored(principal, data, asked, request.receive)
+        return await _answer_unstored(principal, data, run_request, request.receive)
     idempotency = await principal.idempotency_record()
-    target = await find_target(principal, asked, idempotency)
+    target = await find_target(principal, run_request, idempotency)
     if data.stream:
-        return make_stream(principal, await follow_response(principal, target, asked, idempotency))
+        return make_stream(principal, await follow_response(principal, target, run_request, idempotency))
     if data.background:
-        begun = await begin_response(principal, target, asked, idempotency)
-        return JsonResponse(await _show(principal, str(begun.response_id)))
-    followed = await follow_response(principal, target, asked, idempotency, is_quiet=True)
+        started = await begin_response(principal, target, run_request, idempotency)
+        return JsonResponse(await _show(principal, str(started.response_id)))
+    followed = await follow_response(principal, target, run_request, idempotency, is_quiet=True)
     return JsonResponse(await finish_stored(principal, followed, request.receive))
 
 
@@ -77,10 +77,12 @@ def make_stream(principal: Principal, followed: FollowedResponse) -> Response[An
     return make_event_stream(principal, frames)
 
 
-async def _answer_unstored(principal: Principal, data: CreateResponse, asked: Asked, receive: Receive) -> Response[Any]:
+async def _answer_unstored(
+    principal: Principal, data: CreateResponse, run_request: RunRequest, receive: Receive
+) -> Response[Any]:
     if data.background:
         raise Refused("what is not stored cannot be fetched later: `background` needs `store`", "background")
-    response = await begin_unstored(principal, asked)
+    response = await begin_unstored(principal, run_request)
     if not data.stream:
         return JsonResponse(await finish_unstored(principal, response, receive))
     return make_stream(principal, response.follow())

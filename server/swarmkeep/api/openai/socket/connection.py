@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import OWN_AUTH
 from swarmkeep.api.http_errors import Unauthenticated
-from swarmkeep.api.openai.asked import read_asked
-from swarmkeep.api.openai.errors import Refused, make_error, not_found
-from swarmkeep.api.openai.socket.frames import CreateFrame, error_frame, read_create, read_header
+from swarmkeep.api.openai.errors import Refused, make_error, make_not_found
+from swarmkeep.api.openai.run_request import read_run_request
+from swarmkeep.api.openai.socket.frames import CreateFrame, make_error_frame, read_create, read_header
 from swarmkeep.api.openai.submit import FollowedResponse, follow_response
 from swarmkeep.api.openai.targets import find_target
 from swarmkeep.api.openai.unstored import begin_unstored
@@ -56,7 +56,7 @@ async def responses_socket(socket: Socket) -> None:
     except CLIENT_GONE:
         return
     except Exception as error:
-        status, code, frame = error_frame(error)
+        status, code, frame = make_error_frame(error)
         await close_refused(socket, frame, status, code)
 
 
@@ -107,7 +107,7 @@ class _ResponsesSocket:
             except (*CLIENT_GONE, Unauthenticated):
                 raise
             except Exception as error:
-                last = error_frame(error)[2]
+                last = make_error_frame(error)[2]
             async with self._end_lock:
                 # Whoever has the last frame may send the next one at once.
                 self._idle.set()
@@ -137,14 +137,14 @@ class _ResponsesSocket:
     async def _begin(
         self, frame: CreateFrame, kept: UnstoredSession | None
     ) -> tuple[FollowedResponse, UnstoredSession | None]:
-        asked = await read_asked(self._principal, replace(frame, stream=True))
+        run_request = await read_run_request(self._principal, replace(frame, stream=True))
         if frame.store is False:
-            unstored = await begin_unstored(self._principal, asked, kept)
+            unstored = await begin_unstored(self._principal, run_request, kept)
             return unstored.follow(), unstored.session
         if kept is not None:
             raise Refused("what goes on from a response that is not stored cannot be stored: `store` is false", "store")
-        target = await find_target(self._principal, asked, None)
-        return await follow_response(self._principal, target, asked), None
+        target = await find_target(self._principal, run_request, None)
+        return await follow_response(self._principal, target, run_request), None
 
     async def _send_events(self, response: FollowedResponse) -> Json:
         check = StreamCheck(self._principal, response.key, leave=self._principal.service.drained)
@@ -164,10 +164,10 @@ class _ResponsesSocket:
         if check.is_leaving:
             message = "the server is shutting down; fetch the response later"
             raise Refused(message, code="server_shutting_down", status=503)
-        raise not_found("response", str(response.builder.snapshot()["id"]))
+        raise make_not_found("response", str(response.builder.snapshot()["id"]))
 
     async def _tell_error(self, error: Exception) -> None:
-        await self._socket.send_text(error_frame(error)[2])
+        await self._socket.send_text(make_error_frame(error)[2])
 
     async def _leave_when_refused(self) -> None:
         """End the connection of a client that waits or takes nothing, too, when it was to be let in no more."""

@@ -56,7 +56,7 @@ def _parse_create(text: bytes, max_values: int) -> CreateFrame:
     return frame
 
 
-def error_frame(error: Exception) -> tuple[int, str, bytes]:
+def make_error_frame(error: Exception) -> tuple[int, str, bytes]:
     """The status and the code of a refusal, and the frame that tells it."""
     status, body, headers = make_error(error)
     if status == 500:

@@ -12,9 +12,9 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.errors import ModelNotFound, Refused
 from swarmkeep.api.openai.fields import Conversation, CreateResponse
 from swarmkeep.api.openai.history import resolve_references
+from swarmkeep.api.openai.items.error_params import map_error_params
 from swarmkeep.api.openai.items.ids import ResponseId, parse_response_id
 from swarmkeep.api.openai.items.input_items import Input, read_input
-from swarmkeep.api.openai.items.places import name_items
 from swarmkeep.api.openai.parameters import (
     collect_echo,
     read_format,
@@ -31,25 +31,25 @@ from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.agents.caller_tools import refuse_wrong_functions
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the agent that begins, from a `conversation`, a `previous` response, or anew."""
 
     model: str
-    said: Input
+    input: Input
     options: RunOptions
     conversation: str | None = None
     previous: ResponseId | None = None
 
 
-def require_permissions(principal: Principal, said: Input) -> None:
+def require_permissions(principal: Principal, given: Input) -> None:
     """Approvals need the permission `approve`, all else `run`. Raises Forbidden."""
-    if said.approvals:
+    if given.approvals:
         principal.require("approve")
-    if said.messages or not said.approvals:
+    if given.messages or not given.approvals:
         principal.require("run")
 
 
-async def read_asked(principal: Principal, body: CreateResponse) -> Asked:
+async def read_run_request(principal: Principal, body: CreateResponse) -> RunRequest:
     """What a request means; a long one is read in a thread. Raises Refused, Forbidden, InvalidRequest, TooLarge."""
     body.check_include()
     if body.conversation is not None and body.previous_response_id is not None:
@@ -58,12 +58,12 @@ async def read_asked(principal: Principal, body: CreateResponse) -> Asked:
     if isinstance(items, list):
         items = await resolve_references(principal, items)
     try:
-        return await run_aside(is_heavy(items, body.tools), _read_asked, principal, body, items)
+        return await run_aside(is_heavy(items, body.tools), _read_run_request, principal, body, items)
     except RecursionError:
         raise Refused("the request is nested too deeply") from None
 
 
-def _read_asked(principal: Principal, body: CreateResponse, items: str | list[Any] | None) -> Asked:
+def _read_run_request(principal: Principal, body: CreateResponse, items: str | list[Any] | None) -> RunRequest:
     model = find_agent(principal, body.model)
     conversation = body.conversation.id if isinstance(body.conversation, Conversation) else body.conversation
     tools, answer_format = read_tools(body.tools), read_format(body.text)
@@ -77,24 +77,24 @@ def _read_asked(principal: Principal, body: CreateResponse, items: str | list[An
         response_format=UNSET if answer_format is UNSET else check_format(answer_format, "/text/format"),
         request=check_object(collect_echo(body, model=model, conversation=conversation and {"id": conversation}), ""),
     )
-    said = read_said(principal, items)
-    require_permissions(principal, said)
+    given = read_checked_input(principal, items)
+    require_permissions(principal, given)
     refuse_wrong_functions(options, principal.engine.registry)
-    return Asked(
+    return RunRequest(
         model=model,
-        said=said,
+        input=given,
         options=options,
         conversation=conversation,
         previous=_read_previous(body.previous_response_id),
     )
 
 
-def read_said(principal: Principal, items: str | list[Any] | None, param: str = "input") -> Input:
+def read_checked_input(principal: Principal, items: str | list[Any] | None, param: str = "input") -> Input:
     """An input as messages that may be kept. Raises Refused, InvalidRequest, TooLarge."""
-    said = read_input(items, param)
-    with name_items(said):
-        said.messages = list(check_messages(said.messages, "/messages", principal.engine.limits.max_messages))
-    return said
+    given = read_input(items, param)
+    with map_error_params(given):
+        given.messages = list(check_messages(given.messages, "/messages", principal.engine.limits.max_messages))
+    return given
 
 
 def find_agent(principal: Principal, model: str | None) -> str:
@@ -113,10 +113,10 @@ def _read_previous(name: str | None) -> ResponseId | None:
         return None
     previous = parse_response_id(name)
     if previous is None:
-        raise previous_not_found(name)
+        raise make_previous_not_found(name)
     return previous
 
 
-def previous_not_found(name: str) -> Refused:
+def make_previous_not_found(name: str) -> Refused:
     message = f"there is no response {name[:300]!r} to go on from"
     return Refused(message, "previous_response_id", code="previous_response_not_found")
