@@ -1,4 +1,4 @@
-"""The run that a request asks for, whichever session it is to be in."""
+"""The command that starts the run of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swarmkeep.engine.ids import make_id
 def make_command(
     principal: Principal, state: State, request: RunRequest, idempotency: IdempotentRequest | None = None
 ) -> StartRun:
-    """The run that is to begin; while another one is active it waits for its turn. Raises Refused."""
+    """The command to start the run, or to queue it while another one is active. Raises Refused."""
     if request.input.approvals:
         raise Refused("there is no open request that this could be an answer to", request.input.approvals[0].param)
     return StartRun(
@@ -32,7 +32,7 @@ def make_command(
 
 
 def choose_agent(state: State, model: str) -> str | None:
-    """Whom the run is to begin with. A session keeps its agent while requests name the model that they did before."""
+    """The agent that the run begins with; None is the session's own, while requests name the model of the one before."""
     last = state.run or (state.finished[-1] if state.finished else None)
     before = None if last is None or last.options.request is UNSET else last.options.request.get("model")
     return None if model in (before, state.agent) else model

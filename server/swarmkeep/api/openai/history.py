@@ -16,8 +16,8 @@ from swarmkeep.api.openai.errors import Refused, make_not_found
 from swarmkeep.api.openai.items.files import measure_item, put_back_files
 from swarmkeep.api.openai.items.ids import ItemPlace, ResponseId, parse_item_id, parse_response_id
 from swarmkeep.api.openai.items.input_items import collect_references, is_reference
+from swarmkeep.api.openai.items.output_items import is_reply
 from swarmkeep.api.openai.items.session_items import SessionItems
-from swarmkeep.api.openai.items.shown import is_reply
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent

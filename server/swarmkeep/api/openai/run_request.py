@@ -1,4 +1,4 @@
-"""What a request asks for, whichever of OpenAI's shapes it came in."""
+"""The run that a request asks for, whichever of OpenAI's shapes it came in."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def require_permissions(principal: Principal, given: Input) -> None:
 
 
 async def read_run_request(principal: Principal, body: CreateResponse) -> RunRequest:
-    """What a request means; a long one is read in a thread. Raises Refused, Forbidden, InvalidRequest, TooLarge."""
+    """Read a request, a long one in a thread. Raises Refused, Forbidden, InvalidRequest, TooLarge."""
     body.check_include()
     if body.conversation is not None and body.previous_response_id is not None:
         raise Refused("use `conversation` or `previous_response_id`, not both", "previous_response_id")

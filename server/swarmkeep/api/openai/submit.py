@@ -1,4 +1,4 @@
-"""From what is asked for to a run: it begins, or goes on from where it waits."""
+"""Starts the run of a request, or resumes the one that waits for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from swarmkeep.api.openai.items.below import list_requests_below
 from swarmkeep.api.openai.items.error_params import map_error_params
 from swarmkeep.api.openai.items.ids import ResponseId
 from swarmkeep.api.openai.items.input_items import ApprovalAnswer
-from swarmkeep.api.openai.progress.builder import NOTHING_TOLD, ResponseBuilder
+from swarmkeep.api.openai.progress.builder import NO_EVENTS, ResponseBuilder
 from swarmkeep.api.openai.run_request import RunRequest
 from swarmkeep.api.openai.targets import Target, find_target
 from swarmkeep.api.streams import StreamCheck
@@ -47,8 +47,7 @@ TAKEN_OVER = "a person has taken this conversation over from the agent"
 
 
 class StartedResponse(msgspec.Struct, frozen=True):
-    """A response that was begun: its session, its id, and where its run's stream begins. `last`: the run's last reply
-    before, where it is known."""
+    """A response that has begun, and where its run's stream begins. `last`: the run's last reply before, if known."""
 
     key: SessionKey
     response_id: ResponseId
@@ -57,7 +56,7 @@ class StartedResponse(msgspec.Struct, frozen=True):
 
 
 class FollowedResponse(msgspec.Struct, frozen=True):
-    """A response that was begun, and what happens of it from there on. Without a `key` it is in no log."""
+    """A response that has begun, and the items of its run from there on. Without a `key` it is in no log."""
 
     key: SessionKey | None
     builder: ResponseBuilder
@@ -86,8 +85,8 @@ async def finish_stored(principal: Principal, followed: FollowedResponse, receiv
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """What a waiting run is given: results and decisions for all that it waits for, and what else is said; or the
-    decisions that it waits for in sessions `below` it."""
+    """What a waiting run is given: results and decisions for all that it waits for, and more messages; or the decisions
+    that it waits for in sessions `below` it."""
 
     results: list[ToolAnswer]
     approvals: list[Approval]
@@ -115,12 +114,12 @@ async def follow_response(
 ) -> FollowedResponse:
     """Begin a response with its reader there already: a model that answers at once is seen to speak, too.
 
-    One that is followed quietly is told as a whole only. Raises what `begin_response` raises.
+    A quiet one is answered as a whole, without its stream. Raises what `begin_response` raises.
     """
     feed = principal.reader.open_feed(target.key, is_quiet=is_quiet)
     try:
         started = await begin_response(principal, target, request, idempotency)
-        builder = ResponseBuilder(started.response_id, after=NOTHING_TOLD if is_quiet else -1)
+        builder = ResponseBuilder(started.response_id, after=NO_EVENTS if is_quiet else -1)
         if started.response_id.part:
             await read_earlier(principal.reader, started.key, builder, started.position, started.last)
     except BaseException:

@@ -77,7 +77,7 @@ def make_session_id(tenant: str, idempotency: IdempotentRequest | None = None) -
 async def find_existing(
     principal: Principal, request: RunRequest, idempotency: IdempotentRequest | None = None, *, fresh: bool = True
 ) -> Target | None:
-    """What is there of what a request names; None if it names nothing. Raises Refused."""
+    """The session that a request names; None if it names none. Raises Refused."""
     if request.previous is not None:
         return await _find_previous(principal, request.previous, idempotency, fresh=fresh)
     if request.conversation is None:

@@ -28,7 +28,7 @@ from swarmkeep.engine.swarm.unstored import UnstoredSession
 
 
 class UnstoredResponse:
-    """One response that no log has; `session` can be gone on with as long as somebody holds it."""
+    """A response that is in no log. Another one can go on from its `session` as long as somebody holds that."""
 
     def __init__(self, session: UnstoredSession, builder: ResponseBuilder, items: AsyncGenerator[Item | None]) -> None:
         self.session = session
@@ -36,7 +36,7 @@ class UnstoredResponse:
         self.items = items
 
     def follow(self) -> FollowedResponse:
-        """What happens of it, which ends with whoever reads it."""
+        """The response and its events. It ends when whoever reads them stops."""
         return FollowedResponse(None, self.builder, self.items)
 
 
@@ -109,7 +109,7 @@ def _show_earlier(builder: ResponseBuilder, session: UnstoredSession, run: Run) 
 
 
 async def load_unstored_session(principal: Principal, request: RunRequest) -> UnstoredSession:
-    """What a response goes on from: what is stored of the session that it names, or a new one."""
+    """The session that a response goes on from: the one that it names, as it is stored, or a new one."""
     found = await find_existing(principal, request)
     if found is None:
         return UnstoredSession((await principal.engine.sessions.plan(agent=request.model)).state)

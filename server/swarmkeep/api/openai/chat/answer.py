@@ -1,7 +1,7 @@
 """A response as a chat completion: whole, or as chunks.
 
-It is made of the response's own output and stream, so that both faces tell the same. What the agents call themselves
-is left out. Texts of several replies are joined with an empty line between them.
+It is made of the response's own output and stream, so that both APIs say the same. Calls of the agents' own functions
+are left out. Texts of several replies are joined with an empty line between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_SHOWN_ARGUMENTS = 500
 
 
 class ChatAnswer:
-    """The chat completion that a response is."""
+    """A response as a chat completion."""
 
     def __init__(self, builder: ResponseBuilder, *, include_usage: bool = False) -> None:
         self._builder = builder
@@ -29,7 +29,7 @@ class ChatAnswer:
         self._spoke = False
         self._item_id: str | None = None
         self._calls = 0
-        self._told = 0
+        self._chunk_count = 0
         self._held: list[Json] | None = None
 
     @property
@@ -43,11 +43,11 @@ class ChatAnswer:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether its chunks have told more than that it begins."""
-        return self._told > 1
+        """Whether there were more chunks than the one that begins it."""
+        return self._chunk_count > 1
 
     def make_completion(self) -> Json:
-        """All of it, once it has ended or waits."""
+        """The whole completion, once the response has ended or waits."""
         output = self._builder.output
         choice = {
             "index": 0,
@@ -98,23 +98,23 @@ class ChatAnswer:
     # Chunks
 
     def make_chunks(self, event: Json) -> list[Json]:
-        """What an event of the response's stream is as chunks."""
+        """The chunks that an event of the response's stream makes."""
         kind = event["type"]
         if self._held is not None and kind in _TEXTS:
             self._held.append(event)
             return []
-        tell = _TELLERS.get(kind)
-        return [] if tell is None else tell(self, event)
+        make = _CHUNK_MAKERS.get(kind)
+        return [] if make is None else make(self, event)
 
     def hold(self) -> None:
-        """Keep back what a reply says: it may be wrong, and given again."""
+        """Hold back the text of a reply, which may be wrong and be given again."""
         self._held = self._held or []
 
     def drop_held(self) -> None:
         self._held = None
 
     def release_held(self) -> list[Json]:
-        """The chunks of what was kept back."""
+        """The chunks of the text that was held back."""
         held, self._held = self._held or [], None
         return [chunk for event in held for chunk in self.make_chunks(event)]
 
@@ -153,7 +153,7 @@ class ChatAnswer:
         return [last, {**self._frame("chat.completion.chunk"), "choices": [], "usage": self._builder.usage.to_chat()}]
 
     def _make_chunk(self, delta: Json, finish_reason: str | None = None) -> Json:
-        self._told += 1
+        self._chunk_count += 1
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         usage: Json = {"usage": None} if self._include_usage else {}
         return {**self._frame("chat.completion.chunk"), "choices": [choice], **usage}
@@ -171,7 +171,7 @@ class ChatAnswer:
         return {"object": kind, **self._shared}
 
 
-_TELLERS: dict[str, Callable[[ChatAnswer, Json], list[Json]]] = {
+_CHUNK_MAKERS: dict[str, Callable[[ChatAnswer, Json], list[Json]]] = {
     "response.created": ChatAnswer._begin,
     "response.output_text.delta": ChatAnswer._add_text,
     "response.refusal.delta": ChatAnswer._add_refusal,

@@ -16,7 +16,7 @@ from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.openai.chat.answer import ChatAnswer
 from swarmkeep.api.openai.chat.fields import CreateChatCompletion
-from swarmkeep.api.openai.chat.judging import judge_held
+from swarmkeep.api.openai.chat.held_text import release_or_hold
 from swarmkeep.api.openai.chat.request import SESSION_HEADER, ChatRequest, read_chat_request
 from swarmkeep.api.openai.chat.sessions import find_chat_target, make_unstored_request
 from swarmkeep.api.openai.errors import Refused, describe_failure, make_error, make_failure_refusal
@@ -92,7 +92,7 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
     builder, key = followed.builder, followed.key
 
     def translate(item: Item) -> tuple[bytes, bytes | None]:
-        chunks = list(judge_held(principal.engine.registry, answer, item))
+        chunks = list(release_or_hold(principal.engine.registry, answer, item))
         chunks += [chunk for event in builder.read(item) for chunk in answer.make_chunks(event)]
         end = DONE if builder.is_over else None
         if answer.error is not None:

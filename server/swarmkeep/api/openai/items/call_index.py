@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-from swarmkeep.api.openai.items.shown import find_answered_call, is_reply
+from swarmkeep.api.openai.items.output_items import find_answered_call, is_reply
 from swarmkeep.domain.checking.known_ids import KnownIds, find_call_ids, find_ids
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.state import ApprovalNote, State

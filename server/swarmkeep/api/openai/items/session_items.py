@@ -12,8 +12,8 @@ import msgspec
 
 from swarmkeep.api.openai.items.call_index import CallIndex
 from swarmkeep.api.openai.items.ids import ItemKind, ItemPlace, parse_item_id
-from swarmkeep.api.openai.items.shown import (
-    ShownCall,
+from swarmkeep.api.openai.items.output_items import (
+    PlacedCall,
     find_answered_call,
     is_callers,
     is_reply,
@@ -64,13 +64,13 @@ class SessionItems:
         self._state = state
         self._index = CallIndex(state)
         # A message may ask for thousands of calls, and each of them may be asked for.
-        self._calls: dict[int, dict[str, ShownCall]] = {}
+        self._calls: dict[int, dict[str, PlacedCall]] = {}
         self._found: dict[_Source, dict[str, ListedItem]] = {}
 
     def walk(
         self, order: ItemOrder = "asc", after: ListedItem | None = None, *, first_seq: int | None = None
     ) -> Iterator[ListedItem]:
-        """Those that were not taken out, from the one behind `after` on, or from an event on."""
+        """The items that were not taken out: those behind `after`, or from an event on, or all."""
         for source in self._list_sources(order, first_seq if after is None else after.place[0]):
             found = self._read(source)
             for listed in found if order == "asc" else reversed(found):
@@ -88,15 +88,15 @@ class SessionItems:
         return self._found[source].get(item_id)
 
     def _list_sources(self, order: ItemOrder, seq: int | None) -> Iterator[_Source]:
-        """What is shown comes from these, from an event on."""
+        """The sources of items that lists show, from an event on."""
         messages, notes = self._state.messages, self._state.approvals
-        said = (
+        spoken = (
             _Source(messages[at].seq, at, is_note=False)
             for at in _list_places(messages, order, seq, find_first_shown(messages))
             if not messages[at].removed
         )
         noted = (_Source(notes[at].seq, at, is_note=True) for at in _list_places(notes, order, seq))
-        return heapq.merge(said, noted, reverse=order == "desc")
+        return heapq.merge(spoken, noted, reverse=order == "desc")
 
     def _find_source(self, kind: ItemKind, place: ItemPlace) -> _Source | None:
         messages = self._state.messages
@@ -159,8 +159,8 @@ class SessionItems:
             return ItemPlace(self._session_id, seq=entry.seq)
         return ItemPlace(self._session_id, run_id=entry.run_id, turn=self._index.count_turns(at))
 
-    def _list_calls(self, at: int) -> dict[str, ShownCall]:
-        """What a message asks for."""
+    def _list_calls(self, at: int) -> dict[str, PlacedCall]:
+        """The calls of a message."""
         if at not in self._calls:
             entry = self._state.messages[at]
             run = None if entry.run_id is None else find_begun_run(self._state, entry.run_id)
@@ -182,8 +182,8 @@ class SessionItems:
         if call_id is None or asking is None or self._index.list_results(call_id, asking)[0] != at:
             return show_result(self._session_id, entry, None)
         requests = self._index.list_notes(call_id, asking, asks=True)
-        asked = bool(requests) and self._state.approvals[requests[0]].seq < entry.seq
-        return show_result(self._session_id, entry, self._list_calls(asking)[call_id], asked=asked)
+        with_approval = bool(requests) and self._state.approvals[requests[0]].seq < entry.seq
+        return show_result(self._session_id, entry, self._list_calls(asking)[call_id], with_approval=with_approval)
 
 
 def _list_places(items: Chain[Entry] | Chain[ApprovalNote], order: ItemOrder, seq: int | None, first: int = 0) -> range:

@@ -1,6 +1,6 @@
-"""A run's events as a response: what has become of it, and the stream of how it came about.
+"""Builds a response of a run's events: the object, and the stream of events that leads to it.
 
-Retrieving and streaming are one thing: a builder is shown the run's items, from its first event on.
+Retrieving and streaming are the same: a builder reads the run's items, from the first event on.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from msgspec import UNSET
 
 from swarmkeep.api.openai.items.below import list_requests_below, show_request_below
 from swarmkeep.api.openai.items.ids import ResponseId
-from swarmkeep.api.openai.items.shown import (
+from swarmkeep.api.openai.items.output_items import (
     ItemReader,
     show_approval_request,
     show_approval_response,
     show_message,
 )
+from swarmkeep.api.openai.progress.event_writer import NO_EVENTS as NO_EVENTS
+from swarmkeep.api.openai.progress.event_writer import EventWriter
 from swarmkeep.api.openai.progress.response import Outcome, describe_ending, make_response
-from swarmkeep.api.openai.progress.telling import NOTHING_TOLD as NOTHING_TOLD
-from swarmkeep.api.openai.progress.telling import Teller
 from swarmkeep.api.openai.progress.usage import UsageSum
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent
@@ -42,7 +42,7 @@ from swarmkeep.engine.streams.items import Item, MessageDeltas, MessageStarted
 
 
 class ResponseBuilder:
-    """One part of a run as a response. Events that come at or before `after` are not told.
+    """One part of a run as a response. The stream leaves out events with numbers up to `after`.
 
     `stored` is false for a run that is in no log.
     """
@@ -54,7 +54,7 @@ class ResponseBuilder:
         self._part = 0
         self._options = RunOptions()
         self._agent = ""
-        self._teller = Teller(after)
+        self._writer = EventWriter(after)
         self.outcome = Outcome()
         self._input: list[Json | Entry] = []
         self.usage = UsageSum()
@@ -68,18 +68,18 @@ class ResponseBuilder:
 
     @property
     def is_over(self) -> bool:
-        """Whether the response has ended, for all that is known."""
+        """Whether the response has ended, as far as was read."""
         return self.outcome.is_over
 
     @property
     def output(self) -> list[Json]:
-        """The items that are done, less answers that were wrong and were given again."""
-        return self._teller.valid_output
+        """The finished items, without wrong answers that were given again."""
+        return self._writer.valid_output
 
     @property
     def input(self) -> list[Json]:
-        """What it was asked for, as items."""
-        # Made when they are wanted: messages may have tens of thousands of parts, and most requests do not ask.
+        """The response's input, as items."""
+        # Made on demand: messages may have tens of thousands of parts, and few requests want them.
         session_id = self.id.session_id
         return [show_message(session_id, item) if isinstance(item, Entry) else item for item in self._input]
 
@@ -90,13 +90,13 @@ class ResponseBuilder:
         )
 
     def read(self, item: Item) -> list[Json]:
-        """What is told of this item: events of the stream, with their numbers."""
+        """Take in an item of the run. Returns the events of the stream that it makes, with their numbers."""
         if isinstance(item, MessageStarted):
             if self._is_wanted and self.outcome.created_at:
-                return self._teller.begin_message(self._reader.next_place(item.run_id))
+                return self._writer.begin_message(self._reader.next_place(item.run_id))
             return []
         if isinstance(item, MessageDeltas):
-            return self._teller.add_pieces([text for delta in item.deltas if (text := delta.get("content"))])
+            return self._writer.add_pieces([text for delta in item.deltas if (text := delta.get("content"))])
         return self._read_event(item)
 
     async def read_to_end(
@@ -131,7 +131,7 @@ class ResponseBuilder:
             case RunResumed():
                 self._options = self._options if fact.options is UNSET else fact.options
                 if fact.reason == "recovery" and self._is_wanted:
-                    self._teller.note_recovery()
+                    self._writer.note_recovery()
                 return self._begin(event, "in_progress")
             case MessageAdded():
                 return self._read_message(event, fact)
@@ -142,7 +142,7 @@ class ResponseBuilder:
             case RunWaiting() | RunEnded():
                 return self._end(event, fact)
             case _:
-                return self._teller.settle()
+                return self._writer.settle()
 
     def _begin(self, event: RecordedEvent, status: str) -> list[Json]:
         if not self._is_wanted:
@@ -151,37 +151,37 @@ class ResponseBuilder:
         # Nobody is told that another server took over: whoever followed the first one counted what came after it.
         is_taken_over = not first and self.outcome.status == status
         self.outcome = Outcome(status=status, created_at=self.outcome.created_at or event.at, last_seq=event.seq)
-        told = self._teller.settle()
+        events = self._writer.settle()
         if is_taken_over:
-            return told
-        told += self._tell_response("response.created") if first else []
-        return told + self._tell_response(f"response.{status}")
+            return events
+        events += self._write_response("response.created") if first else []
+        return events + self._write_response(f"response.{status}")
 
     def _end(self, event: RecordedEvent, fact: RunWaiting | RunEnded) -> list[Json]:
-        told: list[Json] = []
+        events: list[Json] = []
         if self._is_wanted and self.outcome.created_at:
-            told += self._teller.close_open_message()
+            events += self._writer.close_open_message()
             if isinstance(fact, RunWaiting):
-                told += self._tell_requests_below(event, fact)
+                events += self._write_requests_below(event, fact)
             self.outcome = describe_ending(self.outcome, event, fact)
-            told += self._teller.tell_end(
+            events += self._writer.write_end(
                 self.outcome.event_type, self.snapshot(), self._reader.next_place(self.id.run_id)
             )
         if isinstance(fact, RunWaiting):
             self._part += 1
-        return told
+        return events
 
-    def _tell_requests_below(self, event: RecordedEvent, fact: RunWaiting) -> list[Json]:
+    def _write_requests_below(self, event: RecordedEvent, fact: RunWaiting) -> list[Json]:
         self.below = dict(list_requests_below(self.id.session_id, event.seq, fact.pending))
         return [
             each
             for item_id, approval in self.below.items()
-            for each in self._teller.tell_whole(show_request_below(item_id, approval))
+            for each in self._writer.write_item(show_request_below(item_id, approval))
         ]
 
-    def _tell_response(self, kind: str) -> list[Json]:
-        # To show the whole of it is not cheap, and not all of it is told.
-        return self._teller.tell(kind, response=self.snapshot() if self._teller.is_heard else {})
+    def _write_response(self, kind: str) -> list[Json]:
+        # A snapshot is not cheap, and the reader may have this event.
+        return self._writer.write(kind, response=self.snapshot() if self._writer.is_next_new else {})
 
     def _read_message(self, event: RecordedEvent, fact: MessageAdded) -> list[Json]:
         entry = Entry(
@@ -196,18 +196,18 @@ class ResponseBuilder:
             if self._is_wanted and fact.correction is UNSET:
                 self._input.append(entry)
             elif self._is_wanted:
-                self._teller.take_back_answer()
-            return self._teller.settle()
+                self._writer.take_back_answer()
+            return self._writer.settle()
         place = self._reader.next_place(self.id.run_id)
         items = self._reader.read(entry, self._options)
         if not self._is_wanted:
             return []
         if entry.role == "tool":
             self._input += [item for item in items if item["type"] == "function_call_output"]
-            told = [event for item in items for event in self._teller.tell_result(item)]
+            events = [event for item in items for event in self._writer.write_result(item)]
             if fact.correction is not UNSET:
-                self._teller.take_back_call()
-            return told
+                self._writer.take_back_call()
+            return events
         if fact.completion is None and fact.guardrail is UNSET:
             # What an agent said elsewhere, which a caller brings along.
             self._input += items
@@ -217,14 +217,14 @@ class ResponseBuilder:
         if fact.completion is not None:
             self.usage.add(fact.completion.usage)
             self.outcome = self.outcome.note_finish(fact.completion.finish_reason)
-        return self._teller.tell_reply(items, place)
+        return self._writer.write_reply(items, place)
 
     def _read_approval(self, fact: ApprovalRequested) -> list[Json]:
-        self._reader.asked.add(fact.tool_call_id)
+        self._reader.with_approval.add(fact.tool_call_id)
         call = self._reader.calls.get(fact.tool_call_id)
         if call is None or not self._is_wanted:
             return []
-        return self._teller.tell_whole(show_approval_request(call))
+        return self._writer.write_item(show_approval_request(call))
 
     def _read_decision(self, fact: ApprovalDecided) -> list[Json]:
         """What goes on after a decision was asked for with it."""

@@ -1,4 +1,4 @@
-"""The numbers of a stream's events, and which of them a reader knows."""
+"""The numbers of a stream's events, and which of them a reader has."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from swarmkeep.domain.codec import Json
 # A reader that was shown a message of which nothing came is given numbers that are greater by this from then on.
 ABANDONED = 2**46
 
-# For whoever asks for the response only, and for none of its events.
-NOTHING_TOLD = 2**53
+# As `after`: for whoever wants the response alone.
+NO_EVENTS = 2**53
 
 
-class Numbers:
-    """Counts events; gives those that come after `after`."""
+class SequenceNumbers:
+    """Numbers events, and leaves out those that the reader has: up to `after`, and what was written since."""
 
     def __init__(self, after: int) -> None:
         self._position = 0
-        self._last_told = after
-        self._abandoned = 0 if after >= NOTHING_TOLD else max(after, 0) // ABANDONED
+        self._last_known = after
+        self._abandoned = 0 if after >= NO_EVENTS else max(after, 0) // ABANDONED
 
     @property
     def _number(self) -> int:
@@ -27,30 +27,29 @@ class Numbers:
         return self._abandoned * ABANDONED + self._position
 
     @property
-    def _last_position(self) -> int:
-        return self._last_told - self._abandoned * ABANDONED
+    def _last_known_position(self) -> int:
+        return self._last_known - self._abandoned * ABANDONED
 
     @property
-    def is_heard(self) -> bool:
-        """Whether the reader does not know the next event yet."""
-        return self._number > self._last_told
+    def is_next_new(self) -> bool:
+        """Whether the reader does not have the next event yet."""
+        return self._number > self._last_known
 
-    def tell(self, kind: str, **fields: Any) -> list[Json]:
-        """The next event, unless the reader knows it."""
+    def write(self, kind: str, **fields: Any) -> list[Json]:
+        """Write the next event, unless the reader has it."""
         number, self._position = self._number, self._position + 1
-        if number <= self._last_told:
+        if number <= self._last_known:
             return []
-        self._last_told = number
+        self._last_known = number
         return [{"type": kind, "sequence_number": number, **fields}]
 
-    def _tell_piece(self, event: Json, text: str) -> list[Json]:
-        """A piece of a text that is recorded, less what the reader knows; its number is that of its last character."""
+    def _write_piece(self, kind: str, text: str, **fields: Any) -> list[Json]:
+        """Write what the reader lacks of a recorded text, as one piece. Its number is that of its last character."""
         first = self._number
         self._position += len(text)
         number = self._number - 1
-        if number <= self._last_told:
+        if number <= self._last_known:
             return []
-        rest = text[max(0, self._last_told - first + 1) :]
-        self._last_told = number
-        fields = dict(event)
-        return [{"type": fields.pop("kind"), "sequence_number": number, **fields, "delta": rest}]
+        rest = text[max(0, self._last_known - first + 1) :]
+        self._last_known = number
+        return [{"type": kind, "sequence_number": number, **fields, "delta": rest}]

@@ -70,8 +70,7 @@ def make_stream(principal: Principal, followed: FollowedResponse) -> Response[An
     builder = followed.builder
 
     def translate(item: Item) -> tuple[bytes, bytes | None]:
-        told = builder.read(item)
-        return b"".join(map(frame_event, told)), DONE if builder.is_over else None
+        return b"".join(map(frame_event, builder.read(item))), DONE if builder.is_over else None
 
     frames = write_frames(principal, followed.key, followed.items, translate)
     return make_event_stream(principal, frames)

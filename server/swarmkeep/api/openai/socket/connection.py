@@ -153,9 +153,9 @@ class _ResponsesSocket:
                 async for item in items:
                     if not await check.passes(item):
                         break
-                    told = [] if item is None else response.builder.read(item)
-                    last = told.pop() if told and response.builder.is_over else None
-                    for event in told:
+                    events = [] if item is None else response.builder.read(item)
+                    last = events.pop() if events and response.builder.is_over else None
+                    for event in events:
                         await self._socket.send_text(encode(event))
                     if last is not None:
                         return last

@@ -57,9 +57,9 @@ def _parse_create(text: bytes, max_values: int) -> CreateFrame:
 
 
 def make_error_frame(error: Exception) -> tuple[int, str, bytes]:
-    """The status and the code of a refusal, and the frame that tells it."""
+    """The status, the code and the frame of a refusal."""
     status, body, headers = make_error(error)
     if status == 500:
         log.error("WebSocket: unexpected error", exc_info=error)
-    told = {**body, "headers": headers} if headers else body
-    return status, str(body["code"]), encode({"type": "error", "status": status, "error": told})
+    described = {**body, "headers": headers} if headers else body
+    return status, str(body["code"]), encode({"type": "error", "status": status, "error": described})

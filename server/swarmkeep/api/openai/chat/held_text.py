@@ -1,4 +1,4 @@
-"""Answers of a form that is checked: a client of chat completions is shown those that are right, and no others."""
+"""Holds back the text of answers whose form is checked: chat completions stream those that passed, and no others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.streams.items import Item, MessageStarted
 
 
-def judge_held(registry: Registry, answer: ChatAnswer, item: Item) -> Iterator[Json]:
-    """What is shown before an item of what was held back until then; and whether what it says is held back."""
+def release_or_hold(registry: Registry, answer: ChatAnswer, item: Item) -> Iterator[Json]:
+    """Before an item is read: the chunks that it releases. It also decides whether its own text is held back."""
     if isinstance(item, MessageStarted):
         yield from answer.release_held()
         if _is_checked(registry, item.agent):

@@ -1,4 +1,4 @@
-"""A message as it is told: its text so far, and a digest of it, by which a reader's place in it is known again."""
+"""A message that is being streamed: its text so far, and a digest by which a reader's place in it is found again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from swarmkeep.api.openai.items.ids import ItemPlace
 STEP = 2**12
 
 
-class SpokenMessage:
-    """A message that is being told. `start` is the number that it begins with, `base` the one that its text has.
+class StreamedMessage:
+    """`start` is the number that the message begins with, `base` the first one of its text.
 
-    `shown`: what of an attempt before this one was told here. `is_known`: whether the reader knows that its text begins
-    as it was told. `end`: what the number of its last piece is more than `base`. `told`: that number, where the reader
-    was told all of its text.
+    `shown`: the text of an earlier attempt that was streamed here. `is_known`: whether what the reader was shown is a
+    beginning of this text. `end`: the number of the last piece, counted from `base`. `last_number`: that number itself,
+    once the reader has all of the text.
     """
 
     def __init__(self, item_id: str, place: ItemPlace | None = None) -> None:
@@ -30,13 +30,13 @@ class SpokenMessage:
         self._pieces: list[str] = []
         self.length = 0
         self.end = -STEP
-        self.told: int | None = None
+        self.last_number: int | None = None
         self.is_known = False
         self._digest = 0
 
     @property
     def text(self) -> str:
-        """All that has come of it. Whoever only goes on with it need not ask: it may be long."""
+        """All of it so far. It may be long, so whoever only adds to it should not ask."""
         return "".join(self._pieces)
 
     def add(self, piece: str) -> None:

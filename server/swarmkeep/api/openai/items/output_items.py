@@ -1,4 +1,4 @@
-"""Messages and calls as items, with the same ids in streams, lists and responses."""
+"""Makes items of messages and calls, with the same ids in streams, lists and responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from swarmkeep.domain.wording import join_text
 _WITH_OUTPUT = ("ok", "superseded", "external")
 
 
-class ShownCall(msgspec.Struct, frozen=True):
+class PlacedCall(msgspec.Struct, frozen=True):
     """A call that a model asked for. One `outside` is carried out by the caller, any other is the agent's own."""
 
     place: ItemPlace
@@ -29,13 +29,13 @@ class ShownCall(msgspec.Struct, frozen=True):
 
 
 class ItemReader:
-    """Makes items of a run's messages, which it is given in order, from the first on."""
+    """Makes items of a run's messages, which it reads in order, from the first on."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
         self._turns: dict[str, int] = {}
-        self.calls: dict[str, ShownCall] = {}
-        self.asked: set[str] = set()
+        self.calls: dict[str, PlacedCall] = {}
+        self.with_approval: set[str] = set()
         """The calls that an approval was asked for."""
 
     def read(self, entry: Entry, options: RunOptions) -> list[Json]:
@@ -45,7 +45,7 @@ class ItemReader:
             case "tool":
                 call_id = find_answered_call(entry)
                 call = None if call_id is None else self.calls.get(call_id)
-                return [show_result(self._session_id, entry, call, asked=call_id in self.asked)]
+                return [show_result(self._session_id, entry, call, with_approval=call_id in self.with_approval)]
             case _:
                 return [show_message(self._session_id, entry)]
 
@@ -84,19 +84,19 @@ def find_answered_call(entry: Entry) -> str | None:
     return call_id if isinstance(call_id, str) else None
 
 
-def list_calls(entry: Entry, place: ItemPlace, is_outside: Callable[[str, str], bool]) -> list[ShownCall]:
-    """What a message asks for. `is_outside` is asked with the id and the name of a call, and only of a model's."""
+def list_calls(entry: Entry, place: ItemPlace, is_outside: Callable[[str, str], bool]) -> list[PlacedCall]:
+    """The calls of a message. `is_outside` gets a call's id and name, and is asked about calls of models only."""
     sender = entry.message.get("sender")
     agent = sender if isinstance(sender, str) else ""
     found = []
     for index, (call_id, name, arguments) in enumerate(read_tool_calls(entry.message)):
         outside = entry.completion is None or is_outside(call_id, name)
-        found.append(ShownCall(place.at_call(index), call_id, name, arguments, agent, outside))
+        found.append(PlacedCall(place.at_call(index), call_id, name, arguments, agent, outside))
     return found
 
 
 def show_message(session_id: str, entry: Entry) -> Json:
-    """What neither a model says nor a function."""
+    """The item of a message that is neither a model's nor a function's."""
     return {
         "id": ItemPlace(session_id, seq=entry.seq).make_id("msg"),
         "type": "message",
@@ -106,19 +106,19 @@ def show_message(session_id: str, entry: Entry) -> Json:
     }
 
 
-def show_assistant(entry: Entry, place: ItemPlace, calls: Sequence[ShownCall]) -> list[Json]:
-    """What an assistant says, and the calls that are the caller's; any other is shown with its result."""
+def show_assistant(entry: Entry, place: ItemPlace, calls: Sequence[PlacedCall]) -> list[Json]:
+    """An assistant's text, and its calls that the caller carries out; the others are shown with their results."""
     items = [show_reply(place, entry)] if show_reply_content(entry) or not calls else []
     return items + [show_function_call(call) for call in calls if call.outside]
 
 
-def show_result(session_id: str, entry: Entry, call: ShownCall | None, *, asked: bool = False) -> Json:
-    """The result of a call, or of none. `asked`: an approval of the call was asked for."""
+def show_result(session_id: str, entry: Entry, call: PlacedCall | None, *, with_approval: bool = False) -> Json:
+    """The result of a call, or of none. `with_approval`: an approval of the call was asked for."""
     if call is not None and entry.tool is not None and entry.tool.output is True:
         # The agent's answer is what this call was given.
         return make_message_item(call.place.make_id("msg"), "completed", [show_output_text(call.arguments)])
     if call is not None and not call.outside:
-        return show_mcp_call(call, entry, asked=asked)
+        return show_mcp_call(call, entry, with_approval=with_approval)
     place = ItemPlace(session_id, seq=entry.seq) if call is None else call.place
     return {
         "id": place.make_id("fco"),
@@ -155,7 +155,7 @@ def make_message_item(item_id: str, status: str, content: list[Json]) -> Json:
     }
 
 
-def show_function_call(call: ShownCall, *, status: str = "completed", arguments: str | None = None) -> Json:
+def show_function_call(call: PlacedCall, *, status: str = "completed", arguments: str | None = None) -> Json:
     return {
         "id": call.place.make_id("fc"),
         "type": "function_call",
@@ -166,7 +166,7 @@ def show_function_call(call: ShownCall, *, status: str = "completed", arguments:
     }
 
 
-def show_mcp_call(call: ShownCall, entry: Entry, *, asked: bool) -> Json:
+def show_mcp_call(call: PlacedCall, entry: Entry, *, with_approval: bool) -> Json:
     """A finished call of an agent's own function."""
     text = join_text(entry.message.get("content"))
     failed = entry.tool is not None and entry.tool.status not in _WITH_OUTPUT
@@ -178,13 +178,13 @@ def show_mcp_call(call: ShownCall, entry: Entry, *, asked: bool) -> Json:
         "server_label": call.agent,
         "name": call.name,
         "arguments": call.arguments,
-        "approval_request_id": call.place.make_id("mcpr") if asked else None,
+        "approval_request_id": call.place.make_id("mcpr") if with_approval else None,
         "output": None if failed else text,
         "error": error,
     }
 
 
-def show_approval_request(call: ShownCall) -> Json:
+def show_approval_request(call: PlacedCall) -> Json:
     return {
         "id": call.place.make_id("mcpr"),
         "type": "mcp_approval_request",
@@ -194,7 +194,7 @@ def show_approval_request(call: ShownCall) -> Json:
     }
 
 
-def show_approval_response(call: ShownCall, approve: bool, reason: str | None) -> Json:
+def show_approval_response(call: PlacedCall, approve: bool, reason: str | None) -> Json:
     return {
         "id": call.place.make_id("mcpa"),
         "type": "mcp_approval_response",
