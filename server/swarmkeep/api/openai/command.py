@@ -32,7 +32,7 @@ def make_command(
 
 
 def choose_agent(state: State, model: str) -> str | None:
-    """The agent that the run begins with; None is the session's own, while requests name the model of the one before."""
+    """The agent that the run begins with; None is the session's own, while requests name the same model."""
     last = state.run or (state.finished[-1] if state.finished else None)
     before = None if last is None or last.options.request is UNSET else last.options.request.get("model")
     return None if model in (before, state.agent) else model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
@@ -12,19 +12,17 @@ from msgspec.structs import replace
 
 from swarmkeep.api.aside import ClientGone, wait_for_client
 from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.openai.answers import read_answers
 from swarmkeep.api.openai.command import make_command
-from swarmkeep.api.openai.errors import Refused, make_client_gone
-from swarmkeep.api.openai.history import LastReply, count_parts, find_asked_call, find_last_reply, read_earlier
-from swarmkeep.api.openai.items.below import list_requests_below
+from swarmkeep.api.openai.errors import make_client_gone
+from swarmkeep.api.openai.history import LastReply, count_parts, find_last_reply, read_earlier
 from swarmkeep.api.openai.items.error_params import map_error_params
 from swarmkeep.api.openai.items.ids import ResponseId
-from swarmkeep.api.openai.items.input_items import ApprovalAnswer
 from swarmkeep.api.openai.progress.builder import NO_EVENTS, ResponseBuilder
 from swarmkeep.api.openai.run_request import RunRequest
 from swarmkeep.api.openai.targets import Target, find_target
 from swarmkeep.api.streams import StreamCheck
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
 from swarmkeep.domain.errors import (
     AlreadyDecided,
     Draining,
@@ -33,17 +31,15 @@ from swarmkeep.domain.errors import (
     SessionBusy,
     SessionNotFound,
 )
-from swarmkeep.domain.events import AwaitedApproval, RunWaiting
+from swarmkeep.domain.events import RunWaiting
 from swarmkeep.domain.state import Run
 from swarmkeep.engine.attempts import decide_until_recorded
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.reader import RunPosition
 from swarmkeep.engine.streams.items import Item
-from swarmkeep.engine.teams.approving import ApprovalBelow
+from swarmkeep.engine.swarm.unstored import UnstoredSession
 from swarmkeep.logs.context import bind_fields
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
-
-TAKEN_OVER = "a person has taken this conversation over from the agent"
 
 
 class StartedResponse(msgspec.Struct, frozen=True):
@@ -56,11 +52,15 @@ class StartedResponse(msgspec.Struct, frozen=True):
 
 
 class FollowedResponse(msgspec.Struct, frozen=True):
-    """A response that has begun, and the items of its run from there on. Without a `key` it is in no log."""
+    """A response that has begun, and the items of its run from there on.
+
+    One that is not stored has no `key`; another one can go on from its `session` as long as somebody holds that.
+    """
 
     key: SessionKey | None
     builder: ResponseBuilder
     items: AsyncGenerator[Item | None]
+    session: UnstoredSession | None = None
 
     async def finish(self, principal: Principal) -> Json:
         """The response, once it has ended.
@@ -76,22 +76,17 @@ class FollowedResponse(msgspec.Struct, frozen=True):
             raise
 
 
-async def finish_stored(principal: Principal, followed: FollowedResponse, receive: Receive) -> Json:
-    """The response, once it has ended or waits for its caller. It goes on without one; then Refused is raised."""
+async def finish_response(principal: Principal, followed: FollowedResponse, receive: Receive) -> Json:
+    """The response, once it has ended or waits for its caller.
+
+    Raises Refused when the client is gone: a stored response goes on without it, any other ends.
+    """
+    # What is not stored is for nobody else, so its client is watched from the beginning.
+    seconds = 0.0 if followed.key is None else principal.service.limits.leaving_seconds
     try:
-        return await wait_for_client(followed.finish(principal), receive, principal.service.limits.leaving_seconds)
+        return await wait_for_client(followed.finish(principal), receive, seconds)
     except ClientGone:
         raise make_client_gone() from None
-
-
-class Answers(msgspec.Struct, frozen=True):
-    """What a waiting run is given: results and decisions for all that it waits for, and more messages; or the decisions
-    that it waits for in sessions `below` it."""
-
-    results: list[ToolAnswer]
-    approvals: list[Approval]
-    messages: list[Json]
-    below: list[ApprovalBelow] = []
 
 
 async def begin_response(
@@ -220,75 +215,3 @@ async def _resume(
         idempotency=idempotency,
     )
     return StartedResponse(key, part, position)
-
-
-def read_answers(principal: Principal, session_id: str, run: Run, request: RunRequest) -> Answers:
-    """What a waiting run is given by a request. Raises Refused for a call that is left without an answer."""
-    below = dict(list_requests_below(session_id, run.last_wait, run.pending))
-    if below and request.input.approvals:
-        return Answers([], [], [], _read_below(principal, below, request))
-    outside = [call.tool_call_id for call in run.pending if call.reason == "tool_results"]
-    results, messages = _split_results(request.input.messages, outside)
-    approvals = [_read_approval(principal, session_id, run, answer) for answer in request.input.approvals]
-    given = {result.tool_call_id for result in results} | {approval.tool_call_id for approval in approvals}
-    for call in run.pending:
-        if call.reason == "person":
-            raise Refused(f"{TAKEN_OVER}, and no answer is there yet", "input")
-        if call.reason == "session":
-            where = f"session {call.session_id or ''}, in which another agent is asked"
-            how = "; answer its mcp_approval_request" if below else ""
-            raise Refused(f"the call {call.tool_call_id} ({call.name}) waits for an approval in {where}{how}", "input")
-        if call.tool_call_id not in given:
-            what = "approval response" if call.reason == "approval" else "tool output"
-            raise Refused(f"no {what} found for function call {call.tool_call_id} ({call.name})", "input")
-    return Answers(results, approvals, messages)
-
-
-def _read_below(principal: Principal, below: Mapping[str, AwaitedApproval], request: RunRequest) -> list[ApprovalBelow]:
-    """The decisions for all that is waited for in other sessions. Raises Refused."""
-    if request.input.messages:
-        message = "with decisions on calls of an agent that is asked nothing else is said: it goes on first"
-        raise Refused(message, "input")
-    decisions: dict[str, ApprovalBelow] = {}
-    for answer in request.input.approvals:
-        call = below.get(answer.request_id)
-        if call is None or answer.request_id in decisions:
-            raise Refused(f"there is no open request {answer.request_id!r}", answer.param)
-        approval = _make_approval(principal, call.tool_call_id, answer)
-        decisions[answer.request_id] = ApprovalBelow(call.session_id, call.run_id, approval)
-    for item_id, call in below.items():
-        if item_id not in decisions:
-            raise Refused(f"no approval response found for {item_id} ({call.name})", "input")
-    return list(decisions.values())
-
-
-def _split_results(messages: Sequence[Json], open_ids: list[str]) -> tuple[list[ToolAnswer], list[Json]]:
-    """The results of open calls, and what else is said. Raises Refused for a result that answers none."""
-    results: list[ToolAnswer] = []
-    rest: list[Json] = []
-    for place, message in enumerate(messages):
-        call_id = message.get("tool_call_id")
-        if message["role"] != "tool":
-            rest.append(message)
-        elif call_id in open_ids and call_id not in {result.tool_call_id for result in results}:
-            results.append(ToolAnswer(tool_call_id=call_id, content=message["content"]))
-        else:
-            raise Refused(f"there is no open function call {call_id!r} for this output", f"input[{place}]")
-    return results, rest
-
-
-def _read_approval(principal: Principal, session_id: str, run: Run, answer: ApprovalAnswer) -> Approval:
-    call_id = find_asked_call(session_id, run, answer.request_id)
-    if call_id is None:
-        raise Refused(f"there is no open request {answer.request_id!r}", answer.param)
-    return _make_approval(principal, call_id, answer)
-
-
-def _make_approval(principal: Principal, call_id: str, answer: ApprovalAnswer) -> Approval:
-    return Approval(
-        tool_call_id=call_id,
-        decision="approve" if answer.approve else "deny",
-        reason=answer.reason,
-        by=principal.name,
-        may_be_own=not principal.service.separate_approvers,
-    )

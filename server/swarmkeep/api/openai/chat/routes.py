@@ -9,7 +9,6 @@ from typing import Any
 from litestar import Request, Response, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
-from litestar.types import Receive
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
@@ -21,8 +20,8 @@ from swarmkeep.api.openai.chat.request import SESSION_HEADER, ChatRequest, read_
 from swarmkeep.api.openai.chat.sessions import find_chat_target, make_unstored_request
 from swarmkeep.api.openai.errors import Refused, describe_failure, make_error, make_failure_refusal
 from swarmkeep.api.openai.progress.frames import DONE, write_frames
-from swarmkeep.api.openai.submit import FollowedResponse, finish_stored, follow_response
-from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
+from swarmkeep.api.openai.submit import FollowedResponse, finish_response, follow_response
+from swarmkeep.api.openai.unstored import begin_unstored
 from swarmkeep.api.sse import Instead
 from swarmkeep.api.streams import PING, make_event_stream
 from swarmkeep.domain.codec import Json, encode
@@ -50,13 +49,14 @@ async def create_chat_completion(
     """
     chat = await read_chat_request(principal, data, request.headers)
     if data.store is False:
-        return await _answer_unstored(principal, chat, request.receive)
-    idempotency = await principal.idempotency_record()
-    followed = await _begin(principal, chat, idempotency)
+        followed = await begin_unstored(principal, await make_unstored_request(principal, chat))
+    else:
+        followed = await _begin(principal, chat, await principal.idempotency_record())
+    answer = ChatAnswer(followed.builder, include_usage=chat.include_usage)
     if data.stream:
-        return _make_stream(principal, followed, ChatAnswer(followed.builder, include_usage=chat.include_usage))
-    await finish_stored(principal, followed, request.receive)
-    return _answer(ChatAnswer(followed.builder), {} if followed.key is None else _name_session(followed.key))
+        return _make_stream(principal, followed, answer)
+    await finish_response(principal, followed, request.receive)
+    return _answer(answer, _name_session(followed.key))
 
 
 async def _begin(principal: Principal, chat: ChatRequest, idempotency: IdempotentRequest | None) -> FollowedResponse:
@@ -68,8 +68,8 @@ async def _begin(principal: Principal, chat: ChatRequest, idempotency: Idempoten
             return await follow_response(principal, found.target, found.request, idempotency, is_quiet=is_quiet)
 
 
-def _name_session(key: SessionKey) -> dict[str, str]:
-    return {SESSION_HEADER: key.id}
+def _name_session(key: SessionKey | None) -> dict[str, str]:
+    return {} if key is None else {SESSION_HEADER: key.id}
 
 
 def _answer(answer: ChatAnswer, headers: dict[str, str]) -> Response[Any]:
@@ -77,15 +77,6 @@ def _answer(answer: ChatAnswer, headers: dict[str, str]) -> Response[Any]:
         return JsonResponse(answer.make_completion(), headers=headers)
     status, error = describe_failure(answer.error)
     return JsonResponse({"error": error}, status_code=status, headers={**headers, **_ONCE})
-
-
-async def _answer_unstored(principal: Principal, chat: ChatRequest, receive: Receive) -> Response[Any]:
-    response = await begin_unstored(principal, await make_unstored_request(principal, chat))
-    answer = ChatAnswer(response.builder, include_usage=chat.include_usage)
-    if chat.options.stream:
-        return _make_stream(principal, response.follow(), answer)
-    await finish_unstored(principal, response, receive)
-    return _answer(answer, {})
 
 
 def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatAnswer) -> Response[Any]:
@@ -102,7 +93,7 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
         return b"".join(map(_frame_chunk, chunks)), end
 
     frames = write_frames(principal, key, followed.items, translate)
-    headers = {} if key is None else _name_session(key)
+    headers = _name_session(key)
 
     async def begin(parts: AsyncGenerator[bytes]) -> bytes | Instead:
         try:

@@ -7,13 +7,13 @@ from msgspec import UNSET
 
 from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
+from swarmkeep.api.openai.answers import TAKEN_OVER
 from swarmkeep.api.openai.chat.messages import NewMessages, find_new, split_history
 from swarmkeep.api.openai.chat.request import ChatRequest
 from swarmkeep.api.openai.errors import Refused
 from swarmkeep.api.openai.history import FEW_MESSAGES
 from swarmkeep.api.openai.items.input_items import Input
 from swarmkeep.api.openai.run_request import RunRequest
-from swarmkeep.api.openai.submit import TAKEN_OVER
 from swarmkeep.api.openai.targets import Target, find_state, make_session_id
 from swarmkeep.domain.checking.inputs import check_new_id, refuse_stray_results
 from swarmkeep.domain.codec import Json

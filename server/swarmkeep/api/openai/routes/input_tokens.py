@@ -11,12 +11,12 @@ from msgspec.structs import asdict, replace
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
+from swarmkeep.api.openai.answers import read_answers
 from swarmkeep.api.openai.command import make_command
 from swarmkeep.api.openai.errors import Refused
 from swarmkeep.api.openai.fields import CountTokens, CreateResponse
 from swarmkeep.api.openai.items.error_params import map_error_params
 from swarmkeep.api.openai.run_request import RunRequest, read_run_request
-from swarmkeep.api.openai.submit import read_answers
 from swarmkeep.api.openai.unstored import load_unstored_session
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.decisions.commands import start_run

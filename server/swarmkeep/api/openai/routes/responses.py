@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from litestar import Request, Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
-from litestar.types import Receive
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
@@ -19,10 +18,10 @@ from swarmkeep.api.openai.items.files import put_back_files
 from swarmkeep.api.openai.items.lists import After, Include, IncludeList, ItemLimit, Order, list_page
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.api.openai.progress.frames import DONE, frame_event, write_frames
-from swarmkeep.api.openai.run_request import RunRequest, read_run_request
-from swarmkeep.api.openai.submit import FollowedResponse, begin_response, finish_stored, follow_response
+from swarmkeep.api.openai.run_request import read_run_request
+from swarmkeep.api.openai.submit import FollowedResponse, begin_response, finish_response, follow_response
 from swarmkeep.api.openai.targets import find_target
-from swarmkeep.api.openai.unstored import begin_unstored, finish_unstored
+from swarmkeep.api.openai.unstored import begin_unstored
 from swarmkeep.api.streams import make_event_stream
 from swarmkeep.domain.codec import Json
 from swarmkeep.engine.streams.items import Item
@@ -49,16 +48,19 @@ async def create_response(
     """
     run_request = await read_run_request(principal, data)
     if data.store is False:
-        return await _answer_unstored(principal, data, run_request, request.receive)
-    idempotency = await principal.idempotency_record()
-    target = await find_target(principal, run_request, idempotency)
+        if data.background:
+            raise Refused("what is not stored cannot be fetched later: `background` needs `store`", "background")
+        followed = await begin_unstored(principal, run_request)
+    else:
+        idempotency = await principal.idempotency_record()
+        target = await find_target(principal, run_request, idempotency)
+        if data.background and not data.stream:
+            started = await begin_response(principal, target, run_request, idempotency)
+            return JsonResponse(await _show(principal, str(started.response_id)))
+        followed = await follow_response(principal, target, run_request, idempotency, is_quiet=not data.stream)
     if data.stream:
-        return make_stream(principal, await follow_response(principal, target, run_request, idempotency))
-    if data.background:
-        started = await begin_response(principal, target, run_request, idempotency)
-        return JsonResponse(await _show(principal, str(started.response_id)))
-    followed = await follow_response(principal, target, run_request, idempotency, is_quiet=True)
-    return JsonResponse(await finish_stored(principal, followed, request.receive))
+        return make_stream(principal, followed)
+    return JsonResponse(await finish_response(principal, followed, request.receive))
 
 
 async def _show(principal: Principal, name: str) -> Json:
@@ -74,17 +76,6 @@ def make_stream(principal: Principal, followed: FollowedResponse) -> Response[An
 
     frames = write_frames(principal, followed.key, followed.items, translate)
     return make_event_stream(principal, frames)
-
-
-async def _answer_unstored(
-    principal: Principal, data: CreateResponse, run_request: RunRequest, receive: Receive
-) -> Response[Any]:
-    if data.background:
-        raise Refused("what is not stored cannot be fetched later: `background` needs `store`", "background")
-    response = await begin_unstored(principal, run_request)
-    if not data.stream:
-        return JsonResponse(await finish_unstored(principal, response, receive))
-    return make_stream(principal, response.follow())
 
 
 @get("/responses/{response_id:str}", operation_id="get_response", summary="Get a response, or its stream again")

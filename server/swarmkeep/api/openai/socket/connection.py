@@ -60,7 +60,7 @@ async def responses_socket(socket: Socket) -> None:
         await close_refused(socket, frame, status, code)
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _KeptResponse(msgspec.Struct, frozen=True):
     """A response that is in no log, and what a next one goes on from."""
 
     response_id: str
@@ -73,12 +73,12 @@ class _ResponsesSocket:
     def __init__(self, socket: Socket, principal: Principal) -> None:
         self._socket = socket
         self._principal = principal
-        self._asked: asyncio.Queue[bytes] = asyncio.Queue()
+        self._frames: asyncio.Queue[bytes] = asyncio.Queue()
         self._idle = asyncio.Event()
         self._idle.set()
         self._begin_lock = asyncio.Lock()
         self._end_lock = asyncio.Lock()
-        self._kept: _Kept | None = None
+        self._kept: _KeptResponse | None = None
 
     async def run_until_closed(self) -> None:
         """Until the client closes, the server stops, or the key is valid no more, which raises Unauthenticated."""
@@ -97,11 +97,11 @@ class _ResponsesSocket:
                 await self._tell_error(error)
             else:
                 self._idle.clear()
-                self._asked.put_nowait(text)
+                self._frames.put_nowait(text)
 
     async def _answer(self) -> None:
         while True:
-            text = await self._asked.get()
+            text = await self._frames.get()
             try:
                 last = encode(await self._respond(text))
             except (*CLIENT_GONE, Unauthenticated):
@@ -120,10 +120,10 @@ class _ResponsesSocket:
             await authorize_command(self._principal, self._socket.scope)
             self._principal.require("run")
             frame = await read_create(text, self._socket.app.state.body_limits.max_values)
-            response, session = await self._begin(frame, kept)
+            response = await self._begin(frame, kept)
         last = await self._send_events(response)
-        if session is not None and response.builder.outcome.status != "failed":
-            self._kept = _Kept(last["response"]["id"], session)
+        if response.session is not None and response.builder.outcome.status != "failed":
+            self._kept = _KeptResponse(last["response"]["id"], response.session)
         return last
 
     def _take_kept(self, text: bytes) -> UnstoredSession | None:
@@ -134,17 +134,14 @@ class _ResponsesSocket:
         self._kept = None
         return kept.session
 
-    async def _begin(
-        self, frame: CreateFrame, kept: UnstoredSession | None
-    ) -> tuple[FollowedResponse, UnstoredSession | None]:
+    async def _begin(self, frame: CreateFrame, kept: UnstoredSession | None) -> FollowedResponse:
         run_request = await read_run_request(self._principal, replace(frame, stream=True))
         if frame.store is False:
-            unstored = await begin_unstored(self._principal, run_request, kept)
-            return unstored.follow(), unstored.session
+            return await begin_unstored(self._principal, run_request, kept)
         if kept is not None:
             raise Refused("what goes on from a response that is not stored cannot be stored: `store` is false", "store")
         target = await find_target(self._principal, run_request, None)
-        return await follow_response(self._principal, target, run_request), None
+        return await follow_response(self._principal, target, run_request)
 
     async def _send_events(self, response: FollowedResponse) -> Json:
         check = StreamCheck(self._principal, response.key, leave=self._principal.service.drained)
