@@ -60,11 +60,11 @@ def create_app(
 
     With several workers it is the application of one of them, with a share of what the settings promise of a server.
 
-    Raises as `lifespan_of` does.
+    Raises as `make_lifespan` does.
     """
     settings = _take_share(settings)
     return build_api(
-        lifespan=lifespan_of(settings, limits, worker_metrics),
+        lifespan=make_lifespan(settings, limits, worker_metrics),
         max_body_bytes=settings.max_body_bytes,
         max_body_values=settings.max_body_values,
         max_import_bytes=settings.max_import_bytes,
@@ -82,7 +82,7 @@ def _take_share(settings: Settings) -> Settings:
     return settings.model_copy(update=shares)
 
 
-def lifespan_of(
+def make_lifespan(
     settings: Settings, limits: ServerLimits = LIMITS, worker_metrics: WorkerMetrics | None = None
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     """All that the routes answer from: opened when the application starts, closed when it stops.

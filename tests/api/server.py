@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from swarmkeep.api.application import build_api
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.service import Service as Inside
-from swarmkeep.app import lifespan_of
+from swarmkeep.app import make_lifespan
 from swarmkeep.domain.codec import Json
 from swarmkeep.engine.engine import Engine
 from swarmkeep.http_server import build_http_config
@@ -220,7 +220,7 @@ def application(given: Settings, limits: ServerLimits) -> Iterator[Litestar]:
         "access_log": given.access_log,
     }
     free = _free[tuple(routes.values())]
-    opened = lifespan_of(given, limits)
+    opened = make_lifespan(given, limits)
     app = free.pop() if free else build_api(lifespan=lambda app: app.state.opened(app), **routes)
     before = app.state.dict()
     app.state.opened = opened

@@ -27,15 +27,15 @@ from swarmkeep.api.access.unrouted import Unrouted
 from swarmkeep.api.auth.context import identify_principal
 from swarmkeep.api.auth.guards import (
     authenticate,
-    client_address,
+    get_client_address,
     guard_against_other_sites,
     log_refusal,
     require_key,
 )
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.body_limits import BodyLimits
-from swarmkeep.api.errors import list_methods, problem_response
-from swarmkeep.api.openai.errors import PREFIX, is_openai_path, openai_error_response
+from swarmkeep.api.errors import list_methods, make_problem_response
+from swarmkeep.api.openai.errors import PREFIX, is_openai_path, make_openai_error_response
 from swarmkeep.api.openai.router import make_router
 from swarmkeep.api.pages import docs, page
 from swarmkeep.api.parameters import refuse_unread_parameters
@@ -144,10 +144,10 @@ def build_api(
             *page.ROUTES,
         ],
         before_request=_before_request,
-        cors_config=_cors_config(cors_origins) if cors_origins else None,
+        cors_config=_make_cors_config(cors_origins) if cors_origins else None,
         event_emitter_backend=_NoEventEmitter,
         dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
-        exception_handlers={Exception: _error_response},
+        exception_handlers={Exception: _make_error_response},
         guards=[guard_against_other_sites],
         lifespan=[lifespan],
         logging_config=None,
@@ -178,12 +178,12 @@ def build_api(
 
 async def _before_request(request: Request[Any, Any, Any]) -> Response[None] | None:
     if request.method == "OPTIONS":
-        return _name_methods(request)
+        return _answer_options(request)
     await refuse_unread_parameters(request)
     return None
 
 
-def _name_methods(request: Request[Any, Any, Any]) -> Response[None]:
+def _answer_options(request: Request[Any, Any, Any]) -> Response[None]:
     """The answer to OPTIONS. The framework's own names the methods of the first route of a path alone."""
     path = request.scope["path_template"]
     routes = (route for route in request.app.routes if isinstance(route, HTTPRoute) and route.path_format == path)
@@ -191,9 +191,9 @@ def _name_methods(request: Request[Any, Any, Any]) -> Response[None]:
     return Response(None, status_code=204, headers={"Allow": methods})
 
 
-def _error_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+def _make_error_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """The answer to a request that ended in an error, in the shape of the door that it came in by."""
-    answer = openai_error_response if is_openai_path(request.scope["path"]) else problem_response
+    answer = make_openai_error_response if is_openai_path(request.scope["path"]) else make_problem_response
     return answer(request, error)
 
 
@@ -202,9 +202,9 @@ async def _refuse_without_key(app: Litestar, scope: Scope) -> Application | None
     request: Request[Any, Any, Any] = Request(cast(HTTPScope, scope))
     try:
         authorization = request.headers.getall("authorization", [])
-        await authenticate(app.state.service, authorization, client_address(scope))
+        await authenticate(app.state.service, authorization, get_client_address(scope))
     except Exception as error:
-        return cast(Application, _error_response(request, error).to_asgi_response(None, request))
+        return cast(Application, _make_error_response(request, error).to_asgi_response(None, request))
     return None
 
 
@@ -222,7 +222,7 @@ def _refuse_cut_off(app: Litestar, scope: Scope) -> Application | None:
     if scope["type"] != "http" or not service.drained.is_set():
         return None
     request: Request[Any, Any, Any] = Request(cast(HTTPScope, scope))
-    return cast(Application, _error_response(request, Draining()).to_asgi_response(None, request))
+    return cast(Application, _make_error_response(request, Draining()).to_asgi_response(None, request))
 
 
 class _NoEventEmitter(BaseEventEmitterBackend):
@@ -239,7 +239,7 @@ class _NoEventEmitter(BaseEventEmitterBackend):
         raise NotImplementedError
 
 
-def _cors_config(origins: Sequence[str]) -> CORSConfig:
+def _make_cors_config(origins: Sequence[str]) -> CORSConfig:
     return CORSConfig(
         allow_origins=list(origins),
         allow_methods=["GET", "HEAD", "POST", "PATCH", "DELETE"],

@@ -20,8 +20,8 @@ class BodyLimits:
     `max_values` is how many JSON values a body may hold once it is complete.
     """
 
-    def __init__(self, most_bytes: int, max_values: int = 200_000) -> None:
-        self._max_bytes = most_bytes
+    def __init__(self, max_bytes: int, max_values: int = 200_000) -> None:
+        self._max_bytes = max_bytes
         self.max_values = max_values
         self.held_bytes = 0
         self.file_count = 0

@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457): one table from the domain's words to HTTP, and nothing else decides."""
+"""Errors as problem documents (RFC 9457). The table here alone decides on the status of a domain error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 log = logging.getLogger(__name__)
 
 PROBLEM_JSON = "application/problem+json"
-
+_MAX_PATH_CHARACTERS = 200
+_METHODS_WITHOUT_BODY = ("GET", "DELETE")
+_POINTERS_OUTSIDE_BODY = ("/query", "/path", "/header")
 
 STATUS: dict[type[domain.DomainError], int] = {
     domain.InvalidRequest: 400,
@@ -132,7 +134,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     line: int | msgspec.UnsetType = msgspec.UNSET
 
 
-def problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+def make_problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """The answer to a request that ended in an error."""
     body, headers = describe_error(error, request)
     return JsonResponse(body, status_code=body["status"], media_type=PROBLEM_JSON, headers=headers)
@@ -141,23 +143,27 @@ def problem_response(request: Request[Any, Any, Any], error: Exception) -> Respo
 def describe_error(
     error: Exception, request: Request[Any, Any, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The problem document and its headers, with what only the request tells. What nobody expected is logged."""
-    body, headers = problem_document(error)
+    """The problem document and its headers, with details of the request. Logs an unexpected error.
+
+    There is no request where the error is answered over a WebSocket, or in its handshake.
+    """
+    body, headers = make_problem(error)
+    if body["status"] == 500:
+        place = "WebSocket" if request is None else f"{request.method} {request.url.path}"
+        log.error("%s: unexpected error", place, exc_info=error)
     if request is None:
         return body, headers
     if isinstance(error, HTTPException) and body["status"] in (404, 405):
-        body = {**body, "detail": _missing_route_detail(request, headers)}
+        body = {**body, "detail": _describe_missing_route(request, headers)}
     if isinstance(error, HTTPException) and body["status"] == 413:
-        body = {**body, "detail": _too_large_detail(request)}
+        body = {**body, "detail": _describe_body_limit(request)}
     if "errors" in body and request.method in _METHODS_WITHOUT_BODY:
         body = {**body, "errors": [_point_at_query(found) for found in body["errors"]]}
-    if body["status"] == 500:
-        log.error("%s %s: unexpected error", request.method, request.url.path, exc_info=error)
     return body, headers
 
 
-def _missing_route_detail(request: Request[Any, Any, Any], headers: dict[str, str]) -> str:
-    """What was asked for in vain, for somebody who has mistyped it."""
+def _describe_missing_route(request: Request[Any, Any, Any], headers: dict[str, str]) -> str:
+    """The route that is not there, for somebody who has mistyped it."""
     path = request.url.path
     shown = path if len(path) <= _MAX_PATH_CHARACTERS else f"{path[:_MAX_PATH_CHARACTERS]}…"
     methods = next((value for name, value in headers.items() if name.lower() == "allow"), None)
@@ -167,35 +173,21 @@ def _missing_route_detail(request: Request[Any, Any, Any], headers: dict[str, st
     return f"no route for {request.method} {shown}; see `{prefix}/openapi.json`"
 
 
-def _too_large_detail(request: Request[Any, Any, Any]) -> str:
-    """The limit of a body, and the setting that says it: a file to import has another one."""
-    most = request.route_handler.resolve_request_max_body_size()
-    setting = "BODY" if most == request.app.request_max_body_size else "IMPORT"
-    return f"the body has more than {most} bytes (SWARMKEEP_MAX_{setting}_BYTES)"
-
-
-def problem_document(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
-    """The problem document of an error, and the headers that go with it."""
-    status, code, detail, extra, headers = _problem_parts(error)
-    body = {"type": f"urn:swarmkeep:problem:{code}", "title": TITLES[code], "status": status, "detail": detail}
-    return {**body, "code": code, **extra}, headers
-
-
-_MAX_PATH_CHARACTERS = 200
-_METHODS_WITHOUT_BODY = ("GET", "DELETE")
-_POINTERS_OUTSIDE_BODY = ("/query", "/path", "/header")
+def _describe_body_limit(request: Request[Any, Any, Any]) -> str:
+    """The limit of the body, and the setting that it comes from: files to import have one of their own."""
+    max_bytes = request.route_handler.resolve_request_max_body_size()
+    setting = "BODY" if max_bytes == request.app.request_max_body_size else "IMPORT"
+    return f"the body has more than {max_bytes} bytes (SWARMKEEP_MAX_{setting}_BYTES)"
 
 
 def _point_at_query(found: dict[str, str]) -> dict[str, str]:
-    """Where nothing has a body, what is called `/cursor` further in is a query parameter."""
+    """Of requests without a body: what the engine calls `/cursor` is a query parameter."""
     inside = not found["pointer"] or found["pointer"].startswith(_POINTERS_OUTSIDE_BODY)
     return found if inside else {**found, "pointer": f"/query{found['pointer']}"}
 
 
-ProblemParts = tuple[int, str, str, dict[str, Any], dict[str, str]]
-
-
-def _problem_parts(error: Exception) -> ProblemParts:
+def make_problem(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
+    """The problem document of an error, and the headers that go with it."""
     if isinstance(error, domain.DomainError):
         seconds = getattr(error, "retry_after_seconds", None)
         headers = {} if seconds is None else {"Retry-After": str(seconds)}
@@ -204,30 +196,36 @@ def _problem_parts(error: Exception) -> ProblemParts:
         if isinstance(error, RequestTimeout):
             # The rest of the body may yet come, and must not be taken for the next request.
             headers["Connection"] = "close"
-        return STATUS[type(error)], error.code, str(error), error.extra(), headers
+        return _make_document(STATUS[type(error)], error.code, str(error), **error.extra()), headers
     if isinstance(error, StoreUnavailable):
         # The sentence names the database's host, which callers need not know.
         outage_log.note(error, "requests refused")
-        return 503, "store_unavailable", "the database cannot be reached; try again", {}, {"Retry-After": "1"}
+        detail = "the database cannot be reached; try again"
+        return _make_document(503, "store_unavailable", detail), {"Retry-After": "1"}
     if isinstance(error, SchemaBehind):
         outage_log.note(error, "requests refused")
-        return 503, "schema_behind", "run `swarmkeep db upgrade`", {}, {}
+        return _make_document(503, "schema_behind", "run `swarmkeep db upgrade`"), {}
     if isinstance(error, HTTPException) and error.status_code < 500:
-        return _framework_problem_parts(error)
-    return 500, "internal_error", "see the server's log", {}, {}
+        return _make_framework_problem(error)
+    return _make_document(500, "internal_error", "see the server's log"), {}
 
 
-def _framework_problem_parts(error: HTTPException) -> ProblemParts:
+def _make_framework_problem(error: HTTPException) -> tuple[dict[str, Any], dict[str, str]]:
     status = error.status_code if error.status_code in _CODE_OF_STATUS else 400
     code = _CODE_OF_STATUS[status]
     headers = {
         key: list_methods(value.split(", ")) for key, value in (error.headers or {}).items() if key.lower() == "allow"
     }
     if status != 400:
-        return status, code, TITLES[code].lower(), {}, headers
-    found = [_field_error(item) for item in error.extra or () if isinstance(item, dict)]
+        return _make_document(status, code, TITLES[code].lower()), headers
+    found = [_make_field_error(item) for item in error.extra or () if isinstance(item, dict)]
     found = found or [{"pointer": "", "detail": error.detail}]
-    return status, code, "; ".join(item["detail"] for item in found), {"errors": found}, headers
+    return _make_document(status, code, "; ".join(item["detail"] for item in found), errors=found), headers
+
+
+def _make_document(status: int, code: str, detail: str, **extra: Any) -> dict[str, Any]:
+    body = {"type": f"urn:swarmkeep:problem:{code}", "title": TITLES[code], "status": status, "detail": detail}
+    return {**body, "code": code, **extra}
 
 
 def list_methods(methods: Iterable[str]) -> str:
@@ -236,7 +234,7 @@ def list_methods(methods: Iterable[str]) -> str:
     return ", ".join(sorted(named | {"HEAD"} if "GET" in named else named))
 
 
-def _field_error(found: dict[str, Any]) -> dict[str, str]:
+def _make_field_error(found: dict[str, Any]) -> dict[str, str]:
     name, source = str(found.get("key", "")), found.get("source")
     place = f"/{getattr(source, 'value', source or 'query')}/{name}"
     text = re.sub(r"^Expected `(.+?)`", r"expected \1", str(found.get("message", "invalid")))
@@ -257,7 +255,7 @@ def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]
     if "overloaded" in codes:
         codes = (*codes, "session_damaged")
     for code in (*codes, *_CODES_OF_EVERY_ROUTE, *(() if keyless else _CODES_OF_ROUTES_WITH_KEY)):
-        by_status.setdefault(_status_for(code), []).append(code)
+        by_status.setdefault(_find_status(code), []).append(code)
     return {
         status: ResponseSpec(
             Problem,
@@ -269,5 +267,5 @@ def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]
     }
 
 
-def _status_for(code: str) -> int:
+def _find_status(code: str) -> int:
     return _STATUS_OF_CODE.get(code, 500 if code == "internal_error" else 503)

@@ -46,7 +46,7 @@ _JSON = "application/json"
 _SINGLE_HEADERS = {b"idempotency-key": "Idempotency-Key", b"if-match": "If-Match", b"last-event-id": "Last-Event-ID"}
 
 
-def preferred_form(request: Request[Any, Any, Any], *forms: str) -> str:
+def choose_form(request: Request[Any, Any, Any], *forms: str) -> str:
     """Of these media types the one that `Accept` gives most weight, the first of several; JSON for anything else."""
     best, most = _JSON, 0.0
     for part in request.headers.get("accept", "").lower().split(","):
@@ -108,7 +108,7 @@ def _known_names(handler: BaseRouteHandler) -> dict[str, bool]:
     }
 
 
-def metadata_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:
+def read_metadata_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:
     """The `metadata.KEY=VALUE` parameters."""
     wanted = [pair for pair in _parse_query(request.scope) if pair[0].startswith("metadata.")]
     # Each is a search of its own in the index, and a database takes ever longer to plan many.
@@ -139,17 +139,17 @@ def read_time(text: str | None, name: str) -> str | None:
         raise InvalidRequest("write a time as in 2026-01-31T12:00:00Z", f"/query/{name}") from None
 
 
-def seq_from_cursor(cursor: str | None) -> int | None:
+def parse_cursor(cursor: str | None) -> int | None:
     """A cursor that is the seq of the last item shown."""
     return None if cursor is None else parse_seq(cursor, "/query/cursor", BAD_CURSOR)
 
 
-def seq_from_last_event_id(text: str | None) -> int | None:
+def parse_last_event_id(text: str | None) -> int | None:
     # An empty one is none: https://html.spec.whatwg.org/multipage/server-sent-events.html#the-last-event-id-header
     return parse_seq(text, "/header/Last-Event-ID", "must be the seq of an event") if text else None
 
 
-def seq_from_if_match(if_match: str | None) -> int | None:
+def parse_if_match(if_match: str | None) -> int | None:
     """What `If-Match` asks for; any state does for `*`."""
     if if_match is None or if_match.strip() == "*":
         return None

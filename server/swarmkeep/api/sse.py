@@ -30,7 +30,7 @@ EVENT_STREAM = "text/event-stream"
 _PARTS_IN_A_ROW = 100
 
 
-class Instead(msgspec.Struct, frozen=True):
+class JsonAnswer(msgspec.Struct, frozen=True):
     """An answer of JSON in the place of a stream that has failed before it said anything."""
 
     status: int
@@ -38,7 +38,7 @@ class Instead(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
-Begin = Callable[[AsyncGenerator[bytes]], Awaitable[bytes | Instead]]
+Begin = Callable[[AsyncGenerator[bytes]], Awaitable[bytes | JsonAnswer]]
 
 
 class StreamResponse(Response[Any]):
@@ -82,7 +82,7 @@ class StreamResponse(Response[Any]):
         async with aclosing(self._parts) as parts:
             try:
                 first = b"" if self._begin is None else await self._begin(parts)
-                if isinstance(first, Instead):
+                if isinstance(first, JsonAnswer):
                     await self._send_head(send, first.status, "application/json", first.headers)
                     await send({"type": "http.response.body", "body": first.body, "more_body": False})
                     return
@@ -139,7 +139,7 @@ def comment(text: str) -> bytes:
 FrameParts = tuple[str, bytes, int | None]
 
 
-class _Said(msgspec.Struct, omit_defaults=True):
+class _DeltaData(msgspec.Struct, omit_defaults=True):
     """The data of a delta."""
 
     run_id: str
@@ -160,7 +160,7 @@ def list_frame_parts(item: Item) -> list[FrameParts]:
             for delta in item.deltas:
                 content, calls = delta.get("content") or None, delta.get("tool_calls") or None
                 if content or calls:
-                    parts.append(("message.delta", encode(_Said(item.run_id, item.agent, content, calls)), None))
+                    parts.append(("message.delta", encode(_DeltaData(item.run_id, item.agent, content, calls)), None))
             return parts
 
 

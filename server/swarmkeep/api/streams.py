@@ -23,7 +23,7 @@ PING = comment("ping")
 STOPPING = comment("the server is shutting down")
 
 
-def session_frames(
+def write_session_frames(
     principal: Principal, key: SessionKey, after: int, types: Sequence[str] = ()
 ) -> AsyncGenerator[bytes]:
     """Every event after `after`, and then what happens, until the session is deleted or the server stops.
@@ -37,7 +37,7 @@ def session_frames(
     return _write_frames(check, frames, principal.reader.follow_batches(key, after=after), types=types)
 
 
-def run_frames(
+def write_run_frames(
     principal: Principal, key: SessionKey, position: RunPosition, after: int | None, feed: Feed | None = None
 ) -> AsyncGenerator[bytes]:
     """The run's events after `after` and what its model says; last the run itself, once it has ended or waits.
@@ -52,7 +52,7 @@ def run_frames(
     return _write_frames(check, principal.service.share_frames(key), batches, make_last=make_last)
 
 
-async def change_frames(principal: Principal) -> AsyncGenerator[bytes]:
+async def write_change_frames(principal: Principal) -> AsyncGenerator[bytes]:
     """Which of the tenant's sessions change, until the caller may not read them any more or the server stops."""
     check = StreamCheck(principal, None, leave=principal.service.stopping)
     engine = principal.engine

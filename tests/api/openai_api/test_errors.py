@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from swarmkeep.api.openai.errors import make_error
 from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer, scripted, start_server
 from tests.support.scripted import ScriptedModel
@@ -110,3 +111,10 @@ async def test_where_tokens_are_counted_nothing_goes_uncounted(sqlite_ready: str
         ):
             error = check_error(await service.post(url, {"model": "Front", **body}), 400, "invalid_request", "store")
             assert "SWARMKEEP_MAX_TOKENS_PER_DAY" in error["message"]
+
+
+def test_an_unexpected_error_in_a_handshake_is_logged_as_it_is_over_http(caplog: pytest.LogCaptureFixture) -> None:
+    status, body, _ = make_error(RuntimeError("the password is 12345"))
+    assert (status, body["message"]) == (500, "see the server's log")
+    assert "WebSocket: unexpected error" in caplog.text
+    assert "RuntimeError: the password is 12345" in caplog.text

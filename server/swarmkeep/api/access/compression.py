@@ -17,7 +17,7 @@ SMALLEST_BYTES = 1_000
 """What is smaller takes one packet either way."""
 
 _LEVEL = 5
-_MOST_BYTES_ON_THE_LOOP = 32_000
+_MAX_BYTES_ON_LOOP = 32_000
 _TYPES = (b"application/json", b"application/problem+json", b"application/vnd.oai.openapi+json", b"text/")
 
 
@@ -62,7 +62,7 @@ def _is_worth_it(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 async def _compress(start: Message, body: Message) -> tuple[Message, Message]:
     whole = body.get("body", b"")
-    small = await run_aside(len(whole) > _MOST_BYTES_ON_THE_LOOP, _gzip, whole)
+    small = await run_aside(len(whole) > _MAX_BYTES_ON_LOOP, _gzip, whole)
     headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
     headers += [
         (b"content-encoding", b"gzip"),

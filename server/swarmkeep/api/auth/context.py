@@ -75,7 +75,7 @@ class Principal:
         """Whether they may do what needs this permission."""
         return self.api_key is None or permission in PERMISSIONS[self.api_key.role]
 
-    async def idempotency_record(self) -> IdempotentRequest | None:
+    async def read_idempotency(self) -> IdempotentRequest | None:
         """The request's `Idempotency-Key`, if it has one, with a digest of all that the request says.
 
         Raises InvalidRequest.

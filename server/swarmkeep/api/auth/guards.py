@@ -39,11 +39,11 @@ async def require_key(connection: AnyConnection, handler: BaseRouteHandler) -> N
         return
     service: Service = connection.app.state.service
     headers = connection.headers.getall("authorization", [])
-    key = await authenticate(service, headers, client_address(connection.scope))
+    key = await authenticate(service, headers, get_client_address(connection.scope))
     connection.scope["auth"] = key
     principal = Principal(service, key)
     note_caller(principal, connection.path_params)
-    principal.require(*_needed_permissions(connection, handler))
+    principal.require(*_get_needed_permissions(connection, handler))
 
 
 def note_caller(principal: Principal, path_parameters: Mapping[str, Any]) -> None:
@@ -59,7 +59,7 @@ async def authenticate(service: Service, authorization: list[str], address: str)
 
     Raises Unauthenticated, RateLimited, StoreUnavailable.
     """
-    secret = _bearer_secret(authorization)
+    secret = _read_bearer_secret(authorization)
     locked = await service.keyring.is_locked()
     if locked and secret and not service.keyring.was_used(secret):
         # Keys that are only tried out cost a look into the database each; those in use are not held up by them.
@@ -71,19 +71,19 @@ async def authenticate(service: Service, authorization: list[str], address: str)
     return key
 
 
-def client_address(scope: Mapping[str, Any]) -> str:
+def get_client_address(scope: Mapping[str, Any]) -> str:
     """Where a request comes from: who connected, or what a proxy says that was named to the server."""
     client = scope.get("client")
     return "" if client is None else client[0]
 
 
-def _bearer_secret(authorization: list[str]) -> str:
+def _read_bearer_secret(authorization: list[str]) -> str:
     """What stands after `Bearer`; empty for nothing, and for two of them, of which nobody could say which counts."""
     scheme, _, secret = authorization[0].strip().partition(" ") if len(authorization) == 1 else ("", "", "")
     return secret.strip() if scheme.lower() == "bearer" else ""
 
 
-def _needed_permissions(connection: AnyConnection, handler: BaseRouteHandler) -> tuple[Permission, ...]:
+def _get_needed_permissions(connection: AnyConnection, handler: BaseRouteHandler) -> tuple[Permission, ...]:
     reads = connection.scope.get("method") in ("GET", "HEAD")
     needed: tuple[Permission, ...] = handler.opt.get(PERMISSION, ("read",) if reads else ("write",))
     return needed
@@ -100,14 +100,14 @@ async def refuse_other_sites(service: Service, headers: Headers) -> None:
 
     Where a key is needed no page has one by itself, so that any name and any origin will do. Raises Forbidden.
     """
-    foreign = _foreign_request_detail(service, headers)
+    foreign = _describe_foreign_request(service, headers)
     if foreign and not await service.keyring.is_locked():
         raise Forbidden(foreign)
 
 
-def _foreign_request_detail(service: Service, headers: Headers) -> str:
+def _describe_foreign_request(service: Service, headers: Headers) -> str:
     """Why a request is not from this machine, or not from a page of ours; empty if it may well be."""
-    if any(_host_name(host) not in service.hosts for host in headers.getall("host", [])):
+    if any(_strip_port(host) not in service.hosts for host in headers.getall("host", [])):
         return (
             "without API keys the server answers only to its own name; use 127.0.0.1 or localhost, or name this host "
             "in SWARMKEEP_ALLOWED_HOSTS"
@@ -136,7 +136,7 @@ def _is_embedded_elsewhere(headers: Headers) -> bool:
     )
 
 
-def _host_name(host: str) -> str:
+def _strip_port(host: str) -> str:
     name, _, port = host.rpartition(":")
     return (name if name and port.isdecimal() else host).lower()
 
@@ -144,7 +144,7 @@ def _host_name(host: str) -> str:
 def log_refusal(refusals: RefusalLog, status: int | None, scope: Mapping[str, Any]) -> None:
     """Note an answer that refuses somebody."""
     if status in REFUSALS:
-        refusals.note(status, client_address(scope), _describe_request(scope))
+        refusals.note(status, get_client_address(scope), _describe_request(scope))
 
 
 def _describe_request(scope: Mapping[str, Any]) -> str:

@@ -28,19 +28,19 @@ CACHE_SECONDS = 2.0
 _MAX_KEYS = 10_000
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _CachedKey(msgspec.Struct, frozen=True):
     """What the database has of a key, as of when it was asked."""
 
     asked_at: float
     found: StoredApiKey | None
 
 
-class _Question(msgspec.Struct, frozen=True):
+class _Lookup(msgspec.Struct, frozen=True):
     asked_at: float
     task: asyncio.Task[Any]
 
 
-def _find_end(key_id: str, known: _Known, now: float) -> float:
+def _find_expiry(key_id: str, known: _CachedKey, now: float) -> float:
     return known.asked_at + CACHE_SECONDS
 
 
@@ -51,9 +51,9 @@ class Keyring:
         self.keys = keys
         self._clock = clock
         self._now = now
-        self._cached_keys: TLRUCache[str, _Known] = TLRUCache(_MAX_KEYS, _find_end, timer=clock)
+        self._cached_keys: TLRUCache[str, _CachedKey] = TLRUCache(_MAX_KEYS, _find_expiry, timer=clock)
         self._recently_used: TTLCache[str, bool] = TTLCache(_MAX_KEYS, LAST_USED_PRECISION_SECONDS, timer=clock)
-        self._asking: dict[str | None, _Question] = {}
+        self._asking: dict[str | None, _Lookup] = {}
         """The questions under way: for a key by its id, and for None whether there are keys."""
         self._unlocked_until = float("-inf")
         self._has_keys = False
@@ -102,7 +102,7 @@ class Keyring:
     async def _read_key(self, key_id: str) -> StoredApiKey | None:
         asked_at = self._clock()
         found = await self.keys.find(key_id)
-        self._cached_keys[key_id] = _Known(asked_at, found)
+        self._cached_keys[key_id] = _CachedKey(asked_at, found)
         return found
 
     async def _ask_once(self, key_id: str | None, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -112,12 +112,12 @@ class Keyring:
         """
         asking, now = self._asking.get(key_id), self._clock()
         if asking is None or now - asking.asked_at >= CACHE_SECONDS:
-            asking = self._asking[key_id] = _Question(now, asyncio.create_task(ask()))
-            asking.task.add_done_callback(partial(self._end_question, key_id))
+            asking = self._asking[key_id] = _Lookup(now, asyncio.create_task(ask()))
+            asking.task.add_done_callback(partial(self._end_lookup, key_id))
         answer: T = await asyncio.shield(asking.task)
         return answer
 
-    def _end_question(self, key_id: str | None, task: asyncio.Task[Any]) -> None:
+    def _end_lookup(self, key_id: str | None, task: asyncio.Task[Any]) -> None:
         asking = self._asking.get(key_id)
         if asking is not None and asking.task is task:
             del self._asking[key_id]

@@ -51,7 +51,7 @@ def is_openai_path(path: str) -> bool:
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 
-def openai_error_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+def make_openai_error_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """The answer to a request below `/openai/v1` that ended in an error."""
     status, body, headers = make_error(error, request)
     return JsonResponse({"error": body}, status_code=status, headers=headers)

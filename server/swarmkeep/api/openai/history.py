@@ -35,7 +35,7 @@ T = TypeVar("T")
 # Up to so many are looked through within a few milliseconds.
 FEW_MESSAGES = 500
 # Each is read as a whole. Frameworks that name what was said before make a conversation with each request.
-_MOST_SESSIONS = 100
+_MAX_SESSIONS = 100
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
@@ -185,8 +185,8 @@ async def resolve_references(principal: Principal, items: list[Any]) -> list[Any
     known: dict[str, Json] = {}
     spare = MAX_SENT_BYTES
     sessions = _group_by_session(wanted)
-    if len(sessions) > _MOST_SESSIONS:
-        raise Refused(f"references may be to items of at most {_MOST_SESSIONS} conversations", "input")
+    if len(sessions) > _MAX_SESSIONS:
+        raise Refused(f"references may be to items of at most {_MAX_SESSIONS} conversations", "input")
     for session_id, names in sessions.items():
         key = principal.session_key(session_id)
         try:

@@ -8,7 +8,7 @@ from litestar import Request, Response, get
 from litestar.params import FromPath
 
 from swarmkeep.api.openapi import build_openapi
-from swarmkeep.api.pages.static_files import VENDOR, WEB, file_response
+from swarmkeep.api.pages.static_files import VENDOR, WEB, make_file_response
 
 _FILES = {name: WEB / "docs" / name for name in ("index.html", "init.js")}
 _FILES |= {name: VENDOR / "swagger-ui" / name for name in ("swagger-ui.css", "swagger-ui-bundle.js")}
@@ -21,12 +21,12 @@ _POLICY = (
 
 @get("/docs", include_in_schema=False)
 async def get_docs_page(request: Request[Any, Any, Any]) -> Response[Any]:
-    return file_response(request, _FILES, "index.html", _POLICY)
+    return make_file_response(request, _FILES, "index.html", _POLICY)
 
 
 @get("/docs/{name:str}", include_in_schema=False)
 async def get_docs_file(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[Any]:
-    return file_response(request, _FILES, name, _POLICY)
+    return make_file_response(request, _FILES, name, _POLICY)
 
 
 @get("/openapi.json", include_in_schema=False)

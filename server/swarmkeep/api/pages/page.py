@@ -21,9 +21,9 @@ from swarmkeep.api.pages.static_files import (
     VENDOR,
     WEB,
     StaticFile,
-    file_response,
     make_file,
-    static_response,
+    make_file_response,
+    make_static_response,
 )
 
 _FILES = {file.name: file for file in (WEB / "page").iterdir() if file.suffix in (".html", ".css", ".js")}
@@ -73,7 +73,7 @@ def _read(name: str) -> str:
 @get("/", include_in_schema=False)
 async def get_page(request: Request[Any, Any, Any]) -> Response[Any]:
     index, _ = await _get_page()
-    return static_response(request, index, _POLICY)
+    return make_static_response(request, index, _POLICY)
 
 
 @get("/page/{version:str}/{name:str}", include_in_schema=False)
@@ -84,16 +84,16 @@ async def get_page_file_of_version(
     and keeps none of them."""
     _, files = await _get_page()
     if file := files.get(f"page/{version}/{name}"):
-        return static_response(request, file, _POLICY, is_kept=True)
+        return make_static_response(request, file, _POLICY, is_kept=True)
     for path, file in files.items():
         if path.endswith(f"/{name}"):
-            return static_response(request, file, _POLICY)
-    return file_response(request, _PARTS, name, _POLICY)
+            return make_static_response(request, file, _POLICY)
+    return make_file_response(request, _PARTS, name, _POLICY)
 
 
 @get("/page/{name:str}", include_in_schema=False)
 async def get_page_file(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[Any]:
-    return file_response(request, _FILES, name, _POLICY)
+    return make_file_response(request, _FILES, name, _POLICY)
 
 
 ROUTES = [get_page, get_page_file_of_version, get_page_file]

@@ -50,14 +50,16 @@ def read_file(file: Path) -> StaticFile:
     return make_file(file.read_bytes(), file.suffix)
 
 
-def file_response(request: Request[Any, Any, Any], files: Mapping[str, Path], name: str, policy: str) -> Response[Any]:
+def make_file_response(
+    request: Request[Any, Any, Any], files: Mapping[str, Path], name: str, policy: str
+) -> Response[Any]:
     """One of `files`, or 304 if the client has it; `policy` is its Content-Security-Policy."""
     if name not in files:
         raise NotFoundException
-    return static_response(request, read_file(files[name]), policy)
+    return make_static_response(request, read_file(files[name]), policy)
 
 
-def static_response(
+def make_static_response(
     request: Request[Any, Any, Any], file: StaticFile, policy: str, *, is_kept: bool = False
 ) -> Response[Any]:
     """A file, or 304 if the client has it. One that `is_kept` is not asked for again: its address is its content's."""

@@ -10,7 +10,7 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.paging import take_page
-from swarmkeep.api.parameters import AfterSeq, Cursor, Limit, NotedHead, seq_from_cursor
+from swarmkeep.api.parameters import AfterSeq, Cursor, Limit, NotedHead, parse_cursor
 from swarmkeep.audit.verify.audit_log import AuditEntry, verify_audit_log, view_entry
 from swarmkeep.audit.verify.problems import Verification, parse_head
 
@@ -31,7 +31,7 @@ async def list_audit(
     principal: NamedDependency[Principal], after: AfterSeq = None, limit: Limit = 50, cursor: Cursor = None
 ) -> AuditList:
     """The audit log: deletions, imports, redactions, decisions on approvals and keys, with who did it. Oldest first."""
-    start = max(after or 0, seq_from_cursor(cursor) or 0)
+    start = max(after or 0, parse_cursor(cursor) or 0)
     entries = await principal.store.read_audit_log(principal.tenant, after=start, limit=limit + 1)
     page = take_page(map(view_entry, entries[:limit]), principal.reader.page_bytes)
     return AuditList(data=page, next_cursor=str(page[-1].seq) if len(page) < len(entries) else None)

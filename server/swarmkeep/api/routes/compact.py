@@ -41,7 +41,7 @@ async def compact_session(
         keep_turns=data.keep_turns,
         instructions=data.instructions,
         by=principal.name,
-        idempotency=await principal.idempotency_record(),
+        idempotency=await principal.read_idempotency(),
     )
 
 

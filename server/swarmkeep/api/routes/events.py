@@ -20,12 +20,12 @@ from swarmkeep.api.parameters import (
     LastEventId,
     Limit,
     Seq,
-    preferred_form,
-    seq_from_cursor,
-    seq_from_last_event_id,
+    choose_form,
+    parse_cursor,
+    parse_last_event_id,
 )
 from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
-from swarmkeep.api.streams import make_event_stream, session_frames
+from swarmkeep.api.streams import make_event_stream, write_session_frames
 from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.audit.transfer.export import JSON_LINES, find_sessions, iterate_keys, write_export
 from swarmkeep.domain.codec import Json, encode
@@ -66,25 +66,25 @@ async def list_events(
     """
     key = principal.session_key(session_id)
     types = tuple(name for text in type_ or () for name in text.split(",") if name)
-    start = max(after or 0, seq_from_cursor(cursor) or 0)
-    form = preferred_form(request, EVENT_STREAM, JSON_LINES)
+    start = max(after or 0, parse_cursor(cursor) or 0)
+    form = choose_form(request, EVENT_STREAM, JSON_LINES)
     if form == EVENT_STREAM:
-        start = max(start, seq_from_last_event_id(last_seen) or 0)
+        start = max(start, parse_last_event_id(last_seen) or 0)
         await principal.reader.state(key)
-        return make_event_stream(principal, session_frames(principal, key, start, types))
+        return make_event_stream(principal, write_session_frames(principal, key, start, types))
     if form == JSON_LINES:
         store = principal.store
         keys = await find_sessions(store, principal.tenant, [session_id])
         part = bool(start or types)
         whole = write_export(store, iterate_keys(keys), alone=True)
-        return StreamResponse(_event_lines(principal, key, start, types) if part else whole, JSON_LINES)
+        return StreamResponse(_write_event_lines(principal, key, start, types) if part else whole, JSON_LINES)
     events = await principal.reader.read_events(key, after=start, types=types, limit=limit + 1)
     page = events[:limit]
     following = str(page[-1].seq) if is_full_page(events, limit + 1, principal.reader.page_bytes) else None
     return JsonResponse(EventList(data=[view_event(event) for event in page], next_cursor=following))
 
 
-async def _event_lines(
+async def _write_event_lines(
     principal: Principal, key: SessionKey, after: int, types: tuple[str, ...]
 ) -> AsyncGenerator[bytes]:
     while events := await principal.store.read(

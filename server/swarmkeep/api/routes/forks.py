@@ -14,7 +14,7 @@ from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body
 from swarmkeep.api.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.api.parameters import MAX_SEQ, Cursor, Limit
-from swarmkeep.api.routes.sessions import ETAG, LOCATION, SessionId, SessionList, session_response
+from swarmkeep.api.routes.sessions import ETAG, LOCATION, SessionId, SessionList, make_session_response
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.views import SessionView
 
@@ -65,9 +65,9 @@ async def fork_session(
         session_id=data.id,
         metadata=data.metadata,
         agent=data.agent,
-        idempotency=await principal.idempotency_record(),
+        idempotency=await principal.read_idempotency(),
     )
-    return session_response(session, 201)
+    return make_session_response(session, 201)
 
 
 ROUTES = [fork_session, list_forks]

@@ -97,7 +97,7 @@ async def create_key(data: JSONBody[NewKey], principal: NamedDependency[Principa
     """A key of the caller's tenant. With an `Idempotency-Key` that came before it answers 200, without the key itself,
     which nobody can find out again: if it was not received, revoke it and make another.
     """
-    keys, request = principal.service.keyring.keys, await principal.idempotency_record()
+    keys, request = principal.service.keyring.keys, await principal.read_idempotency()
     wanted: dict[str, Any] = {**msgspec.structs.asdict(data), "by": principal.name}
     made, secret = await (
         keys.create(principal.tenant, **wanted)

@@ -16,7 +16,7 @@ from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body
 from swarmkeep.api.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.api.paging import take_page
-from swarmkeep.api.parameters import AtSeq, Cursor, Limit, seq_from_cursor
+from swarmkeep.api.parameters import AtSeq, Cursor, Limit, parse_cursor
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.history.window import find_first_shown
 from swarmkeep.domain.messages import list_shown
@@ -50,7 +50,7 @@ async def list_messages(
 ) -> MessageList:
     state = await principal.reader.state(principal.session_key(session_id), at=at)
     entries = state.messages
-    behind = bisect_right(entries, seq_from_cursor(cursor) or 0, key=lambda entry: entry.seq)
+    behind = bisect_right(entries, parse_cursor(cursor) or 0, key=lambda entry: entry.seq)
     start = max(behind, find_first_shown(entries))
     shown = list_shown(entries[index] for index in range(start, len(entries)))
     # One more than there is room for tells whether there are more.
@@ -73,7 +73,7 @@ async def add_messages(
 ) -> MessageList:
     """The next run's model reads them. Answers with them as they were recorded; refused while a run is active."""
     entries = await principal.engine.sessions.add_messages(
-        principal.session_key(session_id), data.messages, idempotency=await principal.idempotency_record()
+        principal.session_key(session_id), data.messages, idempotency=await principal.read_idempotency()
     )
     return MessageList(data=[entry.view() for entry in entries], next_cursor=None)
 

@@ -54,7 +54,7 @@ async def redact_session(
         by=principal.name,
         include_forks=data.include_forks,
         dry_run=data.dry_run,
-        idempotency=await principal.idempotency_record(),
+        idempotency=await principal.read_idempotency(),
         publish=principal.engine.publish,
     )
 

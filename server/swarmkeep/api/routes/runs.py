@@ -20,11 +20,11 @@ from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.api.openapi_operations import StreamableOperation
 from swarmkeep.api.paging import take_page
-from swarmkeep.api.parameters import Cursor, LastEventId, Limit, seq_from_cursor, seq_from_last_event_id
+from swarmkeep.api.parameters import Cursor, LastEventId, Limit, parse_cursor, parse_last_event_id
 from swarmkeep.api.routes.prices import find_cost
 from swarmkeep.api.run_bodies import NewRun, Resume
 from swarmkeep.api.sse import EVENT_STREAM
-from swarmkeep.api.streams import make_event_stream, run_frames
+from swarmkeep.api.streams import make_event_stream, write_run_frames
 from swarmkeep.domain.views import RunView
 from swarmkeep.engine.failpoints import REQUEST_PARSED, reach
 from swarmkeep.engine.reader import RunPosition
@@ -61,7 +61,9 @@ async def _begin_stream(
     finally:
         if feed is not None and (position is None or position.repeated):
             feed.close()
-    return make_event_stream(principal, run_frames(principal, key, position, None, None if position.repeated else feed))
+    return make_event_stream(
+        principal, write_run_frames(principal, key, position, None, None if position.repeated else feed)
+    )
 
 
 @post(
@@ -88,7 +90,7 @@ async def create_run(
     once (202). A run goes on when its client goes away.
     """
     runs, key = principal.engine.runs, principal.session_key(session_id)
-    idempotency = await principal.idempotency_record()
+    idempotency = await principal.read_idempotency()
     await reach(REQUEST_PARSED, session_id)
     command = await data.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
     start = partial(runs.start, key, command, idempotency=idempotency)
@@ -112,7 +114,7 @@ async def create_run(
 async def list_runs(
     session_id: FromPath[str], principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None
 ) -> RunList:
-    key, before = principal.session_key(session_id), seq_from_cursor(cursor)
+    key, before = principal.session_key(session_id), parse_cursor(cursor)
     runs = await principal.reader.list_runs(key, before=before, limit=limit + 1)
     page = take_page(runs[:limit], principal.reader.page_bytes)
     return RunList(data=page, next_cursor=str(page[-1].first_seq) if len(page) < len(runs) else None)
@@ -145,9 +147,9 @@ async def stream_run(
     last_seen: LastEventId = None,
 ) -> Response[Any]:
     """Durable events have an id, their seq; after `Last-Event-ID` each is given once and in order, from any server."""
-    key, after = principal.session_key(session_id), seq_from_last_event_id(last_seen)
+    key, after = principal.session_key(session_id), parse_last_event_id(last_seen)
     position = await principal.reader.find_position(key, run_id)
-    return make_event_stream(principal, run_frames(principal, key, position, after))
+    return make_event_stream(principal, write_run_frames(principal, key, position, after))
 
 
 @post(
@@ -162,7 +164,7 @@ async def cancel_run(
     session_id: FromPath[str], run_id: FromPath[str], principal: NamedDependency[Principal]
 ) -> RunView:
     return await principal.engine.runs.cancel(
-        principal.session_key(session_id), run_id, idempotency=await principal.idempotency_record()
+        principal.session_key(session_id), run_id, idempotency=await principal.read_idempotency()
     )
 
 
@@ -194,7 +196,7 @@ async def resume_run(
     all else `run`.
     """
     key = principal.session_key(session_id)
-    submit = partial(data.submit, principal, key, run_id, await principal.idempotency_record())
+    submit = partial(data.submit, principal, key, run_id, await principal.read_idempotency())
     if data.stream:
         return await _begin_stream(principal, key, submit)
     return await _answer_when_over(principal, request.receive, key, await submit())

@@ -23,15 +23,15 @@ from swarmkeep.api.parameters import (
     Cursor,
     IfMatch,
     Limit,
-    metadata_filter,
-    preferred_form,
+    choose_form,
+    parse_if_match,
+    read_metadata_filter,
     read_time,
-    seq_from_if_match,
     wants_listed_context,
 )
 from swarmkeep.api.routes.prices import find_cost
 from swarmkeep.api.sse import EVENT_STREAM, StreamResponse
-from swarmkeep.api.streams import change_frames, make_event_stream
+from swarmkeep.api.streams import make_event_stream, write_change_frames
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.finding.words import MAX_QUERY_CHARACTERS
@@ -70,7 +70,7 @@ class SessionList(msgspec.Struct, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-def session_response(session: SessionView, status: int = 200) -> Response[SessionView]:
+def make_session_response(session: SessionView, status: int = 200) -> Response[SessionView]:
     headers = {"ETag": f'"{session.seq}"'}
     if status == 201:
         headers["Location"] = f"/v1/sessions/{session.id}"
@@ -98,9 +98,9 @@ async def create_session(data: JSONBody[NewSession], principal: NamedDependency[
         context_variables=data.context_variables,
         metadata=data.metadata,
         messages=data.messages,
-        idempotency=await principal.idempotency_record(),
+        idempotency=await principal.read_idempotency(),
     )
-    return session_response(session, 201 if made else 200)
+    return make_session_response(session, 201 if made else 200)
 
 
 @get(
@@ -152,7 +152,7 @@ async def list_sessions(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response[SessionList]:
-    if preferred_form(request, EVENT_STREAM) == EVENT_STREAM:
+    if choose_form(request, EVENT_STREAM) == EVENT_STREAM:
         return _follow_changes(request, principal)
     page = await principal.reader.list_page(
         principal.tenant,
@@ -160,7 +160,7 @@ async def list_sessions(
         status=status,
         last_run=last_run,
         order=order,
-        metadata=metadata_filter(request),
+        metadata=read_metadata_filter(request),
         limit=limit,
         cursor=cursor,
         include_context=include is not None or wants_listed_context(request),
@@ -175,7 +175,7 @@ async def list_sessions(
 def _follow_changes(request: Request[Any, Any, Any], principal: Principal) -> StreamResponse:
     for name in request.query_params:
         raise InvalidRequest(f"a stream of changes has no parameters; `{name}` is one of the list", f"/query/{name}")
-    return make_event_stream(principal, change_frames(principal))
+    return make_event_stream(principal, write_change_frames(principal))
 
 
 @get(
@@ -191,7 +191,7 @@ async def get_session(
     session = await principal.reader.view(principal.session_key(session_id), at=at)
     # What it has cost at some time before, nobody counts.
     cost = await find_cost(principal, session.id) if at is None else UNSET
-    return session_response(session if cost is UNSET else msgspec.structs.replace(session, cost=cost))
+    return make_session_response(session if cost is UNSET else msgspec.structs.replace(session, cost=cost))
 
 
 @patch(
@@ -214,10 +214,10 @@ async def update_session(
         agent=none_if_unset(data.agent),
         context_variables=none_if_unset(data.context_variables),
         metadata=none_if_unset(data.metadata),
-        if_match=seq_from_if_match(if_match),
-        idempotency=await principal.idempotency_record(),
+        if_match=parse_if_match(if_match),
+        idempotency=await principal.read_idempotency(),
     )
-    return session_response(session)
+    return make_session_response(session)
 
 
 @delete(
@@ -236,7 +236,7 @@ async def delete_session(
     await principal.engine.sessions.delete(
         principal.session_key(session_id),
         force=force,
-        if_match=seq_from_if_match(if_match),
+        if_match=parse_if_match(if_match),
         by=principal.name,
         reason=reason,
     )

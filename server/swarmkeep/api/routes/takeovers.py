@@ -14,7 +14,7 @@ from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.bodies import Body
 from swarmkeep.api.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.api.routes.messages import MessageList
-from swarmkeep.api.routes.sessions import ETAG, session_response
+from swarmkeep.api.routes.sessions import ETAG, make_session_response
 from swarmkeep.domain.views import SessionView
 
 Note = Annotated[str, Meta(max_length=10_000)]
@@ -61,9 +61,9 @@ async def take_over_session(
         by=principal.name,
         note=data.note,
         force=data.force,
-        idempotency=await principal.idempotency_record(),
+        idempotency=await principal.read_idempotency(),
     )
-    return session_response(session)
+    return make_session_response(session)
 
 
 @post(
@@ -83,7 +83,7 @@ async def answer_session(
         principal.session_key(session_id),
         data.content,
         by=principal.name,
-        idempotency=await principal.idempotency_record(),
+        idempotency=await principal.read_idempotency(),
     )
     return MessageList(data=[entry.view()], next_cursor=None)
 
@@ -108,9 +108,9 @@ async def hand_back_session(
         by=principal.name,
         note=data.note,
         force=data.force,
-        idempotency=await principal.idempotency_record(),
+        idempotency=await principal.read_idempotency(),
     )
-    return session_response(session)
+    return make_session_response(session)
 
 
 ROUTES = [take_over_session, answer_session, hand_back_session]

@@ -14,7 +14,7 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import JsonRequest
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.openapi_operations import ExportOperation, ImportOperation
-from swarmkeep.api.parameters import OPEN_QUERY_PREFIX, metadata_filter
+from swarmkeep.api.parameters import OPEN_QUERY_PREFIX, read_metadata_filter
 from swarmkeep.api.sse import StreamResponse
 from swarmkeep.audit.transfer.export import JSON_LINES, filter_sessions, find_sessions, iterate_keys, write_export
 from swarmkeep.audit.transfer.import_conversations import import_conversations
@@ -47,7 +47,7 @@ async def export_sessions(
     status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
 ) -> Response[Any]:
     """All of the caller's sessions, newest first, unless parameters say which."""
-    store, metadata = principal.store, metadata_filter(request)
+    store, metadata = principal.store, read_metadata_filter(request)
     if not ids:
         keys = filter_sessions(store, principal.tenant, agent=agent, status=status, metadata=metadata)
         return StreamResponse(write_export(store, keys), JSON_LINES)

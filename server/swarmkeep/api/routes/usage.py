@@ -55,8 +55,8 @@ async def get_usage(
     only: dict[UsageGroup, str | None] = {"agent": agent, "model": model, "session": session}
     query = UsageQuery(
         by=parse_usage_groups(name for text in group_by or () for name in text.split(",") if name),
-        first_day=_checked_day(first_day, "/query/from"),
-        last_day=_checked_day(last_day, "/query/to"),
+        first_day=_check_day(first_day, "/query/from"),
+        last_day=_check_day(last_day, "/query/to"),
         only={name: value for name, value in only.items() if value is not None},
         limit=limit,
         cursor=cursor,
@@ -117,7 +117,7 @@ async def get_counts(
     return await principal.store.count_sessions(principal.tenant, children=children)
 
 
-def _checked_day(text: str | None, pointer: str) -> str | None:
+def _check_day(text: str | None, pointer: str) -> str | None:
     try:
         if text is None or date.fromisoformat(text).isoformat() == text:
             return text

@@ -84,7 +84,7 @@ async def execute_command(principal: Principal, key: SessionKey, command: Socket
 
     Raises what the same request over HTTP would be refused with.
     """
-    runs, idempotency = principal.engine.runs, _idempotency_record(key, command)
+    runs, idempotency = principal.engine.runs, _read_idempotency(key, command)
     match command:
         case RunCreate():
             principal.require("run")
@@ -100,7 +100,7 @@ async def execute_command(principal: Principal, key: SessionKey, command: Socket
             return await runs.cancel(key, command.run_id, idempotency=idempotency)
 
 
-def _idempotency_record(key: SessionKey, command: SocketCommand) -> IdempotentRequest | None:
+def _read_idempotency(key: SessionKey, command: SocketCommand) -> IdempotentRequest | None:
     """The command's idempotency key, with a digest of all that it says, save by what name it is answered."""
     if command.idempotency_key is None:
         return None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import aclosing
-from typing import Any
 
 from litestar import websocket
 from litestar.exceptions import WebSocketDisconnect
@@ -13,7 +11,7 @@ from litestar.params import FromPath
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import OWN_AUTH
-from swarmkeep.api.errors import problem_document
+from swarmkeep.api.errors import describe_error
 from swarmkeep.api.http_errors import Unauthenticated
 from swarmkeep.api.sse import FrameParts, list_frame_parts
 from swarmkeep.api.streams import StreamCheck, wait_until_refused
@@ -35,8 +33,6 @@ from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.engine.streams.items import Item
 from swarmkeep.store.ports import SessionKey
 
-log = logging.getLogger(__name__)
-
 
 @websocket("/sessions/{session_id:str}/live", opt={OWN_AUTH: True})
 async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
@@ -50,7 +46,7 @@ async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
         await refuse_other_pages(service, scope)
         principal = await authenticate_handshake(service, scope)
     except Exception as error:
-        problem, headers = _describe_problem(error)
+        problem, headers = describe_error(error)
         await refuse_handshake(socket.send, problem["status"], problem, headers)
         return
     await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
@@ -60,15 +56,8 @@ async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
     except CLIENT_GONE:
         return
     except Exception as error:
-        problem, _ = _describe_problem(error)
+        problem, _ = describe_error(error)
         await close_refused(socket, _frame("error", encode(problem)), problem["status"], problem["code"])
-
-
-def _describe_problem(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
-    problem, headers = problem_document(error)
-    if problem["status"] == 500:
-        log.error("WebSocket: unexpected error", exc_info=error)
-    return problem, headers
 
 
 def _frame(event: str, data: bytes, seq: int | None = None, ref: str | None = None) -> bytes:
@@ -111,7 +100,7 @@ class _SessionSocket:
                 if isinstance(item, RecordedEvent):
                     # A session that is made anew begins again, and none of its runs was there before.
                     joined, last = 0 if item.seq <= last else joined, item.seq
-                for parts in await self._frame_parts(item, joined):
+                for parts in await self._list_frames(item, joined):
                     await self._socket.send_text(_frame(*parts))
         if not await principal.is_still_allowed():
             raise Unauthenticated(key_given=True)
@@ -123,7 +112,7 @@ class _SessionSocket:
         await wait_until_refused(self._principal)
         raise WebSocketDisconnect(detail="the API key is valid no more")
 
-    async def _frame_parts(self, item: Item | None, joined: int) -> list[FrameParts]:
+    async def _list_frames(self, item: Item | None, joined: int) -> list[FrameParts]:
         """What is sent of an item; with the last event of a run that ended since the connection began, the run."""
         if item is None:
             return []
@@ -147,7 +136,7 @@ class _SessionSocket:
             except SessionNotFound:
                 raise
             except Exception as error:
-                answer = "error", encode(_describe_problem(error)[0])
+                answer = "error", encode(describe_error(error)[0])
             await self._socket.send_text(_frame(*answer, ref=read_ref(text)))
 
     async def _receive_frame(self) -> bytes:
@@ -156,7 +145,7 @@ class _SessionSocket:
             try:
                 return await receive_frame(self._socket)
             except TooLarge as error:
-                await self._socket.send_text(_frame("error", encode(_describe_problem(error)[0])))
+                await self._socket.send_text(_frame("error", encode(describe_error(error)[0])))
 
 
 ROUTES = [session_socket]

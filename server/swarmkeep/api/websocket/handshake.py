@@ -12,7 +12,7 @@ from litestar.types.asgi_types import WebSocketResponseStartEvent
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import (
     authenticate,
-    client_address,
+    get_client_address,
     is_allowed_origin,
     note_caller,
     refuse_other_sites,
@@ -69,7 +69,7 @@ async def authenticate_handshake(service: Service, scope: WebSocketScope) -> Pri
     shown = Headers.from_scope(scope).getall("authorization", [])
     offered = [name.removeprefix(_BEARER_PREFIX) for name in scope["subprotocols"] if name.startswith(_BEARER_PREFIX)]
     shown += [f"Bearer {secret}" for secret in offered]
-    principal = Principal(service, await authenticate(service, shown, client_address(scope)))
+    principal = Principal(service, await authenticate(service, shown, get_client_address(scope)))
     note_caller(principal, scope["path_params"])
     principal.require("read")
     return principal
@@ -82,7 +82,7 @@ async def authorize_command(principal: Principal, scope: WebSocketScope) -> None
     """
     if not await principal.is_still_allowed():
         raise Unauthenticated(key_given=principal.api_key is not None)
-    principal.service.count_request(principal.api_key, client_address(scope))
+    principal.service.count_request(principal.api_key, get_client_address(scope))
     principal.require("run", "approve")
 
 

@@ -22,7 +22,7 @@ from swarmkeep.api.openai.errors import Refused, describe_failure, make_error, m
 from swarmkeep.api.openai.progress.frames import DONE, write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, finish_response, follow_response
 from swarmkeep.api.openai.unstored import begin_unstored
-from swarmkeep.api.sse import Instead
+from swarmkeep.api.sse import JsonAnswer
 from swarmkeep.api.streams import PING, make_event_stream
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.errors import DomainError, Draining, SessionExists, SessionNotFound
@@ -51,7 +51,7 @@ async def create_chat_completion(
     if data.store is False:
         followed = await begin_unstored(principal, await make_unstored_request(principal, chat))
     else:
-        followed = await _begin(principal, chat, await principal.idempotency_record())
+        followed = await _begin(principal, chat, await principal.read_idempotency())
     answer = ChatAnswer(followed.builder, include_usage=chat.include_usage)
     if data.stream:
         return _make_stream(principal, followed, answer)
@@ -95,7 +95,7 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
     frames = write_frames(principal, key, followed.items, translate)
     headers = _name_session(key)
 
-    async def begin(parts: AsyncGenerator[bytes]) -> bytes | Instead:
+    async def begin(parts: AsyncGenerator[bytes]) -> bytes | JsonAnswer:
         try:
             return await _read_beginning(answer, parts)
         except (Refused, DomainError, StoreUnavailable) as error:
@@ -103,7 +103,7 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
             status, body, more = make_error(Draining() if is_leaving else error)
             # What is kept nowhere, and was cut off, may be asked for again.
             once = {} if key is None and answer.error is None else _ONCE
-            return Instead(status, encode({"error": body}), {**headers, **more, **once})
+            return JsonAnswer(status, encode({"error": body}), {**headers, **more, **once})
 
     return make_event_stream(principal, frames, headers, begin=begin)
 

@@ -87,7 +87,7 @@ async def _read_history(principal: Principal, items: list[Any]) -> Input:
     opt={PERMISSION: ("run",)},
 )
 async def create_conversation(data: JSONBody[NewConversation], principal: NamedDependency[Principal]) -> dict[str, Any]:
-    idempotency = await principal.idempotency_record()
+    idempotency = await principal.read_idempotency()
     history = await _read_history(principal, data.items or [])
     with map_error_params(history):
         view, _ = await principal.engine.sessions.create(
@@ -118,7 +118,7 @@ async def update_conversation(
 ) -> dict[str, Any]:
     key, state = await _find(principal, conversation_id)
     patch = dict.fromkeys(state.metadata) | dict(data.metadata or {})
-    idempotency = await principal.idempotency_record()
+    idempotency = await principal.read_idempotency()
     return _show(await principal.engine.sessions.update(key, metadata=patch, idempotency=idempotency))
 
 
@@ -153,7 +153,7 @@ async def create_items(
     history = await _read_history(principal, data.items)
     with map_error_params(history):
         added = await principal.engine.sessions.add_messages(
-            key, history.messages, idempotency=await principal.idempotency_record()
+            key, history.messages, idempotency=await principal.read_idempotency()
         )
     list_added = partial(_list_events, seqs=[entry.seq for entry in added])
     items = await read_items(key.id, await principal.reader.state(key), list_added)

@@ -52,7 +52,7 @@ async def create_response(
             raise Refused("what is not stored cannot be fetched later: `background` needs `store`", "background")
         followed = await begin_unstored(principal, run_request)
     else:
-        idempotency = await principal.idempotency_record()
+        idempotency = await principal.read_idempotency()
         target = await find_target(principal, run_request, idempotency)
         if data.background and not data.stream:
             started = await begin_response(principal, target, run_request, idempotency)
@@ -111,7 +111,7 @@ async def cancel_response(response_id: FromPath[str], principal: NamedDependency
     found = await find_response(principal, response_id)
     # An earlier part of a run has ended, whatever the run does now.
     if found.id.part == count_parts(found.run) - 1:
-        await principal.engine.runs.cancel(found.key, found.run.id, idempotency=await principal.idempotency_record())
+        await principal.engine.runs.cancel(found.key, found.run.id, idempotency=await principal.read_idempotency())
     return JsonResponse(await _show(principal, response_id))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Literal
 
 import msgspec
@@ -14,8 +13,6 @@ from swarmkeep.api.body_limits import UNCOUNTED_BYTES
 from swarmkeep.api.openai.errors import Refused, make_error
 from swarmkeep.api.openai.fields import CreateResponse
 from swarmkeep.domain.codec import MalformedJson, decode, encode
-
-log = logging.getLogger(__name__)
 
 CREATE = "response.create"
 
@@ -59,7 +56,5 @@ def _parse_create(text: bytes, max_values: int) -> CreateFrame:
 def make_error_frame(error: Exception) -> tuple[int, str, bytes]:
     """The status, the code and the frame of a refusal."""
     status, body, headers = make_error(error)
-    if status == 500:
-        log.error("WebSocket: unexpected error", exc_info=error)
     described = {**body, "headers": headers} if headers else body
     return status, str(body["code"]), encode({"type": "error", "status": status, "error": described})
