@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from swarmkeep.api.limits import ServerLimits
+from swarmkeep.domain.state import State
 from tests.api.auth.keys import bearer_headers, create_key, key_store
 from tests.api.server import RunningServer, scripted, server_settings, start_server
 from tests.api.test_streams import wait_until, wait_until_nobody_reads
@@ -74,6 +76,31 @@ async def test_a_viewer_that_returns_after_any_event_misses_nothing(
         async with connect_session(service, session, f"?after={seq}") as viewer:
             frames = [await viewer.next() for _ in events[seq:]]
             assert [frame.data for frame in frames] == events[seq:]
+
+
+@pytest.mark.one_database
+async def test_the_end_of_a_run_is_told_however_slowly_the_connection_learns_where_it_begins(
+    service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.say("first")
+    model.say("second")
+    session, reader, ended = await service.session(), service.engine.reader, asyncio.Event()
+    await service.run(session)
+    service.engine.hub.add_observer(lambda event: ended.set() if event.type == "run.completed" else None)
+    read_state = reader.state
+
+    async def read_slowly(*args: Any, **options: Any) -> State:
+        monkeypatch.undo()
+        # Longer than the run takes, if that can begin before.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await ended.wait()
+        return await read_state(*args, **options)
+
+    monkeypatch.setattr(reader, "state", read_slowly)
+    async with connect_session(service, session, "?after=5") as viewer:
+        await viewer.send("run.create", input="again")
+        assert (await viewer.until("done"))[-1].data["output_text"] == "second"
 
 
 async def test_a_run_is_cancelled(service: RunningServer, model: ScriptedModel) -> None:

@@ -80,18 +80,23 @@ class _SessionSocket:
         """Until the client closes, the server stops, or the session is gone, which raises SessionNotFound."""
         # There before the first command is done: the run that it starts is to be shown as its model speaks.
         feed = self._principal.reader.open_feed(self._key)
-        work = self._send_events(feed), self._execute_commands(), self._leave_when_refused()
         try:
+            # Before a command is read, too: the run of the first one may end while this is still looked up.
+            joined = (await self._principal.reader.state(self._key)).seq
+            work = self._send_events(feed, joined), self._execute_commands(), self._leave_when_refused()
             await run_until_first(self._socket, self._command_lock, *work)
         finally:
             # Also where nobody has begun to read it.
             if feed is not None:
                 feed.close()
 
-    async def _send_events(self, feed: Feed | None) -> None:
-        """Send what happens. A slow reader makes this wait, and nobody else: what it misses here is in the log."""
+    async def _send_events(self, feed: Feed | None, joined: int) -> None:
+        """Send what happens, and each run that ends after event `joined`.
+
+        A slow reader makes this wait, and nobody else: what it misses here is in the log.
+        """
         principal, key = self._principal, self._key
-        joined, last = (await principal.reader.state(key)).seq, 0
+        last = 0
         check = StreamCheck(principal, key, leave=principal.service.drained)
         async with aclosing(principal.reader.follow(key, after=self._after, feed=feed)) as items:
             async for item in items:
