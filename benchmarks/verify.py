@@ -34,7 +34,7 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
-from swarmkeep.http_server import spare_collector
+from swarmkeep.http_server import tune_garbage_collector
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SessionKey
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each kind, of which the best counts")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
-    spare_collector()
+    tune_garbage_collector()
     rows = [asyncio.run(measure(events, arguments.rounds)) for events in arguments.events]
     if arguments.json:
         print(json.dumps(rows, indent=2))

@@ -62,7 +62,7 @@ def create_app(
 
     Raises as `make_lifespan` does.
     """
-    settings = _take_share(settings)
+    settings = _share_limits(settings)
     return build_api(
         lifespan=make_lifespan(settings, limits, worker_metrics),
         max_body_bytes=settings.max_body_bytes,
@@ -74,7 +74,7 @@ def create_app(
     )
 
 
-def _take_share(settings: Settings) -> Settings:
+def _share_limits(settings: Settings) -> Settings:
     """What each worker of a server allows, so that together they allow what is promised of the server."""
     names = ("max_runs_per_tenant", "max_forks_per_minute", "rate_limit_per_minute")
     whole = {name: getattr(settings, name) for name in names}
@@ -109,7 +109,7 @@ def make_lifespan(
             refuse_read_only(location)
             if exposed := find_exposed_files(location.path):
                 log.warning("%s", describe_exposure(exposed))
-        async with _trace(app, settings) as tracing:
+        async with _open_tracing(app, settings) as tracing:
             metrics = _build_metrics(settings, worker_metrics)
             store = open_store(
                 settings.database_url,
@@ -137,7 +137,7 @@ def make_lifespan(
 
 
 @asynccontextmanager
-async def _trace(app: Litestar, settings: Settings) -> AsyncGenerator[Tracing | None]:
+async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tracing | None]:
     """What makes traces, if they are wanted; meanwhile each request to the application is a span. Raises ServeError."""
     try:
         opened = await asyncio.to_thread(open_tracing, settings, list_secrets(settings), swarmkeep.__version__)

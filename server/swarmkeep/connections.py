@@ -14,8 +14,8 @@ from websockets.frames import Frame
 class UnsentLimit:
     """Bounds what all connections together hold for readers that are slow.
 
-    Beyond it those are ended that have taken nothing for the longest: with what waits for each goes what its answer is
-    made of. Who comes back to a stream misses nothing.
+    Above the limit, the connections whose readers have taken nothing for the longest are aborted, which also frees what
+    their answers are made of. A client that reconnects to a stream misses nothing.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -34,7 +34,7 @@ class UnsentLimit:
             longest.abort()
 
     def _count_anew(self, last: asyncio.Transport) -> None:
-        """Count those anew that have taken something since they were counted, and `last` as the last of them."""
+        """Count again the connections whose readers have taken something meanwhile, and `last` after them."""
         for transport, size in list(self._sizes.items()):
             if transport.get_write_buffer_size() < size:
                 self._count(transport)

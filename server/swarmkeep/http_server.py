@@ -87,7 +87,7 @@ def run_loop(config: Config, main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-def spare_collector() -> None:
+def tune_garbage_collector() -> None:
     """Have the garbage collector look less often, and not at what is loaded by now."""
     # That stays for good, and whatever runs would wait each time that the collector goes through it: a long session
     # that is read brings that about.
@@ -105,7 +105,7 @@ async def serve_app(
         record = StartRecord(service.engine.store, worker)
         address = f"{bracket_host(settings.host)}:{listener.getsockname()[1]}"
         await record.record_start(settings, address, needs_keys=await service.keyring.is_locked())
-        spare_collector()
+        tune_garbage_collector()
         try:
             await server.serve(sockets=[listener])
         finally:

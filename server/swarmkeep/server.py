@@ -30,7 +30,7 @@ from swarmkeep.workers import serve_with_workers
 
 log = logging.getLogger(__name__)
 
-_BROKEN_OFF = "ASGI callable returned without completing response."
+_INCOMPLETE_ANSWER = "ASGI callable returned without completing response."
 
 
 class WorkersRefused(Exception):
@@ -84,7 +84,7 @@ def _configure_logging(settings: Settings) -> None:
     # Python writes warnings past every handler.
     logging.captureWarnings(True)
     # Whoever breaks an answer off has said why, and once for many.
-    logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != _BROKEN_OFF)
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != _INCOMPLETE_ANSWER)
     for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
 

@@ -116,7 +116,7 @@ class WorkerServer(StoppableServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         assert sockets
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._link.stop_fd, self._obey_link)
+        self._loop.add_reader(self._link.stop_fd, self._obey_stop_request)
         protocol = cast(Any, self.config.http_protocol_class)
         make_protocol = partial(protocol, config=self.config, server_state=self.server_state, app_state={})
         self._listener = SharedListener(self._loop, sockets[0], make_protocol, self._has_fewest)
@@ -126,18 +126,18 @@ class WorkerServer(StoppableServer):
 
     async def on_tick(self, counter: int) -> bool:
         # Ten times a second; connections that have closed are noticed here.
-        self._tell_count()
+        self._publish_count()
         return await super().on_tick(counter)
 
     def _has_fewest(self) -> bool:
-        self._tell_count()
+        self._publish_count()
         return self._counts.has_fewest(self._link.number)
 
-    def _tell_count(self) -> None:
+    def _publish_count(self) -> None:
         opening = 0 if self._listener is None else self._listener.opening_count
         self._counts.set(self._link.number, len(self.server_state.connections) + opening)
 
-    def _obey_link(self) -> None:
+    def _obey_stop_request(self) -> None:
         assert self._loop is not None
         self._loop.remove_reader(self._link.stop_fd)
         self.drain()

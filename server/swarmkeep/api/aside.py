@@ -1,4 +1,4 @@
-"""Work that takes long: done where others do not wait for it, and dropped once nobody waits for it any more."""
+"""Long work: done in a thread, or cancelled when its client leaves."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import ParamSpec, TypeVar
 
 from litestar.types import Receive
 
-from swarmkeep.api.sse import wait_for_disconnect
+from swarmkeep.api.access.asgi import wait_for_disconnect
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class ClientGone(Exception):
-    """Whoever asked has gone before there was an answer."""
+    """The client of a request left before there was an answer."""
 
 
 async def run_aside(is_long: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What it returns: done in a thread if it is long, and at once if not."""
+    """Do the work, in a thread if it is long, and return its result."""
     return await asyncio.to_thread(work, *args, **kwargs) if is_long else work(*args, **kwargs)
 
 
 async def wait_for_client(work: Awaitable[T], receive: Receive, seconds: float) -> T:
-    """What `work` comes to, for the client of a request that has been read. Raises ClientGone when there is none.
+    """Wait for the result of `work`, as long as the client of the request is there. Raises ClientGone.
 
-    It is looked after `seconds` only: most answers are there before, and to look takes a task of its own.
+    The client is watched after `seconds` only: most results come before, and watching takes a task. The request must
+    have been read.
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None

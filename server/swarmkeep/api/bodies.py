@@ -1,4 +1,4 @@
-"""JSON bodies in and out, by the same rules as everywhere else: lone surrogates pass, ambiguity does not."""
+"""JSON bodies in and out. Lone surrogates pass, as everywhere else; repeated keys do not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from swarmkeep.domain.errors import InvalidRequest, TooLarge
 
 T = TypeVar("T")
 
-# A file has longer than a body, by a second for each of these many bytes.
+# A file may take longer than a body: a second more for each of so many bytes.
 SLOWEST_BYTES_PER_SECOND = 100_000
 
 
@@ -53,7 +53,7 @@ class JsonRequest(Request[Any, Any, State]):
         return self._body or b"{}"
 
     async def stream_file(self) -> AsyncGenerator[bytes]:
-        """The body piece by piece, for what is too large to be held. It may take longer, the more of it has come.
+        """The body piece by piece, for files that are too large for memory. The more has come, the longer it may take.
 
         Raises RequestTimeout, InvalidRequest, Overloaded.
         """
@@ -109,7 +109,7 @@ def _limit_time(seconds: float) -> Iterator[None]:
 
 
 def parse_json(text: bytes, type_: Any, name: str, max_values: int) -> Any:
-    """What somebody sent, checked against `type_`; `name` is what a refusal calls it.
+    """Decode a JSON text and check it against `type_`; `name` is what a refusal calls it.
 
     Raises InvalidRequest and TooLarge.
     """

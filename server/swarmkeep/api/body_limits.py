@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from swarmkeep.domain.errors import Overloaded
 
-# So much of each body is not counted: as long as only those that are larger are refused, everyday requests get through
-# whoever else sends slowly.
+# This much of each body is not counted. So only larger bodies are refused, and everyday requests get through whoever
+# else sends slowly.
 UNCOUNTED_BYTES = 65_536
 MAX_FILES = 8
 
@@ -28,7 +28,7 @@ class BodyLimits:
 
     @contextmanager
     def track_body(self) -> Iterator[Callable[[int], None]]:
-        """While a body arrives; to be called with the size of each piece. That raises Overloaded."""
+        """While a body arrives. Gives a function to call with the size of each piece, which raises Overloaded."""
         size = counted = 0
 
         def count_bytes(count: int) -> None:

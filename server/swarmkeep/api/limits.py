@@ -1,4 +1,4 @@
-"""How long a client may take, and how soon one that waits is told something."""
+"""Time limits for clients, and how soon the server reacts to what it can only look for."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import msgspec
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is promised of every server, so that nobody sets it; tests have no patience and pass less.
+    """These are promised of every server, so there are no settings for them; tests pass smaller ones."""
 
-    `head_seconds` and `body_seconds`: for a request to arrive, a file longer by its size. `stalled_seconds`: until a
-    reader that takes nothing is let go. `unsent_bytes`: so much waits for slow readers together, in each process.
-    `ping_seconds`: of silence on a stream, half of what is promised, because an idle stream looks at the clock only now
-    and then. `gone_seconds`: how soon a reader learns that the session was deleted, for nothing else tells when rows
-    are simply gone, and how soon one whose key was revoked hears no more.
-    `refused_seconds`: between two looks at a key whose stream stands still, and until that is cut off by force.
-    `replay_seconds`: of a replay, after which it says how far it came. `waiting_replays`: so many of a tenant wait
-    while one is made. `leaving_seconds`: until a request that waits for a run looks whether its client is there still.
-    """
-
+    # Until a request's head has arrived, and then its body; a file may take longer, by its size.
     head_seconds: float = 30.0
     body_seconds: float = 60.0
+    # Until a reader that takes nothing is disconnected, and what waits for all slow readers of a process together.
     stalled_seconds: float = 60.0
     unsent_bytes: int = 100_000_000
+    # Of silence on a stream. Half of what is promised, because an idle stream looks at the clock only now and then.
     ping_seconds: float = 7.5
+    # Until a stream notices that its session was deleted, which nothing else tells, or that its key was revoked.
     gone_seconds: float = 2.0
+    # Between two checks of the key of a stream that stands still, and from a refusal until it is cut off.
     refused_seconds: float = 4.0
+    # Until a replay stops and says how far it came, and how many of a tenant wait while one is made.
     replay_seconds: float = 60.0
     waiting_replays: int = 8
+    # Until a request that waits for a run begins to watch whether its client is still there.
     leaving_seconds: float = 1.0

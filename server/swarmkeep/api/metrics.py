@@ -129,7 +129,7 @@ class Metrics:
         return own if self._workers is None else await self._workers.combine(own)
 
     def answer_workers(self) -> AbstractAsyncContextManager[None]:
-        """Tell the other workers what this one counts, for as long as the block lasts."""
+        """Answer the other workers with this one's metrics, for as long as the block lasts."""
         return nullcontext() if self._workers is None else self._workers.answer(self._render_own)
 
     def _render_own(self) -> bytes:

@@ -66,7 +66,7 @@ def _read_weight(parameters: Iterable[str]) -> float:
 
 
 async def refuse_unread_parameters(request: Request[Any, Any, Any]) -> None:
-    """What holds for every route: no query parameter that nobody reads, nothing twice of which one would be read."""
+    """Refuse query parameters that the route does not know, and what is given twice where one is read."""
     given = [name for name, _ in request.scope["headers"]]
     for name, shown in _SINGLE_HEADERS.items():
         if given.count(name) > 1:
@@ -128,7 +128,7 @@ def wants_listed_context(request: Request[Any, Any, Any]) -> bool:
 
 
 def read_time(text: str | None, name: str) -> str | None:
-    """A time as sessions have it, which texts are compared with."""
+    """A time in the form that sessions have, so that they compare as texts."""
     if text is None:
         return None
     try:
@@ -160,7 +160,7 @@ def parse_if_match(if_match: str | None) -> int | None:
 
 
 def parse_seq(text: str, pointer: str, detail: str) -> int:
-    """The number that the text is. Raises InvalidRequest, in these words, if it is not a seq."""
+    """The text as a number. Raises InvalidRequest with this detail if it is not a seq."""
     # More digits than a seq can have would cost time to read.
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
     if not 0 <= number <= MAX_SEQ:

@@ -65,7 +65,7 @@ class Service:
         self._frames: WeakValueDictionary[SessionKey, FrameWriter] = WeakValueDictionary()
 
     def share_frames(self, key: SessionKey) -> FrameWriter:
-        """What writes the frames of a session for all who read it now."""
+        """The writer of a session's frames, for all who read them now."""
         frames = self._frames.get(key)
         if frames is None:
             frames = self._frames[key] = FrameWriter()

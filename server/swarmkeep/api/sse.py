@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from litestar import Response
 
-from swarmkeep.api.access.asgi import Receive, Scope, Send
+from swarmkeep.api.access.asgi import Receive, Scope, Send, wait_for_disconnect
 from swarmkeep.api.access.request_log import SEND_PART
 from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent, view_event
@@ -31,7 +31,7 @@ _PARTS_IN_A_ROW = 100
 
 
 class JsonAnswer(msgspec.Struct, frozen=True):
-    """An answer of JSON in the place of a stream that has failed before it said anything."""
+    """Answers in the place of a stream that failed before its first part."""
 
     status: int
     body: bytes
@@ -42,10 +42,10 @@ Begin = Callable[[AsyncGenerator[bytes]], Awaitable[bytes | JsonAnswer]]
 
 
 class StreamResponse(Response[Any]):
-    """An answer whose parts come from a generator. The generator is closed when the client goes away.
+    """An answer whose parts come from a generator, which is closed when the client goes away.
 
-    It is, too, once `until` returns: for a reader that takes nothing, whom the generator cannot end. `begin` takes the
-    first parts and says how they begin: with what is sent of them, or with an answer in the place of the stream.
+    It also ends when `until` returns: the generator cannot end it while the reader takes nothing. `begin` reads the
+    first parts, and returns what is sent of them, or a JSON answer in the place of the stream.
     """
 
     def __init__(
@@ -118,12 +118,6 @@ class StreamResponse(Response[Any]):
         await send({"type": "http.response.start", "status": status, "headers": head})
 
 
-async def wait_for_disconnect(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
-    """Return once the client is gone. Its request must have been read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 def frame(event: str, data: bytes, seq: int | None = None) -> bytes:
     """One server-sent event. Its data is JSON in one line."""
     place = b"" if seq is None else b"id: %d\n" % seq
@@ -170,21 +164,21 @@ def write_item(item: Item) -> bytes:
 
 
 class FrameWriter:
-    """Writes the items of a session as frames; what several readers are shown one after the other, once for all.
+    """Writes the items of a session as frames, once for all readers of the session.
 
-    They are woken together and are given the same items, so that it is enough to keep the last frames, and by what the
-    items are known again.
+    The readers are woken together and get the same items one after the other. So it is enough to keep the last frames,
+    and what identifies their items.
     """
 
     def __init__(self) -> None:
-        self._names: Sequence[object] = ()
+        self._ids: Sequence[object] = ()
         self._frames = b""
 
     def write(self, items: Sequence[Item]) -> bytes:
         # An event's hash is a text of its own for each time that it is read. The event itself may be large.
-        names = [item.hash if isinstance(item, RecordedEvent) else item for item in items]
-        known = self._names
+        ids = [item.hash if isinstance(item, RecordedEvent) else item for item in items]
+        known = self._ids
         # Nothing is kept while nothing happens.
-        if len(known) != len(names) or any(map(is_not, known, names)):
-            self._names, self._frames = names, b"".join(map(write_item, items))
+        if len(known) != len(ids) or any(map(is_not, known, ids)):
+            self._ids, self._frames = ids, b"".join(map(write_item, items))
         return self._frames

@@ -32,7 +32,7 @@ def write_session_frames(
 
     With `types`, events of these only, and nothing that passes.
     """
-    check = StreamCheck(principal, key, leave=principal.service.stopping)
+    check = StreamCheck(principal, key, stop=principal.service.stopping)
     frames = principal.service.share_frames(key)
     return _write_frames(check, frames, principal.reader.follow_batches(key, after=after), types=types)
 
@@ -46,7 +46,7 @@ def write_run_frames(
 
     While the server stops, its own runs are seen to their end; another server's run is left without one.
     """
-    check = StreamCheck(principal, key, leave=principal.service.drained)
+    check = StreamCheck(principal, key, stop=principal.service.drained)
     batches = principal.reader.follow_run_batches(key, position, after=after, feed=feed)
     make_last = partial(_make_done_frame, principal, key, position.run_id)
     return _write_frames(check, principal.service.share_frames(key), batches, make_last=make_last)
@@ -54,9 +54,9 @@ def write_run_frames(
 
 async def write_change_frames(principal: Principal) -> AsyncGenerator[bytes]:
     """Which of the tenant's sessions change, until the caller may not read them any more or the server stops."""
-    check = StreamCheck(principal, None, leave=principal.service.stopping)
+    check = StreamCheck(principal, None, stop=principal.service.stopping)
     engine = principal.engine
-    heard = time.monotonic()
+    sent_at = time.monotonic()
     following = engine.changes.follow(principal.tenant, silent_seconds=engine.limits.poll_seconds)
     async with aclosing(following) as batches:
         async for changes in batches:
@@ -64,41 +64,41 @@ async def write_change_frames(principal: Principal) -> AsyncGenerator[bytes]:
             if (changes is None or check.is_due(now)) and not await check.passes(changes):
                 break
             if changes is not None:
-                heard = now
+                sent_at = now
                 yield frame("sessions.changed", encode(changes))
-            elif now - heard >= check.ping_seconds:
-                heard = now
+            elif now - sent_at >= check.ping_seconds:
+                sent_at = now
                 yield PING
-    if check.is_leaving:
+    if check.is_stopping:
         yield STOPPING
 
 
 class StreamCheck:
-    """Whether a stream goes on: the session is there, the caller may read it, and nobody is asked to leave.
+    """Decides whether a stream goes on: its session exists, the caller may read it, and `stop` is not set.
 
-    Without a `key` it is of a session that is nowhere, and need not be looked for.
+    Without a `key` there is no stored session to look for.
     """
 
-    def __init__(self, principal: Principal, key: SessionKey | None, *, leave: asyncio.Event) -> None:
+    def __init__(self, principal: Principal, key: SessionKey | None, *, stop: asyncio.Event) -> None:
         self._principal = principal
         self._key = key
-        self._leave = leave
+        self._stop = stop
         self._gone_seconds = principal.service.limits.gone_seconds
         self.ping_seconds = principal.service.limits.ping_seconds
         self._allowed_at = self._present_at = time.monotonic()
 
     @property
-    def is_leaving(self) -> bool:
-        return self._leave.is_set()
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to ask again whether the caller may read: soon, because silence may follow, and the answer
-        is nearly always known."""
+        """Whether the caller's permission is to be checked again. That is often, because silence may follow, and cheap,
+        because the answer is nearly always cached."""
         return now - self._allowed_at >= self._gone_seconds / 4
 
     async def passes(self, items: object) -> bool:
-        """Whether the items may be shown, if there are any, and the stream goes on. Looks into the database now and
-        then only, and of a session that is there it is enough that somebody does so for all readers."""
+        """Whether the items, if there are any, may be shown, and the stream goes on. Asks the database now and then
+        only, and whether the session exists once for all its readers."""
         now = time.monotonic()
         if self.is_due(now):
             if not await self._principal.is_still_allowed():
@@ -106,7 +106,7 @@ class StreamCheck:
             self._allowed_at = time.monotonic()
         if items:
             return True
-        return not self.is_leaving and (now - self._present_at < self._gone_seconds or await self._is_present())
+        return not self.is_stopping and (now - self._present_at < self._gone_seconds or await self._is_present())
 
     async def _is_present(self) -> bool:
         if self._key is None:
@@ -123,12 +123,12 @@ def make_event_stream(
     headers: Mapping[str, str] | None = None,
     begin: Begin | None = None,
 ) -> StreamResponse:
-    """Frames as an answer. It ends once the caller is to be let in no more, for one who takes nothing, too."""
+    """Frames as an answer. It ends once the caller may not read any more, even one that takes nothing of it."""
     return StreamResponse(frames, EVENT_STREAM, headers, until=partial(wait_until_refused, principal), begin=begin)
 
 
 async def wait_until_refused(principal: Principal) -> None:
-    """Return a while after the caller was to be let in no more: streams that are read have ended by themselves then."""
+    """Return some time after the caller lost access: by then streams that are read have ended by themselves."""
     seconds = principal.service.limits.refused_seconds
     allowed = True
     while allowed:
@@ -147,9 +147,9 @@ async def _write_frames(
     types: Sequence[str] = (),
     make_last: Callable[[], Awaitable[bytes]] | None = None,
 ) -> AsyncGenerator[bytes]:
-    """The items as frames, what is there at once in one part, with pings in between; ends when the check says so, or
-    with the items."""
-    heard = time.monotonic()
+    """The items as frames, each batch in one part, with pings in between. Ends with the items, or when the check says
+    so."""
+    sent_at = time.monotonic()
     with suppress(SessionNotFound):
         async with aclosing(batches):
             async for batch in batches:
@@ -159,12 +159,12 @@ async def _write_frames(
                 part = frames.write(_select_events(batch, types) if types else batch)
                 # A slow reader has this wait here for long: what the part is made of need not wait, too.
                 batch.clear()
-                if not part and now - heard >= check.ping_seconds:
+                if not part and now - sent_at >= check.ping_seconds:
                     part = PING
                 if part:
-                    heard = now
+                    sent_at = now
                     yield part
-    if check.is_leaving:
+    if check.is_stopping:
         yield STOPPING
     if make_last is not None and (last := await make_last()):
         yield last
@@ -175,7 +175,7 @@ def _select_events(batch: Batch, types: Sequence[str]) -> Batch:
 
 
 async def _make_done_frame(principal: Principal, key: SessionKey, run_id: str) -> bytes:
-    """The run, if it does not go on and may be read; else nothing."""
+    """The frame of the run, if that has ended or waits and may be read; else nothing."""
     if not await principal.is_still_allowed():
         return b""
     try:

@@ -39,30 +39,30 @@ class OutageLog:
         self._clock = clock
         self._counts: Counter[Concerned] = Counter()
         self._began_at: float | None = None
-        self._noted_at = self._told_at = 0.0
+        self._noted_at = self._written_at = 0.0
 
     def note(self, error: Exception, concerned: Concerned | None = None) -> None:
-        """Somebody could not use the database; `concerned` is what became of them, to be told once for each."""
+        """Somebody could not use the database. `concerned` is what became of them; these are counted."""
         self._noted_at = self._clock()
         if concerned is not None:
             self._counts[concerned] += 1
         how = "does not keep up" if isinstance(error, Overloaded) else "cannot be used"
         if self._began_at is None:
-            self._began_at = self._told_at = self._noted_at
-            self._tell(logging.ERROR, "the database %s: %s", how, error)
-        elif self._noted_at - self._told_at >= self._reminder_seconds:
-            self._told_at = self._noted_at
+            self._began_at = self._written_at = self._noted_at
+            self._write(logging.ERROR, "the database %s: %s", how, error)
+        elif self._noted_at - self._written_at >= self._reminder_seconds:
+            self._written_at = self._noted_at
             seconds = self._noted_at - self._began_at
-            self._tell(
+            self._write(
                 logging.ERROR, "the database %s, for %.0f s now: %s%s", how, seconds, error, self._describe_counts()
             )
 
     def note_answer(self) -> None:
-        """The database has answered somebody who asks regularly: the outage is over if nobody meets it any more."""
+        """The database has answered somebody who asks regularly. The outage is over once nobody notes it any more."""
         if self._began_at is None or self._clock() - self._noted_at < self._settled_seconds:
             return
         seconds = self._noted_at - self._began_at
-        self._tell(logging.WARNING, "the database answers again, after %.0f s%s", seconds, self._describe_counts())
+        self._write(logging.WARNING, "the database answers again, after %.0f s%s", seconds, self._describe_counts())
         self._began_at = None
         self._counts.clear()
 
@@ -70,7 +70,7 @@ class OutageLog:
         counts = ", ".join(f"{concerned}: {count:,}" for concerned, count in sorted(self._counts.items()))
         return f"; {counts}" if counts else ""
 
-    def _tell(self, level: int, message: str, *values: object) -> None:
+    def _write(self, level: int, message: str, *values: object) -> None:
         # It is about no request or run, least of all about the one that noticed first.
         with only_log_fields():
             log.log(level, message, *values)

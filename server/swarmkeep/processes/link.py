@@ -12,7 +12,7 @@ _MAX_REASON_BYTES = 4000
 
 
 class WorkerLink:
-    """The worker's end. `stop_fd` becomes readable when it has to stop: told to, or because its parent is gone."""
+    """The worker's end. `stop_fd` becomes readable when it has to stop: on request, or because its parent is gone."""
 
     def __init__(self, number: int, stop_fd: int, report_fd: int) -> None:
         self.number = number
@@ -33,7 +33,7 @@ class WorkerLink:
 
 
 class Reports:
-    """The parent's end: what one worker has said so far."""
+    """The parent's end: what one worker has reported so far."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

@@ -19,16 +19,16 @@ _PAUSE_SECONDS = 1.0
 
 
 class ConnectionCounts:
-    """How many connections each worker has, in memory that they share: of each the last that it has told.
+    """How many connections each worker has, as each has set it last, in memory that they share.
 
-    What a dead one has told stays until the next has its place. That costs others a moment, and nothing else.
+    The count of a dead worker stays until another one takes its place. That delays others for a moment only.
     """
 
     def __init__(self, workers: int) -> None:
         self._counts = memoryview(mmap.mmap(-1, workers * _COUNT_BYTES)).cast("I")
 
     def set(self, number: int, count: int) -> None:
-        """Tell that worker's count; they are numbered from 1."""
+        """Set a worker's count; workers are numbered from 1."""
         self._counts[number - 1] = count
 
     def has_fewest(self, number: int) -> bool:
@@ -77,9 +77,9 @@ class SharedListener:
 
     def _listen(self) -> None:
         if not self._is_closed:
-            self._loop.add_reader(self._listener.fileno(), self._notice)
+            self._loop.add_reader(self._listener.fileno(), self._on_connection)
 
-    def _notice(self) -> None:
+    def _on_connection(self) -> None:
         if self._has_fewest():
             self._accept()
         else:

@@ -29,18 +29,18 @@ class WorkerMetrics:
 
     @asynccontextmanager
     async def answer(self, render: Callable[[], bytes]) -> AsyncIterator[None]:
-        """Tell the others this worker's own metrics, for as long as the block lasts."""
+        """Answer the other workers with this one's metrics, for as long as the block lasts."""
         path = self._folder / str(self._number)
         # A worker that was killed has left its own.
         path.unlink(missing_ok=True)
 
-        async def tell(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def send(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
                 writer.write(render())
                 await writer.drain()
             writer.close()
 
-        async with await asyncio.start_unix_server(tell, path):
+        async with await asyncio.start_unix_server(send, path):
             yield
 
     async def combine(self, own: bytes) -> bytes:

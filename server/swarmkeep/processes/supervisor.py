@@ -51,8 +51,8 @@ class Supervisor:
         self._policy = policy or RestartPolicy()
         self._slots = [Slot(number, self._policy) for number in range(1, count + 1)]
         self._signals: list[int] = []
-        self._stop_fd, self._keep_fd = os.pipe()
-        self._woken, self._wake = socket.socketpair()
+        self._stop_fd, self._stop_writer_fd = os.pipe()
+        self._wake_reader, self._wake_writer = socket.socketpair()
         self._is_up = False
         self._stopping_until: float | None = None
         self._is_killed = False
@@ -68,17 +68,18 @@ class Supervisor:
                 self._obey_signals()
                 self._reap()
                 self._start_due()
+                self._start_others()
                 self._announce()
-                self._end_patience()
+                self._kill_late_workers()
         if self._failure is not None:
             raise WorkersFailed(self._failure)
 
     @contextmanager
     def _catch_signals(self) -> Iterator[None]:
-        for end in (self._woken, self._wake):
+        for end in (self._wake_reader, self._wake_writer):
             end.setblocking(False)
         before = {number: signal.signal(number, self._note_signal) for number in RESET_SIGNALS}
-        before_fd = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        before_fd = signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
         try:
             yield
         finally:
@@ -94,9 +95,9 @@ class Supervisor:
     def _close(self) -> None:
         os.close(self._stop_fd)
         if self._stopping_until is None:
-            os.close(self._keep_fd)
-        self._woken.close()
-        self._wake.close()
+            os.close(self._stop_writer_fd)
+        self._wake_reader.close()
+        self._wake_writer.close()
 
     def _wait(self) -> None:
         """Until a signal, a report, or the next moment at which something is due."""
@@ -104,15 +105,15 @@ class Supervisor:
         moments += [] if self._stopping_until is None or self._is_killed else [self._stopping_until]
         seconds = max(0.0, min(moments) - time.monotonic()) if moments else None
         with selectors.DefaultSelector() as selector:
-            selector.register(self._woken, selectors.EVENT_READ)
-            talking = [slot.reports for slot in self._slots if slot.pid and slot.reports and slot.reports.is_open]
-            for reports in talking:
+            selector.register(self._wake_reader, selectors.EVENT_READ)
+            open_reports = [slot.reports for slot in self._slots if slot.pid and slot.reports and slot.reports.is_open]
+            for reports in open_reports:
                 selector.register(reports.fd, selectors.EVENT_READ)
             selector.select(seconds)
-        for reports in talking:
+        for reports in open_reports:
             reports.read()
         with suppress(BlockingIOError):
-            while self._woken.recv(4096):
+            while self._wake_reader.recv(4096):
                 pass
 
     def _obey_signals(self) -> None:
@@ -128,7 +129,7 @@ class Supervisor:
             return
         self._stopping_until = time.monotonic() + self._policy.stop_seconds
         self._on_stop()
-        os.close(self._keep_fd)
+        os.close(self._stop_writer_fd)
         for slot in self._slots:
             slot.due = None
             if not slot.is_ready:
@@ -178,20 +179,24 @@ class Supervisor:
     def _list_own_fds(self) -> list[int]:
         """What is the parent's alone; as long as a worker held the end of the pipe, nobody would see it end."""
         reports = [slot.reports.fd for slot in self._slots if slot.pid is not None and slot.reports is not None]
-        return [self._keep_fd, self._woken.fileno(), self._wake.fileno(), *reports]
+        return [self._stop_writer_fd, self._wake_reader.fileno(), self._wake_writer.fileno(), *reports]
+
+    def _start_others(self) -> None:
+        """Once the first worker serves, start the rest."""
+        if self._is_up or self._stopping_until is not None or not self._slots[0].is_ready:
+            return
+        for slot in self._slots:
+            if slot.pid is None and slot.due is None:
+                slot.due = time.monotonic()
 
     def _announce(self) -> None:
         if self._is_up or self._stopping_until is not None:
             return
-        if self._slots[0].is_ready:
-            for slot in self._slots:
-                if slot.pid is None and slot.due is None:
-                    slot.due = time.monotonic()
         self._is_up = all(slot.is_ready for slot in self._slots)
         if self._is_up:
             self._on_ready()
 
-    def _end_patience(self) -> None:
+    def _kill_late_workers(self) -> None:
         if self._stopping_until is not None and not self._is_killed and time.monotonic() >= self._stopping_until:
             self._is_killed = True
             for slot in self._slots:

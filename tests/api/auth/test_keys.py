@@ -278,7 +278,7 @@ async def test_an_answer_counts_from_when_it_was_asked_for(
 
 
 async def test_a_stream_asks_in_time_whether_its_key_still_counts(plain: RunningServer) -> None:
-    check = StreamCheck(Principal(plain.service, None), None, leave=plain.service.drained)
+    check = StreamCheck(Principal(plain.service, None), None, stop=plain.service.drained)
     # Of the five seconds there are those for which a key is known, and those of the silence that may follow.
     assert check.is_due(time.monotonic() + 5 - CACHE_SECONDS - LONGEST_SILENCE_SECONDS)
 

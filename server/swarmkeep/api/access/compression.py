@@ -1,7 +1,6 @@
-"""Around the application: answers that are one piece are compressed, for whoever takes that.
+"""Compresses answers that come in one piece, for clients that accept it; a large one in a thread.
 
-Streams are not: what they say is to arrive at once. An answer that is compressed is made whole first, which all but
-streams are; a large one is compressed in a thread.
+Streams are not compressed: their parts are to arrive at once.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class _CompressedAnswer:
         self._start: Message | None = None
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start" and _is_worth_it(message["headers"]):
+        if message["type"] == "http.response.start" and _is_compressible(message["headers"]):
             self._start = message
             return
         if self._start is not None:
@@ -53,7 +52,7 @@ class _CompressedAnswer:
         await self._send(message)
 
 
-def _is_worth_it(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def _is_compressible(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     named = {name.lower(): value for name, value in headers}
     # Streams have no length.
     length, kind = named.get(b"content-length", b"0"), named.get(b"content-type", b"")

@@ -1,4 +1,4 @@
-"""Around the application: HEAD is answered as GET is, without the body."""
+"""Answers HEAD as GET, without the body."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class HeadRequests:
 
         async def send_start(message: Message) -> None:
             if message["type"] == "http.response.start":
-                scope[_ROUTE] = asked.get(_ROUTE)
+                scope[_ROUTE] = get_scope.get(_ROUTE)
                 await send(message)
                 # The answer is over: to a stream that is as if its reader had left, so it ends, too.
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        asked = {name: value for name, value in scope.items() if name != SEND_PART} | {"method": "GET"}
-        return await self._app(asked, receive, send_start)
+        get_scope = {name: value for name, value in scope.items() if name != SEND_PART} | {"method": "GET"}
+        return await self._app(get_scope, receive, send_start)

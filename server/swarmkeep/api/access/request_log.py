@@ -1,4 +1,4 @@
-"""Around the whole application: every answer carries the request's id, and every request is a line in the log."""
+"""Gives every answer the id of its request, and writes a log line for every request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarmkeep.logs.context import only_log_fields
 log = logging.getLogger(__name__)
 
 SEND_PART = "swarmkeep.send_part"
-"""Where a scope has the server's own `send`, for parts of a body: all that is around it looks at beginnings only."""
+"""The key of a scope under which the server's own `send` is: for parts of a body, which no layer around looks at."""
 
 NoteBeginning = Callable[[Message, Scope], None]
 Refuse = Callable[[Scope], Application | None]
@@ -102,7 +102,7 @@ class _Answer:
         return None
 
     async def _refuse_handshake(self) -> None:
-        """What a server makes of a WebSocket that is closed before it is open: there, the answer would have no id."""
+        """Answer as the server would when a WebSocket is closed before it is open, which would leave the id out."""
         self.status = 403
         start = {"type": "websocket.http.response.start", "status": 403, "headers": [self._header, _NO_BODY]}
         self._note_beginning(start, self._scope)

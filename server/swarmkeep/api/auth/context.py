@@ -101,5 +101,5 @@ class Principal:
 
 
 def identify_principal(request: Request[Any, Any, Any]) -> Principal:
-    """The caller of a request. Every call to a session goes through here; whose key it is, `require_key` found out."""
+    """The caller of a request. All access to sessions goes through here; `require_key` has set the key."""
     return Principal(request.app.state.service, request.scope.get("auth"), request)

@@ -78,7 +78,7 @@ def get_client_address(scope: Mapping[str, Any]) -> str:
 
 
 def _read_bearer_secret(authorization: list[str]) -> str:
-    """What stands after `Bearer`; empty for nothing, and for two of them, of which nobody could say which counts."""
+    """The text after `Bearer`; empty without one, and for several headers, because nobody could say which counts."""
     scheme, _, secret = authorization[0].strip().partition(" ") if len(authorization) == 1 else ("", "", "")
     return secret.strip() if scheme.lower() == "bearer" else ""
 
@@ -125,9 +125,9 @@ def is_allowed_origin(service: Service, headers: Headers) -> bool:
 
 
 def _is_embedded_elsewhere(headers: Headers) -> bool:
-    """Whether another site's page loads this without saying who it is: as a picture or a script, to see what happens.
+    """Whether another site's page loads this without an `Origin`: as a picture or a script, to learn whether it exists.
 
-    Browsers tell by https://www.w3.org/TR/fetch-metadata/. Whoever follows a link from there may come.
+    Browsers say so (https://www.w3.org/TR/fetch-metadata/). Following a link from another site is allowed.
     """
     return (
         headers.get("origin") is None

@@ -85,7 +85,7 @@ class Keyring:
         return found.key
 
     def was_used(self, secret: str) -> bool:
-        """Whether a key with this one's id was let in here in the last minute; whether this is that key nobody says."""
+        """Whether a key with this one's id was let in here in the last minute. The key itself is not compared."""
         return parse_key_id(secret) in self._recently_used
 
     async def is_valid(self, key: ApiKey) -> bool:
@@ -94,7 +94,7 @@ class Keyring:
         return found is not None and found.key.is_valid(self._now())
 
     async def _look_up(self, key_id: str) -> StoredApiKey | None:
-        # One look, because between two of them it may run out.
+        # One access, because between two of them the entry may expire.
         with suppress(KeyError):
             return self._cached_keys[key_id].found
         return await self._ask_once(key_id, partial(self._read_key, key_id))
@@ -106,9 +106,9 @@ class Keyring:
         return found
 
     async def _ask_once(self, key_id: str | None, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask the database, once for all who want to know the same: streams that began together all ask at one time.
+        """Ask the database once for all who want to know the same: streams that began together ask at the same time.
 
-        Nobody joins a question whose answer would not count any more: it may hang on a connection that is dead.
+        Nobody waits for a question whose answer would be too old: it may hang on a dead connection.
         """
         asking, now = self._asking.get(key_id), self._clock()
         if asking is None or now - asking.asked_at >= CACHE_SECONDS:
@@ -122,7 +122,7 @@ class Keyring:
         if asking is not None and asking.task is task:
             del self._asking[key_id]
         if not task.cancelled():
-            # Those who asked may all have gone: then it is nobody's failure.
+            # Those who asked may all have gone; then nobody else would read the error.
             task.exception()
 
     async def _note_use(self, key_id: str) -> None:
@@ -132,5 +132,5 @@ class Keyring:
         try:
             await self.keys.note_use(key_id)
         except (StoreUnavailable, Overloaded) as error:
-            # It is there for people who clear up: no request fails for it.
+            # The time of the last use is for people who clear up keys: no request fails for it.
             log.warning("the use of key %s was not noted: %s", key_id, error)

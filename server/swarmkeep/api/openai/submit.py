@@ -67,11 +67,11 @@ class FollowedResponse(msgspec.Struct, frozen=True):
 
         Raises SessionNotFound when its session is gone before, and Draining when the server stops before.
         """
-        check = StreamCheck(principal, self.key, leave=principal.service.drained)
+        check = StreamCheck(principal, self.key, stop=principal.service.drained)
         try:
             return await self.builder.read_to_end(self.items, check.passes)
         except SessionNotFound:
-            if check.is_leaving:
+            if check.is_stopping:
                 raise Draining from None
             raise
 

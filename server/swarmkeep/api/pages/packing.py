@@ -49,7 +49,7 @@ class Module(msgspec.Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        return _variable(self.name)
+        return _name_variable(self.name)
 
     def write(self) -> str:
         given = ", ".join(name if name == local else f"{name}: {local}" for name, local in self.exports.items())
@@ -81,27 +81,27 @@ def _note_export(exports: dict[str, str], found: re.Match[str]) -> str:
 
 
 def _note_exports(exports: dict[str, str], found: re.Match[str]) -> str:
-    for name, other in _pairs(found[1]):
+    for name, other in _split_names(found[1]):
         exports[other] = name
     return ""
 
 
 def _write_import(found: re.Match[str]) -> str:
     taken = ", ".join(there if there == here else f"{there}: {here}" for there, here in _list_taken(found))
-    return f"const {{ {taken} }} = {_variable(found[3])};" if taken else ""
+    return f"const {{ {taken} }} = {_name_variable(found[3])};" if taken else ""
 
 
 def _list_taken(found: re.Match[str]) -> list[tuple[str, str]]:
     """What an import takes, each as a pair of its name there and here."""
     default, names = found[1], found[2]
-    return [("default", default)] if default else _pairs(names or "")
+    return [("default", default)] if default else _split_names(names or "")
 
 
-def _variable(name: str) -> str:
+def _name_variable(name: str) -> str:
     return f"${re.sub(r'[^A-Za-z0-9]', '_', name)}"
 
 
-def _pairs(names: str) -> list[tuple[str, str]]:
+def _split_names(names: str) -> list[tuple[str, str]]:
     """`a, b as c` as pairs of a name and what it is called from there on."""
     parts = [part.split() for part in names.split(",") if part.strip()]
     return [(part[0], part[-1]) for part in parts]

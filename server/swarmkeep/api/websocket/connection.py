@@ -97,7 +97,7 @@ class _SessionSocket:
         """
         principal, key = self._principal, self._key
         last = 0
-        check = StreamCheck(principal, key, leave=principal.service.drained)
+        check = StreamCheck(principal, key, stop=principal.service.drained)
         async with aclosing(principal.reader.follow(key, after=self._after, feed=feed)) as items:
             async for item in items:
                 if not await check.passes(item is not None):
@@ -109,7 +109,7 @@ class _SessionSocket:
                     await self._socket.send_text(_frame(*parts))
         if not await principal.is_still_allowed():
             raise Unauthenticated(key_given=True)
-        if not check.is_leaving:
+        if not check.is_stopping:
             raise SessionNotFound(key.id)
 
     async def _leave_when_refused(self) -> None:

@@ -99,8 +99,8 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
         try:
             return await _read_beginning(answer, parts)
         except (Refused, DomainError, StoreUnavailable) as error:
-            is_leaving = isinstance(error, SessionNotFound) and principal.service.drained.is_set()
-            status, body, more = make_error(Draining() if is_leaving else error)
+            is_stopping = isinstance(error, SessionNotFound) and principal.service.drained.is_set()
+            status, body, more = make_error(Draining() if is_stopping else error)
             # What is kept nowhere, and was cut off, may be asked for again.
             once = {} if key is None and answer.error is None else _ONCE
             return JsonAnswer(status, encode({"error": body}), {**headers, **more, **once})

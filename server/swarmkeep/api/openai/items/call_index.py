@@ -1,4 +1,4 @@
-"""Where in a session its replies, calls, results and approvals are: found without looking through it."""
+"""Finds the replies, calls, results and approvals of a session, without looking through it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class _DecisionIds(KnownIds, frozen=True):
 
 
 class CallIndex:
-    """Messages and approvals are named by their places among the state's. Whoever asks first has all of them looked
-    through; after that it costs what has been added since.
+    """Messages and approvals are given by their places in the state's lists. The first index of a session looks through
+    all of them, later ones through what has been added since.
 
-    An id may be that of several calls in a history from elsewhere. What follows is the last one's.
+    In an imported history several calls may have the same id. A result or an approval then belongs to the last of
+    them before it.
     """
 
     def __init__(self, state: State) -> None:
@@ -51,27 +52,27 @@ class CallIndex:
         replies = self._replies.find(run_id)
         return replies[turn] if turn < len(replies) else None
 
-    def find_asking(self, call_id: str, before: int) -> int | None:
-        """The message that asks for the call which is called so at that place."""
-        asking = self._calls.find(call_id)
-        later = bisect_left(asking, before)
-        return asking[later - 1] if later else None
+    def find_call(self, call_id: str, before: int) -> int | None:
+        """The last message before that place that asks for a call of this id."""
+        places = self._calls.find(call_id)
+        later = bisect_left(places, before)
+        return places[later - 1] if later else None
 
-    def find_asking_at(self, call_id: str, seq: int) -> int | None:
-        """The same, by an event that comes later."""
-        return self.find_asking(call_id, bisect_left(self._messages, seq, key=lambda entry: entry.seq))
+    def find_call_before_event(self, call_id: str, seq: int) -> int | None:
+        """The last message before that event that asks for a call of this id."""
+        return self.find_call(call_id, bisect_left(self._messages, seq, key=lambda entry: entry.seq))
 
-    def list_results(self, call_id: str, asking: int) -> tuple[int, ...]:
-        """The results of the call that this message asks for, in order."""
+    def list_results(self, call_id: str, call_at: int) -> tuple[int, ...]:
+        """The results of the call that the message at `call_at` asks for, in order."""
         results = self._results.find(call_id)
-        end = self._find_next_asking(call_id, asking)
-        return results[bisect_left(results, asking) : None if end is None else bisect_left(results, end)]
+        end = self._find_next_call(call_id, call_at)
+        return results[bisect_left(results, call_at) : None if end is None else bisect_left(results, end)]
 
-    def list_notes(self, call_id: str, asking: int, *, asks: bool) -> tuple[int, ...]:
-        """The requests for an approval of the call that this message asks for, or the decisions, in order."""
+    def list_notes(self, call_id: str, call_at: int, *, asks: bool) -> tuple[int, ...]:
+        """The approval requests (`asks`) or decisions for the call that the message at `call_at` asks for, in order."""
         notes = (self._requests if asks else self._decisions).find(call_id)
-        end = self._find_next_asking(call_id, asking)
-        first = self._skip_notes(notes, asking)
+        end = self._find_next_call(call_id, call_at)
+        first = self._skip_notes(notes, call_at)
         last = None if end is None else self._skip_notes(notes, end)
         return notes[first:last]
 
@@ -79,10 +80,10 @@ class CallIndex:
         """How many of them come before that message."""
         return bisect_left(notes, self._messages[at].seq, key=lambda note: self._notes[note].seq)
 
-    def _find_next_asking(self, call_id: str, asking: int) -> int | None:
-        every = self._calls.find(call_id)
-        later = bisect_right(every, asking)
-        return every[later] if later < len(every) else None
+    def _find_next_call(self, call_id: str, call_at: int) -> int | None:
+        places = self._calls.find(call_id)
+        later = bisect_right(places, call_at)
+        return places[later] if later < len(places) else None
 
 
 def _list_runs(entry: Entry) -> Iterable[str]:

@@ -138,15 +138,15 @@ class SessionItems:
     def _read_note(self, source: _Source) -> list[ListedItem]:
         notes = self._state.approvals
         note = notes[source.at]
-        asking = self._index.find_asking_at(note.call_id, note.seq)
-        if asking is None:
+        call_at = self._index.find_call_before_event(note.call_id, note.seq)
+        if call_at is None:
             return []
-        same = self._index.list_notes(note.call_id, asking, asks=note.approve is None)
+        same = self._index.list_notes(note.call_id, call_at, asks=note.approve is None)
         # A call that came out of a file may be asked about and decided again here: then that counts.
         first, last = same[0], notes[same[-1]]
         if first != source.at:
             return []
-        entry, call = self._state.messages[asking], self._list_calls(asking)[note.call_id]
+        entry, call = self._state.messages[call_at], self._list_calls(call_at)[note.call_id]
         if last.approve is None:
             item = show_approval_request(call)
         else:
@@ -168,22 +168,22 @@ class SessionItems:
             self._calls[at] = {call.id: call for call in calls}
         return self._calls[at]
 
-    def _is_outside(self, run: Run | None, asking: int, call_id: str, name: str) -> bool:
+    def _is_outside(self, run: Run | None, call_at: int, call_id: str, name: str) -> bool:
         """Whether a call is the caller's. A run may have gone on with other functions than those it began with."""
         if run is None or is_callers(name, run.options):
             return True
-        results = (self._state.messages[at].tool for at in self._index.list_results(call_id, asking))
+        results = (self._state.messages[at].tool for at in self._index.list_results(call_id, call_at))
         return any(tool is not None and tool.status == "external" for tool in results)
 
     def _show_result(self, entry: Entry, at: int) -> Json:
         call_id = find_answered_call(entry)
-        asking = None if call_id is None else self._index.find_asking(call_id, at)
+        call_at = None if call_id is None else self._index.find_call(call_id, at)
         # Of several results models are sent the first.
-        if call_id is None or asking is None or self._index.list_results(call_id, asking)[0] != at:
+        if call_id is None or call_at is None or self._index.list_results(call_id, call_at)[0] != at:
             return show_result(self._session_id, entry, None)
-        requests = self._index.list_notes(call_id, asking, asks=True)
+        requests = self._index.list_notes(call_id, call_at, asks=True)
         with_approval = bool(requests) and self._state.approvals[requests[0]].seq < entry.seq
-        return show_result(self._session_id, entry, self._list_calls(asking)[call_id], with_approval=with_approval)
+        return show_result(self._session_id, entry, self._list_calls(call_at)[call_id], with_approval=with_approval)
 
 
 def _list_places(items: Chain[Entry] | Chain[ApprovalNote], order: ItemOrder, seq: int | None, first: int = 0) -> range:

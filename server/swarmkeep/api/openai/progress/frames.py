@@ -31,8 +31,8 @@ async def write_frames(
 
     A stream that ends without `[DONE]` was cut off: by the end of the server, of the session, or of the caller's key.
     """
-    check = StreamCheck(principal, key, leave=principal.service.drained)
-    heard = time.monotonic()
+    check = StreamCheck(principal, key, stop=principal.service.drained)
+    sent_at = time.monotonic()
     with suppress(SessionNotFound):
         async with aclosing(items):
             async for item in items:
@@ -41,14 +41,14 @@ async def write_frames(
                     break
                 part, end = (b"", None) if item is None else translate(item)
                 if part:
-                    heard = now
+                    sent_at = now
                     yield part
-                elif now - heard >= check.ping_seconds:
-                    heard = now
+                elif now - sent_at >= check.ping_seconds:
+                    sent_at = now
                     yield PING
                 if end is not None:
                     if end:
                         yield end
                     return
-    if check.is_leaving:
+    if check.is_stopping:
         yield STOPPING

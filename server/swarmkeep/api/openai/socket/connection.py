@@ -144,7 +144,7 @@ class _ResponsesSocket:
         return await follow_response(self._principal, target, run_request)
 
     async def _send_events(self, response: FollowedResponse) -> Json:
-        check = StreamCheck(self._principal, response.key, leave=self._principal.service.drained)
+        check = StreamCheck(self._principal, response.key, stop=self._principal.service.drained)
         with suppress(SessionNotFound):
             async with aclosing(response.items) as items:
                 async for item in items:
@@ -158,7 +158,7 @@ class _ResponsesSocket:
                         return last
         if not await self._principal.is_still_allowed():
             raise Unauthenticated(key_given=True)
-        if check.is_leaving:
+        if check.is_stopping:
             message = "the server is shutting down; fetch the response later"
             raise Refused(message, code="server_shutting_down", status=503)
         raise make_not_found("response", str(response.builder.snapshot()["id"]))
