@@ -56,9 +56,9 @@ class ServeError(Exception):
 def create_app(
     settings: Settings, limits: ServerLimits = LIMITS, worker_metrics: WorkerMetrics | None = None
 ) -> Litestar:
-    """The application for any ASGI server. What it opens, it opens when it starts.
+    """The application for any ASGI server. It opens databases and connections when it starts.
 
-    With several workers it is the application of one of them, with a share of what the settings promise of a server.
+    With several workers it is the application of one of them, with its share of the limits.
 
     Raises as `make_lifespan` does.
     """
@@ -75,7 +75,7 @@ def create_app(
 
 
 def _share_limits(settings: Settings) -> Settings:
-    """What each worker of a server allows, so that together they allow what is promised of the server."""
+    """The settings of one of several workers: its share of the limits that hold for the server as a whole."""
     names = ("max_runs_per_tenant", "max_forks_per_minute", "rate_limit_per_minute")
     whole = {name: getattr(settings, name) for name in names}
     shares = {name: math.ceil(limit / settings.workers) for name, limit in whole.items() if limit is not None}
@@ -85,9 +85,9 @@ def _share_limits(settings: Settings) -> Settings:
 def make_lifespan(
     settings: Settings, limits: ServerLimits = LIMITS, worker_metrics: WorkerMetrics | None = None
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
-    """All that the routes answer from: opened when the application starts, closed when it stops.
+    """Makes the application's lifespan: what the routes need is opened when it starts, and closed when it stops.
 
-    Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured or the prices are none.
+    Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured or the prices are not valid.
     """
     if not settings.agents:
         raise ServeError("there are no agents to serve; name a file, folder or module that defines some with --agents")
@@ -138,7 +138,7 @@ def make_lifespan(
 
 @asynccontextmanager
 async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tracing | None]:
-    """What makes traces, if they are wanted; meanwhile each request to the application is a span. Raises ServeError."""
+    """What makes traces, if any are wanted. Until the block ends, each request is a span. Raises ServeError."""
     try:
         opened = await asyncio.to_thread(open_tracing, settings, list_secrets(settings), swarmkeep.__version__)
     except TracesError as error:

@@ -78,12 +78,12 @@ def _serve_alone(settings: Settings, address: tuple[str, int]) -> None:
 
 def _configure_logging(settings: Settings) -> None:
     formatters = {"text": TextFormatter, "json": JsonFormatter}
-    lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(formatters[settings.log_format](list_secrets(settings).mask))
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatters[settings.log_format](list_secrets(settings).mask))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # Python writes warnings past every handler.
     logging.captureWarnings(True)
-    # Whoever breaks an answer off has said why, and once for many.
+    # Whatever breaks an answer off logs why, once for many.
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != _INCOMPLETE_ANSWER)
     for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))

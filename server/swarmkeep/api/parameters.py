@@ -173,8 +173,8 @@ def takes_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     for name, value in headers:
         if name.lower() != b"accept-encoding":
             continue
-        for choice in value.lower().split(b","):
-            coding, _, weight = choice.partition(b";")
-            if coding.strip() in (b"gzip", b"*"):
-                return weight.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
+        for choice in value.decode("latin-1").lower().split(","):
+            coding, *parameters = (text.strip() for text in choice.split(";"))
+            if coding in ("gzip", "*"):
+                return _read_weight(parameters) > 0
     return False

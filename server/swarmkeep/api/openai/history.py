@@ -1,4 +1,4 @@
-"""What earlier responses and items of the caller's sessions are: found by their ids, in the log alone."""
+"""Finds earlier responses and items of the caller's sessions by their ids, in the log alone."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def find_response(principal: Principal, name: str) -> StoredResponse:
 
 
 def count_parts(run: Run) -> int:
-    """How many responses a run is by now: one more than it went on after its waits."""
+    """How many responses a run has become so far: each time that it goes on after a wait begins another one."""
     return run.waits + (1 if run.has_gone_on else 0)
 
 
@@ -146,8 +146,8 @@ def show_last_turn(builder: ResponseBuilder, since: Sequence[RecordedEvent], las
 async def read_earlier(
     reader: SessionReader, key: SessionKey, builder: ResponseBuilder, position: RunPosition, last: LastReply | None
 ) -> None:
-    """Show a builder what its run did before a position: that its stream does not begin with. However long the run is,
-    that costs what it did from the `last` reply on, if this is known."""
+    """Have a builder read what its run did before the position where its stream begins. If the `last` reply is known,
+    only what came after it is read, however long the run is."""
     if last is not None:
         since = await _read_events(reader, key, position.run_id, last.seq - 1, position.after)
         if show_last_turn(builder, since, last):
@@ -172,8 +172,8 @@ async def _read_events(
 
 
 async def read_items(session_id: str, state: State, read: Callable[[SessionItems], T]) -> T:
-    """What is read of a session's items; of those of a long one in a thread, because whoever is the first to read some
-    has all its messages looked through for what belongs together."""
+    """Read something of a session's items; in a thread if the session is long, because the first reader looks through
+    all its messages."""
     return await run_aside(len(state.messages) > FEW_MESSAGES, lambda: read(SessionItems(session_id, state)))
 
 

@@ -145,13 +145,13 @@ def _read_parts(content: object, param: str, kinds: Sequence[str]) -> str | list
 
 
 def split_history(messages: Sequence[Json]) -> int:
-    """How many messages there are up to the last of an assistant, with that: what a new session begins with."""
+    """The number of messages up to and with the last of an assistant: a new session begins with these."""
     places = (place for place in range(len(messages), 0, -1) if messages[place - 1]["role"] == "assistant")
     return next(places, 0)
 
 
 def find_new(messages: Sequence[Json], state: State) -> NewMessages:
-    """What a session has not been told: all after the last answer, and what is new of the instructions before all."""
+    """The messages that are new to a session: all after the last answer, and leading instructions that it lacks."""
     begin = split_history(messages)
     leading = _count_leading(messages)
     known, given = _list_instructions(state), _list_given_results(state)
@@ -175,8 +175,8 @@ def _list_instructions(state: State) -> set[str]:
 
 
 def _list_given_results(state: State) -> set[tuple[Any, str]]:
-    """The results of calls that runs were given since the last that was completed. Whoever asks again after a failure
-    sends them again, and can do nothing else.
+    """The results of calls that runs have been given since the last completed run. A client that tries again after a
+    failure has to send them again.
     """
     failed = takewhile(lambda run: run.status != "completed", reversed(state.finished))
     entries = ((run.id, entry) for run in failed for entry in state.messages[run.first_message : run.last_message])
@@ -186,5 +186,5 @@ def _list_given_results(state: State) -> set[tuple[Any, str]]:
 
 
 def _identify_result(message: Json) -> tuple[Any, str]:
-    """Of a message that is no result, what no result has."""
+    """Identifies a result. Other messages have no `tool_call_id`, so they equal none."""
     return message.get("tool_call_id"), join_text(message.get("content"))

@@ -55,33 +55,6 @@ _MODEL: Json = {
         "owned_by": {"type": "string"},
     },
 }
-
-
-def make_document(routes: Sequence[ControllerRouterHandler]) -> bytes:
-    """The document of these routes. Takes a second: the shapes of all kinds of items are in it."""
-    app = Litestar(
-        route_handlers=[Router(PREFIX, route_handlers=routes)],
-        dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
-        logging_config=None,
-        openapi_config=OpenAPIConfig(
-            title="Swarmkeep for OpenAI's clients",
-            version=swarmkeep.__version__,
-            description=_DESCRIPTION,
-            use_handler_docstrings=True,
-            components=Components(security_schemes={"api_key": SecurityScheme(type="http", scheme="bearer")}),
-            security=[{"api_key": []}, {}],
-        ),
-    )
-    document: Json = app.openapi_schema.to_schema()
-    schemas = document["components"].setdefault("schemas", {})
-    shapes = {"Error": _ERROR, "Model": _MODEL, "CompactedResponse": _COMPACTED, **_list_shapes(schemas)}
-    for path in document["paths"].values():
-        for operation in path.values():
-            _describe_answers(operation, shapes)
-    schemas |= {"Error": _ERROR, "Model": _MODEL}
-    return encode(document)
-
-
 # The client's type has no place for the messages of users, which the specification has here.
 _COMPACTED: Json = {
     "type": "object",
@@ -117,6 +90,31 @@ _ANSWERS = {
     "create_items": "ConversationItemList",
     "get_model": "Model",
 }
+
+
+def make_document(routes: Sequence[ControllerRouterHandler]) -> bytes:
+    """The document of these routes. Takes a second: the shapes of all kinds of items are in it."""
+    app = Litestar(
+        route_handlers=[Router(PREFIX, route_handlers=routes)],
+        dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
+        logging_config=None,
+        openapi_config=OpenAPIConfig(
+            title="Swarmkeep for OpenAI's clients",
+            version=swarmkeep.__version__,
+            description=_DESCRIPTION,
+            use_handler_docstrings=True,
+            components=Components(security_schemes={"api_key": SecurityScheme(type="http", scheme="bearer")}),
+            security=[{"api_key": []}, {}],
+        ),
+    )
+    document: Json = app.openapi_schema.to_schema()
+    schemas = document["components"].setdefault("schemas", {})
+    shapes = {"Model": _MODEL, "CompactedResponse": _COMPACTED, **_list_shapes(schemas)}
+    for path in document["paths"].values():
+        for operation in path.values():
+            _describe_answers(operation, shapes)
+    schemas |= {"Error": _ERROR, "Model": _MODEL}
+    return encode(document)
 
 
 def _list_shapes(schemas: Json) -> Json:
