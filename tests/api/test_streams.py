@@ -319,6 +319,7 @@ async def test_who_waits_for_a_run_that_others_will_go_on_with_is_told_when_the_
         run, response_told = await asyncio.gather(*waiting)
     check_problem(run, 503, "draining")
     assert (response_told.status_code, response_told.json()["error"]["code"]) == (503, "draining")
+    assert response_told.headers["x-should-retry"] == "false"
     runs = (await service.get(f"{session}/runs")).json()["data"]
     assert [run["status"] for run in runs] == ["queued", "queued", "interrupted"]
     await model.wait_for_disconnects_async(1)

@@ -35,7 +35,7 @@ from swarmkeep.api.auth.guards import (
 from swarmkeep.api.bodies import JsonRequest, JsonResponse
 from swarmkeep.api.body_limits import BodyLimits
 from swarmkeep.api.errors import list_methods, make_problem_response
-from swarmkeep.api.openai.errors import PREFIX, is_openai_path, make_openai_error_response
+from swarmkeep.api.openai.errors import PREFIX, is_openai_path, make_openai_error_response, make_stopping
 from swarmkeep.api.openai.router import make_router
 from swarmkeep.api.pages import docs, page
 from swarmkeep.api.parameters import refuse_unread_parameters
@@ -222,7 +222,9 @@ def _refuse_cut_off(app: Litestar, scope: Scope) -> Application | None:
     if scope["type"] != "http" or not service.drained.is_set():
         return None
     request: Request[Any, Any, Any] = Request(cast(HTTPScope, scope))
-    return cast(Application, _make_error_response(request, Draining()).to_asgi_response(None, request))
+    # Of OpenAI's clients nobody knows whether what they asked for has begun.
+    error = make_stopping() if is_openai_path(scope["path"]) else Draining()
+    return cast(Application, _make_error_response(request, error).to_asgi_response(None, request))
 
 
 class _NoEventEmitter(BaseEventEmitterBackend):

@@ -37,4 +37,5 @@ async def test_it_is_refused_rather_than_failed(sqlite_ready: str, model: Script
         with pytest.raises(InternalServerError) as refused:
             await responded
         assert (refused.value.status_code, refused.value.code) == (503, "draining")
+        assert refused.value.response.headers["x-should-retry"] == "false"
         await client.close()

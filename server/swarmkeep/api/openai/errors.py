@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from litestar import Request, Response
@@ -10,22 +12,34 @@ from litestar import Request, Response
 from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.errors import describe_error
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.errors import InvalidRequest
+from swarmkeep.domain.errors import Draining, InvalidRequest
 from swarmkeep.domain.events import RunError
 
 PREFIX = "/openai/v1"
+
+
+# OpenAI's clients send a request once more after most errors of a server. Where the model was asked already, and the
+# run and its input are recorded, they would repeat both.
+NO_RETRY: Mapping[str, str] = MappingProxyType({"X-Should-Retry": "false"})
 
 
 class Refused(Exception):
     """A refusal that `/v1` has no word for. `param` names the field, `status` is HTTP's."""
 
     def __init__(
-        self, message: str, param: str | None = None, *, code: str = "invalid_request", status: int = 400
+        self,
+        message: str,
+        param: str | None = None,
+        *,
+        code: str = "invalid_request",
+        status: int = 400,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(message)
         self.param = param
         self.error_code = code
         self.status = status
+        self.headers = headers
 
 
 class ModelNotFound(Refused):
@@ -47,6 +61,12 @@ def make_client_gone() -> Refused:
     return Refused("the client went away", code="client_closed_request", status=499)
 
 
+def make_stopping() -> Refused:
+    """For a request whose run has begun, and is recorded: sent once more, it would begin another one."""
+    message = "the server is shutting down; a response that has begun continues on another one"
+    return Refused(message, code=Draining.code, status=503, headers=NO_RETRY)
+
+
 def is_openai_path(path: str) -> bool:
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
@@ -60,7 +80,7 @@ def make_openai_error_response(request: Request[Any, Any, Any], error: Exception
 def make_error(error: Exception, request: Request[Any, Any, Any] | None = None) -> tuple[int, Json, dict[str, str]]:
     """Status, `{message, type, param, code}` and headers."""
     if isinstance(error, Refused):
-        return error.status, _shape(error.status, str(error), error.param, error.error_code), {}
+        return error.status, _shape(error.status, str(error), error.param, error.error_code), dict(error.headers)
     problem, headers = describe_error(error, request)
     param = _read_param(error) or _first_pointer(problem)
     return problem["status"], _shape(problem["status"], problem["detail"], param, problem["code"]), headers

@@ -68,7 +68,8 @@ def _read_run_request(principal: Principal, body: CreateResponse, items: str | l
     conversation = body.conversation.id if isinstance(body.conversation, Conversation) else body.conversation
     tools, answer_format = read_tools(body.tools), read_format(body.text)
     options = RunOptions(
-        stream=bool(body.stream),
+        # Whoever fetches the stream of a background response later sees it speak.
+        stream=bool(body.stream or body.background),
         tools=check_tools(tools) if tools else UNSET,
         tool_choice=read_tool_choice(body.tool_choice),
         parallel_tool_calls=UNSET if body.parallel_tool_calls is None else body.parallel_tool_calls,

@@ -14,7 +14,7 @@ from swarmkeep.api.aside import ClientGone, wait_for_client
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.answers import read_answers
 from swarmkeep.api.openai.command import make_command
-from swarmkeep.api.openai.errors import make_client_gone
+from swarmkeep.api.openai.errors import make_client_gone, make_stopping
 from swarmkeep.api.openai.history import LastReply, count_parts, find_last_reply, read_earlier
 from swarmkeep.api.openai.items.error_params import map_error_params
 from swarmkeep.api.openai.items.ids import ResponseId
@@ -65,15 +65,16 @@ class FollowedResponse(msgspec.Struct, frozen=True):
     async def finish(self, principal: Principal) -> Json:
         """The response, once it has ended.
 
-        Raises SessionNotFound when its session is gone before, and Draining when the server stops before.
+        Raises SessionNotFound when its session is gone before. When the server stops before, raises Refused for one
+        that is stored, and Draining for any other.
         """
         check = StreamCheck(principal, self.key, stop=principal.service.drained)
         try:
             return await self.builder.read_to_end(self.items, check.passes)
         except SessionNotFound:
-            if check.is_stopping:
-                raise Draining from None
-            raise
+            if not check.is_stopping:
+                raise
+            raise (Draining() if self.key is None else make_stopping()) from None
 
 
 async def finish_response(principal: Principal, followed: FollowedResponse, receive: Receive) -> Json:

@@ -18,7 +18,7 @@ from swarmkeep.api.openai.chat.fields import CreateChatCompletion
 from swarmkeep.api.openai.chat.held_text import release_or_hold
 from swarmkeep.api.openai.chat.request import SESSION_HEADER, ChatRequest, read_chat_request
 from swarmkeep.api.openai.chat.sessions import find_chat_target, make_unstored_request
-from swarmkeep.api.openai.errors import Refused, describe_failure, make_error, make_failure_refusal
+from swarmkeep.api.openai.errors import NO_RETRY, Refused, describe_failure, make_error, make_failure_refusal
 from swarmkeep.api.openai.progress.frames import DONE, write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, finish_response, follow_response
 from swarmkeep.api.openai.unstored import begin_unstored
@@ -29,9 +29,6 @@ from swarmkeep.domain.errors import DomainError, Draining, SessionExists, Sessio
 from swarmkeep.engine.idempotency import IdempotentRequest
 from swarmkeep.engine.streams.items import Item
 from swarmkeep.store.ports import SessionKey, StoreUnavailable
-
-# The model was asked again already, and the run and its input are recorded: these clients would repeat both.
-_ONCE = {"X-Should-Retry": "false"}
 
 
 @post(
@@ -76,7 +73,7 @@ def _answer(answer: ChatAnswer, headers: dict[str, str]) -> Response[Any]:
     if answer.error is None:
         return JsonResponse(answer.make_completion(), headers=headers)
     status, error = describe_failure(answer.error)
-    return JsonResponse({"error": error}, status_code=status, headers={**headers, **_ONCE})
+    return JsonResponse({"error": error}, status_code=status, headers={**headers, **NO_RETRY})
 
 
 def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatAnswer) -> Response[Any]:
@@ -102,7 +99,7 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
             is_stopping = isinstance(error, SessionNotFound) and principal.service.drained.is_set()
             status, body, more = make_error(Draining() if is_stopping else error)
             # What is kept nowhere, and was cut off, may be asked for again.
-            once = {} if key is None and answer.error is None else _ONCE
+            once = {} if key is None and answer.error is None else NO_RETRY
             return JsonAnswer(status, encode({"error": body}), {**headers, **more, **once})
 
     return make_event_stream(principal, frames, headers, begin=begin)
