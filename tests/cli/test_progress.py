@@ -242,7 +242,7 @@ def test_an_export_from_a_session_that_is_not_there_is_refused(folder: Path) -> 
         (["prune", "--older-than", "1m"], "looking for old sessions", "interrupted: 0 sessions so far; nothing"),
         (["export", "--all", "-o", "all.jsonl"], "exporting", "interrupted: nothing was written to all.jsonl"),
         (["check", "--all"], "comparing", "interrupted: 0 conversations so far; nothing was changed"),
-        (["checkpoint", "-o", "heads"], "noting down", "interrupted: nothing was written to heads"),
+        (["checkpoint", "-o", "heads"], "recording", "interrupted: nothing was written to heads"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )

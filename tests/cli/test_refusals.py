@@ -64,7 +64,7 @@ def test_a_database_that_is_not_there_is_named_without_its_password(cli: Command
     assert "127.0.0.1:1/shop" in said
     assert "hunter2" not in said
     said = cli.expect_refusal("doctor", env={"SWARMKEEP_AGENTS": "[shop.py"})
-    assert "the setting SWARMKEEP_AGENTS is wrong: it starts with [ but is not a valid JSON list" in said
+    assert "the setting SWARMKEEP_AGENTS is not valid: it starts with [ but is not a valid JSON list" in said
 
 
 def test_a_file_that_cannot_be_made_is_named(cli: CommandLine) -> None:

@@ -184,7 +184,7 @@ def test_a_database_of_a_later_release_is_recognised(site: Site, name: str) -> N
         connection.execute("UPDATE alembic_version SET version_num = ?", (LATER,))
     result = site.run(name)
     assert LATER in result.out
-    assert "later release" in result.err or "newer release" in result.out
+    assert "later release" in result.err or "later release" in result.out
 
 
 @each_command({"db upgrade", "db downgrade"})
@@ -409,7 +409,7 @@ def test_a_folder_that_is_gone_is_told(site: Site) -> None:
             cwd=gone, env=clean_environment(), capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert find_refusal(Result(result.returncode, result.stdout, result.stderr)) == (
-            "error: the folder in which this was started is gone; change to another one"
+            "error: the current folder does not exist any more; change to another one"
         )
 
 

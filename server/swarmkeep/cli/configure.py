@@ -44,7 +44,7 @@ def load_settings(**flags: Any) -> Settings:
     except SettingsError as error:
         raise Refused(str(error)) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"cannot read {Path('.env').absolute()}, which has to be text in UTF-8: {error}") from None
+        raise Refused(f"cannot read {Path('.env').absolute()}, which must be text in UTF-8: {error}") from None
 
 
 def load_prices() -> PriceTable | None:
@@ -86,7 +86,7 @@ def _describe_problem(error: ValidationError) -> str:
     field = str(first["loc"][0]) if first["loc"] else ""
     name = field if field.isupper() else f"{PREFIX}{field.upper()}"
     # What our own checks say, pydantic puts behind a word of its own.
-    return f"the setting {name} is wrong: {first['msg'].removeprefix('Value error, ')}"
+    return f"the setting {name} is not valid: {first['msg'].removeprefix('Value error, ')}"
 
 
 def has_model(settings: Settings) -> bool:
@@ -96,6 +96,6 @@ def has_model(settings: Settings) -> bool:
 
 NO_MODEL = (
     "no model is configured: set OPENAI_API_KEY, or set OPENAI_BASE_URL to a server that speaks Chat Completions "
-    "(Ollama, vLLM, …), or use --offline for the built-in offline model, which is no LLM"
+    "(Ollama, vLLM, …), or use --offline for the built-in offline model, which is not an LLM"
 )
-OFFLINE_NOTE = "the model is the built-in offline one: it is no LLM, it matches words with the agents' functions"
+OFFLINE_NOTE = "the model is the built-in offline one: it is not an LLM, it matches words with the agents' functions"

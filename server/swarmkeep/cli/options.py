@@ -15,14 +15,14 @@ def refuse_empty(value: str | None) -> str | None:
     """Refuse `--tenant "$TENANT"` where there is no such variable: nobody meant the tenant, or the database, that
     is taken where the option is left out."""
     if value == "":
-        raise typer.BadParameter("it is empty; leave it out, or say which")
+        raise typer.BadParameter("it is empty; give a value, or leave the option out")
     return value
 
 
 ServerUrl = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", callback=refuse_empty, help="Ask the server at this URL. [env: SWARMKEEP_URL]"
+        "--url", metavar="URL", callback=refuse_empty, help="Use the server at this URL. [env: SWARMKEEP_URL]"
     ),
 ]
 ApiKey = Annotated[
@@ -31,7 +31,8 @@ ApiKey = Annotated[
         "--api-key",
         metavar="KEY",
         callback=refuse_empty,
-        help="The server's API key; other users of this machine see options. [env: SWARMKEEP_API_KEY]",
+        help="The server's API key. Prefer the variable: other users of this machine can see options. [env: "
+        "SWARMKEEP_API_KEY]",
     ),
 ]
 DatabaseUrl = Annotated[
@@ -58,32 +59,33 @@ Tenant = Annotated[
         "--tenant",
         metavar="NAME",
         callback=refuse_empty,
-        help="Whose sessions, in a database. On a server the API key says so.",
+        help="The tenant, in a database; on a server the API key determines it.",
     ),
 ]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=complete_session)]
 Labels = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="A metadata value; may be given again.")
+    list[str] | None,
+    typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata as KEY=VALUE; may be given again."),
 ]
 Status = Annotated[
     Literal["idle", "running", "waiting"] | None, typer.Option("--status", help="Only those in this state.")
 ]
 LastRun = Annotated[
     Literal["completed", "failed", "cancelled", "interrupted"] | None,
-    typer.Option("--last-run", help="Only those whose last run ended like this, and in which none is active."),
+    typer.Option("--last-run", help="Only those without an active run whose last run ended like this."),
 ]
 ListOrder = Annotated[
     Literal["created", "activity"] | None,
-    typer.Option("--order", help="By when they were made, or by what happened last."),
+    typer.Option("--order", help="Newest first, or latest activity first."),
 ]
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show how far it is.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 FirstSession = Annotated[
     str | None,
     typer.Option(
         "--from",
         metavar="ID",
-        help="With --all: begin with this session, as when it was broken off.",
+        help="With --all: begin with this session, to continue after Ctrl-C.",
         autocompletion=complete_session,
     ),
 ]
@@ -97,11 +99,11 @@ Agents = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME", help="The model of agents that name none. [env: SWARMKEEP_MODEL]"),
+    typer.Option("--model", metavar="NAME", help="The model for agents that do not name one. [env: SWARMKEEP_MODEL]"),
 ]
 Offline = Annotated[
     bool,
-    typer.Option("--offline", help="Use the built-in offline model, which is no LLM. [env: SWARMKEEP_OFFLINE]"),
+    typer.Option("--offline", help="Use the built-in offline model, which is not an LLM. [env: SWARMKEEP_OFFLINE]"),
 ]
 
 
@@ -128,7 +130,7 @@ class SourceOptions:
             raise typer.BadParameter("--api-key needs a server: add --url", param_hint="'--api-key'")
         if url and self.tenant:
             raise typer.BadParameter(
-                "--tenant is for a database; on a server the API key decides the tenant", param_hint="'--tenant'"
+                "--tenant is for a database; on a server the API key determines the tenant", param_hint="'--tenant'"
             )
         return url
 

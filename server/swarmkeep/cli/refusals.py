@@ -48,7 +48,7 @@ def find_refusal(error: Exception) -> Refusal | None:
     if isinstance(error, OSError) and error.errno in NO_SPACE and error.filename is None:
         return Refusal(f"cannot write the output: {describe_os_error(error)}")
     if isinstance(error, FileNotFoundError) and not _is_in_a_folder():
-        return Refusal("the folder in which this was started is gone; change to another one")
+        return Refusal("the current folder does not exist any more; change to another one")
     client = sys.modules.get("swarmkeep_client")
     if client is not None and isinstance(error, client.SwarmkeepError):
         return Refusal(_join_lines(error.detail or str(error)) + _make_hint(error))

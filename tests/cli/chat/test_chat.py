@@ -106,7 +106,7 @@ def test_no_lines_are_no_messages(cli: CommandLine, here: list[str]) -> None:
 
 
 def test_the_offline_model_says_what_it_is(cli: CommandLine) -> None:
-    assert "no LLM" in cli("chat", *OFFLINE).err
+    assert "not an LLM" in cli("chat", *OFFLINE).err
 
 
 def test_a_call_that_needs_an_approval_is_asked_about(
@@ -400,7 +400,7 @@ def test_ctrl_c_at_an_approval_cancels_the_run_and_ctrl_d_leaves_it_waiting(
         terminal.wait_for("cancelled")
         terminal.wait_for("User:")
         terminal.type(f"nothing{CTRL_C}")
-        terminal.wait_for("Ctrl-D leaves")
+        terminal.wait_for("press Ctrl-D to leave")
         terminal.wait_for("User:")
         terminal.type("Delete Ana.\r")
         terminal.wait_for("[yes/no]")

@@ -34,7 +34,7 @@ lonely = Agent(name="Lonely")
 """
 # The first agent of the file is the one that sessions begin with.
 TEXT = """\
-Refunds "R" <b> #1, with whom sessions begin
+Refunds "R" <b> #1, the default agent
   hands over to: nobody
   functions:
     refund (needs approval)
@@ -72,7 +72,7 @@ boss = Agent(
 clerk.functions.append(boss.as_tool("ask_boss", "Ask back.", requires_approval=True))
 """
 ASKING_TEXT = """\
-Clerk, with whom sessions begin
+Clerk, the default agent
   hands over to: nobody
   asks: Boss (ask_boss)
   functions:

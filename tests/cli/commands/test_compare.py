@@ -68,7 +68,7 @@ def test_a_run_is_tried_again_with_other_words(
     assert said[:1] == ["Hello?"]
     assert cli("events", recorded.session_id, "--json", *place).json == before
     compared = cli("compare", recorded.session_id, "other-words", *place)
-    assert compared.lines[0].startswith(f"{recorded.session_id} and other-words share the events 1 to 1, ")
+    assert compared.lines[0].startswith(f"{recorded.session_id} and other-words share events 1 to 1; ")
     assert any(line.endswith("user: Hello?") for line in compared.lines)
     found = cli("compare", recorded.session_id, "other-words", "--json", *place).json
     assert (found["shared_seq"], found["identical"]) == (1, False)

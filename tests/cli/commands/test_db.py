@@ -37,7 +37,7 @@ def test_a_database_goes_up_and_down(cli: CommandLine, database_url: str) -> Non
 def test_counters_are_counted_anew_and_mended(cli: CommandLine, database_url: str) -> None:
     where = ["--database-url", database_url]
     assert cli("db", "upgrade", *where).code == 0
-    assert cli("db", "recount", *where).err == "0 tenants were counted wrong\n"
+    assert cli("db", "recount", *where).err == "0 tenants had wrong counters\n"
     talk = cli("chat", "--offline", "--agents", ACME, *where, text="Hello\n")
     assert talk.code == 0, talk
     nothing = {"mended": False, "tenants": [], "sessions": 0, "files": 0, "words": 0}
@@ -46,8 +46,8 @@ def test_counters_are_counted_anew_and_mended(cli: CommandLine, database_url: st
     found = cli("db", "recount", "--dry-run", "--json", *where).json
     assert (found["mended"], found["tenants"][0]["counted_sessions"], found["tenants"][0]["sessions"]) == (False, 7, 1)
     mended = cli("db", "recount", *where)
-    assert mended.out.startswith("'default': 7 sessions counted, 1 there; ")
-    assert mended.err == "1 tenants were counted wrong; that is mended\n"
+    assert mended.out.startswith("'default': the counters say 7 sessions and ")
+    assert mended.err == "1 tenants had wrong counters; this is corrected\n"
     assert cli("db", "recount", "--json", *where).json == nothing
 
 
@@ -73,9 +73,9 @@ def test_what_a_server_of_the_release_before_left_undone_is_mended(cli: CommandL
     assert cli("db", "recount", "--dry-run", "--json", *where).json == found
     mended = cli("db", "recount", *where)
     assert mended.err == (
-        "1 sessions stood wrong in lists, and 1 files were of deleted sessions\n"
+        "1 sessions were in the wrong place in lists, and 1 files belonged to deleted sessions\n"
         "1 deleted sessions had words in the search index\n"
-        "0 tenants were counted wrong; that is mended\n"
+        "0 tenants had wrong counters; this is corrected\n"
     )
     assert cli("db", "recount", "--dry-run", "--json", *where).json == found | {"sessions": 0, "files": 0, "words": 0}
     assert cli("verify", "--all", *where).code == 0

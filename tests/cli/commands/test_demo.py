@@ -17,7 +17,7 @@ def test_a_conversation_outlives_its_server(process: CommandLine, cli: CommandLi
     shown = process("demo", "--keep", "kept")
     assert shown.code == 0, shown
     assert "\x1b" not in shown.out
-    assert "no LLM" in shown.out
+    assert "not an LLM" in shown.out
     (session_id,) = re.findall(r"timeline of session (\S+),", shown.out)
     kept = ["--database-url", f"sqlite:///{cli.folder / 'kept' / 'swarmkeep.db'}"]
 
@@ -45,7 +45,7 @@ def test_a_conversation_outlives_its_server(process: CommandLine, cli: CommandLi
     assert killed
     assert before.rstrip().splitlines()[-1] == "!!"
     assert "Issues and Repairs Agent: Here is what" in before
-    assert "goes on where it was cut off" in after
+    assert "continues where it was cut off" in after
     timeline = [line for line in shown.lines if re.match(r" *\d+  \d\d:\d\d:\d\d\.\d{3}  ", line)]
     assert [int(line.split()[0]) for line in timeline] == [event["seq"] for event in events]
     assert f"✓ {len(events)} events, numbered 1 to {len(events)} without a gap" in shown.out

@@ -32,7 +32,7 @@ def test_all_is_well(cli: CommandLine, healthy: list[str]) -> None:
     assert list(found) == ["python", "sqlite", "database", "disk", "agents", "model", "port", "open files", "access"]
     assert all(status != "wrong" for status, _ in found.values())
     assert "Triage Agent" in found["agents"][1]
-    assert "no LLM" in found["model"][1]
+    assert "not an LLM" in found["model"][1]
     text = cli(*healthy)
     assert text.code == 0
     assert all(f"\n{check} " in text.out for check in found)
@@ -44,7 +44,7 @@ def test_all_is_well(cli: CommandLine, healthy: list[str]) -> None:
 def test_looking_changes_nothing(cli: CommandLine, healthy: list[str]) -> None:
     assert cli(*healthy).code == 0
     assert list(cli.folder.iterdir()) == []
-    assert "not there yet" in checks(cli(*healthy, "--json"))["database"][1]
+    assert "does not exist yet" in checks(cli(*healthy, "--json"))["database"][1]
 
 
 @pytest.mark.parametrize(("version", "status"), [((3, 51, 2), "warning"), ((3, 51, 3), "ok"), ((3, 60, 0), "ok")])
@@ -86,7 +86,7 @@ def test_the_server_that_commands_are_about_is_asked(cli: CommandLine, healthy: 
 
 def test_a_settings_file_that_is_no_text_is_named(cli: CommandLine) -> None:
     (cli.folder / ".env").write_bytes("SWARMKEEP_PORT=1".encode("utf-16"))
-    assert "/.env, which has to be text in UTF-8" in cli.expect_refusal("doctor")
+    assert "/.env, which must be text in UTF-8" in cli.expect_refusal("doctor")
 
 
 @pytest.mark.long
@@ -225,6 +225,6 @@ def test_an_mcp_server_that_cannot_be_reached_is_a_warning(cli: CommandLine) -> 
     result = cli("doctor", "--offline", "--agents", str(team), "--port", str(free_port()), "--json")
     status, detail = checks(result)["mcp server"]
     assert status == "warning"
-    assert "cannot be reached: its process ended with code 1; it said last: no room" in detail
+    assert "cannot be reached: its process ended with code 1; its last output: no room" in detail
     assert result.code == 0
     assert "a-key" not in result.out

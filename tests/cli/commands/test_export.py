@@ -29,7 +29,7 @@ def test_what_is_exported_is_imported_elsewhere(
     done = cli("import", "one.jsonl")
     assert done.code == 0
     assert done.out == f"{recorded.session_id}: {len(file.read_bytes().splitlines())} events\n"
-    assert "1 session imported, 0 were there" in done.err
+    assert "1 session imported, 0 existed already" in done.err
     again = cli("import", "one.jsonl", "--json").json
     assert (again["imported"], again["present"], again["sessions"][0]["outcome"]) == (0, 1, "present")
     recorded_lines = file.read_text().splitlines()

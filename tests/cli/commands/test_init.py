@@ -63,7 +63,7 @@ def test_nothing_is_overwritten(cli: CommandLine) -> None:
 
 
 def test_wrong_use_is_explained(cli: CommandLine) -> None:
-    assert "there is no team 'acne'; there are acme, airline" in " ".join(
+    assert "there is no team 'acne'; known: acme, airline" in " ".join(
         cli.expect_usage_error("init", "x", "--team", "acne").split()
     )
     assert "name the folder" in cli.expect_usage_error("init")

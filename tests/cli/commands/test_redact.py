@@ -19,12 +19,12 @@ def test_what_events_say_is_removed(cli: CommandLine, recorded: RecordedSession,
     name = fork(cli, recorded, place, "redacted")
     assert "lantern" in cli("events", name, *place).out
     tried = cli("sessions", "redact", name, "--seq", "3", "--reason", "asked for", "--dry-run", *place)
-    assert (tried.code, tried.out) == (0, f"would remove what 1 events of {name} say: 3\n")
-    assert f"session {recorded.session_id} holds the same events 3: untouched by a dry run" in tried.err
+    assert (tried.code, tried.out) == (0, f"would remove the content of 1 events of {name}: 3\n")
+    assert f"session {recorded.session_id} holds the same events 3: unchanged by a dry run" in tried.err
     done = cli("sessions", "redact", name, "--seq", "3", "--reason", "asked for", *place)
     # The session that it was forked from still holds it.
     assert done.code == 1
-    assert done.out == f"removed what 1 events of {name} said: 3\n"
+    assert done.out == f"removed the content of 1 events of {name}: 3\n"
     assert f"session {recorded.session_id} holds the same events 3: STILL THERE" in done.err
     shown = cli("events", name, *place)
     assert "a lantern for a hut trip" not in "".join(line for line in shown.lines if "user" in line)
@@ -72,7 +72,7 @@ def test_old_sessions_are_pruned(cli: CommandLine, recorded: RecordedSession, pl
         change = "UPDATE sessions SET view = replace(view, updated_at, ?), updated_at = ? WHERE id = 'old'"
         connection.execute(change, ["2020-01-01T00:00:00.000000Z"] * 2)
     tried = cli("prune", "--older-than", "90d", "--dry-run", *chosen)
-    assert tried.lines == ["old  untouched since 2020-01-01T00:00:00.000000Z"]
+    assert tried.lines == ["old  unchanged since 2020-01-01T00:00:00.000000Z"]
     assert "would be deleted" in tried.err
     assert cli("sessions", "show", "old", *place).code == 0
     assert cli("prune", "--older-than", "90d", "--json", *chosen).json == {

@@ -99,7 +99,7 @@ def test_keys_move_filter_and_ask() -> None:
     assert chosen is not None
     assert chosen.session_id == "b"
     assert view.press("a") is None
-    assert view.notice == "this run waits for nobody"
+    assert view.notice == "this run does not wait for a decision"
     for key in ("/", "L", "a", "n", "x", "backspace", "enter"):
         view.press(key)
     assert [row.session_id for row in view.rows()] == ["b"]
@@ -227,7 +227,7 @@ def test_a_person_looks_on_decides_cancels_and_gets_the_terminal_back(cli: Comma
             terminal.wait_for("cancel the run in first? y/n")
             terminal.type("y")
             terminal.wait_for("cancelled the run in first")
-            terminal.wait_for("no run goes on or waits")
+            terminal.wait_for("no run is active, waiting or queued")
             terminal.type("q")
             terminal.wait_for(LEAVES_SCREEN)
             assert terminal.wait() == 0
@@ -266,7 +266,7 @@ def test_the_terminal_is_put_back_however_it_ends(end: str, cli: CommandLine) ->
     cli("db", "upgrade")
     with Terminal(TOP, folder=cli.folder, env={"PYTHONIOENCODING": "ascii"}) as terminal:
         before = terminal.settings()
-        terminal.wait_for("no run goes on or waits")
+        terminal.wait_for("no run is active, waiting or queued")
         if end == CTRL_C:
             terminal.type(CTRL_C)
         else:

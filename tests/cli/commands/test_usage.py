@@ -55,7 +55,7 @@ def test_usage_is_drawn_as_bars(cli: CommandLine, recorded: RecordedSession, pla
     assert f"{largest['total_tokens']:,}" in longest
     assert len(longest) == max(map(len, drawn.lines)) <= 80
     assert longest.endswith("█")
-    assert f"{sum(row['total_tokens'] for row in rows):,} in all" in drawn.err
+    assert f"{sum(row['total_tokens'] for row in rows):,} in total" in drawn.err
     assert cli("usage", "--plot", "--json", *place).code == 2
 
 

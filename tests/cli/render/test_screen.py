@@ -153,7 +153,7 @@ STREAMS: dict[str, tuple[list[StreamItem], str]] = {
         [event("tool.started", name="f", arguments="{}", attempt=2)],
         "  f() is started again, with the same id: attempt 2\n",
     ),
-    "a recovery": ([event("run.resumed", reason="recovery")], "  the run goes on where it was cut off\n"),
+    "a recovery": ([event("run.resumed", reason="recovery")], "  the run continues where it was cut off\n"),
     "a failure": ([event("run.failed", error={"code": "c", "message": "m"})], "  the run failed: c: m\n"),
     "what nobody need see": (
         [event("run.started"), event("tool.started", name="f", arguments="{}", attempt=1), event("run.completed")],

@@ -110,13 +110,16 @@ def _parse_seq(argument: str) -> int | None:
 
 COMMANDS = {
     "state": ChatCommand("", "agent, status, context variables and usage, now", _show_state),
-    "at": ChatCommand("SEQ", "the same, and the messages, as they were after that event", _show_state_at),
+    "at": ChatCommand("SEQ", "the same, with the messages, as they were after that event", _show_state_at),
     "events": ChatCommand("[SEQ]", "every event, or those after that one", _show_events),
     "fork": ChatCommand(
-        "[SEQ]", "go on in a new session that shares the history, up to that event", _fork_session, leaves_session=True
+        "[SEQ]",
+        "continue in a new session that shares the history, up to that event",
+        _fork_session,
+        leaves_session=True,
     ),
     "resume": ChatCommand(
-        "[ID]", "go on with what waits or was interrupted, or with that session", _resume, leaves_session=True
+        "[ID]", "continue a run that waits or was interrupted, or that session", _resume, leaves_session=True
     ),
     "help": ChatCommand("", "this list", _show_help),
     "quit": ChatCommand("", "leave", _quit),

@@ -110,7 +110,7 @@ class Chat:
             except KeyboardInterrupt:
                 if not self.at_terminal:
                     raise Leave from None
-                say("Ctrl-D leaves")
+                say("press Ctrl-D to leave")
                 continue
             if text is None:
                 raise Leave
@@ -182,7 +182,7 @@ class Chat:
                 run = self._go_on_below(below)
                 continue
             if any(call.reason == "person" for call in run.pending):
-                say("a person has taken this conversation over, and answers when they can; /resume looks again")
+                say("a person has taken this conversation over and will answer; /resume checks again")
                 return
             try:
                 decisions = [self._ask_decision(call) for call in run.pending if call.reason == "approval"]

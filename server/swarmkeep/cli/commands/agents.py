@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from swarmkeep_client import AgentInfo
 
 group = typer.Typer(
-    help="Show the agents: who can hand over to whom, and ask whom; and all of one.",
+    help="Show the agents: who can hand over to whom, and the details of one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -51,10 +51,11 @@ def graph(
 ) -> None:
     """Show who can hand over to whom, and ask whom; which functions each agent has, and which of them need approval.
 
-    The agents are those of --agents, or the server's when --url is given without them. Sessions begin with the first.
+    The agents are those of --agents, or the server's when --url is given without them. Sessions begin with the first
+    agent.
     """
     if as_json and (form != "text" or output is not None):
-        raise typer.BadParameter("it is a form of its own; leave --format and --output out", param_hint="'--json'")
+        raise typer.BadParameter("it cannot be combined with --format or --output", param_hint="'--json'")
     where = SourceOptions(url, None, None, api_key)
     team = _load_here(agents) if agents or where.server_url is None else _load_from_server(where.server_url, api_key)
     if as_json:
@@ -77,14 +78,14 @@ def graph(
     """,
 )
 def show(
-    name: Annotated[str, typer.Argument(help="The agent's name.", show_default=False, autocompletion=complete_agent)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The agent's name.", autocompletion=complete_agent)],
     agents: Agents = None,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Show one agent: its model and settings, instructions, functions with their schemas and which need approval,
-    MCP servers, handoffs, whom it asks, guardrails, and what its answers are.
+    """Show one agent: its model and settings, instructions, functions with their schemas and which need approval, MCP
+    servers, handoffs, whom it asks, guardrails, and the form of its answers.
 
     The agents are those of --agents, or the server's when --url is given without them.
     """

@@ -31,7 +31,8 @@ def audit(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Show the audit log: what was done to whole sessions and to keys, when, by whom and why; and servers' starts."""
+    """Show the audit log: what was done to whole sessions and to keys, when, by whom and why, and when servers
+    started."""
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         entries = list(found.audit())
     if as_json:

@@ -39,15 +39,18 @@ def backup(
     quiet: Quiet = False,
     database_url: StoreUrl = None,
 ) -> None:
-    """Write everything that is in a database to a file, as it is at one moment; servers go on meanwhile.
+    """Write a whole database to a file, as of one moment, while servers keep running.
 
-    Sessions of all tenants, audit logs and the digests of API keys. `swarmkeep restore` puts it into an empty database.
+    The file has the sessions of all tenants, the audit logs, and the digests of API keys. `swarmkeep restore` puts it
+    into an empty database.
     """
     from swarmkeep.domain.timestamps import to_timestamp
     from swarmkeep.store.backup import write_backup
 
     if as_json and str(output) == STANDARD:
-        raise typer.BadParameter("standard output cannot have the file and JSON", param_hint="'--json'")
+        raise typer.BadParameter(
+            "the backup goes to standard output, so there can be no JSON; name a file", param_hint="'--json'"
+        )
     url = load_settings(database_url=database_url).database_url
     told = f"nothing was written to {output}"
     with (

@@ -28,9 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def blob(
     session_id: SessionId,
-    sha256: Annotated[
-        str, typer.Argument(metavar="HASH", help="The SHA-256 that a message's part names, as 64 hex digits.")
-    ],
+    sha256: Annotated[str, typer.Argument(metavar="HASH", help="The `sha256` that the message names: 64 hex digits.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
     ] = None,
@@ -39,14 +37,16 @@ def blob(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Get the content of a file or picture that a message of a session has.
+    """Get the content of a file or picture in a session's message.
 
-    `swarmkeep events ID --json` shows the hashes. A FILE appears once it is complete.
+    `swarmkeep events ID --json` shows the hashes. The output file appears once it is complete.
     """
     if not re.fullmatch(r"[0-9a-f]{64}", sha256, re.ASCII):
-        raise typer.BadParameter("it is 64 hex digits, in lower case", param_hint="'HASH'")
+        raise typer.BadParameter("it must be 64 hex digits, in lower case", param_hint="'HASH'")
     if output is None and is_terminal(sys.stdout):
-        raise typer.BadParameter("it is not text: give -o FILE, or pass it on to another program", param_hint="'-o'")
+        raise typer.BadParameter(
+            "the content is not printed to a terminal: give -o FILE, or pipe it to another program", param_hint="'-o'"
+        )
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         content = found.blob(session_id, sha256)
     if output is not None:

@@ -40,7 +40,7 @@ def chat(
         typer.Option(
             "--session",
             metavar="ID",
-            help="Go on with this session instead of a new one.",
+            help="Continue this session instead of a new one.",
             autocompletion=complete_session,
         ),
     ] = None,
@@ -62,14 +62,16 @@ def chat(
 ) -> None:
     """Chat with agents: on a server with --url, otherwise in this process, on a database.
 
-    Each line of the input is a message. What agents say is shown as it comes, with their tool calls, handoffs and
-    changes of the context. Approvals are asked about on the spot. Ctrl-C cancels an answer and keeps the session;
+    Each line of input is a message. Answers are shown as they arrive, with tool calls, handoffs and context changes. If
+    a call needs an approval, you are asked. Ctrl-C cancels an answer and keeps the session;
     Ctrl-D at the prompt ends the chat. A line that begins with / is a command: /help lists them.
     """
     where = SourceOptions(url, database_url, tenant, api_key)
     server_url = where.server_url
     if server_url is not None and (agents or offline or model):
-        raise typer.BadParameter("the server has its own agents and model", param_hint="'--url'")
+        raise typer.BadParameter(
+            "a server has its own agents and model; leave out --agents, --model and --offline", param_hint="'--url'"
+        )
     if server_url is None:
         way = _open_in_process(agents, database_url, offline, model, tenant)
     else:
@@ -81,7 +83,7 @@ def chat(
             held.hold()
             if held.at_terminal and held.talk.session_id is not None:
                 options = describe_options(where, agents, offline=offline, model=model)
-                say(f"to go on with it: swarmkeep chat --session {held.talk.session_id}{options}")
+                say(f"to continue: swarmkeep chat --session {held.talk.session_id}{options}")
 
 
 def describe_options(where: SourceOptions, agents: list[str] | None, *, offline: bool, model: str | None) -> str:

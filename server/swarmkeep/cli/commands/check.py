@@ -63,7 +63,7 @@ def check(
     everything: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
     ignore: Annotated[
         list[str] | None,
-        typer.Option("--ignore", metavar="KIND", help="Leave out this kind of difference; may be given again."),
+        typer.Option("--ignore", metavar="KIND", help="Do not report this kind of difference; may be given again."),
     ] = None,
     agents: Agents = None,
     model: Model = None,
@@ -77,7 +77,7 @@ def check(
     """Compare today's agents with recorded conversations, without calling a model or a tool.
 
     The agents are those of --agents, or the server's own when --url is given without them. Exit code 1 if something is
-    different. Instructions that are functions are called.
+    different. Functions that make instructions are called.
     """
     from swarmkeep.audit.replay.divergences import DIVERGENCE_KINDS
 

@@ -46,7 +46,8 @@ def checkpoint(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Note down where every session and the audit log end, signed if there is a key. Keep the file elsewhere."""
+    """Record the last seq and hash of every session and of the audit log, signed if there is a key. Keep the file
+    elsewhere."""
     from swarmkeep.audit.verify.checkpoints import BadCheckpoint, write_checkpoint
     from swarmkeep.cli.configure import load_settings
     from swarmkeep.domain.timestamps import to_timestamp
@@ -67,8 +68,8 @@ def checkpoint(
                     yield line
 
             told = f"nothing was written to {output}"
-            with show_progress("noting down", "heads", quiet=quiet, on_interrupt=lambda _: told) as progress:
+            with show_progress("recording", "heads", quiet=quiet, on_interrupt=lambda _: told) as progress:
                 write_atomically(output, progress.track(count_lines()))
     except BadCheckpoint as error:
         raise Refused(str(error)) from None
-    say(f"noted {count - 2} heads in {output}, {'not ' if key is None else ''}signed")
+    say(f"wrote {count - 2} heads to {output}, {'not ' if key is None else ''}signed")

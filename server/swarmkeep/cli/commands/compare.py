@@ -57,7 +57,7 @@ def _put_comparison(found: Comparison) -> None:
         put(f"{a.id} and {b.id} are the same, up to event {found.shared_seq}")
         return
     if found.shared_seq:
-        put(f"{a.id} and {b.id} share the events 1 to {found.shared_seq}, the last with hash {found.shared_hash}")
+        put(f"{a.id} and {b.id} share events 1 to {found.shared_seq}; the last of these has hash {found.shared_hash}")
     else:
         put(f"{a.id} and {b.id} share no event")
     if is_terminal(sys.stdout):

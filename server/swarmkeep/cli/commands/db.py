@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 group = typer.Typer(
-    help="Bring the database's schema up to this release, or back; say where it is; count and index anew.",
+    help="Migrate the database's schema up or down, show and check it, and rebuild counters and the search index.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -61,7 +61,9 @@ def upgrade(
     """,
 )
 def downgrade(
-    revision: Annotated[str, typer.Argument(metavar="REVISION", help="Down to this one; `base` is without tables.")],
+    revision: Annotated[
+        str, typer.Argument(metavar="REVISION", help="Down to this revision; `base` drops every table.")
+    ],
     as_json: JsonOutput = False,
     quiet: Quiet = False,
     database_url: StoreUrl = None,
@@ -109,7 +111,7 @@ def check(as_json: JsonOutput = False, database_url: StoreUrl = None) -> None:
     if differences:
         say(f"error: the schema differs in {len(differences)} places; run `swarmkeep db upgrade`")
         raise typer.Exit(1)
-    say("the schema is this release's")
+    say("the schema is that of this release")
 
 
 @group.command(
@@ -122,24 +124,24 @@ def check(as_json: JsonOutput = False, database_url: StoreUrl = None) -> None:
     """,
 )
 def recount(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is wrong.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what is wrong.")] = False,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
     database_url: StoreUrl = None,
 ) -> None:
-    """Count the sessions and bytes of every tenant anew, and mend the counters that quotas go by.
+    """Recount the sessions and bytes of every tenant, and correct the counters that quotas use.
 
-    They move with what they count, so this finds something only after a release that does not know them, or another
-    program, has changed the database. What such a release leaves undone otherwise is mended, too: sessions that stand
-    wrong in lists, or that searches do not find, and files and words of deleted sessions. It reads all of the database;
-    servers go on meanwhile.
+    Servers keep the counters up to date, so they are wrong only after an older release or another program has changed
+    the database. What else such a release leaves undone is corrected, too: sessions in the wrong place in lists,
+    sessions that searches do not find, and files and words of deleted sessions. This reads the whole database; servers
+    keep running meanwhile.
     """
     from swarmkeep.store.older_releases import mend_leftovers
     from swarmkeep.store.sql.counting.recount import COUNTED, recount_totals
 
     url = _resolve_url(database_url)
     with show_progress(
-        "looking for what older servers left", "sessions", quiet=quiet, on_interrupt=_describe_mending
+        "looking for what older releases left undone", "sessions", quiet=quiet, on_interrupt=_describe_mending
     ) as progress:
         left = run_on_store(
             url, lambda store: mend_leftovers(store, mend=not dry_run, on_step=progress.reach), read_only=dry_run
@@ -164,19 +166,22 @@ def recount(
         )
     for one in () if as_json else found:
         put(
-            f"{one.tenant!r}: {one.counted_sessions} sessions counted, {one.sessions} there; "
-            f"{one.counted_bytes} bytes counted, {one.bytes} there"
+            f"{one.tenant!r}: the counters say {one.counted_sessions} sessions and {one.counted_bytes} bytes; "
+            f"really there are {one.sessions} and {one.bytes}"
         )
     if has_left:
-        say(f"{left.sessions} sessions stood wrong in lists, and {left.files} files were of deleted sessions")
+        say(
+            f"{left.sessions} sessions were in the wrong place in lists, and {left.files} files belonged to deleted "
+            "sessions"
+        )
     if left.words:
         say(f"{left.words} deleted sessions had words in the search index")
-    say(f"{len(found)} tenants were counted wrong" + ("; that is mended" if mended else ""))
+    say(f"{len(found)} tenants had wrong counters" + ("; this is corrected" if mended else ""))
 
 
 def _describe_mending(progress: Progress) -> str:
     """A recount is one transaction a session, and one for all counters."""
-    return f"{progress} so far; what is mended is whole, and the rest can be mended later"
+    return f"{progress} so far; nothing is half done, and the rest can be corrected later"
 
 
 @group.command(
@@ -189,19 +194,22 @@ def _describe_mending(progress: Progress) -> str:
     """,
 )
 def reindex(
-    missing: Annotated[bool, typer.Option("--missing", help="Only what is not in the index yet.")] = False,
+    missing: Annotated[bool, typer.Option("--missing", help="Only add what is not in the index yet.")] = False,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
     database_url: StoreUrl = None,
 ) -> None:
-    """Make the index anew by which sessions are found by their words.
+    """Rebuild the index that searches for sessions use.
 
-    Servers keep it up by themselves, so this is for an index that somebody has damaged, or for a database that no
-    server with SWARMKEEP_SEARCH=on has. Until it is done, searches find less; servers go on meanwhile.
+    Servers keep it up to date, so this is for an index that was damaged, or for a database without a server with
+    SWARMKEEP_SEARCH=on. Until it is done, searches find less; servers keep running meanwhile.
     """
     url = _resolve_url(database_url)
     with show_progress(
-        "indexing", "sessions", quiet=quiet, on_interrupt=lambda done: f"{done} so far; the rest is done later"
+        "indexing",
+        "sessions",
+        quiet=quiet,
+        on_interrupt=lambda done: f"{done} so far; servers index the rest, or `swarmkeep db reindex --missing`",
     ) as progress:
         done = run_on_store(url, lambda store: _reindex(store, progress, is_anew=not missing))
     if as_json:
@@ -233,9 +241,9 @@ def _describe_migration(url: str) -> str:
     from swarmkeep.store import schema
 
     try:
-        return f"the database is whole, and at revision {schema.current(url) or 'none'}"
+        return f"the database is intact, at revision {schema.current(url) or 'none'}"
     except Exception:
-        return "the database is whole; `swarmkeep db current` says at which revision"
+        return "the database is intact; `swarmkeep db current` shows its revision"
 
 
 def _resolve_url(database_url: str | None) -> str:
@@ -260,4 +268,4 @@ def _compare_with_release(revision: str | None) -> str:
         return "this is the schema of this release"
     if revision is None or revision in REVISIONS:
         return f"this release's schema is {LATEST_REVISION}"
-    return f"this release's schema is {LATEST_REVISION}, the database's is of a later release: upgrade swarmkeep"
+    return f"this release's schema is {LATEST_REVISION}; the database is from a later release: upgrade swarmkeep"

@@ -49,7 +49,8 @@ def demo(
 ) -> None:
     """Watch a conversation outlive its server: it starts a real one, kills it, and starts it again.
 
-    The model is the built-in offline one, which is no LLM. At a terminal the server stays up afterwards, to be tried.
+    The model is the built-in offline one, which is not an LLM. At a terminal the server keeps running afterwards, for
+    you to try.
     """
     with _open_folder(keep) as folder, _exit_on_sigterm():
         from swarmkeep.cli.demo.server import DemoServer
@@ -110,7 +111,8 @@ def _play_conversation(server: DemoServer, screen: Screen) -> str:
     from swarmkeep.cli.sources.server import open_patient_client
 
     _put_note(
-        screen, "The agents are Acme's, a made-up outdoor shop. The model is the built-in offline one: it is no LLM,"
+        screen,
+        "The agents are Acme's, a made-up outdoor shop. The model is the built-in offline one: it is not an LLM,",
     )
     _put_note(screen, "it matches your words with the agents' functions. Everything else is real.")
     _put_note(screen, f"Starting a server on {server.database_url} …")
@@ -122,10 +124,12 @@ def _play_conversation(server: DemoServer, screen: Screen) -> str:
         screen.line("")
         screen.line(f"!! kill -9 {server.pid}: the server is dead, in the middle of an answer", "bold red")
         server.kill()
-        _put_note(screen, "Starting it again on the same file; the client waits, and takes its stream up again …")
+        _put_note(screen, "Starting it again on the same file; the client waits, and then continues its stream …")
         with show_progress("waiting for the server", "", on_interrupt=lambda _: _STOPPED):
             server.start()
-        screen.line(f"!! a new server, process {server.pid}, has the session as it was; the run goes on", "bold green")
+        screen.line(
+            f"!! a new server, process {server.pid}, has the session as it was; the run continues", "bold green"
+        )
 
     with open_patient_client(server.url) as client:
         story = DemoConversation(client, screen, crash)
@@ -133,7 +137,7 @@ def _play_conversation(server: DemoServer, screen: Screen) -> str:
         events = list(session.events())
         outcome = check_log(events, story)
     screen.line("")
-    screen.write(f"The timeline of session {session.id}, as its events tell it", "bold")
+    screen.write(f"The timeline of session {session.id}, from its events", "bold")
     for event in events:
         line = format_event_line(from_client_event(event), clock_only=True)
         screen.write(line, "yellow" if event.type == "run.resumed" else "")
@@ -145,7 +149,7 @@ def _play_conversation(server: DemoServer, screen: Screen) -> str:
 
 def _stay_up(server: DemoServer, session_id: str) -> None:
     text = f"""
-The server stays up at {server.url} until Ctrl-C. In another terminal:
+The server keeps running at {server.url} until Ctrl-C. In another terminal:
 
   swarmkeep chat --url {server.url} --session {session_id}
   swarmkeep events {session_id} --url {server.url}

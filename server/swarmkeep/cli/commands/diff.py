@@ -27,7 +27,9 @@ def register(app: typer.Typer) -> None:
 
 def diff(
     session_id: SessionId,
-    before: Annotated[int, typer.Argument(metavar="BEFORE", min=0, help="The earlier event; 0 for none.")],
+    before: Annotated[
+        int, typer.Argument(metavar="BEFORE", min=0, help="The earlier event; 0 is before the first one.")
+    ],
     after: Annotated[int, typer.Argument(metavar="AFTER", min=1, help="The later event.")],
     as_json: JsonOutput = False,
     url: ServerUrl = None,
@@ -35,7 +37,7 @@ def diff(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Show what the events from one to another made of a session: agent, context variables, metadata, usage, runs,
+    """Show what changed in a session from one event to another: agent, context variables, metadata, usage, runs,
     messages."""
     if before > after:
         raise typer.BadParameter("the earlier event comes first", param_hint="'BEFORE'")

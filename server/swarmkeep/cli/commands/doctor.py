@@ -49,8 +49,8 @@ def doctor(
 ) -> None:
     """Check whether `swarmkeep serve` could start here with these settings, and show them.
 
-    Looks at the versions of Python and SQLite, the database and its schema, the room on a SQLite file's disk, the
-    agents and their functions, the model, the port, and who may come in. Changes nothing. Exit code 1 if something is
+    Looks at the versions of Python and SQLite, the database and its schema, the space on a SQLite file's disk, the
+    agents and their functions, the model, the port, and who has access. Changes nothing. Exit code 1 if something is
     wrong.
     """
     settings = load_settings(

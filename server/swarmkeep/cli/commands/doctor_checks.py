@@ -72,7 +72,7 @@ def _check_sqlite(location: Location) -> CheckResult:
         "sqlite",
         "warning",
         f"{version}: before {safe} a bug in resetting the write-ahead log can damage a file that several processes "
-        "write to; let one server have the file, or use PostgreSQL",
+        "write to; let only one server use the file, or use PostgreSQL",
     )
 
 
@@ -81,10 +81,12 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
     if isinstance(location, SqliteFile) and not location.path.exists():
         folder = location.path.parent
         if folder.is_dir() and os.access(folder, os.W_OK):
-            yield CheckResult("database", "ok", f"{place} is not there yet; the server makes it")
+            yield CheckResult("database", "ok", f"{place} does not exist yet; the server makes it")
             yield _check_disk(location)
         else:
-            yield CheckResult("database", "wrong", f"{place} cannot be made: no folder {folder} that may be written to")
+            yield CheckResult(
+                "database", "wrong", f"{place} cannot be made: the folder {folder} does not exist or is not writable"
+            )
         return
     try:
         revision = schema.current(settings.database_url)
@@ -114,12 +116,12 @@ def _check_disk(file: SqliteFile) -> CheckResult:
 
 def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
     if revision == LATEST_REVISION:
-        return CheckResult("schema", "ok", f"revision {LATEST_REVISION}, which is this release's")
-    found = "the database is empty" if revision is None else f"revision {revision}, this release's is {LATEST_REVISION}"
+        return CheckResult("schema", "ok", f"revision {LATEST_REVISION}, as in this release")
+    found = "the database is empty" if revision is None else f"revision {revision}; this release has {LATEST_REVISION}"
     if revision is not None and revision not in REVISIONS:
-        return CheckResult("schema", "wrong", f"{found}: made by a newer release")
+        return CheckResult("schema", "wrong", f"{found}: the database is from a later release; upgrade swarmkeep")
     if migrates:
-        return CheckResult("schema", "ok", f"{found}; the server migrates it as it starts")
+        return CheckResult("schema", "ok", f"{found}; the server migrates it at its start")
     return CheckResult("schema", "wrong", f"{found}; run `swarmkeep db upgrade`")
 
 
@@ -146,7 +148,7 @@ def _check_quotas(settings: Settings) -> CheckResult:
 
 def _check_agents(settings: Settings) -> tuple[Registry | None, CheckResult]:
     if not settings.agents:
-        return None, CheckResult("agents", "wrong", "none are named; use --agents or SWARMKEEP_AGENTS")
+        return None, CheckResult("agents", "wrong", "there are none; use --agents or SWARMKEEP_AGENTS")
     try:
         registry = load_registry(settings.agents, model=settings.model)
     except AgentsError as error:
@@ -169,7 +171,7 @@ def _check_model(settings: Settings, registry: Registry | None, *, online: bool)
     names = sorted({registry.choose_model(agent) for agent in registry}) if registry is not None else []
     place = settings.openai_base_url or "OpenAI"
     key = "with a key" if settings.openai_api_key else "without a key"
-    asked = "" if online else "; --online asks it"
+    asked = "" if online else "; --online tests it"
     yield CheckResult("model", "ok", f"{', '.join(names) or 'models'} at {strip_password(place)}, {key}{asked}")
     if online:
         yield asyncio.run(_ask_provider(settings, names))
@@ -212,7 +214,7 @@ def _check_port(settings: Settings) -> CheckResult:
             probe.bind(address)
         except OSError as error:
             if _swarmkeep_answers(settings.host, settings.port):
-                return CheckResult("port", "ok", f"a Swarmkeep server is listening on {place} already")
+                return CheckResult("port", "ok", f"a Swarmkeep server is already listening on {place}")
             return CheckResult("port", "wrong", f"cannot listen on {place}: {error.strerror or error}")
     return CheckResult("port", "ok", f"{place} is free")
 
@@ -232,19 +234,19 @@ def _check_open_files(settings: Settings) -> CheckResult:
     detail = f"{most} files and connections at once"
     if most < 2 * settings.max_runs_per_tenant:
         hint = "raise the limit (`ulimit -Hn`, `LimitNOFILE=`), or lower SWARMKEEP_MAX_RUNS_PER_TENANT"
-        return CheckResult("open files", "warning", f"{detail}, for about {most // 2} runs; {hint}")
+        return CheckResult("open files", "warning", f"{detail}, enough for about {most // 2} runs; {hint}")
     return CheckResult("open files", "ok", detail)
 
 
 def _check_access(settings: Settings) -> CheckResult:
     if _has_keys(settings):
-        return CheckResult("access", "ok", "for those who have an API key")
+        return CheckResult("access", "ok", "requires an API key")
     try:
         loopback = ip_address(settings.resolve_address()[0]).is_loopback
     except (OSError, UnicodeError):
         loopback = False
     if loopback:
-        return CheckResult("access", "ok", "for everybody on this machine, until there is an API key")
+        return CheckResult("access", "ok", "open to everybody on this machine, until there is an API key")
     detail = f"without API keys the server does not listen on {settings.host}; run `swarmkeep keys create`"
     return CheckResult("access", "wrong", detail)
 

@@ -40,7 +40,7 @@ def check_mcp_servers(registry: Registry) -> Iterator[CheckResult]:
         place = f"{status.name} ({status.address})"
         if status.tools is None:
             why = status.error or "it did not answer in time"
-            words = f"; it said last: {status.last_words}" if status.last_words else ""
+            words = f"; its last output: {status.last_words}" if status.last_words else ""
             yield CheckResult("mcp server", "warning", f"{place} cannot be reached: {why}{words}")
         else:
             yield CheckResult("mcp server", "ok", f"{place} offers {status.tools} tools")
@@ -67,6 +67,8 @@ def check_named_server() -> Iterator[CheckResult]:
             client.health()
             client.me()
     except (Refused, ApiError, ValueError) as error:
-        yield CheckResult("commands", "warning", f"{error}; by SWARMKEEP_URL other commands ask there")
+        yield CheckResult(
+            "commands", "warning", f"{error}; other commands use this server, because SWARMKEEP_URL is set"
+        )
     else:
-        yield CheckResult("commands", "ok", f"{url} answers, which SWARMKEEP_URL names")
+        yield CheckResult("commands", "ok", f"{url} (SWARMKEEP_URL) answers")

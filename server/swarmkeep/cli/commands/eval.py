@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 def evaluate(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH", help="A file of cases (YAML or JSON), or a folder to look through."),
+        typer.Argument(metavar="PATH", help="A file with cases (YAML or JSON), or a folder of such files."),
     ],
     agents: Agents = None,
     offline: Offline = False,
@@ -53,17 +53,17 @@ def evaluate(
         float, typer.Option("--pass-rate", min=0.0, max=1.0, metavar="SHARE", help="The share of tries that must pass.")
     ] = 1.0,
     wanted: Annotated[
-        str | None, typer.Option("--case", metavar="TEXT", help="Only cases whose name holds this text.")
+        str | None, typer.Option("--case", metavar="TEXT", help="Only cases whose name contains this text.")
     ] = None,
     database_url: StoreUrl = None,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
 ) -> None:
-    """Try cases on agents, and say which pass; exit code 1 if one fails.
+    """Try cases on agents, and report which pass; exit code 1 if one fails.
 
-    Conversations are held with a model: the configured one, or the offline one. Sessions that were recorded, in the
-    database, are compared with what today's agents would do, and need none. A case that needs a model is skipped with
-    --offline, and says so.
+    Conversations need a model: the configured one, or the offline one. Recorded sessions, from the database, are
+    compared with what today's agents would do, without a model. With --offline, cases that need a real model are
+    skipped, and reported as such.
     """
     from swarmkeep.cli.render.outcomes import print_outcomes
     from swarmkeep.evals.cases import load_cases
@@ -72,7 +72,7 @@ def evaluate(
     skipped: list[Path] = []
     files = load_cases(paths, on_skip=skipped.append)
     if skipped:
-        say(f"no cases in {_name_files(skipped)}: left out")
+        say(f"no cases in {_name_files(skipped)}: skipped")
     settings = load_settings(agents=agents, offline=offline, model=model, database_url=database_url)
     if settings.offline:
         say(OFFLINE_NOTE)
@@ -87,7 +87,7 @@ def evaluate(
         "tries",
         total,
         quiet=quiet,
-        on_interrupt=lambda done: f"{done} were made; nothing is kept of them",
+        on_interrupt=lambda done: f"{done} were made; their results are not kept",
     ) as progress:
         outcomes = [
             outcome

@@ -37,7 +37,7 @@ def events(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Then show each new event as it is recorded, until Ctrl-C.")
     ] = False,
-    after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only those after this one.")] = 0,
+    after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only those after this seq.")] = 0,
     types: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type; may be given again.")
     ] = None,
@@ -52,7 +52,7 @@ def events(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Show the events of a session: seq, time, type, agent and what each says."""
+    """Show the events of a session: seq, time, type, agent and content."""
     from swarmkeep.cli.render.event_summary import format_event_line
     from swarmkeep.cli.sources.conversion import to_client_event
 

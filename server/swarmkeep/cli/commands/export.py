@@ -51,7 +51,7 @@ def export(
     session_ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID", help="The sessions' ids.", autocompletion=complete_session)
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All sessions, or all that the filters leave.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All sessions, or those that the filters select.")] = False,
     agent: Annotated[
         str | None,
         typer.Option(
@@ -75,24 +75,24 @@ def export(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Export sessions in JSON lines: every event as it was recorded, and what else an import needs.
+    """Export sessions as JSON lines: every event as it was recorded, and everything else that an import needs.
 
-    Or one session as a document for people, with --format. A FILE appears once it is complete. Ctrl-C ends an export
-    of a database after the session that it is at: what there is by then is whole, and --from exports the rest.
+    With --format, export one session as a document for people. The output file appears once it is complete. Ctrl-C ends
+    an export of a database after the current session: the file is complete up to there, and --from exports the rest.
     """
     ids, labels = session_ids or [], parse_labels(metadata)
     if bool(ids) == everything:
         raise typer.BadParameter("name sessions, or give --all", param_hint="'ID'")
     if ids and (agent or status or labels):
-        raise typer.BadParameter("filters go with --all", param_hint="'ID'")
+        raise typer.BadParameter("--agent, --status and --metadata need --all", param_hint="'ID'")
     if status not in (None, "idle", "running", "waiting"):
-        raise typer.BadParameter("it is idle, running or waiting", param_hint="'--status'")
+        raise typer.BadParameter("it must be idle, running or waiting", param_hint="'--status'")
     if form not in ("jsonl", "markdown", "html"):
-        raise typer.BadParameter("it is jsonl, markdown or html", param_hint="'--format'")
+        raise typer.BadParameter("it must be jsonl, markdown or html", param_hint="'--format'")
     if form != "jsonl" and len(ids) != 1:
-        raise typer.BadParameter("a document holds one session", param_hint="'--format'")
+        raise typer.BadParameter("a document has one session; name exactly one", param_hint="'--format'")
     if first is not None and not everything:
-        raise typer.BadParameter("use it with --all", param_hint="'--from'")
+        raise typer.BadParameter("it needs --all", param_hint="'--from'")
     where = SourceOptions(url, database_url, tenant, api_key)
     if everything:
         _export_all(where, _Filters(agent, status, labels), first, output, quiet=quiet)
@@ -129,7 +129,10 @@ def _export_all(
                 "sessions" if where.server_url is None else "bytes",
                 None if filtered or where.server_url is not None else found.count_sessions,
                 quiet=quiet or (output is None and writes_to_terminal()),
-                on_interrupt=lambda _: f"nothing was written to {output or 'the end'}; it begins anew",
+                on_interrupt=lambda _: (
+                    f"{f'nothing was written to {output}' if output else 'the output is incomplete'}; the next export "
+                    "starts from the beginning"
+                ),
             )
         )
 
@@ -141,8 +144,13 @@ def _export_all(
         pieces = found.export([], agent=filters.agent, status=filters.status, metadata=filters.metadata, walk=walk)
         _write(count(pieces), output)
     if asked.is_set() and walk.next is not None:
-        say(f"interrupted: {walk.done} sessions were exported, and are whole; go on with --all --from {walk.next}")
+        say(f"interrupted: {walk.done} sessions were exported completely; continue with --all --from {walk.next}")
         raise typer.Exit(INTERRUPTED)
+
+
+def _describe_interruption(output: Path | None) -> str:
+    result = "the output is incomplete" if output is None else f"nothing was written to {output}"
+    return f"{result}; another export starts from the beginning"
 
 
 def _write(pieces: Iterable[bytes], output: Path | None) -> None:

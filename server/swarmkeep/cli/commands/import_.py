@@ -39,17 +39,18 @@ def register(app: typer.Typer) -> None:
 def import_sessions(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file; - is standard input.")],
     as_id: Annotated[
-        str | None, typer.Option("--as", "--id", metavar="NEW_ID", help="The id that the one session in it is to have.")
+        str | None,
+        typer.Option("--as", "--id", metavar="NEW_ID", help="The id for the session, if the file has only one."),
     ] = None,
     form: Annotated[
         str,
-        typer.Option("--from", metavar="KIND", help="What the file is: an export; or chat, swarm or assistants."),
+        typer.Option("--from", metavar="KIND", help="What the file is: export, chat, swarm or assistants."),
     ] = "export",
     agent: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Of anything but an export: the agent that is to go on.",
+            help="For files other than exports: the agent that is to continue.",
             autocompletion=complete_agent,
         ),
     ] = None,
@@ -63,14 +64,14 @@ def import_sessions(
 ) -> None:
     """Import sessions that were exported, or conversations that were kept elsewhere.
 
-    The whole file is verified before anything is recorded. Sessions that are there already are left as they are, so
-    an import that was broken off can be made again.
+    The whole file is verified before anything is recorded. Existing sessions are left as they are, so an interrupted
+    import can be repeated.
     """
     chosen = next((known for known in get_args(FileForm) if known == form), None)
     if chosen is None:
-        raise typer.BadParameter(f"it is {', '.join(get_args(FileForm))}", param_hint="'--from'")
+        raise typer.BadParameter(f"it must be one of {', '.join(get_args(FileForm))}", param_hint="'--from'")
     if agent is not None and chosen == "export":
-        raise typer.BadParameter("an export says by itself which agent is active", param_hint="'--agent'")
+        raise typer.BadParameter("an export already names the active agent; leave --agent out", param_hint="'--agent'")
     where = SourceOptions(url, database_url, tenant, api_key)
     with open_input(file) as opened, open_source(where, writes=True, creates=not dry_run) as found:
         # A server reads it once as it is sent; here it is verified first, and read again to be recorded.
@@ -80,7 +81,7 @@ def import_sessions(
         def tell(progress: Progress) -> str:
             if dry_run or (is_verified_first and progress.done <= size // 2):
                 return "nothing was recorded"
-            return "what was recorded stays; import it again to go on"
+            return "what was recorded stays; repeat the import to continue"
 
         with show_progress("importing", "bytes", size, quiet=quiet, on_interrupt=tell) as progress:
             tracked = cast(BinaryIO, TrackedFile(opened, progress))
@@ -99,10 +100,13 @@ def _measure(file: BinaryIO) -> int:
 
 def _put_report(report: ImportReport) -> None:
     for session in report.sessions[:_MAX_SHOWN]:
-        there = "is there already" if session.outcome == "present" else f"{session.seq} events"
+        there = "exists already" if session.outcome == "present" else f"{session.seq} events"
         put(f"{session.id}: {there}")
     left = report.imported + report.present - min(len(report.sessions), _MAX_SHOWN)
     if left:
         say(f"and {left} more; --json shows up to a thousand")
     said = "would be imported" if report.dry_run else "imported"
-    say(f"{report.imported} {'session' if report.imported == 1 else 'sessions'} {said}, {report.present} were there")
+    say(
+        f"{report.imported} {'session' if report.imported == 1 else 'sessions'} {said}, {report.present} existed "
+        "already"
+    )

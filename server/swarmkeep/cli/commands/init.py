@@ -25,7 +25,7 @@ A team of agents for Swarmkeep, made from the example `{team}`. [{team}/README.m
 
 ## Try it
 
-Without a key, on the built-in offline model, which is no LLM:
+Without a key, on the built-in offline model, which is not an LLM:
 
     swarmkeep chat --offline --agents {team}
 
@@ -99,9 +99,9 @@ def init(
     listed: Annotated[bool, typer.Option("--list", help="List the teams instead.")] = False,
     as_json: JsonOutput = False,
 ) -> None:
-    """Copy a team into a new folder, with a README, an example of a .env file, evals and a test.
+    """Copy an example team into a new folder, with a README, an example of a .env file, evals and a test.
 
-    Nothing is overwritten: a folder that has something in it is refused.
+    Nothing is overwritten: a folder that is not empty is refused.
     """
     known = list_teams()
     if listed:
@@ -111,7 +111,7 @@ def init(
     if folder is None:
         raise typer.BadParameter("name the folder to make, or use --list", param_hint="'DIR'")
     if team not in known:
-        raise typer.BadParameter(f"there is no team {team!r}; there are {', '.join(known)}", param_hint="'--team'")
+        raise typer.BadParameter(f"there is no team {team!r}; known: {', '.join(known)}", param_hint="'--team'")
     files = build_project(team)
     _write_project(folder, files)
     if as_json:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 group = typer.Typer(
-    help="Make, list and revoke the API keys in a database. As soon as there is one, servers on that database ask for "
-    "keys. They notice new keys and revoked ones within two seconds.",
+    help="Make, list and revoke the API keys in a database. As soon as there is one, servers on that database require "
+    "keys. They notice new and revoked keys within two seconds.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -46,22 +46,25 @@ def create(
     tenant: Annotated[
         str | None,
         typer.Option(
-            "--tenant", metavar="NAME", callback=refuse_empty, help="Whose sessions it opens; by default `default`."
+            "--tenant",
+            metavar="NAME",
+            callback=refuse_empty,
+            help="The tenant whose sessions it gives access to; by default `default`.",
         ),
     ] = None,
     name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Who or what uses it; kept in events.")] = "",
     role: Annotated[
         Literal["read", "run", "approve", "audit", "write", "admin"],
-        typer.Option("--role", help="What it may do; `write` is all but making keys, `read` changes nothing."),
+        typer.Option("--role", help="What it may do; `write`: everything but making keys; `read`: change nothing."),
     ] = "write",
     expires: Annotated[
         str | None,
-        typer.Option("--expires", metavar="WHEN", help="When it ends: 30d, 2026-12-31, 2026-12-31T12:00:00Z."),
+        typer.Option("--expires", metavar="WHEN", help="When it expires: 30d, 2026-12-31, 2026-12-31T12:00:00Z."),
     ] = None,
     as_json: JsonOutput = False,
     database_url: StoreUrl = None,
 ) -> None:
-    """Make a key, and print it: once, for it is not kept. Makes a SQLite file if there is none.
+    """Make a key and print it, once: only its digest is kept. Makes a SQLite file if there is none.
 
     From the first key on, every request under /v1 needs one, for good.
     """
@@ -97,7 +100,7 @@ def list_keys(
     as_json: JsonOutput = False,
     database_url: StoreUrl = None,
 ) -> None:
-    """List the keys of all tenants, revoked ones included, oldest first; never the keys themselves."""
+    """List the keys of all tenants, oldest first, including revoked ones. The keys themselves are not shown."""
 
     async def work(keys: SqlApiKeys) -> list[ApiKey]:
         return await keys.list_keys(tenant=tenant)
@@ -123,7 +126,8 @@ def revoke(
     as_json: JsonOutput = False,
     database_url: StoreUrl = None,
 ) -> None:
-    """End a key for good; every server refuses it within two seconds. One revoked before stays as it is."""
+    """Revoke a key, for good; every server refuses it within two seconds. A key that is revoked already stays as it
+    is."""
 
     async def work(keys: SqlApiKeys) -> ApiKey:
         return await keys.revoke(key_id)
@@ -131,7 +135,7 @@ def revoke(
     ended = _use_keys(database_url, work)
     if as_json:
         put_json(ended)
-    say(f"key {ended.id} is revoked, since {ended.revoked_at}")
+    say(f"key {ended.id} is revoked since {ended.revoked_at}")
 
 
 def _to_dict(key: ApiKey) -> dict[str, object]:

@@ -52,14 +52,14 @@ def register(app: typer.Typer) -> None:
 
 def prune(
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="Untouched for that long: 30m, 12h, 90d, 8w.")
+        str, typer.Option("--older-than", metavar="AGE", help="Unchanged for this long: 30m, 12h, 90d, 8w.")
     ],
     agent: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Only those with this active agent.", autocompletion=complete_agent),
     ] = None,
     metadata: Labels = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which ones.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which ones.")] = False,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")] = None,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
@@ -68,7 +68,7 @@ def prune(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Delete sessions that nobody has touched for long, for good. Those with a run that has not ended are left."""
+    """Delete sessions that have not changed for a long time, for good. Sessions with an unfinished run are kept."""
     from swarmkeep.domain.timestamps import to_timestamp
 
     before = to_timestamp(datetime.now(UTC) - parse_duration(older_than, "--older-than"))
@@ -82,7 +82,7 @@ def prune(
                 for session in looked.track(sessions)
                 if session.updated_at < before
             ]
-        told = "{} would be deleted; nothing was" if dry_run else "{} were deleted; the others are as they were"
+        told = "{} would be deleted; nothing was" if dry_run else "{} were deleted; the others are unchanged"
         with show_progress(
             "deleting", "sessions", len(old), quiet=quiet, on_interrupt=lambda done: told.format(done)
         ) as progress:
@@ -94,7 +94,7 @@ def prune(
         put_json({"deleted": [session.id for session in gone], "kept": [name for name, _ in left], "dry_run": dry_run})
     else:
         for session in gone:
-            put(f"{session.id}  untouched since {session.updated_at}")
+            put(f"{session.id}  unchanged since {session.updated_at}")
     for name, sentence in left:
         say(f"kept {name}: {sentence}")
     say(f"{len(gone)} sessions {'would be' if dry_run else 'were'} deleted")

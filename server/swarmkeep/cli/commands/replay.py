@@ -44,7 +44,7 @@ def replay(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Show a conversation as it happened: who spoke, calls and their results, handoffs, changes of the context,
+    """Show a conversation as it happened: who spoke, calls and their results, handoffs, context changes,
     approvals, what it cost, what failed. Nothing is run: it needs no agents, no model and no key.
     """
     from swarmkeep.audit.transcript.timeline import build_timeline

@@ -26,13 +26,15 @@ def register(app: typer.Typer) -> None:
 def request(
     session_id: SessionId,
     seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="The event that is the model's answer.")],
-    raw: Annotated[bool, typer.Option("--raw", help="The very bytes that were sent, on one line.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The exact bytes that were sent, instead of indented JSON.")
+    ] = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Show the exact Chat Completions request behind a model's answer, put together again from the log."""
+    """Show the exact Chat Completions request behind a model's answer, rebuilt from the log."""
     from swarmkeep.domain.codec import decode
 
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:

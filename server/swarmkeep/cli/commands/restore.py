@@ -37,8 +37,8 @@ def restore(
 ) -> None:
     """Fill an empty database from a backup, of either kind of database, and verify every session in it.
 
-    Exit code 1, and nothing restored, if the file is not whole or the database not empty; exit code 1 as well if a
-    session does not verify, which then did not when the backup was made.
+    If the file is incomplete or the database is not empty, nothing is restored, and the exit code is 1. It is also 1 if
+    a session does not verify; such a session did not verify when the backup was made.
     """
     from swarmkeep.store.backup import BadBackup, restore_backup
 

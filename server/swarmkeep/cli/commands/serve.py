@@ -38,12 +38,13 @@ def serve(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="The address to listen on; without an API key, a loopback one. [env: SWARMKEEP_HOST]",
+            help="The address to listen on; without an API key, only a loopback address is accepted. [env: "
+            "SWARMKEEP_HOST]",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 takes a free one. [env: SWARMKEEP_PORT]"),
+        typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 takes any free one. [env: SWARMKEEP_PORT]"),
     ] = None,
     workers: Annotated[
         int | None,
@@ -64,7 +65,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="ADDRESSES",
-            help="Proxies whose X-Forwarded-For is believed, by commas. [env: SWARMKEEP_FORWARDED_ALLOW_IPS]",
+            help="Proxies whose X-Forwarded-For is believed, separated by commas. [env: SWARMKEEP_FORWARDED_ALLOW_IPS]",
         ),
     ] = None,
     log_level: Annotated[
@@ -73,20 +74,21 @@ def serve(
     ] = None,
     log_format: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="text, or json: an object a line. [env: SWARMKEEP_LOG_FORMAT]"),
+        typer.Option(metavar="FORMAT", help="text, or json: one object per line. [env: SWARMKEEP_LOG_FORMAT]"),
     ] = None,
     access_log: Annotated[
         bool | None,
         typer.Option(
             "--access-log/--no-access-log",
-            help="Whether each request is a log line; by default it is. [env: SWARMKEEP_ACCESS_LOG]",
+            help="Whether to log each request; by default yes. [env: SWARMKEEP_ACCESS_LOG]",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Serve agents over HTTP, and keep their conversations.
+    """Serve agents over HTTP, and store their conversations.
 
-    Ctrl-C or SIGTERM stops it: running runs get a grace time, and what is left can be resumed. More settings come
+    Ctrl-C or SIGTERM stops it: active runs may continue for SWARMKEEP_GRACE_SECONDS; those that do not end can be
+    resumed. More settings come
     from the environment or a .env file; `swarmkeep doctor` shows them.
     """
     settings = load_settings(

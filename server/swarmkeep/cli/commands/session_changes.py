@@ -25,7 +25,8 @@ group = typer.Typer()
 def rename(
     session_id: SessionId,
     title: Annotated[
-        str | None, typer.Argument(metavar="TITLE", help="Without one, it is called how it began.")
+        str | None,
+        typer.Argument(metavar="TITLE", help="The title; without one, the session is named by its first words."),
     ] = None,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
@@ -33,7 +34,7 @@ def rename(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Give a session a title, which is its metadata `title`; prints what it is called then."""
+    """Set a session's title (its metadata `title`), and print its name."""
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
         state = found.label(session_id, {"title": title or None})
     if as_json:
@@ -54,17 +55,18 @@ def rename(
 def compact(
     session_id: SessionId,
     keep_turns: Annotated[
-        int | None, typer.Option("--keep-turns", metavar="N", min=1, help="Leave the last N turns as they are.")
+        int | None, typer.Option("--keep-turns", metavar="N", min=1, help="Leave the last N turns unchanged.")
     ] = None,
     instructions: Annotated[
-        str | None, typer.Option("--instructions", metavar="TEXT", help="What the model is told besides.")
+        str | None,
+        typer.Option("--instructions", metavar="TEXT", help="Additional instructions to the model for the summary."),
     ] = None,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Make a session's history shorter for the model: long results, and a summary of all but the last turns. The log
-    keeps all of it. Exit code 1 if no summary was made."""
+    """Shorten a session's history for the model: long results are cut, and all but the last turns are summed up. The
+    log keeps everything. Exit code 1 if no summary was made."""
     with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
         done = found.compact(session_id, keep_turns=keep_turns, instructions=instructions)
     if as_json:

@@ -23,16 +23,14 @@ group = typer.Typer()
     """,
 )
 def counts(
-    children: Annotated[
-        bool, typer.Option("--children", help="Also the sessions that agents began to ask others.")
-    ] = False,
+    children: Annotated[bool, typer.Option("--children", help="Also the sessions in which agents ask others.")] = False,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Count the sessions that run and wait, and those whose last run failed or was interrupted."""
+    """Count the sessions that run or wait, and those whose last run failed or was interrupted."""
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
         counted = found.counts(children=children)
     if as_json:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from swarmkeep_client import SessionState
 
 group = typer.Typer(
-    help="List, find, show, rename, fork, redact and delete sessions, and take messages out of them, on a server or "
-    "without one.",
+    help="List, find, show, rename, fork, take over, redact and delete sessions, and take messages out of them, on a "
+    "server or without one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -72,12 +72,14 @@ def list_sessions(
     order: ListOrder = None,
     search: Annotated[
         str | None,
-        typer.Option("--search", metavar="TEXT", help="Only those in which a message has words that begin like these."),
+        typer.Option(
+            "--search",
+            metavar="TEXT",
+            help="Only those in which one message, or id and metadata, have words that begin like these.",
+        ),
     ] = None,
     metadata: Labels = None,
-    children: Annotated[
-        bool, typer.Option("--children", help="Also the sessions that agents began to ask others.")
-    ] = False,
+    children: Annotated[bool, typer.Option("--children", help="Also the sessions in which agents ask others.")] = False,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many at most; 0 for all.")] = 50,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
@@ -194,14 +196,14 @@ def fork(
 )
 def delete(
     session_id: SessionId,
-    force: Annotated[bool, typer.Option("--force", help="Also while a run is active.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete it even while a run is active.")] = False,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")] = None,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Delete a session with every event of it, for good. That it was done stays in the audit log."""
+    """Delete a session with all of its events, for good. The audit log keeps a record of the deletion."""
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
         found.delete(session_id, force=force, reason=reason)
     say(f"deleted session {session_id}")
@@ -225,7 +227,8 @@ def remove_message(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Take a message out of what models are sent and lists show. The log keeps it; `redact` removes what it says."""
+    """Take a message out: it is no longer sent to models or shown in lists. The log keeps it; `redact` removes its
+    content."""
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
         found.remove_message(session_id, seq, tool_call_id=call)
     say(f"took {f'call {call} of ' if call else ''}message {seq} out of session {session_id}")
@@ -246,29 +249,30 @@ def redact(
     seqs: Annotated[list[int], typer.Option("--seq", metavar="SEQ", min=1, help="An event; may be given again.")],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the session.")],
     include_forks: Annotated[
-        bool, typer.Option("--include-forks", help="Also where forks, or what this was forked from, hold them.")
+        bool, typer.Option("--include-forks", help="Also in forks, and in sessions that this one was forked from.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Remove what events say, for good; the hash chain still verifies. Exit code 1 if another session still has it."""
+    """Remove the content of events, for good; the hash chain still verifies. Exit code 1 if another session still holds
+    it."""
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
         done = found.redact(session_id, seqs, reason, include_forks=include_forks, dry_run=dry_run)
     left = [copy for copy in done.forks if not copy.redacted and not dry_run]
     if as_json:
         put_json(done)
     elif done.seqs:
-        removed, said = ("would remove", "say") if dry_run else ("removed", "said")
-        put(f"{removed} what {len(done.seqs)} events of {session_id} {said}: {', '.join(map(str, done.seqs))}")
+        removed = "would remove" if dry_run else "removed"
+        put(f"{removed} the content of {len(done.seqs)} events of {session_id}: {', '.join(map(str, done.seqs))}")
     else:
         put("there was nothing left to remove")
     for copy in done.forks:
-        state = "untouched by a dry run" if dry_run else "removed there, too" if copy.redacted else "STILL THERE"
+        state = "unchanged by a dry run" if dry_run else "removed there, too" if copy.redacted else "STILL THERE"
         say(f"session {copy.session_id} holds the same events {', '.join(map(str, copy.seqs))}: {state}")
     if left:
-        say("a session that is busy can be redacted later; --include-forks redacts those that are not")
+        say("--include-forks redacts these sessions, too; one that is busy can be redacted later")
         raise typer.Exit(1)

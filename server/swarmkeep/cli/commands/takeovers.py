@@ -14,7 +14,7 @@ from swarmkeep.cli.terminal import put, put_json
 if TYPE_CHECKING:
     from swarmkeep_client import Message, SessionState
 
-Force = Annotated[bool, typer.Option("--force", help="Also where somebody else has taken it over.")]
+Force = Annotated[bool, typer.Option("--force", help="Do it even if somebody else has taken the session over.")]
 
 group = typer.Typer()
 
@@ -30,13 +30,15 @@ group = typer.Typer()
 )
 def takeover(
     session_id: SessionId,
-    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why, for whoever looks on.")] = None,
+    note: Annotated[
+        str | None, typer.Option("--note", metavar="TEXT", help="Why, for other people who look at the session.")
+    ] = None,
     force: Force = False,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Take a session over from its agent: no model is asked and no call begins until it is handed back."""
+    """Take a session over from its agent: until it is handed back, no model is asked and no call begins."""
     with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
         found.open_on_server(session_id).take_over(note=note, force=force)
         state = found.session(session_id)
@@ -54,12 +56,13 @@ def takeover(
 )
 def answer(
     session_id: SessionId,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is said.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The answer.")],
     as_json: JsonOutput = False,
     url: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Say something in the agent's place, in a session that was taken over. The run that waits is completed by it."""
+    """Answer in the agent's place, in a session that was taken over. This completes the waiting run, if there is
+    one."""
     with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
         message = found.open_on_server(session_id).answer(text)
     _tell(message, format_message(message), as_json)
@@ -82,13 +85,15 @@ def _tell(found: SessionState | Message, text: str, as_json: bool) -> None:
 )
 def handback(
     session_id: SessionId,
-    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="What the agent's model reads.")] = None,
+    note: Annotated[
+        str | None, typer.Option("--note", metavar="TEXT", help="A note that the agent's model reads.")
+    ] = None,
     force: Force = False,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Hand a session back to its agent, which goes on with what waits."""
+    """Hand a session back to its agent, which continues with what waits."""
     with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
         found.open_on_server(session_id).hand_back(note=note, force=force)
         state = found.session(session_id)

@@ -31,25 +31,25 @@ def register(app: typer.Typer) -> None:
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print what there is now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the current state, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
     seconds: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.2, max=3600, help="How often it is read anew.")
+        float, typer.Option("--every", metavar="SECONDS", min=0.2, max=3600, help="How often it is updated.")
     ] = 2.0,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Watch the runs that go on, wait for somebody or are queued, on a server or of all servers of a database.
+    """Watch the runs that are active, waiting for somebody or queued, on a server or on all servers of a database.
 
-    Keys look into a session, cancel a run, and approve or deny a call.
+    With keys you look into a session, cancel a run, and approve or deny a call.
     """
     where = SourceOptions(url, database_url, tenant, api_key)
     if as_json and not once:
         raise typer.BadParameter("--json needs --once", param_hint="'--json'")
     if not once and not (is_interactive() and has_cursor(sys.stdout)):
-        raise Refused("top is for a terminal; --once prints what there is now")
+        raise Refused("top needs a terminal; --once prints the current state")
     with open_source(where) as found:
         if once:
             from swarmkeep.cli.top.snapshot import Reader

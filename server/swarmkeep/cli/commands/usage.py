@@ -66,10 +66,10 @@ def usage(
     from swarmkeep.domain.usage import USAGE_GROUPS, UsageGroup, UsageQuery, parse_usage_groups
 
     if plot and as_json:
-        raise typer.BadParameter("it is for people; leave --json out", param_hint="'--plot'")
+        raise typer.BadParameter("it cannot be combined with --json", param_hint="'--plot'")
     for name in group_by or ():
         if name not in USAGE_GROUPS:
-            raise typer.BadParameter(f"it is {', '.join(USAGE_GROUPS)}", param_hint="'--by'")
+            raise typer.BadParameter(f"it must be one of {', '.join(USAGE_GROUPS)}", param_hint="'--by'")
     by = parse_usage_groups(group_by or ["day"])
     only: dict[UsageGroup, str | None] = {"agent": agent, "model": model, "session": session}
     asked = UsageQuery(
@@ -92,7 +92,7 @@ def usage(
         cells = [*(_build_cells(row, by) for row in rows), *_sum_rows(rows, len(by))]
         put_table(*_with_costs(_build_headings(by), cells, rows))
     else:
-        say("no calls were made")
+        say("there were no calls")
 
 
 def _put_bars(rows: list[UsageRow], by: tuple[str, ...]) -> None:
@@ -103,7 +103,7 @@ def _put_bars(rows: list[UsageRow], by: tuple[str, ...]) -> None:
         bars = list(fill_days(sorted(bars)))
     for line in format_bars(bars, get_terminal_size().columns, fine=can_show("█▏", sys.stdout)):
         put(line)
-    say(f"tokens by {' and '.join(by)}: {sum(row.total_tokens for row in rows):,} in all")
+    say(f"tokens by {' and '.join(by)}: {sum(row.total_tokens for row in rows):,} in total")
 
 
 def _name_groups(row: UsageRow, by: tuple[str, ...]) -> Iterator[str]:

@@ -68,8 +68,8 @@ def verify(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Check that sessions are what they were when they were recorded: events, hash chain, and all that is stored with
-    them. Changes nothing. Exit code 1 if anything is wrong."""
+    """Check that sessions are as they were recorded: events, hash chain, and everything stored with them. Changes
+    nothing. Exit code 1 if anything is wrong."""
     _check_use(session_id, everything=everything, checkpoint=checkpoint, public_key=public_key, head=head, first=first)
     noted = None if head is None else _parse_head(head)
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
@@ -79,7 +79,7 @@ def verify(
             return
         count, bad = _verify_sessions(found, session_id, noted, first, as_json=as_json, quiet=quiet)
     if everything:
-        say(f"logs that were checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
+        say(f"logs checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
     if bad:
         raise typer.Exit(1)
 
@@ -91,11 +91,11 @@ def _check_use(
     if [session_id is not None, everything, checkpoint is not None].count(True) != 1:
         raise typer.BadParameter("name a session, or give --all or --checkpoint", param_hint="'ID'")
     if public_key is not None and checkpoint is None:
-        raise typer.BadParameter("use it with --checkpoint", param_hint="'--public-key'")
+        raise typer.BadParameter("it needs --checkpoint", param_hint="'--public-key'")
     if head is not None and session_id is None:
-        raise typer.BadParameter("it is one session's; name the session", param_hint="'--head'")
+        raise typer.BadParameter("it belongs to one session; name the session", param_hint="'--head'")
     if first is not None and not everything:
-        raise typer.BadParameter("use it with --all", param_hint="'--from'")
+        raise typer.BadParameter("it needs --all", param_hint="'--from'")
 
 
 def _verify_sessions(
@@ -107,7 +107,7 @@ def _verify_sessions(
 
     def describe_interruption(progress: Progress) -> str:
         result = f"{progress} were checked, {f'not valid: {bad}' if bad else 'all valid'}"
-        return result if name is None or name.startswith("(") else f"{result}; go on with --all --from {name}"
+        return result if name is None or name.startswith("(") else f"{result}; continue with --all --from {name}"
 
     everything = session_id is None
     total = partial(found.count_sessions, of_all_tenants=True) if everything and first is None else None
@@ -148,7 +148,7 @@ def _put_verification(name: str, found: Verification, noted: Head | None) -> Non
     if found.valid and found.head is not None:
         put(f"{name}: valid, {found.events} events, head {found.head.seq}:{found.head.hash}")
         if found.redacted_count:
-            since = "" if noted is None else ", since the head was noted down"
+            since = "" if noted is None else ", since the head was recorded"
             put(f"  {_describe_redacted(found)}{since}")
         return
     put(f"{name}: NOT VALID, {found.problem_count} problems in {found.events} events")

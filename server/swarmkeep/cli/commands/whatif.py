@@ -49,11 +49,11 @@ def register(app: typer.Typer) -> None:
 
 def whatif(
     session_id: SessionId,
-    at: Annotated[int, typer.Option("--at", metavar="SEQ", min=1, help="An event of the run that is to run again.")],
+    at: Annotated[int, typer.Option("--at", metavar="SEQ", min=1, help="An event of the run to run again.")],
     text: Annotated[str | None, typer.Option("--input", metavar="TEXT", help="What the user says instead.")] = None,
     agent: Annotated[
         str | None,
-        typer.Option("--agent", metavar="NAME", help="The agent that it begins with.", autocompletion=complete_agent),
+        typer.Option("--agent", metavar="NAME", help="The agent to begin with.", autocompletion=complete_agent),
     ] = None,
     model: Model = None,
     model_settings: Annotated[
@@ -61,7 +61,7 @@ def whatif(
         typer.Option(
             "--model-settings",
             metavar="JSON",
-            help="Parameters of the model requests, over those of the run; null removes.",
+            help="Parameters of the model requests; each overrides the run's own, and null removes it.",
         ),
     ] = None,
     instructions: Annotated[
@@ -76,12 +76,13 @@ def whatif(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Run a part of a conversation again, for real, in a fork that ends before it: with another input, agent or model.
+    """Run part of a conversation again, for real, with another input, agent or model. It runs in a fork that ends
+    before that part.
 
-    For real: the model is asked, and functions, MCP servers and other agents are called. What they do is done.
+    The effects are real: models, functions, MCP servers and other agents are called.
 
-    What is not changed is as it was. The original stays as it is; `swarmkeep compare` shows both. Without --url it runs
-    in this process, on the agents of --agents.
+    What you do not change stays the same. The original session is not touched; `swarmkeep compare` shows both. Without
+    --url it runs in this process, with the agents of --agents.
     """
     where = SourceOptions(url, database_url, tenant, api_key)
     settings_changed = None if model_settings is None else parse_model_settings(model_settings)
@@ -211,6 +212,6 @@ def _run_again(talk: ChatSession, said: str | list[Message], options: RunOptions
 def _put_outcome(session_id: str, fork: str, run: Run) -> None:
     say(f"session {fork}; side by side: swarmkeep compare {session_id} {fork}")
     if run.status == "waiting":
-        say(f"the run waits; go on with: swarmkeep chat --session {fork}")
+        say(f"the run waits; continue with: swarmkeep chat --session {fork}")
     elif run.status != "completed":
         raise typer.Exit(1)

@@ -40,7 +40,7 @@ class DemoConversation:
             self.screen.write(message)
             run = self._listen(session.stream(message), may_crash=number >= CRASH_FROM)
             while run.status == "waiting":
-                self.screen.line("!! a person approves: the run goes on", "bold green")
+                self.screen.line("!! a person approves: the run continues", "bold green")
                 decisions: list[Approval] = [
                     {"tool_call_id": c.tool_call_id, "decision": "approve"} for c in run.pending
                 ]
@@ -106,7 +106,7 @@ def check_log(events: list[Event], story: DemoConversation) -> list[str]:
         f"{len(events)} events, numbered 1 to {len(events)} without a gap, in one session with {len(agents)} agents: "
         f"{', '.join(agents)}",
         f"{len(story.runs)} runs, all completed: {len(turns)} turns, {len(handoffs)} handoffs",
-        f"recovered: run {run_id} was cut off after event {resumed.seq - 1} as the server died, and went on at event "
-        f"{resumed.seq} after the restart",
+        f"recovered: run {run_id} was cut off after event {resumed.seq - 1} when the server died, and continued at "
+        f"event {resumed.seq} after the restart",
         f"its tools: {', '.join(tool['name'] for tool in tools)}; started a second time: {', '.join(again) or 'none'}",
     ]

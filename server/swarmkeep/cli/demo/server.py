@@ -118,7 +118,7 @@ def _take_port(port: int) -> int:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             said = f"cannot listen on 127.0.0.1:{port}: {error.strerror or error}"
-            raise Refused(f"{said}; choose another --port, or leave it out") from None
+            raise Refused(f"{said}; choose another --port, or leave the option out") from None
     return port
 
 

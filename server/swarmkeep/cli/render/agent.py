@@ -14,7 +14,7 @@ def format_agent(agent: AgentInfo) -> Iterator[str]:
     yield agent.name
     yield f"  model: {agent.model}{', answered by the offline model' if agent.offline else ''}"
     if agent.instructions is None:
-        yield "  instructions: made anew for each turn"
+        yield "  instructions: from a function, for each turn"
     else:
         yield "  instructions:"
         yield from (f"    {line}".rstrip() for line in agent.instructions.splitlines())
@@ -37,7 +37,7 @@ def _format_settings(agent: AgentInfo) -> Iterator[str]:
     if agent.tool_choice is not None:
         yield f"  tool choice: {_show(agent.tool_choice)}"
     if not agent.parallel_tool_calls:
-        yield "  one call in a reply"
+        yield "  one call per reply"
     if agent.output_schema is not None:
         how = "by calling final_output" if agent.output_mode == "tool" else "as its answer"
         yield f"  output, {how}: {encode_text(agent.output_schema)}"
@@ -46,7 +46,7 @@ def _format_settings(agent: AgentInfo) -> Iterator[str]:
 def _format_function(agent: AgentInfo, function: Json) -> Iterator[str]:
     name = str(function.get("name"))
     notes = [APPROVAL] if name in agent.approvals else []
-    notes += ["runs beside others"] if name in agent.concurrent_tools else []
+    notes += ["runs at the same time as others"] if name in agent.concurrent_tools else []
     notes += [f"guardrails: {', '.join(found)}"] if (found := agent.tool_guardrails.get(name)) else []
     yield f"    {name} ({'; '.join(notes)})" if notes else f"    {name}"
     yield from (f"      {line}".rstrip() for line in str(function.get("description") or "").splitlines())
@@ -62,9 +62,9 @@ def _format_server(server: MCPServerInfo) -> Iterator[str]:
     if approval:
         yield f"    {APPROVAL}: {'all' if approval is True else ', '.join(approval)}"
     if server.trust_hints:
-        yield "    what it says of its tools counts"
+        yield "    its hints about its tools are trusted"
     if server.scope != "server":
-        yield f"    a connection for each {server.scope}"
+        yield f"    one connection per {server.scope}"
 
 
 def _show(value: Any) -> str:

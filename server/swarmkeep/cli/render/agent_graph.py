@@ -56,7 +56,7 @@ def format_text(agents: Sequence[GraphAgent]) -> Iterator[str]:
     for place, agent in enumerate(agents):
         if place:
             yield ""
-        yield f"{agent.name}{', with whom sessions begin' if not place else ''}"
+        yield f"{agent.name}{', the default agent' if not place else ''}"
         yield f"  hands over to: {', '.join(agent.handoffs) or 'nobody'}"
         if agent.asks:
             yield f"  asks: {', '.join(f'{asked} ({function})' for function, asked in agent.asks.items())}"

@@ -59,7 +59,7 @@ def _summarize_message(data: Json) -> str:
 def _summarize_removed(data: Json) -> str:
     call = data.get("tool_call_id")
     what = f"message {data['message_seq']}" + (f", call {call}" if call else "")
-    what += ", what it says" if data.get("content") else ""
+    what += ", only its content" if data.get("content") else ""
     return f"{what}, by {put_name_first(data['by'])}" if data.get("by") else what
 
 

@@ -93,7 +93,7 @@ class Screen:
             call = self._end_call(str(message.get("tool_call_id")))
             self._show_tool_result(data.get("tool") or {}, join_content(message.get("content")), call)
         elif "correction" in data:
-            self.line("  the answer is sent back: it does not have the form that is needed", "yellow")
+            self.line("  the answer is sent back: it does not have the required form", "yellow")
         self._streamed = False
 
     def _show_tool_result(self, tool: Json, text: str, call: str) -> None:
@@ -133,7 +133,7 @@ class Screen:
 
     def _on_run_resumed(self, event: Event, data: Json) -> None:
         if data.get("reason") == "recovery":
-            self.line("  the run goes on where it was cut off", "yellow")
+            self.line("  the run continues where it was cut off", "yellow")
 
     def _on_run_waiting(self, event: Event, data: Json) -> None:
         for call in data.get("pending") or ():

@@ -135,7 +135,7 @@ class DatabaseSource:
         raise Refused("this needs a server, which has the session's agent: name one with --url")
 
     def compact(self, session_id: str, *, keep_turns: int | None, instructions: str | None) -> Compaction:
-        raise Refused("a summary needs the session's agent and its model: ask a server for it, with --url")
+        raise Refused("a summary needs the session's agent and its model: name a server with --url")
 
     def redact(
         self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool

@@ -194,7 +194,7 @@ class ServerSource:
     ) -> Iterator[bytes]:
         # A server writes the whole file: how many sessions of it have come is not to be seen, and it cannot end well.
         if walk.first is not None:
-            raise Refused("--from is for a database: the export of a server begins anew, and a file of it is whole")
+            raise Refused("--from works on a database only; on a server, export everything again")
         return self._client.export(ids, agent=agent, status=status, metadata=metadata)
 
     def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:

@@ -127,7 +127,9 @@ def _draw_list(view: View, room: Room, passed: float) -> list[tuple[str, str]]:
         cells = " ".join(_fit_cell(room, one, one.cell(row, passed)) for one in columns)
         lines.append((f"{'>' if row is chosen else ' '} {cells}", _find_style(row, is_chosen=row is chosen)))
     if not rows:
-        lines.append(("  no run goes on or waits" if not view.filter else "  no run is left by the filter", "dim"))
+        lines.append(
+            ("  no run is active, waiting or queued" if not view.filter else "  no run matches the filter", "dim")
+        )
     return lines
 
 

@@ -93,7 +93,7 @@ class View:
             self.ask(f"cancel the run in {row.session_id}?", Job("cancel", row))
         elif row is not None and key in ("a", "d"):
             if row.status != "waiting":
-                self.notice = "this run waits for nobody"
+                self.notice = "this run does not wait for a decision"
                 return None
             return Job("find_call", row, decision="approve" if key == "a" else "deny")
         return None

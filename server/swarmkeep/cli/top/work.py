@@ -156,5 +156,5 @@ def _add_lines(view: View, session_id: str, lines: list[str]) -> None:
 def _say_why_not(pending: list[PendingCall]) -> str:
     elsewhere = [str(one.session_id) for one in pending if one.reason == "session"]
     if elsewhere:
-        return f"the decision is to be made in session {', and in session '.join(elsewhere)}"
+        return f"the decision has to be made in session {', and in session '.join(elsewhere)}"
     return "no call of this run waits for an approval"
