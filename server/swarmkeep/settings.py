@@ -55,7 +55,7 @@ class Settings(BaseSettings):
         "JSON list. The first agent of the first one is the default.",
     )
     host: str = Field(
-        default="127.0.0.1", description="The address to listen on; as long as there is no API key, a loopback one."
+        default="127.0.0.1", description="The address to listen on; without an API key, only a loopback address."
     )
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes any free one.")
     workers: int = Field(
@@ -88,36 +88,36 @@ class Settings(BaseSettings):
     )
     lease_seconds: Seconds = Field(
         default=15.0,
-        description="How long a run belongs to a server that gives no sign of life; then another takes it over.",
+        description="How long a server that gives no sign of life keeps its runs; then another server takes them over.",
     )
     grace_seconds: float = Field(
         default=10.0, ge=0, description="How long running runs may go on after the server is asked to stop."
     )
     run_seconds: Seconds | None = Field(
         default=3600.0,
-        description="How long a run may take, without the time that it waits for somebody; `none` means no limit.",
+        description="How long a run may take. Time spent waiting for somebody does not count; `none` means no limit.",
     )
     tool_seconds: Seconds | None = Field(
-        default=300.0, description="The time-out of tools without one of their own; `none` means no limit."
+        default=300.0, description="The time-out of functions without one of their own; `none` means no limit."
     )
     approval_seconds: Seconds | None = Field(
-        default=None, description="How long to wait for an approval; no limit by default."
+        default=None, description="How long to wait for an approval before the call is denied; no limit by default."
     )
     loop_turns: Annotated[int, Field(ge=3)] | None = Field(
         default=10,
-        description="After how many turns in a circle (the same calls again, the same handoffs) a run is ended; `none` "
+        description="A run whose last so many turns go in a circle (the same calls or handoffs again) is ended; `none` "
         "means no limit.",
     )
     history_turns: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="How many of a session's last turns a model is sent; by default all of them."
+        default=None, description="How many of a session's last turns are sent to a model; by default all of them."
     )
     read_seconds: Seconds = Field(
-        default=10.0, description="How long a list, a sum or a search may take in the database; then 503 `overloaded`."
+        default=10.0, description="How long a list, a sum or a search may take in the database before it is refused."
     )
     search: Literal["on", "off"] = Field(
-        default="on", description="Whether sessions are found by what was said: `on` indexes it, a moment behind."
+        default="on", description="Whether sessions can be found by what was said: `on` indexes messages."
     )
-    state_cache_bytes: int = Field(default=2**26, ge=0, description="How much memory sessions' states may take, about.")
+    state_cache_bytes: int = Field(default=2**26, ge=0, description="About how much memory sessions' states may take.")
     # Streams give their signs of life at a poll, and owe one every 15 seconds.
     poll_seconds: float = Field(
         default=0.5, gt=0, le=7, description="How soon, at the latest, a stream shows what another server has recorded."
@@ -129,34 +129,33 @@ class Settings(BaseSettings):
     max_messages: int = Field(
         default=10_000, ge=1, description="How many messages a new session's history, or a run's input, may have."
     )
-    max_context_bytes: int = Field(default=1_000_000, ge=2, description="How large a session's context may be (JSON).")
+    max_context_bytes: int = Field(default=1_000_000, ge=2, description="The largest context of a session, as JSON.")
     max_metadata_bytes: int = Field(default=65_536, ge=2, description="How large a session's metadata may be, as JSON.")
     max_message_bytes: int = Field(
-        default=8_000_000, ge=1, description="How large a message may be, as JSON: one sent in, or a tool's result."
+        default=8_000_000, ge=1, description="How large a message or a function's result may be, as JSON."
     )
     max_blob_bytes: int = Field(default=5_000_000, ge=1, le=40_000_000, description="The largest file in a message.")
-    max_message_blob_bytes: int = Field(default=20_000_000, ge=1, description="How large a message's files may be.")
+    max_message_blob_bytes: int = Field(default=20_000_000, ge=1, description="The largest total of a message's files.")
     max_message_blobs: int = Field(default=100, ge=1, description="How many files and pictures a message may have.")
     blob_types: Names = Field(
         default=("image/png", "image/jpeg", "image/gif", "image/webp", "audio/*", "text/*", "application/*"),
         description="The media types of files that messages may have, separated by commas; `audio/*` is all of audio.",
     )
     max_queued_runs: int = Field(default=100, ge=1, description="How many runs may wait in a session's queue.")
-    max_runs_per_tenant: int = Field(default=1_000, ge=1, description="How many runs of a tenant a server may run.")
-    max_forks_per_minute: int = Field(default=600, ge=1, description="How many forks a minute a tenant may make.")
+    max_runs_per_tenant: int = Field(default=1_000, ge=1, description="How many runs a tenant may have on each server.")
+    max_forks_per_minute: int = Field(default=600, ge=1, description="How many forks a tenant may make per minute.")
     max_session_events: int = Field(
-        default=1_000_000, ge=1, description="How many events a session may have before it takes nothing more."
+        default=1_000_000, ge=1, description="How many events a session may have; beyond that, it accepts no changes."
     )
     max_sessions: int = Field(default=10_000_000, ge=1, description="How many sessions a tenant may have.")
     max_stored_bytes: int = Field(
         default=100_000_000_000,
         ge=1,
         description="How many bytes a tenant's sessions may hold: the payloads of their events, and the texts that "
-        "these name.",
+        "these refer to.",
     )
     max_tokens_per_day: Annotated[int, Field(ge=1)] | None = Field(
-        default=None,
-        description="How many tokens the model calls of a tenant may take in a day of UTC; no limit by default.",
+        default=None, description="How many tokens a tenant's model calls may take in a UTC day; no limit by default."
     )
     prices: str | None = Field(default=None, description="What models cost: JSON, or a file (`.json`, `.toml`).")
     currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$", description="The currency of the prices.")
@@ -173,7 +172,7 @@ class Settings(BaseSettings):
     )
     separate_approvers: bool = Field(
         default=False,
-        description="Whether the API key that started a run may not decide on its approvals; by default it may.",
+        description="With `true`, the API key that started a run may not decide on its approvals; by default it may.",
     )
     forwarded_allow_ips: Names = Field(
         default=(),
@@ -187,7 +186,7 @@ class Settings(BaseSettings):
     )
     metrics_token: SecretStr | None = Field(
         default=None,
-        description="The token required to read `/metrics`; needed there once the server has API keys.",
+        description="The token that `/metrics` requires; once the server has API keys, `/metrics` needs one.",
     )
     cors_origins: Names = Field(
         default=(), description="Origins of web pages that may call the API, separated by commas; by default none."
@@ -199,12 +198,12 @@ class Settings(BaseSettings):
         default="info", description="Which log lines are written to standard error."
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="How they are written: as text, or as a JSON object a line."
+        default="text", description="How log lines are written: as text, or as one JSON object per line."
     )
-    access_log: bool = Field(default=True, description="Whether each request is a log line, at the level `info`.")
+    access_log: bool = Field(default=True, description="Whether to log each request, at the level `info`.")
     traces: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="Whether to make OpenTelemetry traces: `on`, `off`, or `auto`, which is if the environment names a "
+        description="Whether to make OpenTelemetry traces: `on`, `off`, or `auto`: only if the environment names a "
         "collector (OTEL_EXPORTER_OTLP_ENDPOINT) and the extra `otel` is installed.",
     )
     migrate: bool = Field(
@@ -239,7 +238,7 @@ class Settings(BaseSettings):
                 return json.loads(text)
             except ValueError:
                 raise ValueError(
-                    "it starts with [ but is not a valid JSON list; or separate the names with commas"
+                    "it starts with [ but is not a valid JSON list; fix it, or separate the names with commas"
                 ) from None
         if info.field_name == "agents" and "," not in text and not Path(text).exists():
             text = text.replace(os.pathsep, ",")
@@ -293,6 +292,6 @@ def _check_destination(given: Mapping[str, Any], file: Mapping[str, Any]) -> Non
     key, place = "OPENAI_API_KEY", "OPENAI_BASE_URL"
     if file.get(place) and not given.get(place) and given.get(key):
         raise SettingsError(
-            f"the file .env sets {place}, and the key in the environment's {key} would be sent there; set {place} in "
-            "the environment, too, or put a key for it into .env and unset the one in the environment"
+            f"the file .env sets {place}, so the key in the environment variable {key} would be sent there; set "
+            f"{place} in the environment, too, or move the key into .env"
         )

@@ -129,10 +129,7 @@ def _export_all(
                 "sessions" if where.server_url is None else "bytes",
                 None if filtered or where.server_url is not None else found.count_sessions,
                 quiet=quiet or (output is None and writes_to_terminal()),
-                on_interrupt=lambda _: (
-                    f"{f'nothing was written to {output}' if output else 'the output is incomplete'}; the next export "
-                    "starts from the beginning"
-                ),
+                on_interrupt=lambda _: _describe_interruption(output),
             )
         )
 
