@@ -42,7 +42,7 @@ async def test_a_refusal_is_told_in_runs_messages_streams_and_transcripts(
     everything = json.dumps([await guarded.events(session), (await guarded.get(f"{session}/messages")).json()])
     assert "fish." not in everything.replace("swordfish.", "")
     transcript = await guarded.get(f"{session}/transcript")
-    assert "refuses the answer: nobody is shown it" in transcript.text
+    assert "refuses the answer: it is not shown to anybody" in transcript.text
     assert "refuses what was said" in transcript.text
     replayed = (await guarded.post(f"{session}/replay")).json()
     assert (replayed["matches"], replayed["divergences"]) == (True, [])

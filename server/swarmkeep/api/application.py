@@ -73,16 +73,16 @@ Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 _LARGE_BODIES_AT_ONCE = 10
 
 _DESCRIPTION = """\
-Conversations of agents, kept as events: every message, handoff and context change is one.
+Conversations of agents, stored as events: every message, handoff and context change is an event.
 
 Errors are `application/problem+json` with a stable `code`. A failed run is not an HTTP error: it is a run with the
 status `failed`. Lists have `limit` and `cursor`, and `next_cursor` while there is more.
 
-Streams are server-sent events. Those that are kept have an `id`, their `seq`, and the event as data; in passing come
-`message.started` (`run_id`, `agent`) and `message.delta` (`run_id`, `agent`, `content` or `tool_calls`). A run's stream
-ends with `done`, whose data is the run.
+Streams are server-sent events. Recorded events have their `seq` as `id`, and the event as data. Frames without an `id`
+are not recorded: `message.started` (`run_id`, `agent`) and `message.delta` (`run_id`, `agent`, `content` or
+`tool_calls`). A run's stream ends with `done`, whose data is the run.
 
-Every answer has an `X-Request-Id`: the request's own, or a new one. The server's log knows the request by it.
+Every answer has an `X-Request-Id`: the request's own, or a new one. The server's log names the request by it.
 """
 
 _PREFIXES = ("/v1/", f"{PREFIX}/")

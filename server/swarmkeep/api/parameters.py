@@ -28,7 +28,7 @@ AfterSeq = Annotated[int | None, QueryParameter(ge=0, le=MAX_SEQ, description="O
 Seq = Annotated[int, PathParameter(ge=1, le=MAX_SEQ, description="An event's number in its session.")]
 LastEventId = Annotated[
     str | None,
-    HeaderParameter(name="Last-Event-ID", description="The id of the last frame seen; the stream goes on after it."),
+    HeaderParameter(name="Last-Event-ID", description="The id of the last frame seen; the stream continues after it."),
 ]
 IfMatch = Annotated[
     str | None,
@@ -37,7 +37,7 @@ IfMatch = Annotated[
 
 NotedHead = Annotated[
     str | None,
-    QueryParameter(description="A `seq` and `hash` noted down earlier, as SEQ:HASH, which the log must still have."),
+    QueryParameter(description="A head recorded earlier, as SEQ:HASH, that the log must still contain."),
 ]
 
 # A handler's `opt` that admits parameters of any name that begins so.

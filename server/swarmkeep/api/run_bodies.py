@@ -29,11 +29,10 @@ from swarmkeep.store.ports import SessionKey
 class NewRun(Body, frozen=True, kw_only=True):
     """`input` is what the user says, or a list of Chat Completions messages. `context_variables` is merged first.
 
-    `max_turns` counts model calls. `tools` are functions of the caller, as Chat Completions has them: the run waits
-    for the results of their calls. `model_settings` go over the agents', name by name; null takes one out.
-    `instructions` follow the agents' own. `response_format`, as in Chat Completions, is sent in the place of what the
-    agents say of their output. `on_busy`: what happens while another run is active: this one is refused, waits for its
-    turn, or has the other one cancelled.
+    `max_turns` counts model calls. `tools` are functions of the caller, as in Chat Completions: the run waits for the
+    results of their calls. `model_settings` override the agents' own, name by name; null removes one. `instructions`
+    follow the agents' own. `response_format`, as in Chat Completions, is sent instead of the agents' own. `on_busy`:
+    what happens while another run is active: this one is refused, waits for its turn, or has the other one cancelled.
     """
 
     input: str | list[Json]
@@ -99,7 +98,7 @@ class ToolResult(Body, frozen=True, kw_only=True):
 
 
 class ApprovalDecision(Body, frozen=True, kw_only=True):
-    """With `arguments` an approved call is carried out with these, in the place of those that the model gave."""
+    """With `arguments`, an approved call is carried out with these instead of those that the model gave."""
 
     tool_call_id: str
     decision: Decision

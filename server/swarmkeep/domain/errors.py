@@ -108,7 +108,7 @@ class OwnApproval(DomainError):
     code = "forbidden"
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"whoever started run {run_id} may not decide on its approvals here; ask somebody else to")
+        super().__init__(f"whoever started run {run_id} may not decide on its approvals; ask somebody else to do so")
         self.run_id = run_id
 
 
@@ -171,7 +171,9 @@ class TakenOverByOther(DomainError):
     code = "taken_over"
 
     def __init__(self, by: str | None, at: str) -> None:
-        super().__init__(f"{by or 'somebody'} has taken this session over, at {at}; with `force` it becomes yours")
+        super().__init__(
+            f"{by or 'somebody'} took this session over at {at}; to replace them, take it over with `force`"
+        )
         self.by = by
 
 
@@ -258,7 +260,7 @@ class SearchOff(DomainError):
     code = "search_off"
 
     def __init__(self) -> None:
-        super().__init__("this server does not search in what was said (SWARMKEEP_SEARCH=off)")
+        super().__init__("search is turned off on this server (SWARMKEEP_SEARCH=off)")
 
 
 class Overloaded(DomainError):

@@ -21,7 +21,7 @@ def test_so_many_lines_a_minute_and_then_a_count(caplog: pytest.LogCaptureFixtur
         "refused GET /v1/sessions as unauthenticated: 192.0.2.1",
         "refused GET /v1/sessions as unauthenticated: 192.0.2.1",
         "refused GET /v1/agents as too many requests: 192.0.2.2",
-        "refused DELETE /v1/sessions/s as forbidden: 192.0.2.1; 3 more since its last line",
+        "refused DELETE /v1/sessions/s as forbidden: 192.0.2.1; 3 more since the last such line",
     ]
 
 

@@ -176,7 +176,7 @@ async def test_a_deleted_response_is_found_no_more(openai: AsyncOpenAI, model: S
     await openai.responses.delete(made.id)
     with pytest.raises(NotFoundError):
         await openai.responses.retrieve(made.id)
-    with pytest.raises(BadRequestError, match="to go on from"):
+    with pytest.raises(BadRequestError, match="to continue from"):
         await openai.responses.create(model="Front", input="2", previous_response_id=made.id)
 
 
@@ -254,7 +254,7 @@ async def test_approvals_and_decisions_are_items(
     assert request.type == "mcp_approval_request"
     listed = [item async for item in openai.conversations.items.list(made.id, order="asc")]
     assert [item.id for item in listed[1:]] == [item.id for item in first.output]
-    with pytest.raises(BadRequestError, match="goes with its call") as refused:
+    with pytest.raises(BadRequestError, match="delete its call") as refused:
         await openai.conversations.items.delete(request.id, conversation_id=made.id)
     assert refused.value.param == "item_id"
     model.say("No refund.")
@@ -272,7 +272,7 @@ async def test_approvals_and_decisions_are_items(
     # The call is the same, wherever it is shown.
     assert listed[4].to_dict() == second.output[0].to_dict()
     for place in (2, 3):
-        with pytest.raises(BadRequestError, match="goes with its call"):
+        with pytest.raises(BadRequestError, match="delete its call"):
             await openai.conversations.items.delete(str(listed[place].id), conversation_id=made.id)
     await openai.conversations.items.delete(str(listed[4].id), conversation_id=made.id)
     rest = [item async for item in openai.conversations.items.list(made.id, order="asc")]

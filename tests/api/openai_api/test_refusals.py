@@ -89,9 +89,9 @@ FILE = {"type": "input_file", "file_url": "https://example.org/a.pdf"}
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"max_tool_calls": 3}, "'max_tool_calls' is not taken here; leave it out"),
-        ({"reasoning": {"mode": "pro"}}, "'mode' is not taken here; leave it out"),
-        ({"input": [{"role": "user", "content": [FILE]}]}, "a file is taken as `file_data`, not by a URL"),
+        ({"max_tool_calls": 3}, "'max_tool_calls' is not supported here; leave it out"),
+        ({"reasoning": {"mode": "pro"}}, "'mode' is not supported here; leave it out"),
+        ({"input": [{"role": "user", "content": [FILE]}]}, "send a file as `file_data`, not by a URL"),
     ],
 )
 async def test_a_refusal_says_what_to_do(openai: AsyncOpenAI, body: Any, words: str) -> None:

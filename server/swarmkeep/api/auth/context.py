@@ -66,7 +66,9 @@ class Principal:
         """
         if self.api_key is None and permissions == ("keys",):
             # Whoever asked first would lock out all others.
-            raise Forbidden("without API keys, the first one is made in the database, by `swarmkeep keys create`")
+            raise Forbidden(
+                "the server has no API keys yet; make the first one with `swarmkeep keys create`, on its database"
+            )
         if self.api_key is not None and PERMISSIONS[self.api_key.role].isdisjoint(permissions):
             needed = " or ".join(f"`{permission}`" for permission in permissions)
             raise Forbidden(f"this needs the permission {needed}, which the API key's role `{self.api_key.role}` lacks")

@@ -35,5 +35,5 @@ class RefusalLog:
             untold = 0
         self._counts[address] = began, count + 1
         if count < self._lines:
-            more = f"; {untold} more since its last line" if untold else ""
+            more = f"; {untold} more since the last such line" if untold else ""
             log.warning("refused %s as %s: %s%s", text, REFUSALS[status], address or "unknown address", more)

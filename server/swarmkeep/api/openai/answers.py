@@ -56,7 +56,7 @@ def read_answers(principal: Principal, session_id: str, run: Run, request: RunRe
 def _read_below(principal: Principal, below: Mapping[str, AwaitedApproval], request: RunRequest) -> list[ApprovalBelow]:
     """The decisions for all that is waited for in other sessions. Raises Refused."""
     if request.input.messages:
-        message = "with decisions on calls of an agent that is asked nothing else is said: it goes on first"
+        message = "send decisions on the calls of an asked agent alone: that agent continues first"
         raise Refused(message, "input")
     decisions: dict[str, ApprovalBelow] = {}
     for answer in request.input.approvals:

@@ -50,7 +50,7 @@ def refuse_unknown(value: Json, known: Iterable[str], param: str) -> None:
     """Raise Refused for a field of an object of many forms that would be ignored, unless it asks for nothing."""
     for name in value.keys() - set(known):
         if value[name] is not None and value[name] is not False:
-            raise Refused(f"there is no {name[:64]!r} here", f"{param}.{name[:64]}")
+            raise Refused(f"{name[:64]!r} is not supported", f"{param}.{name[:64]}")
 
 
 _OF_FUNCTION = ("name", "description", "parameters", "strict")
@@ -62,7 +62,7 @@ def read_tools(tools: list[Json] | None) -> list[Json]:
     found = []
     for place, tool in enumerate(tools or ()):
         if tool.get("type") != "function":
-            detail = f"tools of the type {tool.get('type')!r} are not here; an agent brings its own functions"
+            detail = f"tools of type {tool.get('type')!r} are not supported; an agent has its own functions"
             raise Refused(detail, f"tools[{place}].type")
         function, param = tool, f"tools[{place}]"
         if isinstance(tool.get("function"), dict):
@@ -108,9 +108,9 @@ def _read_chosen(tool: Any, param: str) -> Json:
             refuse_unknown(tool, ("type", "name"), param)
             return name_function(name)
         case dict():
-            raise Refused("a function is named by its `type`, which is function, and its `name`", param)
+            raise Refused("a function to choose needs the `type` function, and a `name`", param)
         case _:
-            raise Refused("a function is named by an object", param)
+            raise Refused("a function to choose must be an object", param)
 
 
 def name_function(name: str) -> Json:
@@ -125,12 +125,14 @@ def read_allowed_tools(choice: Json, param: str, read_chosen: ReadChosen, more: 
             allowed = [read_chosen(tool, f"{param}.tools[{place}]") for place, tool in enumerate(tools)]
             return {"type": "allowed_tools", "allowed_tools": {"mode": str(mode), "tools": allowed}}
         case _:
-            raise Refused("allowed tools have a `mode`, which is auto or required, and a list of `tools`", param)
+            raise Refused("allowed tools must have a `mode`, auto or required, and a list of `tools`", param)
 
 
 def make_choice_refusal() -> Refused:
     """For a choice of no known kind."""
-    return Refused("`tool_choice` is auto, none, required, or an object: a function, or allowed_tools", "tool_choice")
+    return Refused(
+        "`tool_choice` must be auto, none, required, or an object: a function, or allowed_tools", "tool_choice"
+    )
 
 
 def read_format(text: TextOptions | None) -> Json | UnsetType:
@@ -147,7 +149,9 @@ def read_format(text: TextOptions | None) -> Json | UnsetType:
             found = {key: asked[key] for key in _OF_SCHEMA if asked.get(key) is not None}
             return {"type": "json_schema", "json_schema": found}
         case _:
-            raise Refused("`text.format` is text, json_object, or json_schema with a name and a schema", "text.format")
+            raise Refused(
+                "`text.format` must be text, json_object, or json_schema with a name and a schema", "text.format"
+            )
 
 
 def show_text(asked: Json | None, verbosity: str | None) -> Json | None:

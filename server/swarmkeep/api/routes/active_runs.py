@@ -23,12 +23,12 @@ class ActiveRunList(msgspec.Struct, frozen=True, kw_only=True):
 @get(
     "/runs",
     operation_id="list_active_runs",
-    summary="List the runs that go on or wait for somebody, over all sessions",
+    summary="List the runs of all sessions that are active or wait for somebody",
     responses=problem_specs("overloaded"),
 )
 async def list_active_runs(
     principal: NamedDependency[Principal],
-    status: Annotated[ActiveStatus, QueryParameter(description="Those that go on, or those that wait.")] = "running",
+    status: Annotated[ActiveStatus, QueryParameter(description="Only runs in this state.")] = "running",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> ActiveRunList:

@@ -27,7 +27,7 @@ _HEADERS = {
     "/sessions/{session_id:str}/blobs/{hash:str}",
     operation_id="get_blob",
     summary="Get a file or picture of a session",
-    response_description="The content. Its type is told for a few kinds of pictures, audio and PDF, by its first bytes",
+    response_description="The content. For a few kinds of pictures, audio and PDF, its first bytes determine its type",
     responses=problem_specs("session_not_found", "blob_not_found"),
 )
 async def get_blob(

@@ -17,7 +17,7 @@ from swarmkeep.engine.compaction.compactions import CompactionView
 
 
 class CompactionRequest(Body, frozen=True, kw_only=True):
-    """How many of the last turns are left as they are, and what the model is told besides for its summary."""
+    """How many of the last turns are left unchanged, and additional instructions to the model for the summary."""
 
     may_be_absent: ClassVar[bool] = True
     keep_turns: Annotated[int, Meta(ge=1, le=10_000)] | None = None
@@ -35,7 +35,8 @@ class CompactionRequest(Body, frozen=True, kw_only=True):
 async def compact_session(
     session_id: FromPath[str], data: JSONBody[CompactionRequest], principal: NamedDependency[Principal]
 ) -> CompactionView:
-    """Long results are shortened, and all but the last turns are summed up by the agent's model. The log keeps all."""
+    """Long results are shortened, and all but the last turns are summed up by the agent's model. The log keeps
+    everything."""
     return await principal.engine.compactions.compact(
         principal.session_key(session_id),
         keep_turns=data.keep_turns,

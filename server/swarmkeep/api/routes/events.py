@@ -60,9 +60,9 @@ async def list_events(
     cursor: Cursor = None,
     last_seen: LastEventId = None,
 ) -> Response[EventList]:
-    """`Accept: text/event-stream` replays what comes after `after` or `Last-Event-ID` and then follows what happens.
-    `Accept: application/x-ndjson` exports the session; with `after` or `type` it gives these events, one per line.
-    Neither has pages.
+    """`Accept: text/event-stream` sends the events after `after` or `Last-Event-ID`, and then each new one. `Accept:
+    application/x-ndjson` exports the session; with `after` or `type` it gives these events, one per line. Neither has
+    pages.
     """
     key = principal.session_key(session_id)
     types = tuple(name for text in type_ or () for name in text.split(",") if name)

@@ -20,8 +20,8 @@ from swarmkeep.domain.views import SessionView
 
 
 class Fork(Body, frozen=True, kw_only=True):
-    """`at` is the last seq that the fork shares, by default the session's last. `metadata` is merged over its own.
-    `agent` becomes the active one."""
+    """`at` is the last seq that the fork shares, by default the session's last. `metadata` is merged over the
+    session's. `agent` becomes the active agent."""
 
     may_be_absent: ClassVar[bool] = True
     at: Annotated[int, Meta(ge=1, le=MAX_SEQ)] | None = None
@@ -39,7 +39,8 @@ class Fork(Body, frozen=True, kw_only=True):
 async def list_forks(
     session_id: FromPath[str], principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None
 ) -> SessionList:
-    """Those that were forked from it, and not their forks. A page may be short, and even empty, before the last."""
+    """The sessions that were forked from this one, but not their forks. Pages before the last may be short, and even
+    empty."""
     page = await principal.reader.list_forks(principal.session_key(session_id), limit=limit, cursor=cursor)
     return SessionList(data=page.sessions, next_cursor=page.next_cursor)
 
@@ -58,7 +59,8 @@ async def list_forks(
 async def fork_session(
     session_id: FromPath[str], data: JSONBody[Fork], principal: NamedDependency[Principal]
 ) -> Response[SessionView]:
-    """The shared events keep their hashes. A run that the shared history ends in does not go on in the fork."""
+    """The shared events keep their hashes. A run that is active where the shared history ends does not continue in the
+    fork."""
     session = await principal.engine.sessions.fork(
         principal.session_key(session_id),
         at=data.at,

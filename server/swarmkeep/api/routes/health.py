@@ -24,9 +24,9 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`mcp_servers`: how it is with each that agents are offered tools of, by name: `connected`, `connecting`,
-    `unreachable` or `closed`. `search_sessions_behind`: how many sessions searches do not find yet by all that is in
-    them. Requests are welcome all the same."""
+    """`mcp_servers`: the state of each MCP server whose tools agents are offered, by name: `connected`, `connecting`,
+    `unreachable` or `closed`. `search_sessions_behind`: how many sessions are not completely indexed for searches yet.
+    Neither keeps the server from accepting requests."""
 
     status: Literal["ok"]
     mcp_servers: dict[str, str] = {}
@@ -36,7 +36,7 @@ class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
 @get(
     "/health/live",
     operation_id="health_live",
-    summary="Whether the process lives",
+    summary="Whether the process is alive",
     responses=problem_specs(keyless=True),
 )
 async def get_liveness() -> Health:
@@ -46,7 +46,7 @@ async def get_liveness() -> Health:
 @get(
     "/health/ready",
     operation_id="health_ready",
-    summary="Whether requests are welcome",
+    summary="Whether the server accepts requests",
     responses=problem_specs("draining", "schema_behind", keyless=True),
 )
 async def get_readiness(principal: NamedDependency[Principal]) -> Readiness:

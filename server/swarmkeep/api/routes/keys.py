@@ -27,7 +27,7 @@ class KeyList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewKey(Body, frozen=True, kw_only=True):
-    """`name`: who or what uses it; events name it. Without `expires_at` it has no end."""
+    """`name`: who or what uses it; events name it. Without `expires_at` it never expires."""
 
     may_be_absent: ClassVar[bool] = True
     name: str = ""
@@ -36,13 +36,13 @@ class NewKey(Body, frozen=True, kw_only=True):
 
 
 class CreatedKey(ApiKey, frozen=True, kw_only=True):
-    """A key as lists show it, and the `key` itself: this once, and null when the request was made before."""
+    """A key as in lists, and the `key` itself. It is shown only once: it is null when the request is repeated."""
 
     key: str | None
 
 
 class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The key that a request came with, without what is secret of it."""
+    """The key that a request was sent with, without its secret part."""
 
     id: str
     name: str
@@ -50,7 +50,7 @@ class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, and what they may do. `key` and `role` are null as long as the server asks for no key."""
+    """The caller, and what they may do. `key` and `role` are null as long as the server has no API keys."""
 
     tenant: str
     key: CallerKey | None
@@ -58,7 +58,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     permissions: list[Permission]
 
 
-@get("/me", operation_id="get_caller", summary="Get who calls, and what they may do", responses=problem_specs())
+@get("/me", operation_id="get_caller", summary="Get the caller, and what they may do", responses=problem_specs())
 async def get_caller(principal: NamedDependency[Principal]) -> Caller:
     used = principal.api_key
     if used is None:
@@ -76,7 +76,7 @@ async def get_caller(principal: NamedDependency[Principal]) -> Caller:
     responses=problem_specs(),
 )
 async def list_keys(principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None) -> KeyList:
-    """Keys that were revoked or have ended are among them; the keys themselves are kept nowhere."""
+    """Including keys that were revoked or have expired. The keys themselves are not stored."""
     keys = await principal.service.keyring.keys.list_keys(tenant=principal.tenant, after=cursor, limit=limit + 1)
     following = keys[limit - 1].id if len(keys) > limit else None
     return KeyList(data=keys[:limit], next_cursor=following)
@@ -89,13 +89,13 @@ async def list_keys(principal: NamedDependency[Principal], limit: Limit = 50, cu
     summary="Make an API key",
     opt={PERMISSION: ("keys",)},
     responses={
-        200: ResponseSpec(CreatedKey, description="The key, made before", generate_examples=False),
+        200: ResponseSpec(CreatedKey, description="The key that was made before", generate_examples=False),
         **problem_specs("idempotency_mismatch", "too_large", "unsupported_media_type", "overloaded"),
     },
 )
 async def create_key(data: JSONBody[NewKey], principal: NamedDependency[Principal]) -> Response[CreatedKey]:
-    """A key of the caller's tenant. With an `Idempotency-Key` that came before it answers 200, without the key itself,
-    which nobody can find out again: if it was not received, revoke it and make another.
+    """A key of the caller's tenant. If the `Idempotency-Key` was used before, the answer is 200 without the key itself,
+    which is not stored: if you did not receive it, revoke it and make another one.
     """
     keys, request = principal.service.keyring.keys, await principal.read_idempotency()
     wanted: dict[str, Any] = {**msgspec.structs.asdict(data), "by": principal.name}
@@ -112,12 +112,12 @@ async def create_key(data: JSONBody[NewKey], principal: NamedDependency[Principa
     "/keys/{key_id:str}/revoke",
     status_code=200,
     operation_id="revoke_key",
-    summary="End an API key for good",
+    summary="Revoke an API key, for good",
     opt={PERMISSION: ("keys",)},
     responses=problem_specs("key_not_found", "overloaded"),
 )
 async def revoke_key(key_id: FromPath[str], principal: NamedDependency[Principal]) -> ApiKey:
-    """Every server refuses it within two seconds. One that was revoked before stays as it is."""
+    """Every server refuses it within two seconds. A key that is revoked already stays as it is."""
     return await principal.service.keyring.keys.revoke(key_id, tenant=principal.tenant, by=principal.name)
 
 

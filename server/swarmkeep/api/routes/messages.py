@@ -71,7 +71,7 @@ async def list_messages(
 async def add_messages(
     session_id: FromPath[str], data: JSONBody[NewMessages], principal: NamedDependency[Principal]
 ) -> MessageList:
-    """The next run's model reads them. Answers with them as they were recorded; refused while a run is active."""
+    """The next run's model reads them. The answer has them as they were recorded; refused while a run is active."""
     entries = await principal.engine.sessions.add_messages(
         principal.session_key(session_id), data.messages, idempotency=await principal.read_idempotency()
     )
@@ -89,10 +89,12 @@ async def remove_message(
     session_id: FromPath[str],
     seq: FromPath[int],
     principal: NamedDependency[Principal],
-    tool_call_id: Annotated[str | None, QueryParameter(description="Only this call of it, with its result.")] = None,
+    tool_call_id: Annotated[
+        str | None, QueryParameter(description="Only this call of the message, with its result.")
+    ] = None,
 ) -> None:
-    """From here on models are not sent it, and lists do not show it; the log keeps it. A call goes with its result, and
-    a result with its call. Done again, it changes nothing."""
+    """It is no longer sent to models or shown in lists; the log keeps it. A call goes with its result, and a result
+    with its call. Repeating the request changes nothing."""
     key = principal.session_key(session_id)
     await principal.engine.sessions.remove_message(key, seq, tool_call_id, by=principal.name)
 

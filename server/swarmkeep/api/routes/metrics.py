@@ -16,13 +16,14 @@ from swarmkeep.api.service import Service
 @get(
     "/metrics",
     operation_id="metrics",
-    summary="What the server counts, for Prometheus",
+    summary="The server's metrics, for Prometheus",
     media_type="text/plain",
     response_description="The text format of Prometheus",
     responses=problem_specs("unauthenticated", keyless=True),
 )
 async def get_metrics(request: Request[Any, Any, Any]) -> Response[str]:
-    """Over all tenants. Open while the server has no API keys; afterwards it needs the token of its own."""
+    """Over all tenants. Open while the server has no API keys; afterwards it needs a token of its own
+    (SWARMKEEP_METRICS_TOKEN)."""
     service: Service = request.app.state.service
     counts = service.metrics
     if counts.token is not None or await service.keyring.is_locked():

@@ -21,13 +21,16 @@ class ModelPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's own name comes before patterns, of these the longest that fits. Without a table, `data` is empty."""
+    """A model's own name takes precedence over patterns, and the longest pattern that fits over others. Without a
+    table, `data` is empty."""
 
     currency: str | None
     data: list[ModelPrice]
 
 
-@get("/prices", operation_id="get_prices", summary="Show what models cost by the settings", responses=problem_specs())
+@get(
+    "/prices", operation_id="get_prices", summary="Show what models cost, from the settings", responses=problem_specs()
+)
 async def get_prices(principal: NamedDependency[Principal]) -> Prices:
     table = principal.service.prices
     if table is None:

@@ -17,8 +17,8 @@ from swarmkeep.audit.redact import Redaction, redact
 
 
 class RedactionRequest(Body, frozen=True, kw_only=True):
-    """Which events lose their payload, and why. `include_forks`: also where other sessions hold the same events.
-    `dry_run`: only say what that would remove."""
+    """Which events lose their payload, and why. `include_forks`: also in other sessions that hold the same events.
+    `dry_run`: only say what would be removed."""
 
     seqs: list[Annotated[int, Meta(ge=1, le=MAX_SEQ)]]
     reason: str
@@ -44,8 +44,8 @@ class RedactionRequest(Body, frozen=True, kw_only=True):
 async def redact_session(
     session_id: FromPath[str], data: JSONBody[RedactionRequest], principal: NamedDependency[Principal]
 ) -> Redaction:
-    """The chain still verifies. Done again, it removes nothing twice. Of a `dry_run`, `seqs` and `forks` tell what it
-    would remove, and where else the same events are; `seq` is null, and nothing is removed."""
+    """The chain still verifies. Repeating the request is harmless. With `dry_run` nothing is removed: `seqs` and
+    `forks` say what would be, and where else the same events are, and `seq` is null."""
     return await redact(
         principal.store,
         principal.session_key(session_id),

@@ -19,7 +19,7 @@ from swarmkeep.audit.replay.session import replay_session
 
 
 class Replay(Body, frozen=True, kw_only=True):
-    """`ignore` are kinds of differences that are not to be told."""
+    """`ignore` lists kinds of differences that are not reported."""
 
     may_be_absent: ClassVar[bool] = True
     ignore: tuple[str, ...] = ()
@@ -34,9 +34,9 @@ class Replay(Body, frozen=True, kw_only=True):
     responses=problem_specs("session_not_found", "too_large", "unsupported_media_type", "overloaded"),
 )
 async def replay(session_id: FromPath[str], data: JSONBody[Replay], principal: NamedDependency[Principal]) -> Replayed:
-    """The recorded completions and results stand in for the model and the tools: neither is called, nothing is
-    written. Instructions that are functions are called. Each difference is told once, where it shows first. A server
-    makes one replay of a tenant at a time, for a minute at most.
+    """The recorded completions and results stand in for the model and the tools: neither is called, and nothing is
+    written. Functions that make instructions are called. Each difference is reported once, where it first appears. A
+    server makes one replay per tenant at a time, for a minute at most.
     """
     ignore, key = check_kinds(data.ignore), principal.session_key(session_id)
     service = principal.service
@@ -79,7 +79,7 @@ async def compare(
     principal: NamedDependency[Principal],
     other: Annotated[str, QueryParameter(name="with", description="The other session's id.")],
 ) -> Comparison:
-    """They part after `shared_seq`: up to there, their events have the same hashes."""
+    """The sessions part after `shared_seq`: up to there, their events have the same hashes."""
     return await compare_sessions(principal.store, principal.session_key(session_id), principal.session_key(other))
 
 

@@ -74,7 +74,7 @@ async def _begin_stream(
     opt={PERMISSION: ("run",)},
     operation_class=StreamableOperation,
     responses={
-        202: ResponseSpec(RunView, description="The run, begun in the background", generate_examples=False),
+        202: ResponseSpec(RunView, description="The run, started in the background", generate_examples=False),
         **problem_specs(
             "session_not_found", "agent_not_found", "session_busy", "agent_unavailable", "draining", *CODES_OF_CHANGES
         ),
@@ -86,8 +86,8 @@ async def create_run(
     data: JSONBody[NewRun],
     principal: NamedDependency[Principal],
 ) -> Response[RunView]:
-    """Answers when the run has ended or waits for somebody; with `stream` as server-sent events, with `background` at
-    once (202). A run goes on when its client goes away.
+    """The answer comes when the run has ended or waits for somebody; with `stream` as server-sent events, with
+    `background` at once (202). A run continues when its client goes away.
     """
     runs, key = principal.engine.runs, principal.session_key(session_id)
     idempotency = await principal.read_idempotency()
@@ -192,8 +192,8 @@ async def resume_run(
     data: JSONBody[Resume],
     principal: NamedDependency[Principal],
 ) -> Response[RunView]:
-    """The first decision about a call wins. Answers like the making of a run. Approvals need the permission `approve`,
-    all else `run`.
+    """The first decision on a call wins. The answer is like that to a new run. Approvals need the permission `approve`,
+    everything else `run`.
     """
     key = principal.session_key(session_id)
     submit = partial(data.submit, principal, key, run_id, await principal.read_idempotency())

@@ -47,7 +47,7 @@ LOCATION = ResponseHeader(name="Location", description="The session's path.", do
 
 
 class NewSession(Body, frozen=True, kw_only=True):
-    """All of it is optional. `messages` is a history to begin with, in the form of Chat Completions."""
+    """Everything is optional. `messages` is a history to begin with, as in Chat Completions."""
 
     may_be_absent: ClassVar[bool] = True
     id: SessionId | None = None
@@ -58,7 +58,7 @@ class NewSession(Body, frozen=True, kw_only=True):
 
 
 class SessionPatch(Body, frozen=True, kw_only=True):
-    """Merge patches (RFC 7396): a null removes a key, keys that are not named stay."""
+    """Merge patches (RFC 7396): null removes a key; keys that are not named stay."""
 
     agent: str | UnsetType = UNSET
     context_variables: Json | UnsetType = UNSET
@@ -85,12 +85,12 @@ def make_session_response(session: SessionView, status: int = 200) -> Response[S
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG, LOCATION],
     responses={
-        200: ResponseSpec(SessionView, description="The session, made before", generate_examples=False),
+        200: ResponseSpec(SessionView, description="The session that was made before", generate_examples=False),
         **problem_specs("agent_not_found", "session_exists", *CODES_OF_CHANGES),
     },
 )
 async def create_session(data: JSONBody[NewSession], principal: NamedDependency[Principal]) -> Response[SessionView]:
-    """Asked again with the same id and the same body, it answers 200 with the session as it was made."""
+    """With an id and a body that were sent before, the answer is 200 with the session as it was made."""
     session, made = await principal.engine.sessions.create(
         principal.tenant,
         session_id=data.id,
@@ -106,10 +106,10 @@ async def create_session(data: JSONBody[NewSession], principal: NamedDependency[
 @get(
     "/sessions",
     operation_id="list_sessions",
-    summary="List sessions, the latest first, find some, or follow which of them change",
+    summary="List or search sessions, the latest first, or follow which of them change",
     operation_class=StreamableOperation,
-    description="Any `metadata.KEY=VALUE` parameters narrow the list down to sessions with that metadata. "
-    "`Accept: text/event-stream` tells from then on which sessions change, and takes no parameters.",
+    description="Parameters `metadata.KEY=VALUE` select the sessions with that metadata. "
+    "`Accept: text/event-stream` streams which sessions change from then on, and takes no parameters.",
     opt={OPEN_QUERY_PREFIX: "metadata."},
     responses=problem_specs("search_off"),
 )
@@ -120,7 +120,7 @@ async def list_sessions(
     status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
     last_run: Annotated[
         EndedRunStatus | None,
-        QueryParameter(description="Only those whose last run ended like this, and in which none is active."),
+        QueryParameter(description="Only those without an active run whose last run ended like this."),
     ] = None,
     q: Annotated[
         str | None,
@@ -139,15 +139,16 @@ async def list_sessions(
     order: Annotated[
         SessionOrder | None,
         QueryParameter(
-            description="By when they were made, or by what happened last, which is the order of what `q`"
-            " finds unless another is asked for. Pages of one order fit no other."
+            description="`created`: newest first; `activity`: latest activity first, the default with `q`. A cursor is "
+            "valid for one order."
         ),
     ] = None,
     include: Annotated[
-        Literal["context_variables"] | None, QueryParameter(description="What is left out unless it is asked for.")
+        Literal["context_variables"] | None,
+        QueryParameter(description="Fields that are left out unless you ask for them."),
     ] = None,
     children: Annotated[
-        bool, QueryParameter(description="Also those that agents began to ask others; each has a `parent`.")
+        bool, QueryParameter(description="Also the sessions in which agents ask others; each has a `parent`.")
     ] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -208,7 +209,8 @@ async def update_session(
     principal: NamedDependency[Principal],
     if_match: IfMatch = None,
 ) -> Response[SessionView]:
-    """Two writers of different keys both win. With `If-Match` the change is made only if nothing happened since."""
+    """Concurrent changes of different keys all take effect. With `If-Match`, the change is made only if the session has
+    not changed since."""
     session = await principal.engine.sessions.update(
         principal.session_key(session_id),
         agent=none_if_unset(data.agent),
@@ -223,7 +225,7 @@ async def update_session(
 @delete(
     "/sessions/{session_id:str}",
     operation_id="delete_session",
-    summary="Delete a session and everything of it",
+    summary="Delete a session with all of its events",
     responses=problem_specs("session_not_found", "session_busy", "seq_mismatch", "overloaded"),
 )
 async def delete_session(

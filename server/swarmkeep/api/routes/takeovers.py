@@ -21,7 +21,7 @@ Note = Annotated[str, Meta(max_length=10_000)]
 
 
 class Takeover(Body, frozen=True, kw_only=True):
-    """`note` is for whoever looks on; no model reads it. With `force`, also from somebody else."""
+    """`note` is for other people who look at the session; no model reads it. With `force`, also from somebody else."""
 
     may_be_absent: ClassVar[bool] = True
     note: Note | None = None
@@ -29,7 +29,8 @@ class Takeover(Body, frozen=True, kw_only=True):
 
 
 class Handback(Body, frozen=True, kw_only=True):
-    """`note` is what the agent's model reads before it goes on. With `force`, also where somebody else took over."""
+    """The agent's model reads the `note` before it continues. With `force`, this works even if somebody else took
+    over."""
 
     may_be_absent: ClassVar[bool] = True
     note: Note | None = None
@@ -37,7 +38,7 @@ class Handback(Body, frozen=True, kw_only=True):
 
 
 class PersonAnswer(Body, frozen=True, kw_only=True):
-    """What is said in the agent's place."""
+    """The answer in the agent's place."""
 
     content: Annotated[str, Meta(min_length=1)]
 
@@ -46,7 +47,7 @@ class PersonAnswer(Body, frozen=True, kw_only=True):
     "/sessions/{session_id:str}/takeover",
     status_code=200,
     operation_id="take_over_session",
-    summary="Answer in the agent's place from here on",
+    summary="Take a session over from its agent",
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG],
     responses=problem_specs("session_not_found", "taken_over", *CODES_OF_CHANGES),
@@ -54,8 +55,8 @@ class PersonAnswer(Body, frozen=True, kw_only=True):
 async def take_over_session(
     session_id: FromPath[str], data: JSONBody[Takeover], principal: NamedDependency[Principal]
 ) -> Response[SessionView]:
-    """No model is asked and no call begins until the session is handed back; runs wait for the person instead. Done
-    again by the same person, it changes nothing."""
+    """No model is asked and no call begins until the session is handed back; runs wait for the person instead. If the
+    same person repeats the request, nothing changes."""
     session = await principal.engine.takeovers.take_over(
         principal.session_key(session_id),
         by=principal.name,
@@ -70,15 +71,15 @@ async def take_over_session(
     "/sessions/{session_id:str}/answer",
     status_code=200,
     operation_id="answer_session",
-    summary="Say something in the agent's place",
+    summary="Answer in the agent's place",
     opt={PERMISSION: ("run",)},
     responses=problem_specs("session_not_found", "not_taken_over", "taken_over", "session_busy", *CODES_OF_CHANGES),
 )
 async def answer_session(
     session_id: FromPath[str], data: JSONBody[PersonAnswer], principal: NamedDependency[Principal]
 ) -> MessageList:
-    """Answers with the message as it was recorded. It completes the run that waits, if one does; calls that are open
-    in it are not carried out any more."""
+    """The answer has the message as it was recorded. It completes the waiting run, if there is one; its open calls are
+    not carried out any more."""
     entry = await principal.engine.takeovers.answer(
         principal.session_key(session_id),
         data.content,
@@ -92,7 +93,7 @@ async def answer_session(
     "/sessions/{session_id:str}/handback",
     status_code=200,
     operation_id="hand_back_session",
-    summary="Have the agent answer again",
+    summary="Hand a session back to its agent",
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG],
     responses=problem_specs(
@@ -102,7 +103,7 @@ async def answer_session(
 async def hand_back_session(
     session_id: FromPath[str], data: JSONBody[Handback], principal: NamedDependency[Principal]
 ) -> Response[SessionView]:
-    """A run that waits for the person goes on in the background."""
+    """A run that waits for the person continues in the background."""
     session = await principal.engine.takeovers.hand_back(
         principal.session_key(session_id),
         by=principal.name,

@@ -31,7 +31,7 @@ _MAX_IDS = 200
     "/export",
     operation_id="export_sessions",
     summary="Export sessions",
-    description="Any `metadata.KEY=VALUE` parameters narrow the sessions down to those with that metadata.",
+    description="Parameters `metadata.KEY=VALUE` select the sessions with that metadata.",
     operation_class=ExportOperation,
     response_description="The export, in JSON lines; one that was cut off has no last line",
     opt={OPEN_QUERY_PREFIX: "metadata."},
@@ -75,26 +75,26 @@ async def import_sessions(
     request: JsonRequest,
     principal: NamedDependency[Principal],
     as_id: Annotated[
-        str | None, QueryParameter(name="as", description="The id that the one session of the file is to have here.")
+        str | None, QueryParameter(name="as", description="The id for the session, if the file has only one.")
     ] = None,
     dry_run: Annotated[bool, QueryParameter(description="Verify and check only.")] = False,
     source: Annotated[
         ImportFormat,
-        QueryParameter(name="from", description="What it is: an `export`; or `chat`, `swarm`, `assistants`."),
+        QueryParameter(name="from", description="What the file is: `export`, `chat`, `swarm` or `assistants`."),
     ] = "export",
     agent: Annotated[
-        str | None, QueryParameter(description="Of anything but an export: the agent that is to go on.")
+        str | None, QueryParameter(description="For files other than exports: the agent that is to continue.")
     ] = None,
 ) -> ImportReport:
-    """The body is an export, or holds conversations that were kept elsewhere. All of it is verified before anything is
-    recorded; sessions that are here already, with what the file has of them, are left as they are.
+    """The body is an export, or has conversations that were kept elsewhere. All of it is verified before anything is
+    recorded. Sessions that exist already, with everything that the file has of them, are left as they are.
     """
     registry, by = principal.engine.registry, principal.name
     limits = principal.engine.limits
     sizes, quota = limits.sizes, limits.storage_quota
     if agent is not None:
         if source == "export":
-            raise InvalidRequest("an export says by itself which agent is active", "/query/agent")
+            raise InvalidRequest("an export already names the active agent; leave `agent` out", "/query/agent")
         registry.get(agent)
     with SpooledTemporaryFile(max_size=_MAX_BYTES_IN_MEMORY) as spooled:
         file = cast(BinaryIO, spooled)

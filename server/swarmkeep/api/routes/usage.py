@@ -27,7 +27,7 @@ class UsageList(msgspec.Struct, frozen=True, kw_only=True):
 @get(
     "/usage",
     operation_id="get_usage",
-    summary="Sum up what model and tool calls took",
+    summary="Sum up the calls, tokens and time of models and tools",
     responses=problem_specs(),
 )
 async def get_usage(
@@ -35,14 +35,14 @@ async def get_usage(
     group_by: Annotated[
         list[str] | None,
         QueryParameter(
-            description="`day`, `agent`, `model`, `session`, `run`: repeat, or use commas. None is one sum."
+            description="`day`, `agent`, `model`, `session`, `run`: repeat, or use commas. Without it, one sum."
         ),
     ] = None,
     first_day: Annotated[
         str | None, QueryParameter(name="from", description="Only calls from this day on: `YYYY-MM-DD`, in UTC.")
     ] = None,
     last_day: Annotated[
-        str | None, QueryParameter(name="to", description="Only calls up to this day, which is included.")
+        str | None, QueryParameter(name="to", description="Only calls up to this day, included.")
     ] = None,
     agent: Annotated[str | None, QueryParameter(description="Only calls of this agent.")] = None,
     model: Annotated[str | None, QueryParameter(description="Only calls of this model.")] = None,
@@ -50,8 +50,8 @@ async def get_usage(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response[UsageList]:
-    """Groups come in the order of what they are grouped by. A fork counts its own calls only. `cost` is there where the
-    server knows a price."""
+    """Groups are sorted by what they are grouped by. A fork counts only its own calls. `cost` is there if the server
+    knows a price."""
     only: dict[UsageGroup, str | None] = {"agent": agent, "model": model, "session": session}
     query = UsageQuery(
         by=parse_usage_groups(name for text in group_by or () for name in text.split(",") if name),
@@ -75,9 +75,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tenant has, of what it may have. `stored_bytes` are those of the events' payloads, and of the texts that
-    they name; `tokens_today` those of the model calls since midnight, UTC, and `day_ends_in_seconds` when they count
-    anew."""
+    """What the tenant has used of its quotas. `stored_bytes` counts the payloads of events, and the texts that they
+    refer to; `tokens_today` the tokens of model calls since midnight, UTC; `day_ends_in_seconds` is when that count
+    starts again."""
 
     sessions: Quota
     stored_bytes: Quota
@@ -92,7 +92,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     responses=problem_specs(),
 )
 async def get_quotas(principal: NamedDependency[Principal]) -> Quotas:
-    """Counters that move with each change, so that asking costs nothing."""
+    """From counters that are updated with each change, so that asking costs nothing."""
     totals, limits = await principal.store.read_totals(principal.tenant), principal.engine.limits
     return Quotas(
         sessions=Quota(used=totals.sessions, limit=limits.max_sessions),
@@ -105,14 +105,14 @@ async def get_quotas(principal: NamedDependency[Principal]) -> Quotas:
 @get(
     "/counts",
     operation_id="get_counts",
-    summary="Count the sessions that are busy, and those whose last run ended badly",
+    summary="Count the sessions that are busy, and those whose last run failed or was interrupted",
     responses=problem_specs(),
 )
 async def get_counts(
     principal: NamedDependency[Principal],
-    children: Annotated[bool, QueryParameter(description="Also those that agents began to ask others.")] = False,
+    children: Annotated[bool, QueryParameter(description="Also the sessions in which agents ask others.")] = False,
 ) -> SessionCounts:
-    """Of each kind up to 1,000 are counted; `more` says that there are more. Asking costs little, however many sessions
+    """Up to 1,000 of each kind are counted; `more` says that there are more. Asking costs little, however many sessions
     there are."""
     return await principal.store.count_sessions(principal.tenant, children=children)
 

@@ -16,7 +16,7 @@ from swarmkeep.audit.verify.session import verify
 @get(
     "/sessions/{session_id:str}/verify",
     operation_id="verify_session",
-    summary="Check a session's hash chain, and all that is stored with it",
+    summary="Check a session's hash chain, and everything stored with it",
     responses=problem_specs("session_not_found"),
 )
 async def verify_session(
@@ -24,7 +24,7 @@ async def verify_session(
     principal: NamedDependency[Principal],
     head: NotedHead = None,
 ) -> Verification:
-    """It finds any change, insertion, removal or reordering; and given an earlier head, a log that was cut off."""
+    """This finds any change, insertion, removal or reordering; with an earlier head, also a log that was cut off."""
     noted = None if head is None else parse_head(head)
     return await verify(principal.store, principal.session_key(session_id), noted=noted)
 

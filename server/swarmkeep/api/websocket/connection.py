@@ -115,7 +115,7 @@ class _SessionSocket:
     async def _leave_when_refused(self) -> None:
         """End the connection of a viewer that takes nothing, too, when it was to be let in no more."""
         await wait_until_refused(self._principal)
-        raise WebSocketDisconnect(detail="the API key is valid no more")
+        raise WebSocketDisconnect(detail="the API key is no longer valid")
 
     async def _list_frames(self, item: Item | None, joined: int) -> list[FrameParts]:
         """What is sent of an item; with the last event of a run that ended since the connection began, the run."""

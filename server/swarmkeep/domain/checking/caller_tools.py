@@ -42,7 +42,7 @@ def _check_tool(tool: Json, pointer: str) -> CallerTool:
     except msgspec.ValidationError as error:
         raise make_invalid_request(error, pointer) from error
     if not _NAME.fullmatch(found.function.name):
-        detail = "a function's name has 1 to 64 of the characters a-z A-Z 0-9 _ -"
+        detail = "a function's name must have 1 to 64 of the characters a-z A-Z 0-9 _ -"
         raise InvalidRequest(detail, f"{pointer}/function/name")
     return found
 
@@ -51,7 +51,7 @@ def check_tool_choice(choice: str | Json, pointer: str = "/tool_choice") -> str 
     """`auto`, `none`, `required`, or an object that names a function. Raises InvalidRequest."""
     if isinstance(choice, str):
         if choice not in _CHOICES:
-            raise InvalidRequest(f"`tool_choice` is one of {', '.join(_CHOICES)}, or names a function", pointer)
+            raise InvalidRequest(f"`tool_choice` must be one of {', '.join(_CHOICES)}, or name a function", pointer)
         return choice
     if not isinstance(choice.get("type"), str):
         raise InvalidRequest("`tool_choice` needs a `type`", pointer)

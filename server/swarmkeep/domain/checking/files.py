@@ -188,21 +188,21 @@ def _find_inline(part: object, pointer: str) -> _Inline | None:
     if not isinstance(part, dict) or not has_content_kind(part):
         return None
     if "blob" in part:
-        raise InvalidRequest("content is sent inline, not by a reference to what is stored", f"{pointer}/blob")
+        raise InvalidRequest("send content inline, not as a reference to stored content", f"{pointer}/blob")
     kind = part["type"]
     value = part.get(kind)
     if kind == "image_url" and isinstance(value, str):
         value = {"url": value}
     member = KINDS[kind][1]
     if isinstance(value, dict) and not isinstance(value.get(member), str | None):
-        raise InvalidRequest(f"{member} is a text", f"{pointer}/{kind}/{member}")
+        raise InvalidRequest(f"{member} must be a text", f"{pointer}/{kind}/{member}")
     if not isinstance(value, dict) or value.get(member) is None:
         return None
     text, place = value[member], f"{pointer}/{kind}/{member}"
     inner = {key: other for key, other in value.items() if key != member}
     filename = inner.get("filename")
     if filename is not None and not isinstance(filename, str):
-        raise InvalidRequest("a filename is a text", f"{pointer}/{kind}/filename")
+        raise InvalidRequest("a filename must be a text", f"{pointer}/{kind}/filename")
     name = filename if kind == "file" and isinstance(filename, str) and filename else UNSET
     header, separator, data = text[: _MAX_HEADER + 8].partition(",") if text[:5].lower() == "data:" else ("", "", "")
     if separator:

@@ -18,7 +18,7 @@ from swarmkeep.domain.messages import Entry, find_stray_result
 _SESSION_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}", re.ASCII)
 # Of the sessions in which agents are asked by others. Nobody else gives such ids.
 CHILD_PREFIX = "subsess"
-_ID_RULE = "an id has 1 to 128 of the characters A-Z a-z 0-9 . _ : - and is not '.' or '..'"
+_ID_RULE = "an id must have 1 to 128 of the characters A-Z a-z 0-9 . _ : - and must not be '.' or '..'"
 
 
 class _Function(msgspec.Struct):
@@ -61,7 +61,7 @@ def make_invalid_request(error: msgspec.ValidationError, pointer: str = "") -> I
     elif is_key:
         detail = f"a key: {detail}"
     elif detail.startswith("Expected `null`, got"):
-        detail = f"`{pointer.rpartition('/')[2]}` is not taken here; leave it out"
+        detail = f"`{pointer.rpartition('/')[2]}` is not supported here; leave it out"
     return InvalidRequest(detail.replace("`", "'"), pointer)
 
 
@@ -74,7 +74,9 @@ def check_id(session_id: str, pointer: str = "/id") -> str:
 def check_new_id(session_id: str, pointer: str = "/id") -> str:
     """An id that a caller may give to a session."""
     if session_id.startswith(f"{CHILD_PREFIX}_"):
-        raise InvalidRequest(f"ids that begin with {CHILD_PREFIX}_ are those of sessions that agents begin", pointer)
+        raise InvalidRequest(
+            f"ids that begin with {CHILD_PREFIX}_ are reserved for sessions that agents begin", pointer
+        )
     return check_id(session_id, pointer)
 
 

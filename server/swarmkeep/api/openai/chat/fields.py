@@ -90,7 +90,7 @@ class CreateChatCompletion(Body, frozen=True, kw_only=True):
     def check_fields(self) -> None:
         """Raise Refused for values that go together with nothing here."""
         if self.logprobs:
-            raise Refused("probabilities of tokens are not kept here", "logprobs")
+            raise Refused("log probabilities of tokens are not available", "logprobs")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise Refused("use `max_completion_tokens` or `max_tokens`, not both", "max_tokens")
 
@@ -143,7 +143,7 @@ def _read_chosen(tool: Any, param: str) -> Json:
             refuse_unknown(function, ("name",), f"{param}.function")
             return name_function(name)
         case _:
-            raise Refused("a function is named by its `type`, and a `function` with its `name`", param)
+            raise Refused("a function to choose needs the `type` function, and `function.name`", param)
 
 
 def read_format(asked: Json | None) -> Json | UnsetType:
@@ -161,7 +161,7 @@ def read_format(asked: Json | None) -> Json | UnsetType:
             found = {key: schema[key] for key in kept if schema.get(key) is not None}
             return check_object({"type": "json_schema", "json_schema": found}, "/response_format")
         case _:
-            raise Refused("`response_format` is text, json_object, or json_schema with a name", "response_format")
+            raise Refused("`response_format` must be text, json_object, or json_schema with a name", "response_format")
 
 
 _SCHEMA_FIELDS: dict[str, type] = {"schema": dict, "description": str, "strict": bool}

@@ -43,11 +43,11 @@ def _read_message(message: Json, param: str) -> Json:
     role = message.get("role")
     reader = _READERS.get(role) if isinstance(role, str) else None
     if reader is None:
-        raise Refused(f"a message's role is one of {', '.join(_READERS)}", f"{param}.role")
+        raise Refused(f"a message's role must be one of {', '.join(_READERS)}", f"{param}.role")
     read, known = reader
     for name, value in message.items():
         if name not in known and value is not None:
-            raise Refused(f"a message of the role {role} has no {name[:64]!r} here", f"{param}.{name[:64]}")
+            raise Refused(f"a message with the role {role} cannot have {name[:64]!r}", f"{param}.{name[:64]}")
     found = {"role": role, **read(message, param)}
     if message.get("name") is not None:
         found["name"] = read_text(message, "name", param)
@@ -69,7 +69,7 @@ def _read_assistant(message: Json, param: str) -> Json:
     calls = message.get("tool_calls")
     if calls:
         if not isinstance(calls, list):
-            raise Refused("`tool_calls` is a list", f"{param}.tool_calls")
+            raise Refused("`tool_calls` must be a list", f"{param}.tool_calls")
         found["tool_calls"] = [_read_call(call, f"{param}.tool_calls[{place}]") for place, call in enumerate(calls)]
         # Null, as models say it: an empty text beside calls would be another message.
         found["content"] = found["content"] or None
@@ -83,7 +83,9 @@ def _read_call(call: Any, param: str) -> Json:
         ):
             return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         case _:
-            raise Refused("a call has an `id`, the type `function`, and a `function` with name and arguments", param)
+            raise Refused(
+                "a call must have an `id`, the type `function`, and a `function` with name and arguments", param
+            )
 
 
 def _read_result(message: Json, param: str) -> Json:
@@ -130,15 +132,15 @@ def _read_parts(content: object, param: str, kinds: Sequence[str]) -> str | list
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
-        raise Refused("content is a text, or a list of parts", param)
+        raise Refused("content must be a text, or a list of parts", param)
     for place, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str) or kind not in kinds:
-            raise Refused(f"a part's type is one of {', '.join(kinds)} here", f"{param}[{place}].type")
+            raise Refused(f"a part's type must be one of {', '.join(kinds)}", f"{param}[{place}].type")
         if not _PARTS[kind](part):
             raise Refused(
-                f"a part of the type {kind} has not the shape that it should have; files are taken as data, not by "
-                "the id of an upload",
+                f"a part of the type {kind} does not have the right shape; send files as data, not by the id of an "
+                "upload",
                 f"{param}[{place}].{kind}",
             )
     return content

@@ -41,8 +41,8 @@ from swarmkeep.store.ports import SessionKey, StoreUnavailable
 async def create_chat_completion(
     request: Request[Any, Any, Any], data: JSONBody[CreateChatCompletion], principal: NamedDependency[Principal]
 ) -> Response[Any]:
-    """The completion when its run has ended or waits for its caller; with `stream` as server-sent events. The header
-    `X-Session-Id` says in which session it is.
+    """The answer comes when the run has ended or waits for its caller; with `stream` as server-sent events. The header
+    `X-Session-Id` names the session.
     """
     chat = await read_chat_request(principal, data, request.headers)
     if data.store is False:

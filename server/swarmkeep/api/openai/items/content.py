@@ -13,7 +13,7 @@ def read_text(item: Json, name: str, param: str) -> str:
     """A field that must be there. Raises Refused."""
     value = item.get(name)
     if not isinstance(value, str) or not value:
-        raise Refused(f"`{name}` is a text that is not empty", f"{param}.{name}")
+        raise Refused(f"`{name}` must be a text that is not empty", f"{param}.{name}")
     return value
 
 
@@ -22,7 +22,7 @@ def read_content(content: object, param: str) -> str | list[Json]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise Refused("content is a text, or a list of parts", param)
+        raise Refused("content must be a text, or a list of parts", param)
     parts = [_read_part(part, f"{param}[{place}]") for place, part in enumerate(content)]
     if len(parts) == 1 and parts[0]["type"] == "text":
         return str(parts[0]["text"])
@@ -42,13 +42,13 @@ def _read_part(part: Any, param: str) -> Json:
         case {"type": "input_audio", "input_audio": dict(audio)}:
             return {"type": "input_audio", "input_audio": audio}
         case {"type": "input_image"}:
-            raise Refused("a picture is taken by its `image_url`, which may be data, not by the id of an upload", param)
+            raise Refused("send a picture as `image_url`, which may be data, not by the id of an upload", param)
         case {"type": "input_file"}:
-            raise Refused("a file is taken as `file_data`, not by a URL or the id of an upload", param)
+            raise Refused("send a file as `file_data`, not by a URL or the id of an upload", param)
         case {"type": str(kind)}:
             raise Refused(f"parts of the type {kind!r} are not taken here, or not in this shape", f"{param}.type")
         case _:
-            raise Refused("a part is an object with a type", param)
+            raise Refused("a part must be an object with a `type`", param)
 
 
 def read_assistant_content(content: object, param: str) -> Json:
@@ -56,7 +56,7 @@ def read_assistant_content(content: object, param: str) -> Json:
     if content is None or isinstance(content, str):
         return {"content": content or ""}
     if not isinstance(content, list):
-        raise Refused("content is a text, or a list of parts", param)
+        raise Refused("content must be a text, or a list of parts", param)
     texts: list[str] = []
     refusals: list[str] = []
     for place, part in enumerate(content):
@@ -66,7 +66,7 @@ def read_assistant_content(content: object, param: str) -> Json:
             case {"type": "refusal", "refusal": str(text)}:
                 refusals.append(text)
             case _:
-                raise Refused("an assistant's parts are `output_text` and `refusal`", f"{param}[{place}]")
+                raise Refused("an assistant's parts must be `output_text` or `refusal`", f"{param}[{place}]")
     return {"content": "".join(texts), **({"refusal": "".join(refusals)} if refusals else {})}
 
 
@@ -75,14 +75,14 @@ def read_text_output(output: object, param: str) -> str:
     if isinstance(output, str):
         return output
     if not isinstance(output, list):
-        raise Refused("an output is a text, or a list of text parts", param)
+        raise Refused("an output must be a text, or a list of text parts", param)
     texts: list[str] = []
     for place, part in enumerate(output):
         match part:
             case {"type": "input_text" | "text" | "output_text", "text": str(text)}:
                 texts.append(text)
             case _:
-                raise Refused("an output's parts are texts", f"{param}[{place}]")
+                raise Refused("an output's parts must be texts", f"{param}[{place}]")
     return "".join(texts)
 
 

@@ -65,19 +65,19 @@ def is_reference(item: Any) -> bool:
 
 def _read_item(found: Input, item: Any, param: str) -> None:
     if not isinstance(item, dict):
-        raise Refused("an item is an object", param)
+        raise Refused("an item must be an object", param)
     kind = item.get("type") or "message"
     read = _READERS.get(kind) if isinstance(kind, str) else None
     if read is None:
         known = ", ".join((*_READERS, "item_reference"))
-        raise Refused(f"items of the type {kind!r} are not taken here; known: {known}", f"{param}.type")
+        raise Refused(f"items of type {kind!r} are not supported; supported: {known}", f"{param}.type")
     read(found, item, param)
 
 
 def _read_message(found: Input, item: Json, param: str) -> None:
     role = item.get("role")
     if role not in _ROLES:
-        raise Refused(f"a message's role is one of {', '.join(_ROLES)}", f"{param}.role")
+        raise Refused(f"a message's role must be one of {', '.join(_ROLES)}", f"{param}.role")
     if role == "assistant":
         found.messages.append({"role": role, **read_assistant_content(item.get("content"), f"{param}.content")})
     else:
@@ -114,9 +114,9 @@ def describe_call_error(error: object) -> str:
 def _read_approval(found: Input, item: Json, param: str) -> None:
     approve, reason = item.get("approve"), item.get("reason")
     if not isinstance(approve, bool):
-        raise Refused("`approve` is true or false", f"{param}.approve")
+        raise Refused("`approve` must be true or false", f"{param}.approve")
     if reason is not None and not isinstance(reason, str):
-        raise Refused("`reason` is a text", f"{param}.reason")
+        raise Refused("`reason` must be a text", f"{param}.reason")
     request_id = read_text(item, "approval_request_id", param)
     found.approvals.append(ApprovalAnswer(request_id, approve, reason, f"{param}.approval_request_id"))
 
@@ -155,7 +155,7 @@ def _add_call(found: Input, call_id: str, item: Json, param: str) -> None:
     name, arguments = read_text(item, "name", param), item.get("arguments")
     # Models write nothing where a function takes nothing.
     if not isinstance(arguments, str):
-        raise Refused("`arguments` is a text", f"{param}.arguments")
+        raise Refused("`arguments` must be a text", f"{param}.arguments")
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
     last = found.messages[-1] if found.messages else None
     if last is not None and last["role"] == "assistant":

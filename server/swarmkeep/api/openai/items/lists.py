@@ -13,10 +13,10 @@ from swarmkeep.api.openai.items.session_items import ItemOrder, SessionItems
 from swarmkeep.domain.codec import Json
 
 ItemLimit = Annotated[int, QueryParameter(ge=1, le=100, description="How many items a page holds.")]
-Order = Annotated[ItemOrder, QueryParameter(description="By the order in which they came.")]
+Order = Annotated[ItemOrder, QueryParameter(description="The order of the items, by when they were added.")]
 After = Annotated[str | None, QueryParameter(description="The id of the item that the page comes after.")]
-Include = Annotated[list[str] | None, QueryParameter(name="include", description="Changes nothing here.")]
-IncludeList = Annotated[list[str] | None, QueryParameter(name="include[]", description="Changes nothing here.")]
+Include = Annotated[list[str] | None, QueryParameter(name="include", description="Has no effect.")]
+IncludeList = Annotated[list[str] | None, QueryParameter(name="include[]", description="Has no effect.")]
 
 
 def list_page(items: Sequence[Json], *, limit: int, order: ItemOrder, after: str | None, max_bytes: int) -> Json:

@@ -35,12 +35,12 @@ from swarmkeep.engine.models.model import TurnFailed
     "/responses/compact",
     status_code=200,
     operation_id="compact_response",
-    summary="Make a conversation shorter, to go on with",
+    summary="Compact a conversation, to continue with the result",
     opt={PERMISSION: ("run",)},
 )
 async def compact_response(data: JSONBody[CompactResponse], principal: NamedDependency[Principal]) -> dict[str, Any]:
-    """The messages of users, and a compaction item in the place of all else: the input of a new response. The agent's
-    model sums it up; nothing is recorded, and what it was made of stays as it is.
+    """The result has the messages of users, and a compaction item in place of everything else: the input for a new
+    response. The agent's model makes the summary; nothing is recorded, and the conversation stays as it is.
     """
     request = await read_run_request(
         principal, CreateResponse(model=data.model, input=data.input, previous_response_id=data.previous_response_id)

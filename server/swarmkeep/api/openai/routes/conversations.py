@@ -126,7 +126,7 @@ async def update_conversation(
     "/conversations/{conversation_id:str}",
     status_code=200,
     operation_id="delete_conversation",
-    summary="Delete a conversation and everything of it",
+    summary="Delete a conversation with all of its items",
 )
 async def delete_conversation(conversation_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
     key, _ = await _find(principal, conversation_id)
@@ -219,9 +219,9 @@ async def get_item(
 async def delete_item(
     conversation_id: FromPath[str], item_id: FromPath[str], principal: NamedDependency[Principal]
 ) -> dict[str, Any]:
-    """Models are not sent it any more, and lists do not show it; a call goes with its result. The log keeps it.
+    """It is no longer sent to models or shown in lists; a call goes with its result. The log keeps it.
 
-    One that has gone already, as the result of a call that was deleted, may be deleted again.
+    An item that is gone already, such as the result of a deleted call, may be deleted again.
     """
     key, state = await _find(principal, conversation_id)
     found = await read_items(key.id, state, lambda items: items.find(item_id))
@@ -236,7 +236,7 @@ async def delete_item(
 async def _take_out(principal: Principal, key: SessionKey, found: ListedItem) -> None:
     entry, item = found.entry, found.item
     if item["type"] in APPROVALS:
-        message = "an approval cannot be deleted by itself: it goes with its call, once that has come to its end"
+        message = "an approval cannot be deleted by itself; delete its call, once that has ended"
         raise Refused(message, "item_id")
     call_id = item["call_id"] if item["type"] == "function_call" else None
     # Of a reply that says something and calls functions, each is an item.

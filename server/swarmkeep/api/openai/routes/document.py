@@ -25,8 +25,8 @@ DOCUMENT_PATH = "/openapi.json"
 _DESCRIPTION = """\
 OpenAI's API for the agents of this server: a model is an agent, a conversation a session, a response a run.
 
-Errors are `{"error": {"message", "type", "param", "code"}}`. A response that failed is none: its status is `failed`.
-Streams are server-sent events of the Open Responses specification.
+Errors are `{"error": {"message", "type", "param", "code"}}`. A response that failed is not an HTTP error: it has the
+status `failed`. Streams are server-sent events of the Open Responses specification.
 """
 
 _ERROR: Json = {

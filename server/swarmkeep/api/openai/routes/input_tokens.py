@@ -41,8 +41,8 @@ _TOKENS_PER_MEDIUM = 765
     opt={PERMISSION: ("run",)},
 )
 async def count_input_tokens(data: JSONBody[CountTokens], principal: NamedDependency[Principal]) -> dict[str, Any]:
-    """Of all that the model would be sent first: instructions, functions, what was said before, and the input. By the
-    bytes of its text, and a fixed number for each picture or file. Nothing is recorded.
+    """Of everything that would be sent to the model first: instructions, functions, the history, and the input.
+    Estimated from the bytes of its text, with a fixed number for each picture or file. Nothing is recorded.
     """
     run_request = await read_run_request(principal, CreateResponse(**asdict(data)))
     session = await load_unstored_session(principal, run_request)

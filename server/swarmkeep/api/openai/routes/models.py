@@ -14,7 +14,7 @@ from swarmkeep.api.openai.run_request import find_agent
 from swarmkeep.api.routes.agents import AgentName, read_name
 from swarmkeep.domain.codec import Json
 
-ForUser = Annotated[str | None, QueryParameter(description="Changes nothing here: whose key it is, counts.")]
+ForUser = Annotated[str | None, QueryParameter(description="Has no effect: the API key counts.")]
 
 
 def show_model(name: str) -> Json:

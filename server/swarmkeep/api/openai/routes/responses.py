@@ -29,8 +29,8 @@ from swarmkeep.engine.streams.items import Item
 StartingAfter = Annotated[
     int | None, QueryParameter(ge=0, le=2**53 - 1, description="Only events with a greater `sequence_number`.")
 ]
-AsStream = Annotated[bool, QueryParameter(description="Its events as a stream, from the first on.")]
-Obfuscation = Annotated[bool | None, QueryParameter(description="Changes nothing here: nothing is padded.")]
+AsStream = Annotated[bool, QueryParameter(description="Stream its events, from the first on.")]
+Obfuscation = Annotated[bool | None, QueryParameter(description="Has no effect: nothing is padded.")]
 
 
 @post(
@@ -43,8 +43,8 @@ Obfuscation = Annotated[bool | None, QueryParameter(description="Changes nothing
 async def create_response(
     request: Request[Any, Any, Any], data: JSONBody[CreateResponse], principal: NamedDependency[Principal]
 ) -> Response[Any]:
-    """The response when it has ended or waits for its caller; with `stream` as server-sent events, with `background` at
-    once.
+    """The answer comes when the response has ended or waits for its caller; with `stream` as server-sent events, with
+    `background` at once.
     """
     run_request = await read_run_request(principal, data)
     if data.store is False:
@@ -131,7 +131,7 @@ async def delete_response(response_id: FromPath[str], principal: NamedDependency
 @get(
     "/responses/{response_id:str}/input_items",
     operation_id="list_response_input_items",
-    summary="List what a response's input was",
+    summary="List the input of a response",
 )
 async def list_response_input_items(
     response_id: FromPath[str],
