@@ -13,9 +13,9 @@ from swarmkeep.domain.patch import escape_pointer_part
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One place (an RFC 6901 pointer, or "" for the whole) with what stood there and what stands there.
+    """One place (an RFC 6901 pointer, or "" for the whole) with its value before and after.
 
-    A side that has nothing there is left out; null is a value.
+    A side without a value is left out; null is a value.
     """
 
     path: str

@@ -19,7 +19,7 @@ from swarmkeep.store.ports import EventStore, SessionKey
 
 
 class RunStatusChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A run whose status is another one; `before` is null for a run that was not there."""
+    """A run whose status has changed; `before` is null for a run that did not exist."""
 
     id: str
     before: str | None
@@ -65,8 +65,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two sessions. They share their events up to `shared_seq`, by hash; 0 if they share none.
 
-    `identical`: neither has an event that the other has not. `changes` lead from the one's present state to the
-    other's.
+    `identical`: neither has an event that the other does not have. `changes` lead from the present state of the first
+    to that of the other.
     """
 
     shared_seq: int

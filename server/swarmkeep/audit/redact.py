@@ -41,7 +41,7 @@ MAX_REASON = 1000
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """Another session that holds the same events. `redacted`: there they are gone, too."""
+    """Another session that holds the same events. `redacted`: they were removed there, too."""
 
     session_id: str
     seqs: list[int]
@@ -49,7 +49,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed: `seqs`, told by event `seq` (null: there was nothing left to remove)."""
+    """What was removed: `seqs`, recorded by the event `seq` (null: there was nothing left to remove)."""
 
     session: SessionView
     seqs: list[int]
@@ -111,7 +111,7 @@ def _check_request(seqs: Sequence[int], reason: str) -> None:
     if not 0 < len(seqs) <= MAX_SEQS:
         raise InvalidRequest(f"name 1 to {MAX_SEQS} events", "/seqs")
     if not 0 < len(reason) <= MAX_REASON:
-        raise InvalidRequest(f"say why, in up to {MAX_REASON} characters", "/reason")
+        raise InvalidRequest(f"give a reason, of up to {MAX_REASON} characters", "/reason")
 
 
 async def _redact_session(

@@ -215,8 +215,8 @@ def test_a_redaction_says_which_and_why() -> None:
     ("type", "data", "warning"),
     [
         ("agent.dreamed", {"of": "sheep"}, "does not know"),
-        ("message.added", None, "not there any more"),
-        ("message.added", ["odd"], "not in a form"),
+        ("message.added", None, "is gone"),
+        ("message.added", ["odd"], "does not know the form"),
     ],
 )
 def test_what_cannot_be_read_is_said_so(type: str, data: Any, warning: str) -> None:
@@ -230,7 +230,7 @@ def test_a_redacted_event_is_told_as_far_as_its_stand_in_goes() -> None:
     event = record_drafts([EventDraft(user_said("[redacted]"), None, "triage")])[0]
     line = encode(view_event(event)).replace(b'"sender":"user"}', b'"sender":"user"},"redacted":true')
     (entry,) = build_timeline([parse_event_line(line)])
-    assert (entry.speaker, entry.warning) == ("user", "what it said was redacted")
+    assert (entry.speaker, entry.warning) == ("user", "its content was redacted")
 
 
 def test_a_gap_in_the_log_is_said_and_the_rest_is_told() -> None:

@@ -79,7 +79,7 @@ async def test_a_forged_file_is_refused(store: SqlStore, other: SqlStore) -> Non
     lines = (await export_bytes(store)).splitlines(keepends=True)
     place = next(number for number, line in enumerate(lines) if b'"record":"file"' in line)
     forged = lines[place].replace(encode_content(PICTURES[0]).encode(), encode_content(PICTURES[1]).encode())
-    await refuse(other, [*lines[:place], forged, *lines[place + 1 :]], rf"line {place + 1}: the file is not the one")
+    await refuse(other, [*lines[:place], forged, *lines[place + 1 :]], rf"line {place + 1}: the file does not match")
     await refuse(other, [lines[place], *lines], "first event of a session")
     await refuse(other, [*lines[: place + 1], *lines[place:]], "an earlier line")
     await refuse(other, [*lines[:1], lines[place], *lines[1:]], "does not refer to")

@@ -290,9 +290,9 @@ async def test_a_run_that_waited_for_outputs_and_several_threads(store: SqlStore
             None,
             "/1/messages/0/tool_call_id",
         ),
-        ({"id": "no/id", "messages": []}, "chat", None, "an id has"),
+        ({"id": "no/id", "messages": []}, "chat", None, "an id must have"),
         ({"nothing": "here"}, "assistants", None, "no threads"),
-        ({"object": "thread.message", "role": "user"}, "assistants", None, "names no thread"),
+        ({"object": "thread.message", "role": "user"}, "assistants", None, "does not name its thread"),
         (make_message("m", "robot", 1, make_text("x")), "assistants", None, "thread thread_1/0/role"),
     ],
 )

@@ -112,7 +112,7 @@ def test_an_edited_event_is_named(text: bytes) -> None:
     assert "not the one that was recorded" in str(error)
     error = read_refusal(_edit_line(text, number, lambda value: value.update(agent="Somebody else")))
     assert error.line == number + 1
-    assert "does not follow" in str(error)
+    assert "does not match it and the hash before" in str(error)
 
 
 def test_a_payload_without_its_salt_is_refused_unless_it_was_redacted(text: bytes) -> None:
@@ -137,7 +137,7 @@ def test_a_text_that_is_not_the_one_that_was_sent_is_refused(text: bytes) -> Non
 
 def test_a_newer_format_is_refused_by_its_name(text: bytes) -> None:
     newer = text.replace(b'"export":{"format":2', b'"export":{"format":3', 1)
-    assert "format is 3, and this one reads 2" in str(read_refusal(newer))
+    assert "format is 3, and this release reads formats up to 2" in str(read_refusal(newer))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_newer_format_is_refused_by_its_name(text: bytes) -> None:
         (b"[]\n", 1, "not a line of an export"),
         (b"{}\n", 1, "not a line of an export"),
         (b'{"session_id":"s","se', 1, "cut off in the middle of this line"),
-        (b'[{"role": "user", "content": "Hello"}]', 1, "imported with `from` (`--from`): chat, swarm or assistants"),
+        (b'[{"role": "user", "content": "Hello"}]', 1, "set `from` (`--from`) to chat, swarm or assistants"),
         (b'{"record":"other"}\n', 1, "not a line of an export"),
         (b"\xff\xfe\n", 1, "not JSON"),
         (b'{"session_id":"s","seq":1,"hash":"00","type":"session.created"}\n', 1, "no salt"),

@@ -97,7 +97,7 @@ def test_what_cannot_be_read_is_warned_of_and_the_rest_is_told(cli: CommandLine,
     file = _copy_damaged(cli.folder, recorded, "UPDATE events SET payload = 'null' WHERE seq = 3")
     result = cli("replay", recorded.session_id, "--database-url", f"sqlite:///{file}")
     assert result.code == 0
-    assert "! message.added: its content is not there any more" in result.out
+    assert "! message.added: its content is gone" in result.out
     assert "the run is completed" in result.out
     assert "does not verify" in result.err
     assert "warning: 1 of" in result.err

@@ -21,7 +21,7 @@ DIVERGENCE_KINDS: tuple[DivergenceKind, ...] = get_args(DivergenceKind)
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """One difference. `seq` is the recorded event that it shows at; `recorded` and `actual` depend on `kind`."""
+    """One difference. `seq` is the recorded event where it appears; `recorded` and `actual` depend on `kind`."""
 
     seq: int
     kind: DivergenceKind
@@ -33,8 +33,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """Today's agents against a recorded conversation.
 
     `turns` counts the model calls that were compared, and `last_seq` is the last event that was; each difference is
-    told once, where it shows first. `redacted` are events that would have been needed for what could not be compared.
-    `cut_short`, if it is there: the time for it was over after `last_seq`, and what comes later was not compared.
+    reported once, where it first appears. `redacted` lists the events that prevented a comparison because they are
+    redacted. `cut_short`, if present: time ran out after `last_seq`, and what comes later was not compared.
     """
 
     matches: bool

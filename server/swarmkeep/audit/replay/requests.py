@@ -54,12 +54,12 @@ async def rebuild_request(store: EventStore, key: SessionKey, seq: int) -> bytes
     texts = await store.read_blobs(key, [name for name in (record.instructions, record.tools) if name])
     for what, name in (("instructions", record.instructions), ("tool schemas", record.tools)):
         if name is not None and name not in texts:
-            raise RequestNotKept(seq, f"the {what} that were sent are not kept any more")
+            raise RequestNotKept(seq, f"the {what} that were sent are not stored any more")
     tools = None if record.tools is None else texts[record.tools]
     files = await store.read_files(key, request.file_names)
     for name in request.file_names:
         if name not in files:
-            raise RequestNotKept(seq, f"the file {name} that was sent is not kept any more")
+            raise RequestNotKept(seq, f"the file {name} that was sent is not stored any more")
     sent = replace(request, instructions=texts[record.instructions], tools=tools, files=files)
     return await asyncio.to_thread(sent.body) if files else sent.body()
 
@@ -68,7 +68,7 @@ def _rebuild_summary_request(
     seq: int, answer: CompactionSummarised, before: State, record: RequestRecord, said: Iterable[RecordedEvent]
 ) -> ModelRequest:
     if before.compaction is None:
-        raise RequestNotKept(seq, "what it was to sum up is not in the log")
+        raise RequestNotKept(seq, "the log does not say what was summed up")
     request, piece = build_summary_request(before, str(record.params.get("model", "")), answer.characters)
     covered = 0 if before.summary is None else before.summary.last_seq
     _refuse_gaps(seq, said, before, set(range(covered + 1, piece.last_seq + 1)))

@@ -22,7 +22,7 @@ class ReplayTurns:
         """Raises Overloaded."""
         count = self._counts.get(tenant, 0)
         if count > self._most:
-            raise Overloaded(detail="too many replays wait for their turn; try again")
+            raise Overloaded(detail="too many replays are waiting; try again")
         self._counts[tenant] = count + 1
         try:
             async with self._turns.setdefault(tenant, asyncio.Lock()):

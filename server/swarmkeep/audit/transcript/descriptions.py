@@ -89,7 +89,7 @@ def _describe_message(entry: MakeEntry, before: State, fact: MessageAdded) -> Ti
     completion = fact.completion
     calls = tuple(format_calls(message))
     if completion is None:
-        headline = "" if fact.guardrail is UNSET else f"says what {fact.guardrail} says"
+        headline = "" if fact.guardrail is UNSET else f"gives the answer of the guardrail {fact.guardrail}"
         return entry(speaker=sender, text=text, calls=calls, headline=headline)
     cut = completion.partial is True
     return entry(
@@ -111,7 +111,7 @@ def _describe_takeover(entry: MakeEntry, fact: SessionTakenOver | SessionHandedB
     return entry(speaker=name_actor(fact.by), headline=headline, text=text, tone="notice")
 
 
-_REFUSED = {"input": "refuses what was said", "output": "refuses the answer: nobody is shown it"}
+_REFUSED = {"input": "refuses what was said", "output": "refuses the answer: it is not shown to anybody"}
 
 
 def _describe_refusal(entry: MakeEntry, before: State, fact: GuardrailTripped) -> TimelineEntry:
@@ -128,7 +128,7 @@ _TOOL_HEADLINES = {
     "unknown_outcome": "was cut off: its outcome is unknown",
     "denied": "was denied, and did not run",
     "refused": "was refused by a guardrail, and did not run",
-    "superseded": "answers; its handoff is not made",
+    "superseded": "answers, but its handoff is ignored",
     "external": "is answered from outside",
 }
 
@@ -218,7 +218,7 @@ def _describe_unknown(entry: MakeEntry, event: RecordedEvent, fact: UnknownFact)
     if event.type not in FACTS:
         warning = "this release does not know this type of event"
     elif fact.data is None:
-        warning = "its content is not there any more: it was redacted, or damaged"
+        warning = "its content is gone: it was redacted, or damaged"
     else:
-        warning = "its content is not in a form that this release knows"
+        warning = "this release does not know the form of its content"
     return entry(text="" if fact.data is None else json.dumps(fact.data, ensure_ascii=False), warning=warning)

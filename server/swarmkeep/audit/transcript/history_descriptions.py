@@ -36,7 +36,7 @@ def describe_history_event(entry: MakeEntry, before: State, fact: HistoryFact) -
                 duration_ms=None if completion is None else completion.duration_ms,
             )
         case CompactionFailed():
-            headline = "no summary was made; the conversation goes on with what there is"
+            headline = "no summary was made; the conversation continues without one"
             return entry(headline=headline, text=f"{fact.code}: {fact.message}", tone="bad")
         case ToolsListed():
             return _describe_listing(entry, fact)
@@ -46,7 +46,7 @@ def describe_history_event(entry: MakeEntry, before: State, fact: HistoryFact) -
 
 def _describe_listing(entry: MakeEntry, fact: ToolsListed) -> TimelineEntry:
     if fact.error is not UNSET:
-        return entry(speaker=fact.server, headline="cannot be asked for its tools", text=fact.error, tone="bad")
+        return entry(speaker=fact.server, headline="cannot list its tools", text=fact.error, tone="bad")
     names = ", ".join(tool.name for tool in fact.tools)
     return entry(speaker=fact.server, headline=f"offers {names or 'no tools'}", tone="notice")
 
@@ -59,7 +59,7 @@ def _describe_start(entry: MakeEntry, fact: CompactionStarted) -> TimelineEntry:
         done.append(f"results {', '.join(map(str, fact.shortened))} to {fact.result_characters} characters each")
     if fact.last_seq:
         done.append(f"what was said up to message {fact.last_seq} to a summary")
-    headline = f"the history is made shorter for the model, because {_REASONS.get(fact.reason, full)}"
+    headline = f"the history is shortened for the model, because {_REASONS.get(fact.reason, full)}"
     return entry(speaker=name_actor(fact.by) if fact.by else "", headline=headline, text="\n".join(done), tone="notice")
 
 
@@ -74,5 +74,5 @@ def _describe_removal(entry: MakeEntry, before: State, fact: MessageRemoved) -> 
         what = f"what {what} says"
     others = [str(seq) for seq in fact.seqs if seq != fact.message_seq]
     more = f", and with it {', '.join(others)}" if others else ""
-    headline = f"takes out {what}{more}: models are not sent it from here on"
+    headline = f"takes out {what}{more}: from here on it is not sent to models"
     return entry(speaker=name_actor(fact.by), headline=headline, tone="notice")

@@ -82,7 +82,7 @@ def _describe_options(options: RunOptions) -> tuple[str, ...]:
     if options.model:
         said.append(f"with the model {options.model}")
     if options.max_turns is not None:
-        said.append(f"for {options.max_turns} turns at most")
+        said.append(f"for at most {options.max_turns} turns")
     if not options.execute_tools:
         said.append("without running its tools")
     if options.caller_tools:
@@ -99,7 +99,7 @@ def _describe_options(options: RunOptions) -> tuple[str, ...]:
 def _describe_wait(pending: tuple[PendingCall, ...]) -> str:
     below = [str(call.session_id or "of another agent") for call in pending if call.reason == "session"]
     if below:
-        return f"the run waits for what is decided in session{'s' if len(below) > 1 else ''} {', '.join(below)}:"
+        return f"the run waits for a decision in session{'s' if len(below) > 1 else ''} {', '.join(below)}:"
     if any(call.reason == "person" for call in pending):
         return f"the run waits for the person who has taken over{'' if len(pending) == 1 else ', and for a decision:'}"
     approval = any(call.reason == "approval" for call in pending)
@@ -112,11 +112,11 @@ def _list_pending_calls(pending: tuple[PendingCall, ...]) -> tuple[str, ...]:
 
 def _describe_resume(entry: MakeEntry, fact: RunResumed) -> TimelineEntry:
     if fact.reason == "recovery":
-        return entry(headline="the run is taken over, and goes on where it was cut off", tone="notice")
+        return entry(headline="the run is taken over, and continues where it was cut off", tone="notice")
     if fact.reason == "person":
-        return entry(headline="the run goes on with the agent")
-    what = {"approval": "a decision", "session": "what was decided below"}.get(fact.reason, "results")
-    return entry(headline=f"the run goes on with {what}")
+        return entry(headline="the run continues with the agent")
+    what = {"approval": "a decision", "session": "what was decided in another session"}.get(fact.reason, "results")
+    return entry(headline=f"the run continues with {what}")
 
 
 def _describe_decision(entry: MakeEntry, before: State, fact: ApprovalDecided) -> TimelineEntry:

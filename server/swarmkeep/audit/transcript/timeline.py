@@ -47,5 +47,5 @@ def _find_state_changes(before: State, after: State) -> tuple[Change, ...]:
 
 def _describe_loss(before: State, event: RecordedEvent) -> str:
     if event.seq == before.seq + 1:
-        return "what it said was redacted" if is_redacted(event) else ""
-    return f"the log goes from event {before.seq} to event {event.seq}: what was between them is not there"
+        return "its content was redacted" if is_redacted(event) else ""
+    return f"the log goes from event {before.seq} to event {event.seq}: what was between them is missing"

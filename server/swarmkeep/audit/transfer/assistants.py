@@ -40,7 +40,7 @@ def read_threads(found: Iterable[Document]) -> Iterator[ForeignConversation]:
         for item in _find_objects(document.value):
             thread = item.get("id") if item["object"] == "thread" else item.get("thread_id")
             if not isinstance(thread, str):
-                raise InvalidImport(f"a {item['object']} names no thread", line=document.line)
+                raise InvalidImport(f"a {item['object']} does not name its thread", line=document.line)
             objects[thread][item["object"]].append(item)
     if not objects:
         raise InvalidImport("there are no threads, messages, runs or run steps in this file")

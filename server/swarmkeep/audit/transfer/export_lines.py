@@ -29,7 +29,7 @@ MAX_SEQ = 2**53 - 1
 
 _BEGINNINGS = (b'{"session_id":', b'{"record":')
 _NO_EXPORT = (
-    "this is not a line of an export; what another program wrote is imported with `from` (`--from`): chat, swarm or "
+    "this is not a line of an export; for the file of another program, set `from` (`--from`) to chat, swarm or "
     "assistants"
 )
 
@@ -158,7 +158,9 @@ def _convert(value: object, kind: type[T]) -> T:
 def _read_start(text: str) -> ExportStart:
     value = decode(text)
     if isinstance(value, dict) and isinstance(made := value.get("format"), int) and made > FORMAT:
-        raise InvalidLine(f"it was made by a newer release: its format is {made}, and this one reads {FORMAT}")
+        raise InvalidLine(
+            f"it was made by a later release: its format is {made}, and this release reads formats up to {FORMAT}"
+        )
     return _convert(value, ExportStart)
 
 
@@ -244,7 +246,7 @@ def _read_event_line(line: bytes) -> EventLine:
     if count_levels(value) > MAX_PAYLOAD_DEPTH:
         raise InvalidLine(f"its data is nested deeper than {MAX_PAYLOAD_DEPTH} levels")
     if parse_timestamp(parts.at) is None:
-        raise InvalidLine(f"its time is not one: {parts.at}")
+        raise InvalidLine(f"its time is not valid: {parts.at}")
     if not 1 <= seq <= MAX_SEQ or not 0 <= version <= MAX_INTEGER:
         raise InvalidLine("its seq or its version is out of range")
     event = RecordedEvent(

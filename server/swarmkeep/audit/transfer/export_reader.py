@@ -136,7 +136,7 @@ def verify_export(
             found = ExportEnd(sessions=sessions, events=events, sha256=lines.sha256.hexdigest())
             if record != found:
                 raise lines.make_error(
-                    "what came before this line is not what was exported: lines are missing or changed"
+                    "the lines before this one are not what was exported: some are missing or changed"
                 )
             ended = True
         else:
@@ -279,9 +279,9 @@ class _ExportedChain:
         named = [name for name in list_text_hashes(line.sealed.event.fact) if name not in self._named]
         self._named.update(named)
         if not line.texts.keys() <= set(named):
-            raise self._lines.make_error("it brings a text that its event does not name, or that an earlier one did")
+            raise self._lines.make_error("it has a text that its event does not name, or that an earlier event named")
         if any(digest(text) != name for name, text in line.texts.items()):
-            raise self._lines.make_error("the text is not the one that its hash names")
+            raise self._lines.make_error("the text does not match its hash")
 
     def take_file(self, line: FileLine) -> None:
         """A file that the next event refers to."""
@@ -290,7 +290,7 @@ class _ExportedChain:
 
     def close(self) -> None:
         if self._hash != self._place.begin.hash:
-            raise self._lines.make_error("the last event is not the one that the session's first line names")
+            raise self._lines.make_error("the last event does not match the session's first line")
         self._check.finish()
         self._refuse_problems()
 

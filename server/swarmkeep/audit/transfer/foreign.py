@@ -94,7 +94,7 @@ def _read_lines(text: bytes) -> Iterator[tuple[int, bytes]]:
 def _read_document(text: bytes, line: int | None, max_values: int) -> Document:
     if has_more_values(text, max_values):
         where = "the file" if line is None else "the line"
-        advice = "put each conversation in a line of its own" if line is None else "import it in parts"
+        advice = "put each conversation on a line of its own" if line is None else "import it in parts"
         raise InvalidImport(f"{where} holds more than {max_values} JSON values; {advice}", line=line)
     try:
         return Document(decode(text), line, text)

@@ -206,7 +206,7 @@ class _Planner(msgspec.Struct, frozen=True, kw_only=True):
                 raise found.make_error(f"session {plan.key.id!r} is in this file twice")
             plans[plan.key.id] = plan
         if self.as_id is not None and count != 1:
-            raise InvalidImport(f"a new id is for one session; this file has {count}")
+            raise InvalidImport(f"a new id needs a file with one session; this file has {count}")
         return list(plans.values())
 
     def _plan_session(self, conversation: ForeignConversation) -> ImportPlan:
@@ -225,7 +225,7 @@ class _Planner(msgspec.Struct, frozen=True, kw_only=True):
         self.sizes.check_metadata(metadata)
         self.sizes.check_context(variables)
         if not name:
-            raise conversation.make_error("nothing says which agent is to go on; name one")
+            raise conversation.make_error("nothing says which agent is to continue; name one")
 
         def plan(said: Sequence[Json]) -> PlannedEvents:
             named = [
@@ -267,7 +267,7 @@ async def _is_still_here(store: EventStore, plan: ImportPlan) -> bool:
         return False
     longer = len(events) > count and isinstance(events[count].fact, MessageAdded) and events[count].run_id is None
     if longer or not await asyncio.to_thread(_are_recorded, plan, events[:count]):
-        raise SessionExists(plan.key.id, "is here with another history")
+        raise SessionExists(plan.key.id, "exists already, with another history")
     return True
 
 

@@ -34,7 +34,7 @@ _HEADS_AT_ONCE = 1000
 
 
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session of the file. `present`: it was here before, with all that the file has of it."""
+    """A session of the file. `present`: it existed already, with everything that the file has of it."""
 
     id: str
     seq: int
@@ -79,7 +79,7 @@ async def import_export(
         check_id(as_id, "/query/as")
     places, digest = await asyncio.to_thread(_verify_file, file, max_line_values, max_queued_runs, sizes)
     if as_id is not None and len(places) != 1:
-        raise InvalidImport(f"a new id is for one session; this file has {len(places)}", line=1)
+        raise InvalidImport(f"a new id needs a file with one session; this file has {len(places)}", line=1)
     keys = [SessionKey(tenant, as_id or place.session_id) for place in places]
     known = await read_known_heads(store, keys)
     present = [
@@ -150,7 +150,7 @@ async def _is_still_here(store: EventStore, key: SessionKey, place: ExportedSess
     if not events and await store.read_head(key) is None:
         return False
     if not events or events[0].hash != place.begin.hash:
-        raise SessionExists(key.id, "is here with another history")
+        raise SessionExists(key.id, "exists already, with another history")
     return True
 
 

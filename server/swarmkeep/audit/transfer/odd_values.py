@@ -26,7 +26,7 @@ def find_odd_value(fact: SessionEvent) -> str | None:
 
 def _explain_times(times: list[str | None]) -> str | None:
     odd = next((text for text in times if text is not None and parse_timestamp(text) is None), None)
-    return None if odd is None else f"its data has a time that is not one: {odd!r}"
+    return None if odd is None else f"its data has a time that is not valid: {odd!r}"
 
 
 def _explain_nulls(pointers: tuple[str, ...]) -> str | None:

@@ -14,7 +14,7 @@ _PAGE_ENTRIES = 500
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a tenant's audit log. `by` is null where nobody knows; `hash` chains it to those before it."""
+    """An entry of a tenant's audit log. `by` is null if it is not known; `hash` chains the entry to those before it."""
 
     seq: int
     type: str
@@ -55,24 +55,30 @@ async def verify_audit_log(store: Archive, tenant: str, *, noted: Head | None = 
             header = header_of(entry.seq, entry.type, entry.version, None, entry.by or "", entry.at)
             format = find_format(previous, header, entry.commitment, entry.hash, chain=AUDIT_LOG)
             if previous and format is None:
-                findings.add("hash_differs", f"entry {last} of the audit log: its hash does not follow", last)
+                findings.add(
+                    "hash_differs",
+                    f"entry {last} of the audit log: its hash does not match it and the hash before it",
+                    last,
+                )
             _check_payload(entry, FORMATS if format is None else (format,), findings)
             previous = entry.hash
             if noted is not None and noted.seq == last and noted.hash != entry.hash.hex():
-                findings.add("rewritten", f"entry {last} of the audit log had another hash", last)
+                findings.add("rewritten", f"entry {last} of the audit log had another hash in the earlier head", last)
     if noted is not None and noted.seq > last:
-        findings.add("truncated", f"the audit log ends with entry {last}; {noted.seq} was noted down", last + 1)
+        findings.add(
+            "truncated", f"the audit log ends with entry {last}, but the earlier head is entry {noted.seq}", last + 1
+        )
     return findings.make_verification(last, Head(seq=last, hash=previous.hex()) if last else None)
 
 
 def _check_payload(entry: AuditLogEntry, formats: tuple[int, ...], findings: Problems) -> None:
     name = f"entry {entry.seq} of the audit log"
     if all(commitment_of(entry.salt, entry.payload, format) != entry.commitment for format in formats):
-        findings.add("payload_differs", f"{name} says something else now", entry.seq)
+        findings.add("payload_differs", f"{name} is not what was recorded", entry.seq)
     if len(entry.salt) != SALT_BYTES:
         findings.add("salt_invalid", f"{name}: its salt has {len(entry.salt)} bytes, not {SALT_BYTES}", entry.seq)
     if not isinstance(_decode_object(entry.payload), dict):
-        findings.add("payload_invalid", f"{name} does not hold a JSON object", entry.seq)
+        findings.add("payload_invalid", f"{name} is not a JSON object", entry.seq)
     if not entry.as_written:
         findings.add("row_differs", f"{name}: its row is not written as a server writes it", entry.seq)
 

@@ -45,7 +45,7 @@ class ChainCheck:
         if isinstance(event.fact, SessionRedacted):
             self._check_redaction(event.seq, event.fact)
         if self._noted is not None and event.seq == self._noted.seq and event.hash != self._noted.hash:
-            detail = f"event {event.seq} had the hash {self._noted.hash} when it was noted down, and has {event.hash}"
+            detail = f"event {event.seq} had the hash {self._noted.hash} in the earlier head, and now has {event.hash}"
             self._findings.add("rewritten", detail, event.seq)
 
     def _note_gap(self, seq: int) -> None:
@@ -68,7 +68,7 @@ class ChainCheck:
             if (found := find_format(previous, header, sealed.commitment, stored)) is not None:
                 self._previous, self._format = (stored,), found
                 return (found,)
-        detail = f"event {event.seq} ({event.type}): its hash does not follow from it and from what comes before"
+        detail = f"event {event.seq} ({event.type}): its hash does not match it and the hash before it"
         self._findings.add("hash_differs", detail, event.seq)
         self._previous = (stored, link(self._previous[-1], header, sealed.commitment, self._format))
         return FORMATS
@@ -79,7 +79,7 @@ class ChainCheck:
         if salt is None:
             self._redacted_digests[event.seq] = digest(event.payload)
             if not is_stand_in(event):
-                detail = f"{name}: its payload was removed, and what stands there is not what redaction leaves of it"
+                detail = f"{name}: its payload was removed, but what is in its place is not what redaction leaves there"
                 self._findings.add("stand_in_differs", detail, event.seq)
         elif all(commitment_of(salt, event.payload, format) != sealed.commitment for format in formats):
             self._findings.add("payload_differs", f"{name}: its payload is not the one that was recorded", event.seq)
@@ -87,7 +87,7 @@ class ChainCheck:
             # In the first format a longer or shorter one takes text from the payload, or gives it some.
             self._findings.add("salt_invalid", f"{name}: its salt has {len(salt)} bytes, not {SALT_BYTES}", event.seq)
         if not is_possible_payload(event):
-            self._findings.add("payload_invalid", f"{name}: an event of this type cannot say this", event.seq)
+            self._findings.add("payload_invalid", f"{name}: an event of this type cannot have this payload", event.seq)
         if not sealed.as_written:
             self._findings.add("row_differs", f"{name}: its row is not written as a server writes it", event.seq)
 
@@ -101,7 +101,7 @@ class ChainCheck:
                 detail = f"event {at} says that the payload of event {seq} was removed, but it is there"
                 self._findings.add("redaction_undone", detail, seq)
             elif self._redacted_digests[seq] != kept:
-                detail = f"event {seq}: what stands in its payload's place is not what event {at} left there"
+                detail = f"event {seq}: what is in place of its payload is not what event {at} left there"
                 self._findings.add("stand_in_differs", detail, seq)
             self._explained_seqs.add(seq)
 
@@ -123,7 +123,7 @@ class ChainCheck:
             detail = f"event {seq}: its payload was removed, and no event says that it was redacted"
             self._findings.add("payload_missing", detail, seq)
         if self._noted is not None and self._noted.seq > self.last:
-            detail = f"the log ends with event {self.last}; event {self._noted.seq} was noted down"
+            detail = f"the log ends with event {self.last}, but the earlier head is event {self._noted.seq}"
             self._findings.add("truncated", detail, self.last + 1)
 
 

@@ -88,7 +88,7 @@ def verify_checkpoint(file: BinaryIO, public_key: Path | None) -> Seal:
     except (MalformedJson, msgspec.ValidationError):
         raise BadCheckpoint("the last line has no digest: the file is not a checkpoint, or was cut off") from None
     if (seal.lines, seal.sha256) != (count, digest.hexdigest()):
-        raise BadCheckpoint("the file is not what its last line says: it was changed")
+        raise BadCheckpoint("the file was changed: it does not match the digest in its last line")
     _check_signature(seal, _SIGNATURE_PREFIX + digest.digest(), public_key)
     file.seek(0)
     return seal
@@ -113,7 +113,7 @@ def read_heads(file: BinaryIO, seal: Seal) -> Iterator[CheckpointHead]:
 def _read_lines(file: BinaryIO) -> Iterator[bytes]:
     while line := file.readline(_MAX_LINE_BYTES):
         if not line.endswith(b"\n"):
-            raise BadCheckpoint("the file ends within a line: it is not a checkpoint, or was cut off")
+            raise BadCheckpoint("the file ends in the middle of a line: it is not a checkpoint, or was cut off")
         yield line
 
 

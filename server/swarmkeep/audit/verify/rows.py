@@ -42,11 +42,13 @@ def check_head(
     if not _is_possible_activity(row["active_at"], *span):
         wrong.append("active_at")
     for name in wrong:
-        findings.add("head_differs", f"the head row's `{name}` is not what the events add up to")
+        findings.add("head_differs", f"the head row's `{name}` does not match the events")
     if not _is_possible_lease(row, state):
-        findings.add("lease_invalid", "the head row's lease is not one that a server can have left")
+        findings.add("lease_invalid", "the head row's lease is not one that a server could have left")
     if not _is_possible_partial(row["partial"], state):
-        findings.add("head_differs", "the head row's `partial` is not one that the running run's server can have left")
+        findings.add(
+            "head_differs", "the head row's `partial` is not one that the running run's server could have left"
+        )
 
 
 def _is_same_view(text: Any, view: SessionView) -> bool:
@@ -90,7 +92,7 @@ def _is_possible_partial(text: Any, state: State) -> bool:
 
 def check_labels(evidence: SessionRows, state: State, findings: Problems) -> None:
     if evidence.labels != {(label, state.created_at) for label in labels_of(state.metadata)}:
-        findings.add("labels_differ", "the labels that lists are filtered by are not those of the metadata")
+        findings.add("labels_differ", "the labels that lists are filtered by do not match the metadata")
 
 
 class ReferenceCheck:
@@ -112,7 +114,7 @@ class ReferenceCheck:
             return
         self._reported.add(name)
         if sound is None:
-            self._findings.add("blob_missing", f"event {seq} names the text {name}, which is not there", seq)
+            self._findings.add("blob_missing", f"event {seq} names the text {name}, which is missing", seq)
         else:
             self._findings.add("blob_differs", f"event {seq} names the text {name}, which was changed", seq)
 
@@ -124,7 +126,7 @@ class ReferenceCheck:
             return
         self._reported.add(place)
         if sound is None:
-            self._findings.add("file_missing", f"event {seq} refers to the file {name}, which is not there", seq)
+            self._findings.add("file_missing", f"event {seq} refers to the file {name}, which is missing", seq)
         else:
             self._findings.add("file_differs", f"event {seq} refers to the file {name}, which was changed", seq)
 
@@ -141,7 +143,7 @@ class ReferenceCheck:
         for mark in self._evidence.idempotency_rows:
             seq = mark["seq"]
             if not isinstance(seq, int) or not 0 < seq <= last or mark["run_id"] in self._runs:
-                self._findings.add("mark_dangling", "an idempotency key leads to an event or a run that is not there")
+                self._findings.add("mark_dangling", "an idempotency key leads to an event or a run that does not exist")
             if not isinstance(mark["digest"], str) or not _DIGEST.fullmatch(mark["digest"]):
                 self._findings.add("mark_invalid", "an idempotency key's row holds no digest of a request")
         self._check_creation()
@@ -150,7 +152,7 @@ class ReferenceCheck:
         """A session is made once; the record of the request that made it is written beside its key."""
         made_by = self._evidence.creation_keys
         if len(made_by) > 1:
-            self._findings.add("mark_invalid", "several idempotency keys are said to have made the session")
+            self._findings.add("mark_invalid", "several idempotency keys claim to have made the session")
         recorded = {mark["key"] for mark in self._evidence.idempotency_rows if mark["run_id"] is None}
         if not recorded.issuperset(made_by):
             self._findings.add("mark_dangling", "an idempotency key that made the session has no record of its request")

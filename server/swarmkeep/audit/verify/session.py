@@ -134,7 +134,7 @@ class _SessionCheck:
         elif isinstance(fact, SessionForked):
             self.forked = (fact, self.state.hash, self._first_hash)
             if (fact.from_seq, fact.from_hash) != (self.state.seq, self.state.hash):
-                detail = f"event {event.seq} says that it follows another event than it does"
+                detail = f"event {event.seq} names another event than the one that it follows"
                 self.findings.add("fork_differs", detail, event.seq)
 
     def compare_usage(self, page: Sequence[SealedEvent], rows: Mapping[int, Mapping[str, Any]]) -> None:
@@ -144,7 +144,7 @@ class _SessionCheck:
         told = {event.seq: row for event in own if (row := make_usage_row(event)) is not None}
         for seq in sorted(told.keys() | rows.keys()):
             if told.get(seq) != rows.get(seq):
-                detail = f"what is kept of the call of event {seq}, for sums, is not what the event says"
+                detail = f"the usage row of the call of event {seq} does not match the event"
                 self.findings.add("usage_differs", detail)
 
     def drop_old_messages(self) -> None:
@@ -163,7 +163,7 @@ class _SessionCheck:
         self._named.finish(self._chain.last)
         evidence, head = self._evidence, self._evidence.head
         if self._usage_rows != evidence.usage_row_count:
-            self.findings.add("usage_differs", "a row of what is kept of calls, for sums, belongs to no event")
+            self.findings.add("usage_differs", "a usage row of a call belongs to no event")
         if head is None:
             self.findings.add("head_missing", "the session has rows, but no head row")
             return
@@ -178,9 +178,13 @@ class _SessionCheck:
         last, said = self._chain.last, head["head_seq"]
         if isinstance(said, int) and said > last:
             gone = f"events {last + 1} to {said} are" if said > last + 1 else f"event {said} is"
-            self.findings.add("event_missing", f"{gone} missing: the head row says that {said} is the last", last + 1)
+            self.findings.add(
+                "event_missing", f"{gone} missing: the last one is {said} according to the head row", last + 1
+            )
         if isinstance(said, int) and self._evidence.last_seq > max(said, last):
-            detail = f"there is an event {self._evidence.last_seq}; the head row says that {said} is the last"
+            detail = (
+                f"there is an event {self._evidence.last_seq}, but the last one is {said} according to the head row"
+            )
             self.findings.add("event_beyond_head", detail, said + 1)
         elif self._evidence.last_seq < 0:
             self.findings.add("event_unreadable", "there is a row whose seq is not a number")
@@ -197,7 +201,7 @@ def _check_fork(stored: Snapshot, key: SessionKey, check: _SessionCheck) -> None
         return
     shared = stored.read_sealed(source, after=fact.from_seq - 1, upto=fact.from_seq, limit=1)
     if not shared or shared[0].event.hash != fact.from_hash:
-        detail = f"event {fact.from_seq} of {source.id}, from which it was forked, is another one there"
+        detail = f"event {fact.from_seq} of {source.id}, from which this session was forked, is a different one there"
         check.findings.add("fork_differs", detail, fact.from_seq)
 
 

@@ -54,7 +54,7 @@ def _check_start(before: State, event: RecordedEvent, fact: ToolStarted, finding
     if call is None:
         findings.add("start_without_call", f"event {event.seq} starts no call: {fact.tool_call_id}", event.seq)
     elif call.done:
-        detail = f"event {event.seq} starts call {fact.tool_call_id}, which has its result"
+        detail = f"event {event.seq} starts call {fact.tool_call_id}, which already has a result"
         findings.add("start_after_result", detail, event.seq)
 
 
