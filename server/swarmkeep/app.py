@@ -44,7 +44,7 @@ LIMITS = ServerLimits()
 log = logging.getLogger(__name__)
 
 _OPEN_TO_ALL_PAGES = (
-    "without API keys and with SWARMKEEP_CORS_ORIGINS=* every web page that is opened on this machine may read and "
+    "without API keys and with SWARMKEEP_CORS_ORIGINS=*, every web page that is opened on this machine can read and "
     "change all sessions; name the origins, or make a key with `swarmkeep keys create`"
 )
 
@@ -158,8 +158,8 @@ async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tra
 async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:
     if not (ip_address(resolve_address(settings)[0]).is_loopback or await keyring.is_locked()):
         raise ServeError(
-            f"without API keys the server is open to whoever reaches it, so it does not listen on {settings.host}; "
-            "make a key with `swarmkeep keys create`, or listen on 127.0.0.1"
+            "without API keys the server is open to everybody who can reach it, so it does not listen on "
+            f"{settings.host}; make a key with `swarmkeep keys create`, or listen on 127.0.0.1"
         )
 
 
@@ -209,7 +209,7 @@ def _connect_metrics(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
     )
     metrics.add_gauge(
         "swarmkeep_search_sessions_behind",
-        "Sessions that are not found yet by all that is in them, as far as they are counted (1000).",
+        "Sessions that are not completely indexed for searches yet, counted up to 1000.",
         lambda: engine.indexing.sessions_behind,
     )
     metrics.add_gauge(

@@ -144,10 +144,10 @@ class StoppableServer(Server):
 
     async def _drain(self) -> None:
         service: Service = self._app.state.service
-        log.info("told to stop; runs under way: %d", service.engine.active_session_count())
+        log.info("stopping; active runs: %d", service.engine.active_session_count())
         try:
             await service.drain()
         except Exception:
-            log.exception("running runs could not be brought to an end; another server takes them over")
+            log.exception("active runs could not be ended; another server takes them over")
         finally:
             self.should_exit = True

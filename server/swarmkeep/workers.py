@@ -79,7 +79,7 @@ def _make_metrics_folder() -> Iterator[Path | None]:
         place = None if len(tempfile.gettempdir()) < 60 else "/tmp"
         folder = Path(tempfile.mkdtemp(prefix="swarmkeep-workers-", dir=place))
     except OSError as error:
-        log.warning("/metrics shows the worker that is asked only, because there is no temporary folder: %s", error)
+        log.warning("/metrics shows only the worker that answers, because there is no temporary folder: %s", error)
         yield None
         return
     try:

@@ -17,8 +17,8 @@ SECRET = "hunter2-and-more"
     [
         ({}, "either a command"),
         ({"command": ["x"], "url": "http://h/mcp"}, "either a command"),
-        ({"command": ["x"], "headers": {"A": "b"}}, "headers are for a url"),
-        ({"url": "http://h/mcp", "env": {"A": "b"}}, "env is for a command"),
+        ({"command": ["x"], "headers": {"A": "b"}}, "headers need a url"),
+        ({"url": "http://h/mcp", "env": {"A": "b"}}, "env needs a command"),
         ({"url": "ftp://h/mcp"}, "http:// or https://"),
         ({"url": "http://h:99999999/mcp"}, "cannot be read"),
         ({"command": ["a\0b"]}, "NUL"),

@@ -169,7 +169,7 @@ def test_a_pattern_takes_no_longer_than_its_text() -> None:
             {"not": {"not": {"items": [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}}},
             "levels deep",
         ),
-        (list[int], "is no object"),
+        (list[int], "is not an object"),
         (object(), "has no JSON Schema"),
     ],
 )

@@ -155,7 +155,7 @@ def test_it_warns_of_a_file_that_others_may_read(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_it_warns_when_every_page_may_use_it(tmp_path: Path) -> None:
     with ServeProcess(tmp_path, SWARMKEEP_CORS_ORIGINS="*") as server:
-        assert "SWARMKEEP_CORS_ORIGINS=* every web page" in server.output()
+        assert "SWARMKEEP_CORS_ORIGINS=*, every web page" in server.output()
 
 
 @pytest.mark.long
@@ -238,7 +238,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         ({"host": "192.0.2.1"}, "cannot listen on 192.0.2.1"),
         ({"host": "no such host"}, "cannot listen on 'no such host'"),
         ({"offline": False}, "no model is configured"),
-        ({"agents": ["no_such_module"]}, "no_such_module does not import"),
+        ({"agents": ["no_such_module"]}, "no_such_module cannot be imported"),
         ({"agents": []}, "no agents"),
         ({"database_url": "mysql://x"}, "mysql"),
         ({"database_url": "sqlite:////no/such/folder/x.db"}, "/no/such/folder"),

@@ -149,7 +149,7 @@ def test_without_the_extra_a_collector_in_the_environment_stops_nobody(tmp_path:
         assert server.stop() == 0
         (warning,) = [line for line in server.output().splitlines() if "WARNING" in line]
         assert warning.endswith(
-            "no traces are made, though the environment asks for them: traces need one more library: "
+            "no traces are made, although the environment asks for them: traces need one more library: "
             "pip install 'swarmkeep[otel]'"
         )
 

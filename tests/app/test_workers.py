@@ -218,7 +218,7 @@ def test_one_that_is_killed_is_replaced_while_the_other_serves(tmp_path: Path, p
         dead = server.find_worker(one)
         os.kill(dead, signal.SIGKILL)
         assert ask(other, "GET", "/health/ready")[0] == 200
-        wait_until(lambda: f"(process {dead}) was killed by SIGKILL; the next one starts now" in server.output())
+        wait_until(lambda: f"(process {dead}) was killed by SIGKILL; a new one starts now" in server.output())
         fresh = server.connect_to_each(stack)
         assert dead not in {server.find_worker(connection) for connection in fresh}
         assert len(server.ports) == 1

@@ -200,7 +200,7 @@ def test_an_empty_database_has_nothing_to_take_back(site: Site) -> None:
     said = InProcessCommandLine(site.folder).expect_refusal(
         "db", "downgrade", "0010", "--database-url", "sqlite:///empty.db"
     )
-    assert said.endswith("is empty: there is nothing to take back")
+    assert said.endswith("is empty: there is nothing to downgrade")
 
 
 @each_command(READERS, without=_LOOK_AT_ANYTHING | _NEED_A_SERVER)

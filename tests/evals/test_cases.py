@@ -101,7 +101,7 @@ BAD = {
     ),
     "arguments of nothing": (
         "cases:\n  - name: one\n    conversation: [Hi]\n    expect:\n      arguments: {a: 1}\n",
-        ", line 5, /cases/0/expect/arguments: name the function",
+        ", line 5, /cases/0/expect/arguments: say which function",
     ),
     "settings made elsewhere": (
         CASE + "    model_settings:\n      tools: []\n",

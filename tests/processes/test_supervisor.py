@@ -102,7 +102,7 @@ wait_for_stop(link)
 """
     with SupervisedProcess(tmp_path, body) as parent:
         parent.wait_for("worker 2 begins", 2)
-        assert ") was killed by SIGKILL; the next one starts now" in parent.output()
+        assert ") was killed by SIGKILL; a new one starts now" in parent.output()
         assert parent.stop() == 0
         assert parent.output().count("all are ready") == 1
 
@@ -115,7 +115,7 @@ if link.number == 2:
 wait_for_stop(link)
 """
     with SupervisedProcess(tmp_path, body) as parent:
-        parent.wait_for("the next one starts in 0.4 s", 2)
+        parent.wait_for("a new one starts in 0.4 s", 2)
         pauses = [line.rpartition("starts ")[2] for line in parent.output().splitlines() if "starts" in line]
         assert pauses[:6] == ["now", "in 0.05 s", "in 0.1 s", "in 0.2 s", "in 0.4 s", "in 0.4 s"]
         assert "worker 2 (process " in parent.output()
@@ -159,7 +159,7 @@ wait_for_stop(link) if link.number == 1 or exists("mended") else sys.exit(3)
     with SupervisedProcess(tmp_path, body) as parent:
         parent.wait_for("all are ready")
         (tmp_path / "broken").touch()
-        parent.wait_for("before it could serve: the database is gone; the next one starts in", 3)
+        parent.wait_for("before it could serve: the database is gone; a new one starts in", 3)
         (tmp_path / "mended").touch()
         (tmp_path / "broken").unlink()
         begun = parent.output().count("worker 2 begins")
@@ -180,7 +180,7 @@ wait_for_stop(link) if exists(f"killed-{link.number}") else sys.exit(3)
     with SupervisedProcess(tmp_path, body) as parent:
         parent.wait_for("all are ready")
         (tmp_path / "broken").touch()
-        parent.wait_for("was killed by SIGKILL before it could serve: see the log; the next one starts in", 2)
+        parent.wait_for("was killed by SIGKILL before it could serve: see the log; a new one starts in", 2)
         parent.wait_for("begins", 6)
         assert parent.stop() == 0
 
@@ -192,7 +192,7 @@ def test_one_that_does_not_stop_is_killed_in_the_end(tmp_path: Path) -> None:
         assert parent.stop() == 1
         last = parent.output().splitlines()[-1]
         assert last.startswith("failed: worker 1 (process ")
-        assert last.endswith(" was killed by SIGKILL while the server stopped")
+        assert last.endswith(" was killed by SIGKILL while the server was stopping")
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])

@@ -52,7 +52,7 @@ def _check_parameters(function: Guardrail, where: str) -> None:
     try:
         signature.bind(None, {})
     except TypeError:
-        text = "takes what is about to pass and the context variables, by position"
+        text = "takes what is checked and the context variables, by position"
         raise ValueError(f"{where}: {name_guardrail(function)} must be a function that {text}") from None
 
 

@@ -66,9 +66,9 @@ class MCPServer(BaseModel):
         if bool(self.command) == bool(self.url):
             raise ValueError("give either a command, as a list, or a url")
         if self.env and self.url:
-            raise ValueError("env is for a command; what a url needs goes into headers")
+            raise ValueError("env needs a command; for a url, use headers")
         if self.headers and self.command:
-            raise ValueError("headers are for a url; what a command needs goes into env")
+            raise ValueError("headers need a url; for a command, use env")
         if any("\0" in text for text in (*self.command, *self.env, *self.env.values())):
             raise ValueError("a command and its env cannot hold NUL")
         if self.url and (not _split(self.url).hostname or _split(self.url).scheme not in ("http", "https")):

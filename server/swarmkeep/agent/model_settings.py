@@ -24,19 +24,19 @@ _SCHEMA_FIELDS: tuple[tuple[str, tuple[type, ...], str], ...] = (
 
 # Names that no setting has, and why.
 ELSEWHERE = {
-    "model": "the agent's or the run's `model` says it",
+    "model": "set the agent's or the run's `model`",
     "messages": "they are made from the session",
     "tools": "they are the agent's `functions`",
     "functions": "they are the agent's `functions`",
-    "tool_choice": "the agent's `tool_choice` says it",
-    "function_call": "the agent's `tool_choice` says it",
-    "parallel_tool_calls": "the agent's `parallel_tool_calls` says it",
-    "stream": "the run's `stream` says it",
-    "stream_options": "they go with the run's `stream`",
-    "response_format": "the agent's `output_type` or the run's `response_format` says it",
+    "tool_choice": "set the agent's `tool_choice`",
+    "function_call": "set the agent's `tool_choice`",
+    "parallel_tool_calls": "set the agent's `parallel_tool_calls`",
+    "stream": "set the run's `stream`",
+    "stream_options": "they belong to the run's `stream`",
+    "response_format": "set the agent's `output_type` or the run's `response_format`",
     "n": "a turn has one answer",
     "store": "the session's log keeps every request",
-    "metadata": "the session's `metadata` holds what programs note down",
+    "metadata": "use the session's `metadata`",
     "instructions": "they are the agent's or the run's `instructions`",
     "input": "it is the run's `input`",
     "timeout": "it is a setting of the server: SWARMKEEP_MODEL_TIMEOUT_SECONDS",
@@ -87,7 +87,9 @@ def _check_json_schema(value: object, label: str) -> None:
         if not isinstance(value.get(name), kind):
             raise ModelSettingsError(f"{label}.{name} must be {words}", f"json_schema/{name}")
     if not _SCHEMA_NAME.fullmatch(value["name"]):
-        raise ModelSettingsError(f"{label}.name has 1 to 64 of the characters a-z A-Z 0-9 _ -", "json_schema/name")
+        raise ModelSettingsError(
+            f"{label}.name must have 1 to 64 of the characters a-z A-Z 0-9 _ -", "json_schema/name"
+        )
     if unknown := value.keys() - {name for name, _, _ in _SCHEMA_FIELDS}:
         raise ModelSettingsError(f"{label} has no {quote(min(unknown))}", "json_schema")
 
@@ -122,7 +124,7 @@ def copy_json_object(value: object, label: str, *, max_bytes: int) -> dict[str, 
     try:
         size = len(json.dumps(copied, ensure_ascii=False).encode())
     except UnicodeEncodeError:
-        raise ModelSettingsError(f"{label} has text that is not valid Unicode, which no provider reads") from None
+        raise ModelSettingsError(f"{label} has text that is not valid Unicode") from None
     if size > max_bytes:
         raise ModelSettingsError(f"{label} has {size} bytes as JSON; at most {max_bytes} are allowed")
     return copied
@@ -131,7 +133,9 @@ def copy_json_object(value: object, label: str, *, max_bytes: int) -> dict[str, 
 def _refuse_names(settings: dict[str, Any], label: str) -> None:
     for name in settings:
         if not 0 < len(name) <= _MAX_NAME:
-            raise ModelSettingsError(f"{label} has the name {quote(name)}; a name has 1 to {_MAX_NAME} characters")
+            raise ModelSettingsError(
+                f"{label} has the name {quote(name)}; a name must have 1 to {_MAX_NAME} characters"
+            )
         if name in ELSEWHERE:
             raise ModelSettingsError(f"{label} cannot set {name}: {ELSEWHERE[name]}", name)
         if name == EXTRA_BODY and label.endswith(EXTRA_BODY):

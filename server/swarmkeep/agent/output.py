@@ -128,7 +128,7 @@ def _make_type_format(hint: Any) -> OutputFormat:
         reason = str(getattr(error, "message", None) or error).partition("\n")[0]
         raise OutputTypeError(f"output_type {hint!r} has no JSON Schema ({reason or type(error).__name__})") from error
     if schema.get("type") != "object":
-        raise OutputTypeError(f"output_type {hint!r} is no object: wrap it in a model, a dataclass or a TypedDict")
+        raise OutputTypeError(f"output_type {hint!r} is not an object: wrap it in a model, a dataclass or a TypedDict")
 
     def check(text: str, value: Any) -> Any:
         try:

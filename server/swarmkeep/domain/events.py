@@ -195,7 +195,7 @@ class ApprovalDecided(Fact, frozen=True, kw_only=True):
 
 
 class AwaitedApproval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A call of an agent that is asked, which waits for an approval in its own session, or in one below that."""
+    """A call of an asked agent that waits for an approval, in that agent's session or in one below it."""
 
     session_id: str
     run_id: str
@@ -208,9 +208,9 @@ class AwaitedApproval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PendingCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that waits for an approval or for a result from outside. `arguments` is the model's JSON text.
 
-    For the reason `session`, somebody has to decide in the session `session_id`, in which another agent is asked;
-    `approvals` is what about. For the reason `person`, whoever has taken the session over is to answer, or to hand it
-    back: that is no call, and names none.
+    With the reason `session`, somebody has to decide in the session `session_id`, in which another agent is asked;
+    `approvals` lists the calls. With the reason `person`, whoever has taken the session over has to answer, or to hand
+    it back: this is not a call, and names none.
     """
 
     tool_call_id: str

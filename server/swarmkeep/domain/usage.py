@@ -14,9 +14,9 @@ USAGE_GROUPS: tuple[UsageGroup, ...] = get_args(UsageGroup)
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What model calls cost by the server's price table as it is now: computed when it is read, and never recorded.
+    """What model calls cost by the server's current price table: computed when it is read, and never recorded.
 
-    `unpriced_calls`: so many model calls are not in it, because the table has no price for their model.
+    `unpriced_calls`: how many model calls are not included, because the table has no price for their model.
     """
 
     amount: float
@@ -27,8 +27,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the calls of one group took. Tokens are as providers counted them; times are in milliseconds.
 
-    `day` (UTC), `agent`, `model`, `session_id` and `run_id` say which group, as far as it was asked for. Tool calls
-    belong to no `model` (null), and what happens outside a run to no `run_id`. `cost` is there where a price is known.
+    `day` (UTC), `agent`, `model`, `session_id` and `run_id` name the group, as far as it was asked for. Tool calls
+    belong to no `model` (null), and calls outside a run to no `run_id`. `cost` is present if a price is known.
     """
 
     day: str | msgspec.UnsetType = msgspec.UNSET

@@ -27,12 +27,12 @@ _MAX_LEVELS = 200
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as of one `seq`. `hash` is that event's: noted down, it proves the history up to there.
+    """A session as of one `seq`. `hash` is that event's: kept elsewhere, it proves the history up to there.
 
     `parent`: the call of another session that it was made for, if it was. `taken_over`: who answers in the agent's
     place, if anybody does.
     `last_run_status` is that of the run that began last, whether it goes on or has ended; null before the first. The
-    store has it in a column of its own, and not in the view that it keeps. `title`: what it is called, or how it began;
+    store has it in a column of its own, and not in the view that it keeps. `title`: its title, or else its first words;
     null before anything was said. `cost`, of the session's own calls, is added where it is read, by the prices of then.
     `queued_runs` wait for their turn, if any do.
     """
@@ -80,10 +80,10 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """A place where a search found something: a message by its `seq`, or with null the session's id and metadata.
+    """A place where a search found something: a message by its `seq`; null means the session's id and metadata.
 
-    `snippet` is the text around it, empty where that is too large to be read for a list; `ranges` are where in it the
-    words stand, from and to, in code points.
+    `snippet` is the text around it, empty if that is too large to be read for a list; `ranges` are where the words are
+    in it, as start and end in code points.
     """
 
     seq: int | None
@@ -92,8 +92,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedSession(SessionSummary, frozen=True, kw_only=True):
-    """A session in a list. `context_variables` are there only if they were asked for, `matches` if it was searched
-    for."""
+    """A session in a list. `context_variables` are included only on request, `matches` only in a search."""
 
     context_variables: Json | UnsetType = UNSET
     last_run_status: RunStatus | UnsetType | None = UNSET
@@ -103,9 +102,9 @@ class ListedSession(SessionSummary, frozen=True, kw_only=True):
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run. `messages` are its own, its input included; `output_text` is what its last assistant message says.
 
-    `output`: the value of that, once the run is completed, where it was asked for in JSON. `total_usage`: its own
-    usage and that of the agents that it has asked, each in a session of its own, where it is counted. `cost`, of its
-    own usage, is added where it is read.
+    `output`: the value of that text, once the run is completed, if JSON was asked for. `total_usage`: its own usage and
+    that of the agents that it asked, which is counted in their own sessions. `cost`, of its own usage, is added where
+    it is read.
     """
 
     id: str

@@ -107,7 +107,8 @@ class ForkQuota:
         if left < 1:
             seconds = math.ceil((1 - left) * 60 / self._per_minute)
             raise QuotaExceeded(
-                f"no more than {self._per_minute} forks a minute (SWARMKEEP_MAX_FORKS_PER_MINUTE)", max(1, seconds)
+                f"at most {self._per_minute} forks per minute are allowed (SWARMKEEP_MAX_FORKS_PER_MINUTE)",
+                max(1, seconds),
             )
         self._left[tenant] = (left - 1, now)
         try:
@@ -134,13 +135,13 @@ def check_session_quotas(state: State, drafts: Sequence[EventDraft], limits: Lim
     """
     if drafts and state.seq >= limits.max_session_events:
         raise QuotaExceeded(
-            f"the session has {state.seq} events, of {limits.max_session_events} (SWARMKEEP_MAX_SESSION_EVENTS); "
-            "fork it at an earlier one, or begin a new session"
+            f"the session has {state.seq} of {limits.max_session_events} events (SWARMKEEP_MAX_SESSION_EVENTS); fork "
+            "it at an earlier event, or begin a new session"
         )
     queues = any(isinstance(draft.fact, RunQueued) for draft in drafts)
     if queues and len(state.queue) >= limits.max_queued_runs:
         raise QuotaExceeded(
-            f"{len(state.queue)} runs wait in the session's queue, of {limits.max_queued_runs} "
+            f"{len(state.queue)} of {limits.max_queued_runs} runs wait in the session's queue "
             "(SWARMKEEP_MAX_QUEUED_RUNS)",
             1,
         )
@@ -150,8 +151,8 @@ def check_active_runs(active: int, limits: Limits) -> None:
     """Refuse one more run of a tenant that has enough on this server. Raises QuotaExceeded."""
     if active >= limits.max_runs_per_tenant:
         raise QuotaExceeded(
-            f"{active} runs are active on this server, of {limits.max_runs_per_tenant} "
-            "(SWARMKEEP_MAX_RUNS_PER_TENANT); wait for one of them",
+            f"{active} of {limits.max_runs_per_tenant} runs are active on this server (SWARMKEEP_MAX_RUNS_PER_TENANT); "
+            "wait for one to end",
             1,
         )
 
@@ -161,7 +162,8 @@ def refuse_uncounted(limits: Limits) -> None:
     InvalidRequest."""
     if limits.max_tokens_per_day is not None:
         raise InvalidRequest(
-            "tokens are counted here (SWARMKEEP_MAX_TOKENS_PER_DAY), and those of what is not stored would not be",
+            "tokens are limited here (SWARMKEEP_MAX_TOKENS_PER_DAY), and those of what is not stored could not be "
+            "counted",
             "/store",
         )
 
@@ -176,7 +178,7 @@ async def check_tokens_left(store: TotalsReader, tenant: str, limits: Limits) ->
     used = await store.read_totals(tenant)
     if used.tokens >= limits.max_tokens_per_day:
         raise QuotaExceeded(
-            f"{used.tokens} tokens were used on {used.day}, of {limits.max_tokens_per_day} "
+            f"{used.tokens} of {limits.max_tokens_per_day} tokens were used on {used.day} "
             "(SWARMKEEP_MAX_TOKENS_PER_DAY); a new day begins at midnight, UTC",
             used.seconds_left,
         )

@@ -171,7 +171,7 @@ def _find_problems(file: CaseFile) -> Iterator[tuple[str, str]]:
         if bool(case.conversation) == bool(case.recorded):
             yield here, "give either a conversation or the id of a recorded session"
         if case.recorded and (case.history or case.agent or case.context_variables):
-            yield here, "a recorded session already has its agent, context variables and history"
+            yield here, "leave agent, context variables and history out: a recorded session has its own"
         if not case.recorded and all(expect == Expect() for expect in case.expectations):
             yield here, "the case expects nothing"
         if case.max_turns < 1:
@@ -199,7 +199,7 @@ def _find_bad_expectations(here: str, case: Case) -> Iterator[tuple[str, str]]:
     for number, expect in enumerate(case.expectations):
         place = f"{here}/expect" if number == 0 else f"{here}/conversation/{number - 1}/expect"
         if expect.arguments is not None and not expect.function:
-            yield f"{place}/arguments", "name the function whose arguments these are"
+            yield f"{place}/arguments", "say which function these arguments belong to"
         for text in (*as_tuple(expect.text), *as_tuple(expect.no_text)):
             try:
                 compile_pattern(text)

@@ -112,6 +112,6 @@ class SharedListener:
         try:
             return await self._loop.connect_accepted_socket(self._make_protocol, connection)
         except OSError as error:
-            log.debug("a connection ended as it began: %s", error)
+            log.debug("a connection ended before it could be used: %s", error)
             connection.close()
             return None

@@ -59,7 +59,7 @@ class WorkerMetrics:
                 finally:
                     writer.close()
         except (OSError, TimeoutError) as error:
-            log.debug("worker %d tells no metrics: %s", number, error)
+            log.debug("worker %d reports no metrics: %s", number, error)
             return None
 
 

@@ -95,7 +95,7 @@ def _become_worker(run: RunWorker, link: WorkerLink, foreign_fds: Iterable[int])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:
-        log.critical("worker %d stopped on an unexpected error", link.number, exc_info=True)
+        log.critical("an unexpected error stopped worker %d", link.number, exc_info=True)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

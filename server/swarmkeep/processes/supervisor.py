@@ -154,8 +154,8 @@ class Supervisor:
             if self._stopping_until is not None:
                 slot.pid = None
                 if status != 0 and was_ready:
-                    log.error("%s while the server stopped", how)
-                    self._failure = self._failure or f"{how} while the server stopped"
+                    log.error("%s while the server was stopping", how)
+                    self._failure = self._failure or f"{how} while the server was stopping"
             else:
                 self._replace(slot, how, cannot_start=not was_ready and (os.WIFEXITED(status) or not self._is_up))
 
@@ -169,7 +169,7 @@ class Supervisor:
             self._failure = reason
             self._stop()
         else:
-            log.error("%s; the next one starts %s", how, f"in {pause:g} s" if pause else "now")
+            log.error("%s; a new one starts %s", how, f"in {pause:g} s" if pause else "now")
 
     def _start_due(self) -> None:
         for slot in self._slots:

@@ -164,7 +164,7 @@ def _read_lines(file: BinaryIO) -> Iterator[Any]:
     except (OSError, EOFError, zlib.error, MalformedJson) as error:
         raise BadBackup(f"the file is damaged or was cut off: {error}") from None
     if end != {"rows": count, "sha256": digest.hexdigest()}:
-        raise BadBackup("the file is not what its last line says: it was changed or cut off")
+        raise BadBackup("the file was changed or cut off: it does not match the digest in its last line")
 
 
 def _require_empty(connection: Connection) -> None:
@@ -196,7 +196,7 @@ def _insert_rows(connection: Connection, tables: dict[str, Table], lines: Iterat
             rows[table.name] = 0
             continue
         if not isinstance(value, list) or table is None or len(value) != len(columns):
-            raise BadBackup("the file holds a row that fits no table")
+            raise BadBackup("the file has a row that belongs to no table")
         batch.append(dict(zip(columns, map(_unpack, value), strict=True)))
         size += sum(map(_count_characters, value))
         if len(batch) == _ROWS_AT_ONCE or size > _CHARACTERS_AT_ONCE:
@@ -214,5 +214,5 @@ def _find_table(tables: dict[str, Table], heading: Json) -> tuple[Table, list[st
     table = tables.get(str(heading.get("table")))
     columns = heading.get("columns")
     if table is None or not isinstance(columns, list) or set(columns) != set(table.columns.keys()):
-        raise BadBackup(f"the file's table {heading.get('table')!r} is not one of its revision")
+        raise BadBackup(f"the file has a table {heading.get('table')!r}, which its revision does not have")
     return table, columns

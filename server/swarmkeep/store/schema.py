@@ -61,7 +61,7 @@ def downgrade(url: str, revision: str, *, on_step: OnStep | None = None) -> str 
         found, display = current_revision(connection), locate(url).display
         refuse_unknown(found, display)
         if found is None and revision != "base":
-            raise NoSuchRevision(f"the database at {display} is empty: there is nothing to take back")
+            raise NoSuchRevision(f"the database at {display} is empty: there is nothing to downgrade")
         with _explain_revision(revision):
             command.downgrade(_make_config(connection, _count_steps(found, revision, on_step)), revision)
         return current_revision(connection)

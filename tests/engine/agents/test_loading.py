@@ -143,17 +143,17 @@ def test_the_servers_model_is_handed_on(tmp_path: Path) -> None:
     ("text", "parts"),
     [
         ("x = 1", ["defines no Agent at its top level"]),
-        ("x = 1\ndef broken(:\n    pass", ["does not import", "SyntaxError", "bad_team.py, line 2)"]),
-        ("import not_a_module_of_anybodys", ["does not import", "ModuleNotFoundError", "not_a_module_of_anybodys"]),
-        ("x = 1\n\nraise ValueError('no key')", ["does not import", "ValueError: no key", "bad_team.py", "line 3"]),
-        ("import sys\nsys.exit('bye')", ["does not import", "SystemExit: bye"]),
+        ("x = 1\ndef broken(:\n    pass", ["cannot be imported", "SyntaxError", "bad_team.py, line 2)"]),
+        ("import not_a_module_of_anybodys", ["cannot be imported", "ModuleNotFoundError", "not_a_module_of_anybodys"]),
+        ("x = 1\n\nraise ValueError('no key')", ["cannot be imported", "ValueError: no key", "bad_team.py", "line 3"]),
+        ("import sys\nsys.exit('bye')", ["cannot be imported", "SystemExit: bye"]),
         (
             'from swarmkeep import Agent\na = Agent(name="A")\nb = Agent(name="A")',
             ["two agents are called 'A'", "rename one"],
         ),
         (
             'from swarmkeep import Agent\na = Agent(name="A", functions=[lambda: 1])',
-            ["does not import", "agent 'A'", "lambda", "bad_team.py, line 2)"],
+            ["cannot be imported", "agent 'A'", "lambda", "bad_team.py, line 2)"],
         ),
         (
             'from swarmkeep import Agent\ndef f(x: "Nowhere"): ...\na = Agent(name="A")\na.functions.append(f)',
@@ -166,7 +166,7 @@ def test_a_bad_module(tmp_path: Path, text: str, parts: list[str]) -> None:
     text = expect_refusal("bad_team.py")
     for part in parts:
         assert part in text
-    assert "bad_team" not in sys.modules or "does not import" not in text
+    assert "bad_team" not in sys.modules or "cannot be imported" not in text
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_a_bad_module(tmp_path: Path, text: str, parts: list[str]) -> None:
         ("nowhere.py", "/nowhere.py"),
         ("some/where", "/some/where"),
         ("nowhere", "has no file or folder of that name"),
-        ("nowhere.agents", "does not import"),
+        ("nowhere.agents", "cannot be imported"),
         (".", "without __init__.py or agents.py"),
         ("notes.txt", "is not a Python file"),
-        ("..bad", "does not import"),
+        ("..bad", "cannot be imported"),
         ("", "without __init__.py or agents.py"),
     ],
 )

@@ -136,7 +136,7 @@ def _serve_with_json_log(settings: Settings) -> None:
     except Exception as error:
         refused = find_refusal(error)
         if refused is None:
-            server.log.critical("the server stopped on an unexpected error", exc_info=error)
+            server.log.critical("an unexpected error stopped the server", exc_info=error)
         else:
             server.log.critical("%s", refused.sentence)
         raise typer.Exit(1 if refused is None else refused.exit_code) from None

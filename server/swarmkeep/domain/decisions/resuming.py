@@ -187,7 +187,7 @@ def _find_edit(call: ToolCall, approval: Approval) -> str | UnsetType:
     if approval.arguments is None:
         return UNSET
     if approval.decision != "approve":
-        raise InvalidRequest("a call that is denied does not run: `arguments` go with an approval only", "/approvals")
+        raise InvalidRequest("a denied call does not run; give `arguments` only with an approval", "/approvals")
     edited = encode_text(approval.arguments)
     try:
         return UNSET if encode_text(decode(call.arguments)) == edited else edited

@@ -27,7 +27,7 @@ class SessionHandedBack(Fact, frozen=True, kw_only=True):
 
 
 class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
-    """Who speaks in the agent's place, and since when."""
+    """Who answers in the agent's place, and since when."""
 
     by: str | None
     at: str

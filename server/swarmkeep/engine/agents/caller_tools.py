@@ -49,7 +49,7 @@ def _refuse_missing(chosen: list[str], names: set[str]) -> None:
     missing = next((name for name in chosen if name not in names), None)
     if missing is not None:
         raise InvalidRequest(
-            f"there is no function {missing[:300]!r} to choose: neither here nor of an agent", "/tool_choice"
+            f"there is no function {missing[:300]!r} to choose, neither in `tools` nor of an agent", "/tool_choice"
         )
 
 

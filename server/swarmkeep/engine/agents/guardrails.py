@@ -101,7 +101,7 @@ class Guards:
 
     def _fail(self, name: str, error: str) -> Trip:
         masked = self._policy.secrets.mask(error.encode("utf-8", "replace").decode().replace("\0", ""))
-        log.warning("the guardrail %s failed, and so it refuses: %s", name, masked)
+        log.warning("the guardrail %s failed, which counts as a refusal: %s", name, masked)
         message = f"This was refused, because the guardrail {name} failed."
         return Trip(name=name, message=message, error=masked[:_MAX_ERROR_CHARACTERS])
 

@@ -91,7 +91,7 @@ def _import_spec(spec: str) -> ModuleType:
         hint = ""
         if isinstance(error, ModuleNotFoundError) and error.name == spec.partition(".")[0]:
             hint = f", and {Path.cwd()} has no file or folder of that name"
-        raise AgentsError(f"{spec} does not import: {_locate_error(error)}{hint}") from error
+        raise AgentsError(f"{spec} cannot be imported: {_locate_error(error)}{hint}") from error
 
 
 def _import_path(path: Path) -> ModuleType:

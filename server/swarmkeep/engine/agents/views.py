@@ -12,8 +12,8 @@ from swarmkeep.engine.agents.registry import Registry
 
 
 class MCPServerView(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server of an agent's: a program (`stdio`) or an address (`http`), without what may be secret. `tools`:
-    only these of its tools; null for all."""
+    """An agent's MCP server: a program (`stdio`) or an address (`http`), without what may be secret. `tools`: only
+    these of its tools are offered; null for all."""
 
     name: str
     transport: str
@@ -26,11 +26,11 @@ class MCPServerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent. `instructions` is null where they are made anew for each turn; one that is `offline` is answered by the
-    built-in offline model in the place of `model`; `handoffs` names the agents that it can hand over to, `asks` those
-    that it can ask, by the functions that do so, `approvals` the functions that run only once somebody approved,
-    `concurrent_tools` those whose calls run at once. Guardrails are told by name; those of functions as
-    `tool_guardrails`, by the function's name. Tools of `mcp_servers` are not among `tools`: sessions record them."""
+    """An agent. `instructions` is null if a function makes them for each turn. With `offline`, the built-in offline
+    model answers instead of `model`. `handoffs` names the agents that it can hand over to; `asks` those that it can
+    ask, by function; `approvals` the functions that need an approval; `concurrent_tools` the functions that may run at
+    the same time. Guardrails are listed by name, those of functions in `tool_guardrails`, by function. Tools of
+    `mcp_servers` are not among `tools`: sessions record them."""
 
     name: str
     model: str

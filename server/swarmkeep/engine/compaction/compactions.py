@@ -29,9 +29,9 @@ DEFAULT_RESULT_CHARACTERS = 2_000
 
 
 class CompactionView(msgspec.Struct, frozen=True, kw_only=True):
-    """What models are sent in the place of messages: `summary` for those from `first_seq` to `last_seq`.
+    """What is sent to models in place of messages: `summary` replaces those from `first_seq` to `last_seq`.
 
-    Null where there is none. `error`: why the last summary that was asked for was not made.
+    Null if there is none. `error`: why the last summary that was asked for was not made.
     """
 
     session: SessionView

@@ -65,7 +65,7 @@ class Connection:
             try:
                 await self._submit(self._list.list_anew, self._limits.probe_seconds)
             except (ServerUnreachable, SessionGone, ToolFailed, TimeoutError):
-                log.info("MCP server %s: its tools cannot be listed", self.server.name)
+                log.info("MCP server %s: cannot list its tools", self.server.name)
         return self.tools
 
     async def call(self, tool: str, arguments: dict[str, Any], call_id: str) -> Result:
@@ -160,7 +160,9 @@ class Connection:
                     return
                 self.status = "unreachable"
                 self._refuse_waiting()
-                log.warning("MCP server %s: %s; it said last: %s", self.server.name, self.error, self.last_words or "-")
+                log.warning(
+                    "MCP server %s: %s; its last output: %s", self.server.name, self.error, self.last_words or "-"
+                )
                 # After the first time whoever asks waits for the next attempt; later not before it is due.
                 await self._pause(pause, is_told_at_once=pause > self._limits.first_pause_seconds)
                 pause = min(pause * 2, self._limits.longest_pause_seconds)

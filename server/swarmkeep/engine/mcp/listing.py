@@ -45,7 +45,11 @@ class ToolList:
         """Tell whoever runs this which tools agents do without, once."""
         if left and left != self._left:
             names = self._secrets.mask(", ".join(left))[:_NAMES_CHARACTERS]
-            log.warning("MCP server %s: too large, or too many, to be offered: %s", self._server.name, names)
+            log.warning(
+                "MCP server %s: some tools are not offered, because they are too large or too many: %s",
+                self._server.name,
+                names,
+            )
         self._left = left
 
     async def listen(self, client: Client) -> None:
@@ -55,7 +59,7 @@ class ToolList:
                 async for _ in changes:
                     self._is_stale = True
         except Exception as error:
-            log.debug("MCP server %s does not tell of changes: %s", self._server.name, type(error).__name__)
+            log.debug("MCP server %s does not report changes: %s", self._server.name, type(error).__name__)
 
     async def note_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):

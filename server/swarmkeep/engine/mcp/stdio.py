@@ -111,7 +111,7 @@ class LineReader:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
             # Many programs print a word or two to where they should not.
-            log.debug("a line of an MCP server's output is no message")
+            log.debug("a line of an MCP server's output is not a message")
             return ()
         if isinstance(message, JSONRPCError) and message.error.code == CONNECTION_CLOSED:
             # The client's own code for a connection that is lost. Servers have it for whatever went wrong.

@@ -126,7 +126,7 @@ class ChatModel:
             raise TurnFailed(_make_run_error(failure), attempt.text, usage=attempt.usage, client_error=error) from error
         code, message = failure.error.code, failure.error.message
         described = {"model": model, "attempt": retried + 1}
-        log.warning("a model call failed (%s); again in %.1f s: %s", code, pause, message, extra=described)
+        log.warning("a model call failed (%s); retrying in %.1f s: %s", code, pause, message, extra=described)
         return pause
 
 

@@ -144,7 +144,7 @@ class _Tenant:
                 await self._look()
             except Exception as error:
                 # Whoever needs the database notices by himself; here the next look does.
-                log.debug("could not look at the sessions of %s: %s", self._name, error)
+                log.debug("could not check the sessions of %s: %s", self._name, error)
             await asyncio.sleep(min(_SHORTEST_PAUSE_SECONDS, self._poll_seconds))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_seconds):

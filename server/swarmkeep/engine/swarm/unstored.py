@@ -70,7 +70,7 @@ class UnstoredSession:
         self._brought_bytes += sum(map(len, taken.files.values()))
         if self._brought_bytes > MAX_SENT_BYTES:
             raise TooLarge(
-                f"the files of a response that is not stored, and of those that it goes on from, have more than "
+                "the files of a response that is not stored, and of those that it continues, have more than "
                 f"{MAX_SENT_BYTES} bytes together; begin anew, or have it stored"
             )
 

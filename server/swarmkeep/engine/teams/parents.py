@@ -76,7 +76,7 @@ class Parents:
             events = await session_log.commit(lambda state: go_on_with_session(state, run_id, awaited))
             self._worker.continue_session(session_log, events)
         except Exception as error:
-            log.info("session %s: the run that waits for it could not go on yet: %s", key.id, error)
+            log.info("session %s: the run that waits for it could not continue yet: %s", key.id, error)
             return
         await self.wake(above, session_log.state)
 

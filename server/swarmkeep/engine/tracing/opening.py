@@ -69,7 +69,7 @@ def open_tracing(
         if settings.traces == "on":
             raise
         # The environment may be set for everything that runs on a machine.
-        log.warning("no traces are made, though the environment asks for them: %s", error)
+        log.warning("no traces are made, although the environment asks for them: %s", error)
         return None
 
 

@@ -54,7 +54,7 @@ class SearchIndexing:
             except Exception as error:
                 # Said once: whoever needs the database notices by himself.
                 if not self._has_failed:
-                    log_failure(log, error, "the index of words could not be kept up; it will be tried again")
+                    log_failure(log, error, "the search index could not be updated; trying again")
                 self._has_failed = True
             await self._wait()
 

@@ -61,6 +61,6 @@ class LeaseKeeper:
             leases = dict(self._list_leases())
             if leases:
                 asyncio.run(self._store.renew_from_anywhere(leases, lease_seconds=self._lease_seconds))
-                log.warning("the event loop has stood still for %.1f s; its leases were renewed beside it", still)
+                log.warning("the event loop was blocked for %.1f s; another thread renewed its leases", still)
         except Exception as error:
-            log.warning("the event loop stands still, and its leases could not be renewed: %s", error)
+            log.warning("the event loop is blocked, and its leases could not be renewed: %s", error)

@@ -106,7 +106,7 @@ class Watcher:
             # Whoever needs the database notices by himself; here the next poll does: what was not told is news again.
             for key in moved:
                 self._seen_heads.pop(key, None)
-            log.debug("could not look at %d sessions: %s", len(keys), error)
+            log.debug("could not check %d sessions: %s", len(keys), error)
 
     def _is_news(self, key: SessionKey, head: _Head) -> bool:
         """Whether a session ends elsewhere than when last seen; from now on it is seen there."""

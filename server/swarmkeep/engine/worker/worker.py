@@ -50,7 +50,7 @@ _LOST_MESSAGE = "session %s: the run was ended or taken over by another process"
 _RECOVERY_INTERVAL_SECONDS = 1.0
 # The session was deleted, or its log cannot grow. Any other refusal is of what the run does, and ends the run.
 _NOTHING_TO_ADD_TO = (SessionNotFound, SessionDamaged)
-_NOT_INTERRUPTED_MESSAGE = "session %s: the run could not be interrupted; recovery will go on"
+_NOT_INTERRUPTED_MESSAGE = "session %s: the run could not be interrupted; recovery will take it over"
 
 
 class Worker:
@@ -169,7 +169,7 @@ class Worker:
             except _NOTHING_TO_ADD_TO as error:
                 return log.info("session %s: %s", session_log.key.id, error)
             except Exception:
-                log.exception("session %s: the run stopped on an unexpected error", session_log.key.id)
+                log.exception("session %s: an unexpected error stopped the run", session_log.key.id)
                 begun = await self._record_failure(session_log)
                 if not begun or session_log.lease is None:
                     return None

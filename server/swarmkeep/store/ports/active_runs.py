@@ -14,13 +14,13 @@ ActiveStatus = Literal["running", "waiting"]
 
 
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that goes on, or waits for somebody, and the session that it is in.
+    """A run that is active or waits for somebody, with its session.
 
-    `since`: when it began, or went on after a wait; of one that waits, when something was recorded last. `seq` is where
-    the session ends. `server` is the process that has the session's lease, by an id that it makes as it starts; null
-    while it is nobody's, and `lease_seconds` is how long that lease lasts if it is not renewed, below 0 once it has
-    expired. `lease_epoch` counts how often the session's lease went to another process. Calls and tokens are the run's
-    own. `queued_runs` wait in the session for their turn.
+    `since`: when it began, or continued after a wait; for a waiting run, when something was last recorded. `seq` is the
+    session's last. `server` is the id of the process that has the session's lease, made as the process starts; null
+    while nobody has it. `lease_seconds` is how long that lease lasts if it is not renewed, below 0 once it has expired.
+    `lease_epoch` counts how often the lease has moved to another process. Calls and tokens are the run's own.
+    `queued_runs` is how many runs wait in the session for their turn.
     """
 
     id: str

@@ -6,7 +6,7 @@ from swarmkeep.store.ports.log import AppendResult
 
 UPGRADE_HINT = "run `swarmkeep db upgrade`"
 
-TOO_SLOW_DETAIL = "this took too long in the database; ask for less at once, with fewer filters"
+TOO_SLOW_DETAIL = "this took too long in the database; ask for less at once, or use fewer filters"
 
 
 class StoreUnavailable(Exception):
@@ -29,4 +29,4 @@ class NoSuchRevision(Exception):
 
 
 def missing_schema_error(display: str) -> SchemaBehind:
-    return SchemaBehind(f"the database at {display} does not have this release's schema; {UPGRADE_HINT}")
+    return SchemaBehind(f"the schema of the database at {display} is not that of this release; {UPGRADE_HINT}")

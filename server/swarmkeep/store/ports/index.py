@@ -25,14 +25,14 @@ MANY_BEHIND = 1000
 
 
 class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """`more`: there are more, which were not counted."""
+    """`more`: there are more, which are not counted."""
 
     count: int
     more: bool
 
 
 class SessionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many sessions are busy, by their status, and in how many the last run ended badly, by how it ended."""
+    """How many sessions are busy, by their status, and in how many the last run failed or was interrupted."""
 
     status: dict[CountedStatus, SessionCount]
     last_run: dict[CountedEnd, SessionCount]

@@ -43,7 +43,7 @@ async def connect(
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         reason = str(error) or "it did not answer in time"
         if isinstance(error, OSError | TimeoutError):
-            reason += "; is it running, and is that its address?"
+            reason += "; check that it is running, and that the address is right"
         raise StoreUnavailable(f"cannot connect to the database at {server.display}: {reason}") from error
 
 

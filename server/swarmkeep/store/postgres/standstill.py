@@ -34,8 +34,8 @@ def end_standing_transactions(engine: Engine) -> int:
         with engine.connect() as connection:
             ended = connection.scalar(_END, {"seconds": STANDSTILL_SECONDS}) or 0
     except (SQLAlchemyError, StoreUnavailable, OSError, TimeoutError) as error:
-        log.warning("cannot look for transactions that stand still: %s", type(error).__name__)
+        log.warning("cannot look for stalled transactions: %s", type(error).__name__)
         return 0
     if ended:
-        log.warning("ended %d transactions that have stood still for more than %g s", ended, STANDSTILL_SECONDS)
+        log.warning("ended %d transactions that were stalled for more than %g s", ended, STANDSTILL_SECONDS)
     return ended

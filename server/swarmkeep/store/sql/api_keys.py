@@ -84,7 +84,7 @@ class SqlApiKeys:
         _check_names(tenant, name)
         now = self._clock()
         if expires_at is not None and expires_at <= now:
-            raise InvalidRequest("the end of a key must be in the future", "/expires_at")
+            raise InvalidRequest("a key must expire in the future", "/expires_at")
         ends = None if expires_at is None else to_timestamp(expires_at)
         return ApiKey(id=key_id, tenant=tenant, name=name, role=role, created_at=to_timestamp(now), expires_at=ends)
 
@@ -150,9 +150,9 @@ class SqlApiKeys:
 
 def _check_names(tenant: str, name: str) -> None:
     if not _TENANT_PATTERN.fullmatch(tenant):
-        raise InvalidRequest("a tenant name must be 1 to 128 characters from A-Z a-z 0-9 . _ : -", "/tenant")
+        raise InvalidRequest("a tenant name must have 1 to 128 of the characters A-Z a-z 0-9 . _ : -", "/tenant")
     if len(name) > _MAX_NAME_CHARS or not name.isprintable():
-        raise InvalidRequest(f"a key name must be at most {_MAX_NAME_CHARS} printable characters", "/name")
+        raise InvalidRequest(f"a key name must have at most {_MAX_NAME_CHARS} printable characters", "/name")
 
 
 def _make_secret(key: ApiKey) -> str:

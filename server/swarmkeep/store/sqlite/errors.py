@@ -23,8 +23,8 @@ _HINTS = {
     "SQLITE_FULL": "free some space on its disk",
     "SQLITE_IOERR": "its disk may be full, or failing",
     "SQLITE_READONLY": READ_ONLY_HINT,
-    "SQLITE_CORRUPT": "restore it from a backup; `swarmkeep verify --all` says which sessions are whole",
-    "SQLITE_NOTADB": "it is some other file; name a database with --database-url",
+    "SQLITE_CORRUPT": "restore it from a backup; `swarmkeep verify --all` says which sessions are intact",
+    "SQLITE_NOTADB": "it is not a database; name one with --database-url",
 }
 # There is one writer in each process.
 HELD_DETAIL = "another program holds the database file; try again once it has ended"
@@ -73,7 +73,7 @@ def describe_failed_commit(error: Exception, display: str) -> str:
     """What is said of a commit that SQLite broke off; nobody knows whether the file has it."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     hint = _make_hint(_find_class(cause))
-    return f"the database at {display} failed during a commit: {cause}{hint}; look whether it was recorded"
+    return f"the database at {display} failed during a commit: {cause}{hint}; check whether it was recorded"
 
 
 def _find_class(cause: object) -> str:

@@ -27,4 +27,4 @@ def find_exposed_files(path: Path) -> list[Path]:
 
 def describe_exposure(files: list[Path]) -> str:
     names = ", ".join(map(str, files))
-    return f"other users of this machine may read or change {names}: chmod 600 takes that away"
+    return f"other users of this machine may read or change {names}; chmod 600 prevents this"

@@ -67,7 +67,7 @@ class LogScrubber:
             self.break_off()
             level = logging.DEBUG if self._has_failed else logging.WARNING
             self._has_failed = True
-            text = "cannot empty the write-ahead log of the database at %s, so removed text is still in it: %s; "
+            text = "cannot empty the write-ahead log of the database at %s, which still has removed text: %s; "
             log.log(level, text + "trying again", self._display, error)
 
     def note_erased(self) -> None:
