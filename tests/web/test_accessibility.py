@@ -97,7 +97,7 @@ def test_the_theme_can_be_chosen_and_is_kept(window: Window) -> None:
     dark = "rgb(19, 20, 21)"
     body = window.page.locator("body")
     expect(body).not_to_have_css("background-color", dark)
-    for name in ("as the system has them", "light"):
+    for name in ("as in the system", "light"):
         window.page.get_by_role("button", name=f"Colours: {name}").click()
     expect(body).to_have_css("background-color", dark)
     window.page.reload()

@@ -84,9 +84,9 @@ def test_a_log_is_checked_against_what_was_noted(
     expect(window.page.locator("[aria-live=polite]")).to_contain_text("SEQ:HASH is copied")
     noted = window.evaluate("() => navigator.clipboard.readText()")
     assert noted == f"{last['seq']}:{last['hash']}"
-    choose(window, "Check against a noted head")
-    panel = window.page.get_by_role("region", name="Check against what was noted")
-    head = panel.get_by_label("Noted head")
+    choose(window, "Check against an earlier head")
+    panel = window.page.get_by_role("region", name="Check against earlier heads")
+    head = panel.get_by_label("Earlier head")
     expect(head).to_be_focused()
 
     def check_head(text: str, expected: str) -> None:
@@ -95,8 +95,8 @@ def test_a_log_is_checked_against_what_was_noted(
         expect(panel.locator(".check-result")).to_contain_text(expected)
 
     check_head("nonsense", "Write SEQ:HASH")
-    check_head(noted, f"The log still has event {last['seq']} with the hash that was noted, and it verifies.")
-    check_head(f"4:{'0' * 64}", "This is not the log that was noted: 1 problem.")
+    check_head(noted, f"The log still has event {last['seq']} with the same hash, and it verifies.")
+    check_head(f"4:{'0' * 64}", "This is not the log of the earlier head: 1 problem.")
     problems = window.page.get_by_role("alert").filter(has_text="This log does not verify: 1 problem")
     expect(window.rows.filter(has_text="does not verify")).to_have_attribute("aria-posinset", "4")
     problems.get_by_role("link", name="Show event 4").click()
@@ -104,7 +104,7 @@ def test_a_log_is_checked_against_what_was_noted(
     check_accessibility(window)
     panel.get_by_role("button", name="Close").click()
     expect(problems).to_be_hidden()
-    choose(window, "Check against a noted head")
+    choose(window, "Check against an earlier head")
     check_head(noted, "and it verifies")
 
     key = Ed25519PrivateKey.generate()
@@ -125,17 +125,17 @@ def test_a_log_is_checked_against_what_was_noted(
             expect(panel.locator(".check-result")).to_contain_text(sentence)
 
     checkpoint = file.read_text(encoding="utf-8")
-    check_file(checkpoint, "", "it is whole", f"signed with the key {public}", "and it verifies")
+    check_file(checkpoint, "", "it is intact", f"signed with the key {public}", "and it verifies")
     check_file(checkpoint, pem.replace("\n", " "), "and it verifies")
     check_file(checkpoint, "0" * 64, "signed with another key")
-    check_file(checkpoint.replace(last["hash"], "0" * 64), "", "it was changed")
+    check_file(checkpoint.replace(last["hash"], "0" * 64), "", "The file was changed")
     check_file(checkpoint[:-20], "", "it is not a checkpoint, or was cut off".replace("it", "the file", 1))
     seal = json.loads(checkpoint.splitlines()[-1])
     forged = checkpoint.replace(seal["signature"], seal["signature"][::-1])
     check_file(forged, "", "signature is not valid")
     later = api.session()
     window.open_timeline(later)
-    choose(window, "Check against a noted head")
+    choose(window, "Check against an earlier head")
     check_file(checkpoint, "", "It does not have this log")
 
 
@@ -145,7 +145,7 @@ def test_todays_agents_and_two_events_are_compared(window: Window, talk: str, ap
     panel = window.page.get_by_role("region", name="Today's agents")
     expect(panel).to_contain_text("No: 2 differences in 2 turns.")
     answers = [event["seq"] for event in api.events(talk) if event["data"].get("completion")]
-    marked = window.rows.filter(has_text="otherwise today")
+    marked = window.rows.filter(has_text="different today")
     expect(marked).to_have_count(2)
     expect(marked.first).to_have_attribute("aria-posinset", str(answers[0]))
     panel.locator("summary").first.click()
@@ -195,7 +195,7 @@ def test_a_redaction_is_seen_before_it_is_done_and_in_the_audit_log_after_it(
     for written, part in ((f"{said}, x6", "x6"), (f"{said}, 9-7", "9-7"), ("0", "0")):
         dialog.get_by_label("Events, such as").fill(written)
         dialog.get_by_label("Reason").fill("a name")
-        expect(dialog.get_by_role("alert")).to_contain_text(f"“{part}” is no event")
+        expect(dialog.get_by_role("alert")).to_contain_text(f"“{part}” is not an event")
         expect(dialog.get_by_role("button", name="Remove for good")).to_be_disabled()
     dialog.get_by_label("Events, such as").fill(f"{said}-{said + 1}")
     dialog.get_by_label("Reason").fill("a name")

@@ -51,7 +51,7 @@ def test_a_message_is_said_otherwise_in_a_fork(window: Window, talk: str, api: A
     edit = window.log.get_by_role("button", name="Edit and fork").last
     edit.focus()
     edit.press("Enter")
-    dialog = window.page.get_by_role("dialog", name="Say it otherwise")
+    dialog = window.page.get_by_role("dialog", name="Say it differently")
     expect(dialog.get_by_label("What is said instead")).to_have_value("What is this?")
     check_accessibility(window)
     dialog.get_by_label("What is said instead").fill("Where is this?")

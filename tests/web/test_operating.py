@@ -88,7 +88,7 @@ def test_an_inbox_has_what_somebody_must_look_after(
         page.keyboard.press("Enter")
         expect(items).to_have_count(0)
         expect(page).to_have_title("(2) Inbox · Swarmkeep")
-        main.get_by_role("checkbox", name="Also those marked as seen").check()
+        main.get_by_role("checkbox", name="Show those marked as seen").check()
         expect(items).to_contain_text("seen")
         # Another title is no other failure; another failure is.
         api.client.patch(f"sessions/{broken}", json={"metadata": {"title": "Mended?"}}).raise_for_status()
@@ -117,7 +117,7 @@ def test_usage_is_shown_by_day_agent_and_model(
     with Api(desk.url) as api:
         window.open("#/usage?of=Counter")
         main = page.get_by_role("region", name="Usage")
-        expect(main).to_contain_text("No such calls were made in these days.")
+        expect(main).to_contain_text("There were no such calls on these days.")
         for agent in ("Front Desk", "Sales"):
             model.say("Well.", usage=USAGE)
             api.run(api.session(agent=agent), "hello")
@@ -126,8 +126,8 @@ def test_usage_is_shown_by_day_agent_and_model(
         expect(figures).to_have_count(3)
         (sum_up,) = api.get("usage")["data"]
         total = f"{sum_up['total_tokens']:,}"
-        expect(figures.first).to_contain_text(f"Tokens: {total} in all")
-        expect(figures.first.get_by_role("img", name=re.compile(f"{total} in all"))).to_be_visible()
+        expect(figures.first).to_contain_text(f"Tokens: {total} in total")
+        expect(figures.first.get_by_role("img", name=re.compile(f"{total} in total"))).to_be_visible()
         expect(figures.nth(1).get_by_role("listitem").filter(has_text="Sales")).to_contain_text("1,000")
         figures.nth(1).get_by_text("As a table").click()
         row = figures.nth(1).get_by_role("row").filter(has_text="Sales")
@@ -146,4 +146,4 @@ def test_usage_is_shown_by_day_agent_and_model(
         expect(main.get_by_role("combobox", name="Agent")).to_have_value("Sales")
         expect(main.get_by_role("combobox", name="Days")).to_have_value("7")
         expect(figures.first.locator("rect")).to_have_count(7)
-        expect(figures.first).to_contain_text("Cost: $0.0028 in all")
+        expect(figures.first).to_contain_text("Cost: $0.0028 in total")

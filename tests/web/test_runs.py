@@ -240,7 +240,7 @@ def test_events_are_grouped_filtered_played_and_followed(
     errors.click()
     window.page.get_by_role("button", name="Events", exact=True).click()
     expect(window.list.locator("[aria-selected=true]")).to_contain_text("Session created")
-    window.page.get_by_label("Events a second").select_option("20/s")
+    window.page.get_by_label("Events per second").select_option("20/s")
     play = window.page.get_by_role("button", name="Play")
     play.click()
     expect(window.page.get_by_role("button", name="Pause")).to_be_visible()

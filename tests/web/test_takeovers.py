@@ -103,7 +103,7 @@ def test_arguments_are_changed_before_they_are_approved(
     window.open_chat(session)
     window.page.get_by_text("Change the arguments").click()
     field = window.page.get_by_role("textbox", name="Arguments as JSON")
-    for wrong, why in (('{"order": }', "This is not JSON"), ('["B-2"]', "has to be an object")):
+    for wrong, why in (('{"order": }', "This is not JSON"), ('["B-2"]', "must be a JSON object")):
         field.fill(wrong)
         window.page.get_by_role("button", name="Approve").click()
         expect(window.page.get_by_role("alert").filter(has_text=why)).to_be_visible()
