@@ -366,7 +366,7 @@ def test_a_disk_that_is_full_at_the_commit_is_told(site: Site) -> None:
     at_commit = [line for line in said if "failed during a commit" in line]
     assert at_commit
     assert all("its disk may be full" in line or "free some space" in line for line in said)
-    assert all(line.endswith("look whether it was recorded") for line in at_commit)
+    assert all(line.endswith("check whether it was recorded") for line in at_commit)
     assert "sqlalche" not in "".join(said)
     assert site.run("verify").code == 0
 

@@ -49,13 +49,20 @@ class Metrics:
         info = Gauge("swarmkeep_info", "Which release this is; always 1.", ["version"], registry=registry)
         info.labels(swarmkeep.__version__).set(1)
         self._requests = _find_by_labels(
-            Counter("swarmkeep_http_requests", "Answers begun.", ["method", "route", "status"], registry=registry)
+            Counter(
+                "swarmkeep_http_requests",
+                "HTTP answers that have begun.",
+                ["method", "route", "status"],
+                registry=registry,
+            )
         )
-        self._runs = _find_by_labels(Counter("swarmkeep_runs", "What became of runs.", ["event"], registry=registry))
+        self._runs = _find_by_labels(
+            Counter("swarmkeep_runs", "Runs, by what happened to them.", ["event"], registry=registry)
+        )
         self._run_errors = _find_by_labels(
             Counter("swarmkeep_run_errors", "Why runs ended with an error.", ["code"], registry=registry)
         )
-        self._takeovers = Counter("swarmkeep_takeovers", "Runs that were taken up again.", registry=registry)
+        self._takeovers = Counter("swarmkeep_takeovers", "Runs that recovery took over.", registry=registry)
         self._model_seconds = Histogram(
             "swarmkeep_model_call_seconds", "Model calls that gave a reply.", buckets=_MODEL_BUCKETS, registry=registry
         )

@@ -135,13 +135,13 @@ def check_session_quotas(state: State, drafts: Sequence[EventDraft], limits: Lim
     """
     if drafts and state.seq >= limits.max_session_events:
         raise QuotaExceeded(
-            f"the session has {state.seq} of {limits.max_session_events} events (SWARMKEEP_MAX_SESSION_EVENTS); fork "
-            "it at an earlier event, or begin a new session"
+            f"the session has {state.seq} events, of {limits.max_session_events} (SWARMKEEP_MAX_SESSION_EVENTS); "
+            "fork it at an earlier one, or begin a new session"
         )
     queues = any(isinstance(draft.fact, RunQueued) for draft in drafts)
     if queues and len(state.queue) >= limits.max_queued_runs:
         raise QuotaExceeded(
-            f"{len(state.queue)} of {limits.max_queued_runs} runs wait in the session's queue "
+            f"{len(state.queue)} runs wait in the session's queue, of {limits.max_queued_runs} "
             "(SWARMKEEP_MAX_QUEUED_RUNS)",
             1,
         )
@@ -151,8 +151,8 @@ def check_active_runs(active: int, limits: Limits) -> None:
     """Refuse one more run of a tenant that has enough on this server. Raises QuotaExceeded."""
     if active >= limits.max_runs_per_tenant:
         raise QuotaExceeded(
-            f"{active} of {limits.max_runs_per_tenant} runs are active on this server (SWARMKEEP_MAX_RUNS_PER_TENANT); "
-            "wait for one to end",
+            f"{active} runs are active on this server, of {limits.max_runs_per_tenant} "
+            "(SWARMKEEP_MAX_RUNS_PER_TENANT); wait for one of them",
             1,
         )
 
@@ -162,8 +162,7 @@ def refuse_uncounted(limits: Limits) -> None:
     InvalidRequest."""
     if limits.max_tokens_per_day is not None:
         raise InvalidRequest(
-            "tokens are limited here (SWARMKEEP_MAX_TOKENS_PER_DAY), and those of what is not stored could not be "
-            "counted",
+            "tokens are limited (SWARMKEEP_MAX_TOKENS_PER_DAY), and those of what is not stored could not be counted",
             "/store",
         )
 
@@ -178,7 +177,7 @@ async def check_tokens_left(store: TotalsReader, tenant: str, limits: Limits) ->
     used = await store.read_totals(tenant)
     if used.tokens >= limits.max_tokens_per_day:
         raise QuotaExceeded(
-            f"{used.tokens} of {limits.max_tokens_per_day} tokens were used on {used.day} "
+            f"{used.tokens} tokens were used on {used.day}, of {limits.max_tokens_per_day} "
             "(SWARMKEEP_MAX_TOKENS_PER_DAY); a new day begins at midnight, UTC",
             used.seconds_left,
         )

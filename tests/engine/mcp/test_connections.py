@@ -268,7 +268,7 @@ async def test_what_is_too_large_to_be_offered_is_named_in_the_log(
     async with serve(answer) as server:
         offer = await pool.find_tools("", server)
     assert [tool.name for tool in offer.tools or ()] == ["read"]
-    assert "MCP server files: too large, or too many, to be offered: write" in caplog.text
+    assert "MCP server files: some tools are not offered, because they are too large or too many: write" in caplog.text
 
 
 class Pieces(httpx2.AsyncByteStream):

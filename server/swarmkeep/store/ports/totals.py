@@ -36,13 +36,13 @@ class StorageQuota(msgspec.Struct, frozen=True, kw_only=True):
         """Raises QuotaExceeded if these are more."""
         if is_new_session and totals.sessions > self.max_sessions:
             raise QuotaExceeded(
-                f"the tenant has {self.max_sessions} sessions, the most that it may have (SWARMKEEP_MAX_SESSIONS); "
+                f"the tenant has {self.max_sessions} sessions and may not have more (SWARMKEEP_MAX_SESSIONS); "
                 "delete some, or have the limit raised"
             )
         if totals.bytes > self.max_bytes:
             raise QuotaExceeded(
-                f"the tenant would store {totals.bytes} bytes, but may store only {self.max_bytes} "
-                "(SWARMKEEP_MAX_STORED_BYTES); delete sessions, or have the limit raised"
+                f"the tenant would have {totals.bytes} bytes stored, of {self.max_bytes} (SWARMKEEP_MAX_STORED_BYTES); "
+                "delete sessions, or have the limit raised"
             )
 
 
