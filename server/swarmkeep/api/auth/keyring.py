@@ -133,4 +133,4 @@ class Keyring:
             await self.keys.note_use(key_id)
         except (StoreUnavailable, Overloaded) as error:
             # The time of the last use is for people who clear up keys: no request fails for it.
-            log.warning("the use of key %s was not noted: %s", key_id, error)
+            log.warning("the last use of key %s was not recorded: %s", key_id, error)

@@ -18,7 +18,7 @@ def make_command(
 ) -> StartRun:
     """The command to start the run, or to queue it while another one is active. Raises Refused."""
     if request.input.approvals:
-        raise Refused("there is no open request that this could be an answer to", request.input.approvals[0].param)
+        raise Refused("there is no open request that this could answer", request.input.approvals[0].param)
     return StartRun(
         run_id=make_id("run"),
         messages=tuple(request.input.messages),

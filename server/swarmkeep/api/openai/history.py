@@ -186,7 +186,7 @@ async def resolve_references(principal: Principal, items: list[Any]) -> list[Any
     spare = MAX_SENT_BYTES
     sessions = _group_by_session(wanted)
     if len(sessions) > _MAX_SESSIONS:
-        raise Refused(f"references may be to items of at most {_MAX_SESSIONS} conversations", "input")
+        raise Refused(f"the input may refer to items of at most {_MAX_SESSIONS} conversations", "input")
     for session_id, names in sessions.items():
         key = principal.session_key(session_id)
         try:

@@ -119,5 +119,5 @@ def _read_previous(name: str | None) -> ResponseId | None:
 
 
 def make_previous_not_found(name: str) -> Refused:
-    message = f"there is no response {name[:300]!r} to go on from"
+    message = f"there is no response {name[:300]!r} to continue from"
     return Refused(message, "previous_response_id", code="previous_response_not_found")

@@ -34,7 +34,7 @@ async def begin_unstored(
 
 async def _begin(principal: Principal, request: RunRequest, earlier: UnstoredSession | None) -> FollowedResponse:
     if earlier is None and request.input.approvals:
-        message = "a decision on what is stored is recorded: `store` must not be false with it"
+        message = "a decision on a stored call is recorded, so `store` must not be false"
         raise Refused(message, "store")
     session = await load_unstored_session(principal, request) if earlier is None else earlier
     run = session.state.run

@@ -146,7 +146,7 @@ async def stream_run(
     principal: NamedDependency[Principal],
     last_seen: LastEventId = None,
 ) -> Response[Any]:
-    """Durable events have an id, their seq; after `Last-Event-ID` each is given once and in order, from any server."""
+    """Recorded events have their seq as id. After `Last-Event-ID`, each is sent once and in order, from any server."""
     key, after = principal.session_key(session_id), parse_last_event_id(last_seen)
     position = await principal.reader.find_position(key, run_id)
     return make_event_stream(principal, write_run_frames(principal, key, position, after))

@@ -175,7 +175,7 @@ async def list_sessions(
 
 def _follow_changes(request: Request[Any, Any, Any], principal: Principal) -> StreamResponse:
     for name in request.query_params:
-        raise InvalidRequest(f"a stream of changes has no parameters; `{name}` is one of the list", f"/query/{name}")
+        raise InvalidRequest(f"a stream of changes takes no parameters; leave `{name}` out", f"/query/{name}")
     return make_event_stream(principal, write_change_frames(principal))
 
 

@@ -139,7 +139,10 @@ class _ResponsesSocket:
         if frame.store is False:
             return await begin_unstored(self._principal, run_request, kept)
         if kept is not None:
-            raise Refused("what goes on from a response that is not stored cannot be stored: `store` is false", "store")
+            raise Refused(
+                "a response that continues one that is not stored cannot be stored either: set `store` to false",
+                "store",
+            )
         target = await find_target(self._principal, run_request, None)
         return await follow_response(self._principal, target, run_request)
 
