@@ -36,26 +36,26 @@ from swarmkeep.domain.state import State, read_usage, sum_usage
 from swarmkeep.domain.wording import format_call, format_calls, join_content, put_name_first
 
 
-def describe(entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineEntry:
+def describe(make_entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineEntry:
     """The entry of an event, given the state before it. Total."""
     fact = event.fact
     match fact:
         case MessageAdded():
-            return _describe_message(entry, before, fact)
+            return _describe_message(make_entry, before, fact)
         case ToolStarted():
-            return _describe_tool_start(entry, event, fact)
+            return _describe_tool_start(make_entry, event, fact)
         case HandoffMade():
-            return entry(speaker=fact.from_agent, headline=f"hands over to {fact.to_agent}", tone="notice")
+            return make_entry(speaker=fact.from_agent, headline=f"hands over to {fact.to_agent}", tone="notice")
         case HandoffIgnored():
             text = f"does not hand over to {fact.to_agent}: a later call of the same reply handed over instead"
-            return entry(speaker=fact.from_agent, headline=text, tone="notice")
+            return make_entry(speaker=fact.from_agent, headline=text, tone="notice")
         case ContextUpdated():
             name = find_call_name(before, fact.tool_call_id)
-            return entry(speaker=name, headline="changes the context" if name else "the context is changed")
+            return make_entry(speaker=name, headline="changes the context" if name else "the context is changed")
         case MessageRemoved() | CompactionStarted() | CompactionSummarised() | CompactionFailed() | ToolsListed():
-            return describe_history_event(entry, before, fact)
+            return describe_history_event(make_entry, before, fact)
         case GuardrailTripped():
-            return _describe_refusal(entry, before, fact)
+            return _describe_refusal(make_entry, before, fact)
         case (
             SessionCreated()
             | SessionForked()
@@ -65,34 +65,36 @@ def describe(entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineE
             | SessionTakenOver()
             | SessionHandedBack()
         ):
-            return _describe_session_event(entry, fact)
+            return _describe_session_event(make_entry, fact)
         case UnknownFact():
-            return _describe_unknown(entry, event, fact)
+            return _describe_unknown(make_entry, event, fact)
         case _:
-            return describe_run_event(entry, before, event, fact)
+            return describe_run_event(make_entry, before, event, fact)
 
 
-def _describe_message(entry: MakeEntry, before: State, fact: MessageAdded) -> TimelineEntry:
+def _describe_message(make_entry: MakeEntry, before: State, fact: MessageAdded) -> TimelineEntry:
     message = fact.message
     role = str(message.get("role") or "")
     text = join_content(message.get("content"))
     sender = str(message.get("sender") or role or "somebody")
     if role == "tool":
-        return _describe_result(entry, before, message, fact, text)
+        return _describe_result(make_entry, before, message, fact, text)
     if fact.correction is not UNSET:
-        return entry(speaker=sender, text=text, headline=f"sends the answer back ({fact.correction})", tone="notice")
+        return make_entry(
+            speaker=sender, text=text, headline=f"sends the answer back ({fact.correction})", tone="notice"
+        )
     if fact.person is not UNSET:
         said = "answers in the agent's place" if role == "assistant" else "tells the agent"
-        return entry(speaker=put_name_first(fact.person), text=text, headline=said, tone="notice")
+        return make_entry(speaker=put_name_first(fact.person), text=text, headline=said, tone="notice")
     if role != "assistant":
-        return entry(speaker=sender, text=text, headline="" if role in (sender, "user") else f"({role})")
+        return make_entry(speaker=sender, text=text, headline="" if role in (sender, "user") else f"({role})")
     completion = fact.completion
     calls = tuple(format_calls(message))
     if completion is None:
         headline = "" if fact.guardrail is UNSET else f"gives the answer of the guardrail {fact.guardrail}"
-        return entry(speaker=sender, text=text, calls=calls, headline=headline)
+        return make_entry(speaker=sender, text=text, calls=calls, headline=headline)
     cut = completion.partial is True
-    return entry(
+    return make_entry(
         speaker=sender,
         text=text or join_content(message.get("refusal")),
         calls=calls,
@@ -104,21 +106,21 @@ def _describe_message(entry: MakeEntry, before: State, fact: MessageAdded) -> Ti
     )
 
 
-def _describe_takeover(entry: MakeEntry, fact: SessionTakenOver | SessionHandedBack) -> TimelineEntry:
+def _describe_takeover(make_entry: MakeEntry, fact: SessionTakenOver | SessionHandedBack) -> TimelineEntry:
     text = "" if fact.note is UNSET else fact.note
     taken = isinstance(fact, SessionTakenOver)
     headline = "takes the conversation over from the agent" if taken else "hands the conversation back to the agent"
-    return entry(speaker=name_actor(fact.by), headline=headline, text=text, tone="notice")
+    return make_entry(speaker=name_actor(fact.by), headline=headline, text=text, tone="notice")
 
 
 _REFUSED = {"input": "refuses what was said", "output": "refuses the answer: it is not shown to anybody"}
 
 
-def _describe_refusal(entry: MakeEntry, before: State, fact: GuardrailTripped) -> TimelineEntry:
+def _describe_refusal(make_entry: MakeEntry, before: State, fact: GuardrailTripped) -> TimelineEntry:
     name = None if fact.tool_call_id is UNSET else find_call_name(before, fact.tool_call_id)
     headline = _REFUSED.get(fact.stage) or f"refuses the call of {name or 'a function'}"
     text = fact.message if fact.error is UNSET else f"{fact.message} ({fact.error})"
-    return entry(speaker=fact.name, headline=headline, text=text, tone="bad")
+    return make_entry(speaker=fact.name, headline=headline, text=text, tone="bad")
 
 
 _TOOL_HEADLINES = {
@@ -133,10 +135,12 @@ _TOOL_HEADLINES = {
 }
 
 
-def _describe_result(entry: MakeEntry, before: State, message: Json, fact: MessageAdded, text: str) -> TimelineEntry:
+def _describe_result(
+    make_entry: MakeEntry, before: State, message: Json, fact: MessageAdded, text: str
+) -> TimelineEntry:
     tool = fact.tool
     if tool is None:
-        return entry(speaker=str(message.get("tool_name") or "tool"), headline="answers", text=text)
+        return make_entry(speaker=str(message.get("tool_name") or "tool"), headline="answers", text=text)
     calm = tool.status in ("ok", "external", "superseded")
     timed = tool.status in ("ok", "error", "timeout")
     headline = _TOOL_HEADLINES.get(tool.status, tool.status)
@@ -146,7 +150,7 @@ def _describe_result(entry: MakeEntry, before: State, message: Json, fact: Messa
         headline = f"sends the answer back ({fact.correction})"
     elif tool.handoff is not UNSET:
         headline = f"returns the agent {tool.handoff}"
-    return entry(
+    return make_entry(
         speaker=tool.name,
         headline=headline,
         text=text,
@@ -167,39 +171,39 @@ def _find_call_among_others(before: State, call_id: object) -> tuple[str, ...]:
     return (format_call(calls[ended].name, calls[ended].arguments),)
 
 
-def _describe_tool_start(entry: MakeEntry, event: RecordedEvent, fact: ToolStarted) -> TimelineEntry:
+def _describe_tool_start(make_entry: MakeEntry, event: RecordedEvent, fact: ToolStarted) -> TimelineEntry:
     call = format_call(fact.name, fact.arguments)
     if fact.attempt > 1:
         headline = f"starts again, with the same id: attempt {fact.attempt}"
-        return entry(speaker=event.agent, headline=headline, calls=(call,), tone="notice")
+        return make_entry(speaker=event.agent, headline=headline, calls=(call,), tone="notice")
     headline = "calls" if fact.session_id is UNSET else f"asks another agent, in session {fact.session_id}, by"
-    return entry(speaker=event.agent, headline=headline, calls=(call,))
+    return make_entry(speaker=event.agent, headline=headline, calls=(call,))
 
 
 def _describe_session_event(
-    entry: MakeEntry,
+    make_entry: MakeEntry,
     fact: SessionCreated | SessionForked | SessionImported | SessionUpdated | SessionRedacted | SessionTakenOver
     | SessionHandedBack,
 ) -> TimelineEntry:  # fmt: skip
     match fact:
         case SessionTakenOver() | SessionHandedBack():
-            return _describe_takeover(entry, fact)
+            return _describe_takeover(make_entry, fact)
         case SessionCreated():
             asked = "" if fact.parent is UNSET else f", which session {fact.parent.session_id} asks"
-            return entry(headline=f"the conversation begins with {fact.agent}{asked}")
+            return make_entry(headline=f"the conversation begins with {fact.agent}{asked}")
         case SessionForked():
             text = f"from here on this is a fork of {fact.from_session_id}, which shares events 1 to {fact.from_seq}"
-            return entry(headline=text, tone="notice")
+            return make_entry(headline=text, tone="notice")
         case SessionImported():
             told = f"events 1 to {fact.last_seq} were imported, so none of it was decided here"
-            return entry(speaker=name_actor(fact.by), headline=told, text=_describe_file(fact), tone="notice")
+            return make_entry(speaker=name_actor(fact.by), headline=told, text=_describe_file(fact), tone="notice")
         case SessionUpdated():
             new = "" if fact.agent is UNSET else f"{fact.agent} becomes the active agent"
-            return entry(headline=new or "the metadata is changed", tone="notice" if new else "plain")
+            return make_entry(headline=new or "the metadata is changed", tone="notice" if new else "plain")
         case SessionRedacted():
             seqs = ", ".join(map(str, fact.seqs))
             speaker = "" if fact.by is None else put_name_first(fact.by)
-            return entry(
+            return make_entry(
                 speaker=speaker,
                 headline=f"redacts {seqs}" if speaker else f"redacted: {seqs}",
                 text=fact.reason,
@@ -214,11 +218,11 @@ def _describe_file(fact: SessionImported) -> str:
     return f"the file: {fact.source}{digest}"
 
 
-def _describe_unknown(entry: MakeEntry, event: RecordedEvent, fact: UnknownFact) -> TimelineEntry:
+def _describe_unknown(make_entry: MakeEntry, event: RecordedEvent, fact: UnknownFact) -> TimelineEntry:
     if event.type not in FACTS:
         warning = "this release does not know this type of event"
     elif fact.data is None:
         warning = "its content is gone: it was redacted, or damaged"
     else:
         warning = "this release does not know the form of its content"
-    return entry(text="" if fact.data is None else json.dumps(fact.data, ensure_ascii=False), warning=warning)
+    return make_entry(text="" if fact.data is None else json.dumps(fact.data, ensure_ascii=False), warning=warning)

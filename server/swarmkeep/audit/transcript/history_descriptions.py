@@ -18,16 +18,16 @@ HistoryFact = MessageRemoved | CompactionStarted | CompactionSummarised | Compac
 _REASONS = {"asked": "it was asked for", "too_long": "the model's provider found the request too long"}
 
 
-def describe_history_event(entry: MakeEntry, before: State, fact: HistoryFact) -> TimelineEntry:
+def describe_history_event(make_entry: MakeEntry, before: State, fact: HistoryFact) -> TimelineEntry:
     match fact:
         case MessageRemoved():
-            return _describe_removal(entry, before, fact)
+            return _describe_removal(make_entry, before, fact)
         case CompactionStarted():
-            return _describe_start(entry, fact)
+            return _describe_start(make_entry, fact)
         case CompactionSummarised():
             completion = fact.completion
             headline = f"models are sent a summary of messages {fact.first_seq} to {fact.last_seq} in their place"
-            return entry(
+            return make_entry(
                 headline=headline,
                 text=fact.summary,
                 tone="notice",
@@ -37,21 +37,21 @@ def describe_history_event(entry: MakeEntry, before: State, fact: HistoryFact) -
             )
         case CompactionFailed():
             headline = "no summary was made; the conversation continues without one"
-            return entry(headline=headline, text=f"{fact.code}: {fact.message}", tone="bad")
+            return make_entry(headline=headline, text=f"{fact.code}: {fact.message}", tone="bad")
         case ToolsListed():
-            return _describe_listing(entry, fact)
+            return _describe_listing(make_entry, fact)
         case _:
             assert_never(fact)
 
 
-def _describe_listing(entry: MakeEntry, fact: ToolsListed) -> TimelineEntry:
+def _describe_listing(make_entry: MakeEntry, fact: ToolsListed) -> TimelineEntry:
     if fact.error is not UNSET:
-        return entry(speaker=fact.server, headline="cannot list its tools", text=fact.error, tone="bad")
+        return make_entry(speaker=fact.server, headline="cannot list its tools", text=fact.error, tone="bad")
     names = ", ".join(tool.name for tool in fact.tools)
-    return entry(speaker=fact.server, headline=f"offers {names or 'no tools'}", tone="notice")
+    return make_entry(speaker=fact.server, headline=f"offers {names or 'no tools'}", tone="notice")
 
 
-def _describe_start(entry: MakeEntry, fact: CompactionStarted) -> TimelineEntry:
+def _describe_start(make_entry: MakeEntry, fact: CompactionStarted) -> TimelineEntry:
     counted = "about " if fact.estimated else ""
     full = f"the last request took {counted}{fact.prompt_tokens} of {fact.of_tokens} tokens"
     done = []
@@ -60,10 +60,12 @@ def _describe_start(entry: MakeEntry, fact: CompactionStarted) -> TimelineEntry:
     if fact.last_seq:
         done.append(f"what was said up to message {fact.last_seq} to a summary")
     headline = f"the history is shortened for the model, because {_REASONS.get(fact.reason, full)}"
-    return entry(speaker=name_actor(fact.by) if fact.by else "", headline=headline, text="\n".join(done), tone="notice")
+    return make_entry(
+        speaker=name_actor(fact.by) if fact.by else "", headline=headline, text="\n".join(done), tone="notice"
+    )
 
 
-def _describe_removal(entry: MakeEntry, before: State, fact: MessageRemoved) -> TimelineEntry:
+def _describe_removal(make_entry: MakeEntry, before: State, fact: MessageRemoved) -> TimelineEntry:
     what = f"message {fact.message_seq}"
     if fact.tool_call_id is not None:
         at = find_message(before.messages, fact.message_seq)
@@ -75,4 +77,4 @@ def _describe_removal(entry: MakeEntry, before: State, fact: MessageRemoved) -> 
     others = [str(seq) for seq in fact.seqs if seq != fact.message_seq]
     more = f", and with it {', '.join(others)}" if others else ""
     headline = f"takes out {what}{more}: from here on it is not sent to models"
-    return entry(speaker=name_actor(fact.by), headline=headline, tone="notice")
+    return make_entry(speaker=name_actor(fact.by), headline=headline, tone="notice")

@@ -35,7 +35,7 @@ MakeEntry = Callable[..., TimelineEntry]
 
 
 def describe_run_event(
-    entry: MakeEntry,
+    make_entry: MakeEntry,
     before: State,
     event: RecordedEvent,
     fact: RunQueued | RunStarted | RunWaiting | RunResumed | ApprovalRequested | ApprovalDecided
@@ -43,37 +43,39 @@ def describe_run_event(
 ) -> TimelineEntry:  # fmt: skip
     match fact:
         case RunStarted():
-            return _describe_begin(entry, fact, "starts a run", "a run starts")
+            return _describe_begin(make_entry, fact, "starts a run", "a run starts")
         case RunQueued():
             said = "\n".join(join_content(message.get("content")) for message in fact.messages)
-            return _describe_begin(entry, fact, "queues a run", "a run is queued", text=said)
+            return _describe_begin(make_entry, fact, "queues a run", "a run is queued", text=said)
         case RunWaiting():
-            return entry(headline=_describe_wait(fact.pending), calls=_list_pending_calls(fact.pending), tone="notice")
+            return make_entry(
+                headline=_describe_wait(fact.pending), calls=_list_pending_calls(fact.pending), tone="notice"
+            )
         case RunResumed():
-            return _describe_resume(entry, fact)
+            return _describe_resume(make_entry, fact)
         case ApprovalRequested():
             until = f" until {fact.expires_at}" if fact.expires_at else ""
             call = format_call(fact.name, fact.arguments)
-            return entry(headline=f"an approval is asked for{until}", calls=(call,), tone="notice")
+            return make_entry(headline=f"an approval is asked for{until}", calls=(call,), tone="notice")
         case ApprovalDecided():
-            return _describe_decision(entry, before, fact)
+            return _describe_decision(make_entry, before, fact)
         case RunCompleted() | RunFailed() | RunCancelled() | RunInterrupted():
-            return _describe_end(entry, before, event, fact)
+            return _describe_end(make_entry, before, event, fact)
         case RunHidden():
             part = "" if fact.part is UNSET else f"part {fact.part} of "
             hidden = f"makes {part}run {event.run_id} unfindable as a response"
-            return entry(speaker=name_actor(fact.by), headline=hidden, tone="notice")
+            return make_entry(speaker=name_actor(fact.by), headline=hidden, tone="notice")
         case _:
             assert_never(fact)
 
 
 def _describe_begin(
-    entry: MakeEntry, fact: RunStarted | RunQueued, done: str, happened: str, text: str = ""
+    make_entry: MakeEntry, fact: RunStarted | RunQueued, done: str, happened: str, text: str = ""
 ) -> TimelineEntry:
     """Who began a run, where that is known; `happened` says it without anybody."""
     speaker = put_name_first(fact.by) if fact.by else ""
     said = (done if speaker else happened, *_describe_options(fact.options))
-    return entry(speaker=speaker, headline=" ".join(said), text=text)
+    return make_entry(speaker=speaker, headline=" ".join(said), text=text)
 
 
 def _describe_options(options: RunOptions) -> tuple[str, ...]:
@@ -110,20 +112,20 @@ def _list_pending_calls(pending: tuple[PendingCall, ...]) -> tuple[str, ...]:
     return tuple(format_call(call.name, call.arguments) for call in pending if call.reason != "person")
 
 
-def _describe_resume(entry: MakeEntry, fact: RunResumed) -> TimelineEntry:
+def _describe_resume(make_entry: MakeEntry, fact: RunResumed) -> TimelineEntry:
     if fact.reason == "recovery":
-        return entry(headline="the run is taken over, and continues where it was cut off", tone="notice")
+        return make_entry(headline="the run is taken over, and continues where it was cut off", tone="notice")
     if fact.reason == "person":
-        return entry(headline="the run continues with the agent")
+        return make_entry(headline="the run continues with the agent")
     what = {"approval": "a decision", "session": "what was decided in another session"}.get(fact.reason, "results")
-    return entry(headline=f"the run continues with {what}")
+    return make_entry(headline=f"the run continues with {what}")
 
 
-def _describe_decision(entry: MakeEntry, before: State, fact: ApprovalDecided) -> TimelineEntry:
+def _describe_decision(make_entry: MakeEntry, before: State, fact: ApprovalDecided) -> TimelineEntry:
     name = find_call_name(before, fact.tool_call_id) or fact.tool_call_id
     approved = fact.decision == "approve"
     edited = None if fact.arguments is UNSET else fact.arguments
-    return entry(
+    return make_entry(
         speaker=name_actor(fact.by),
         headline=f"{'approves' if approved else 'denies'} {name}{'' if edited is None else ', with other arguments:'}",
         text=fact.reason or "",
@@ -141,14 +143,14 @@ _END_HEADLINES: dict[type[RunEnded], str] = {
 
 
 def _describe_end(
-    entry: MakeEntry,
+    make_entry: MakeEntry,
     before: State,
     event: RecordedEvent,
     fact: RunCompleted | RunFailed | RunCancelled | RunInterrupted,
 ) -> TimelineEntry:
     why = f" ({fact.stop_reason})" if isinstance(fact, RunCompleted) and fact.stop_reason != "end_turn" else ""
     error = fact.error
-    return entry(
+    return make_entry(
         headline=_END_HEADLINES[type(fact)] + why,
         text="" if error is None else f"{error.code}: {error.message}",
         tone="plain" if isinstance(fact, RunCompleted) else "bad",

@@ -27,7 +27,7 @@ def build_timeline(events: Iterable[RecordedEvent], state: State | None = None) 
 
 def build_entry(before: State, event: RecordedEvent, after: State) -> TimelineEntry:
     """The entry of one event, given the states before and after it."""
-    entry = partial(
+    make_entry = partial(
         TimelineEntry,
         seq=event.seq,
         at=event.at,
@@ -37,7 +37,7 @@ def build_entry(before: State, event: RecordedEvent, after: State) -> TimelineEn
         changes=_find_state_changes(before, after),
         warning=_describe_loss(before, event),
     )
-    return describe(entry, before, event)
+    return describe(make_entry, before, event)
 
 
 def _find_state_changes(before: State, after: State) -> tuple[Change, ...]:
