@@ -96,55 +96,48 @@ def check_labels(evidence: SessionRows, state: State, findings: Problems) -> Non
 
 
 class ReferenceCheck:
-    """What the events name besides each other: blobs, and runs that idempotency keys may lead to."""
+    """What the events name besides each other: texts, files, and runs that idempotency keys may lead to."""
 
     def __init__(self, evidence: SessionRows, findings: Problems) -> None:
         self._evidence = evidence
         self._findings = findings
-        self._unnamed = set(evidence.blobs)
-        self._unnamed_files = set(evidence.files)
-        self._reported: set[str] = set()
-        self._runs = {mark["run_id"] for mark in evidence.idempotency_rows} - {None}
+        self._texts: set[str] = set()
+        self._files: set[str] = set()
+        self._unknown_runs = {record["run_id"] for record in evidence.idempotency_rows} - {None}
 
-    def blob(self, name: str, seq: int) -> None:
-        """An event names this blob."""
-        self._unnamed.discard(name)
-        sound = self._evidence.blobs.get(name)
-        if sound or name in self._reported:
-            return
-        self._reported.add(name)
-        if sound is None:
-            self._findings.add("blob_missing", f"event {seq} names the text {name}, which is missing", seq)
-        else:
-            self._findings.add("blob_differs", f"event {seq} names the text {name}, which was changed", seq)
+    def check_text(self, name: str, seq: int) -> None:
+        """Check a text that an event names, the first time that one does."""
+        if name not in self._texts:
+            self._texts.add(name)
+            self._check_content("blob", self._evidence.blobs.get(name), f"event {seq} names the text {name}", seq)
 
-    def file(self, name: str, seq: int) -> None:
-        """An event refers to this file."""
-        self._unnamed_files.discard(name)
-        sound = self._evidence.files.get(name)
-        if sound or (place := f"file {name}") in self._reported:
-            return
-        self._reported.add(place)
-        if sound is None:
-            self._findings.add("file_missing", f"event {seq} refers to the file {name}, which is missing", seq)
-        else:
-            self._findings.add("file_differs", f"event {seq} refers to the file {name}, which was changed", seq)
+    def check_file(self, name: str, seq: int) -> None:
+        """Check a file that an event refers to, the first time that one does."""
+        if name not in self._files:
+            self._files.add(name)
+            self._check_content("file", self._evidence.files.get(name), f"event {seq} refers to the file {name}", seq)
 
-    def run(self, run_id: str | None) -> None:
-        """There is such a run."""
-        self._runs.discard(run_id)
+    def _check_content(self, kind: str, is_sound: bool | None, reference: str, seq: int) -> None:
+        if is_sound is None:
+            self._findings.add(f"{kind}_missing", f"{reference}, which is missing", seq)
+        elif not is_sound:
+            self._findings.add(f"{kind}_differs", f"{reference}, which was changed", seq)
+
+    def note_run(self, run_id: str | None) -> None:
+        """Note that a run exists."""
+        self._unknown_runs.discard(run_id)
 
     def finish(self, last: int) -> None:
-        """Say what nothing names."""
-        for name in sorted(self._unnamed):
+        """Report what no event names, and idempotency records that lead nowhere. `last` is the last event's seq."""
+        for name in sorted(self._evidence.blobs.keys() - self._texts):
             self._findings.add("blob_stray", f"no event names the text {name}")
-        for name in sorted(self._unnamed_files):
+        for name in sorted(self._evidence.files.keys() - self._files):
             self._findings.add("file_stray", f"no event refers to the file {name}")
-        for mark in self._evidence.idempotency_rows:
-            seq = mark["seq"]
-            if not isinstance(seq, int) or not 0 < seq <= last or mark["run_id"] in self._runs:
+        for record in self._evidence.idempotency_rows:
+            seq = record["seq"]
+            if not isinstance(seq, int) or not 0 < seq <= last or record["run_id"] in self._unknown_runs:
                 self._findings.add("mark_dangling", "an idempotency key leads to an event or a run that does not exist")
-            if not isinstance(mark["digest"], str) or not _DIGEST.fullmatch(mark["digest"]):
+            if not isinstance(record["digest"], str) or not _DIGEST.fullmatch(record["digest"]):
                 self._findings.add("mark_invalid", "an idempotency key's row holds no digest of a request")
         self._check_creation()
 
@@ -153,6 +146,6 @@ class ReferenceCheck:
         made_by = self._evidence.creation_keys
         if len(made_by) > 1:
             self._findings.add("mark_invalid", "several idempotency keys claim to have made the session")
-        recorded = {mark["key"] for mark in self._evidence.idempotency_rows if mark["run_id"] is None}
+        recorded = {record["key"] for record in self._evidence.idempotency_rows if record["run_id"] is None}
         if not recorded.issuperset(made_by):
             self._findings.add("mark_dangling", "an idempotency key that made the session has no record of its request")

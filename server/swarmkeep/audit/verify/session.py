@@ -98,7 +98,7 @@ class _SessionCheck:
         self._first_hash = ""
         self._span = ("", "")
         self._chain = ChainCheck(self.findings, noted)
-        self._named = ReferenceCheck(evidence, self.findings)
+        self._references = ReferenceCheck(evidence, self.findings)
 
     @property
     def head_seq(self) -> int | None:
@@ -126,11 +126,11 @@ class _SessionCheck:
     def _note_references(self, event: RecordedEvent) -> None:
         fact = event.fact
         for name in list_text_hashes(fact):
-            self._named.blob(name, event.seq)
+            self._references.check_text(name, event.seq)
         for name in list_fact_files(fact):
-            self._named.file(name, event.seq)
+            self._references.check_file(name, event.seq)
         if isinstance(fact, RunStarted | RunQueued):
-            self._named.run(event.run_id)
+            self._references.note_run(event.run_id)
         elif isinstance(fact, SessionForked):
             self.forked = (fact, self.state.hash, self._first_hash)
             if (fact.from_seq, fact.from_hash) != (self.state.seq, self.state.hash):
@@ -160,7 +160,7 @@ class _SessionCheck:
 
     def finish(self, key: SessionKey) -> None:
         self._chain.finish()
-        self._named.finish(self._chain.last)
+        self._references.finish(self._chain.last)
         evidence, head = self._evidence, self._evidence.head
         if self._usage_rows != evidence.usage_row_count:
             self.findings.add("usage_differs", "a usage row of a call belongs to no event")
