@@ -23,7 +23,7 @@ from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.leases import find_heads
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.rows import EVENT_COLUMNS, SEALED_COLUMNS, decode_event, decode_sealed
-from swarmkeep.store.sql.tables import events, of_session, session_columns, sessions
+from swarmkeep.store.sql.tables import events, of_bound_session, of_session, session_columns, sessions
 from swarmkeep.store.state_cache import StateCache, can_continue
 
 T = TypeVar("T")
@@ -255,11 +255,7 @@ def _prepare_events_query(upto: bool, limit: bool) -> PreparedStatement:
 
 def _select_events(upto: bool, limit: bool, wanted: tuple[Any, ...] = EVENT_COLUMNS) -> Select[Any]:
     columns = events.c
-    statement = select(*wanted).where(
-        columns.tenant == bindparam("tenant"),
-        columns.session_id == bindparam("session_id"),
-        columns.seq > bindparam("after"),
-    )
+    statement = select(*wanted).where(*of_bound_session(events), columns.seq > bindparam("after"))
     if upto:
         statement = statement.where(columns.seq <= bindparam("upto"))
     statement = statement.order_by(columns.seq)

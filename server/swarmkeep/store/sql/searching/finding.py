@@ -19,7 +19,7 @@ from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import as_text, escape, stored_bytes, unescape
 from swarmkeep.store.sql.searching.indexing import LABELS
 from swarmkeep.store.sql.searching.tokens import write_query
-from swarmkeep.store.sql.tables import events
+from swarmkeep.store.sql.tables import events, of_bound_session, session_columns
 
 MAX_ROWS = 50_000
 """Of the messages that have all words only so many are looked at, those first that were indexed last."""
@@ -113,7 +113,7 @@ def read_candidates(
 
 def _read_candidate(connection: Connection, key: SessionKey, seq: int, budget: Budget) -> Candidate | None:
     most = min(_MAX_PAYLOAD_BYTES, budget.left)
-    row = connection.execute(_PAYLOAD, {"tenant_": key.tenant, "name": key.id, "seq_": seq, "most": most}).one_or_none()
+    row = connection.execute(_PAYLOAD, {**session_columns(key), "seq_": seq, "most": most}).one_or_none()
     # One that lost its payload at this very moment says nothing any more.
     if row is None or row.salt is None:
         return None
@@ -148,11 +148,7 @@ def _make_matches(
 _PAYLOAD = select(
     events.c.salt,
     case((stored_bytes(events.c.payload) <= bindparam("most", type_=BigInteger()), events.c.payload)).label("payload"),
-).where(
-    events.c.tenant == bindparam("tenant_", type_=events.c.tenant.type),
-    events.c.session_id == bindparam("name", type_=events.c.session_id.type),
-    events.c.seq == bindparam("seq_"),
-)
+).where(*of_bound_session(events), events.c.seq == bindparam("seq_"))
 
 
 def _list_text(session: ListedSession, place: Candidate) -> str | None:

@@ -13,7 +13,7 @@ from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import as_text
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.searching.marks import Mark, find_marks, read_mark
-from swarmkeep.store.sql.tables import events, search_marks, session_columns, sessions
+from swarmkeep.store.sql.tables import events, of_bound_session, search_marks, session_columns, sessions
 
 _EVENTS_AT_ONCE = 500
 _BYTES_OF_SESSION = 1_000_000
@@ -80,10 +80,9 @@ def _read_together(connection: Connection) -> Iterator[tuple[Mark, list[Any]]]:
 
 def _select_rows() -> Select[Any]:
     columns = events.c
-    mine = (columns.tenant == bindparam("tenant"), columns.session_id == bindparam("session_id"))
     page = (columns.seq > bindparam("after"), columns.seq <= bindparam("upto"))
     wanted = (columns.seq, type_coerce(columns.type, Text).label("type"), columns.version, columns.payload)
-    some = select(*wanted, columns.salt, columns.hash).where(*mine, *page).order_by(columns.seq)
+    some = select(*wanted, columns.salt, columns.hash).where(*of_bound_session(events), *page).order_by(columns.seq)
     return some.limit(literal_column(str(_EVENTS_AT_ONCE)))
 
 
@@ -105,6 +104,4 @@ _TOGETHER = PreparedStatement(
         f" WHERE before_it < {_BYTES_AT_ONCE} ORDER BY tenant, session_id, seq"
     ).bindparams(bindparam("most", type_=BigInteger()))
 )
-_VIEW = PreparedStatement(
-    select(sessions.c.view).where(sessions.c.tenant == bindparam("tenant"), sessions.c.id == bindparam("session_id"))
-)
+_VIEW = PreparedStatement(select(sessions.c.view).where(*of_bound_session(sessions)))

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from swarmkeep.store.sql.database import Render
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.searching.marks import Mark
-from swarmkeep.store.sql.tables import events, search, search_marks, session_columns
+from swarmkeep.store.sql.tables import events, of_bound_session, search, search_marks, session_columns
 
 # Each number of rows is a statement of its own, which every connection prepares.
 _FEW_ROWS = 8
@@ -73,9 +73,12 @@ def _move(connection: Connection, words: FoundWords) -> bool:
 @functools.cache
 def _prepare_move(dialect: str, is_same: bool) -> PreparedStatement:
     columns = search_marks.c
-    mine = (columns.tenant == bindparam("tenant"), columns.session_id == bindparam("session_id"))
     same = (columns.done == bindparam("done_"), columns.round == bindparam("round_"))
-    move = update(search_marks).where(*mine, *same).values(done=bindparam("upto", type_=BigInteger()))
+    move = (
+        update(search_marks)
+        .where(*of_bound_session(search_marks), *same)
+        .values(done=bindparam("upto", type_=BigInteger()))
+    )
     if is_same:
         move = move.where(_HAS_LAST)
     return PreparedStatement(move.returning(text(_NOT_AWAITED)) if dialect == "postgresql" else move)
@@ -85,18 +88,11 @@ def _prepare_move(dialect: str, is_same: bool) -> PreparedStatement:
 # them what says that they are there. Then they are put in again.
 _NOT_AWAITED = "set_config('synchronous_commit', 'off', true)"
 _HAS_LAST = exists().where(
-    events.c.tenant == bindparam("tenant"),
-    events.c.session_id == bindparam("session_id"),
+    *of_bound_session(events),
     events.c.seq == bindparam("seq_", type_=BigInteger()),
     events.c.hash == bindparam("hash_"),
 )
-_REMOVE = PreparedStatement(
-    delete(search).where(
-        search.c.tenant == bindparam("tenant"),
-        search.c.session_id == bindparam("session_id"),
-        search.c.seq == bindparam("seq"),
-    )
-)
+_REMOVE = PreparedStatement(delete(search).where(*of_bound_session(search), search.c.seq == bindparam("seq")))
 
 
 _NUMBERS: dict[str, Any] = {
