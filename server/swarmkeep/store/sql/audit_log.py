@@ -104,12 +104,12 @@ _LAST = PreparedStatement(
 )
 
 
-def has_deeds(sealed: Sequence[SealedEvent]) -> bool:
-    """Whether `record_deeds` has anything to add."""
+def has_audited_events(sealed: Sequence[SealedEvent]) -> bool:
+    """Whether `record_audited_events` has anything to add."""
     return any(isinstance(one.event.fact, ApprovalDecided | SessionRedacted) for one in sealed)
 
 
-def record_deeds(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
+def record_audited_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
     """Add an entry for each event that somebody has to answer for, in the transaction that records it.
 
     It says where that event stands. Reasons are not repeated here: they go with the session's words.

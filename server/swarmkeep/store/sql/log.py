@@ -34,7 +34,7 @@ from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.ports.totals import StorageQuota
 from swarmkeep.store.sql import writes
 from swarmkeep.store.sql.appending.plain import is_plain, render_append
-from swarmkeep.store.sql.audit_log import record_deeds
+from swarmkeep.store.sql.audit_log import record_audited_events
 from swarmkeep.store.sql.columns import escape
 from swarmkeep.store.sql.contents import NamedContents, collect_named
 from swarmkeep.store.sql.database import Database
@@ -198,7 +198,7 @@ class SqlEventLog(SqlEventReader):
 
         def job(connection: Connection) -> None:
             redact(connection, plan, redacted, used_keys, named)
-            record_deeds(connection, key, plan.sealed)
+            record_audited_events(connection, key, plan.sealed)
 
         await self.database.write(job, erases=True)
         self._cache.put(key, plan.state)
@@ -251,7 +251,7 @@ def _count_work(drafts: Sequence[EventDraft]) -> int:
 
 def _append_with_audit(connection: Connection, plan: AppendPlan) -> Lease | None:
     lease = writes.append(connection, plan)
-    record_deeds(connection, plan.key, plan.sealed)
+    record_audited_events(connection, plan.key, plan.sealed)
     return lease
 
 

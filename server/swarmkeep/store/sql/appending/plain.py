@@ -9,7 +9,7 @@ from sqlalchemy import Dialect
 
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.store.sql.appending.statement import Shape, name_parameters, prepare_append
-from swarmkeep.store.sql.audit_log import has_deeds
+from swarmkeep.store.sql.audit_log import has_audited_events
 from swarmkeep.store.sql.columns import escape
 from swarmkeep.store.sql.counting.totals import make_totals_row
 from swarmkeep.store.sql.counting.usage import make_usage_row
@@ -35,7 +35,7 @@ def is_plain(plan: AppendPlan) -> bool:
         and len(plan.blobs) <= _MAX_TEXTS
         and not any(isinstance(text, bytes) for text in plan.blobs.values())
         and plan.state.metadata is plan.base.metadata
-        and not has_deeds(plan.sealed)
+        and not has_audited_events(plan.sealed)
         and not (plan.idempotency is not None and plan.base.forgot_keys)
         and not any(isinstance(one.event.fact, SessionForked) for one in plan.sealed)
     )
