@@ -121,9 +121,9 @@ class Chat:
             self._try(run_command, self, text)
         elif text.strip():
             # A message that begins with a slash is written with two.
-            self.go_on(self.follow(self._said, text[1:] if text.startswith("//") else text))
+            self.go_on(self.follow(self._say, text[1:] if text.startswith("//") else text))
 
-    def _said(self, text: str) -> Iterator[StreamItem]:
+    def _say(self, text: str) -> Iterator[StreamItem]:
         self.session_id()
         yield from self.talk.say(text)
 

@@ -45,7 +45,7 @@ class DemoConversation:
                     {"tool_call_id": c.tool_call_id, "decision": "approve"} for c in run.pending
                 ]
                 run = self._listen(session.resume_stream(run.id, approvals=decisions), may_crash=False)
-            self._ended(run)
+            self._add_completed(run)
         return session.refresh()
 
     def _listen(self, items: Iterable[StreamItem], *, may_crash: bool) -> Run:
@@ -67,7 +67,7 @@ class DemoConversation:
             raise Refused("a run's stream has ended before the run")
         return run
 
-    def _ended(self, run: Run) -> None:
+    def _add_completed(self, run: Run) -> None:
         if run.status != "completed":
             raise Refused(f"run {run.id} is {run.status}, not completed")
         self.runs.append(run)

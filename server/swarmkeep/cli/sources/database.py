@@ -14,7 +14,7 @@ from swarmkeep.cli.sources.conversion import to_client_verification, to_session_
 from swarmkeep.cli.sources.operator import name_operator
 from swarmkeep.cli.sources.paging import iterate_pages
 from swarmkeep.cli.sources.source import FileForm, Form, Walk, Wanted
-from swarmkeep.cli.sources.walking import follow_walk, no_first_session, parse_name
+from swarmkeep.cli.sources.walking import follow_walk, make_missing_session_error, parse_name
 from swarmkeep.cli.terminal import Refused
 from swarmkeep.domain.codec import Json, decode
 from swarmkeep.domain.envelope import RecordedEvent
@@ -282,7 +282,7 @@ class DatabaseSource:
 
         begin = None if first is None else parse_name(first, self._named_tenant)
         if begin is not None and self._background.run(self._reader.head(begin)) is None:
-            raise no_first_session(first)
+            raise make_missing_session_error(first)
         checked = verify_all(self._store, self._named_tenant, first=begin)
         for key, found in self._background.iterate(checked):
             yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", to_client_verification(found)

@@ -26,7 +26,7 @@ async def follow_walk(keys: AsyncIterable[SessionKey], walk: Walk) -> AsyncGener
         yield key
         walk.done += 1
     if not begun:
-        raise no_first_session(walk.first)
+        raise make_missing_session_error(walk.first)
 
 
 def start_at(items: Iterable[T], first: str | None, get_name: Callable[[T], str]) -> Iterator[T]:
@@ -37,7 +37,7 @@ def start_at(items: Iterable[T], first: str | None, get_name: Callable[[T], str]
     rest = dropwhile(lambda item: get_name(item) != first, items)
     found = next(rest, None)
     if found is None:
-        raise no_first_session(first)
+        raise make_missing_session_error(first)
     yield found
     yield from rest
 
@@ -48,5 +48,5 @@ def parse_name(name: str, tenant: str | None) -> SessionKey:
     return SessionKey(first, session_id) if slash and tenant is None else SessionKey(tenant or DEFAULT_TENANT, name)
 
 
-def no_first_session(name: str | None) -> Refused:
+def make_missing_session_error(name: str | None) -> Refused:
     return Refused(f"there is no session {name!r} to begin with; leave --from out to begin with the first one")
