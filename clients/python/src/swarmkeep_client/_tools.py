@@ -63,10 +63,6 @@ class CallerTools:
         self.definitions = [tool.describe() if isinstance(tool, CallerFunction) else dict(tool) for tool in found]
         self._functions = {tool.name: tool for tool in found if isinstance(tool, CallerFunction)}
 
-    @property
-    def has_functions(self) -> bool:
-        return bool(self._functions)
-
     def list_calls(self, run: Run) -> list[tuple[PendingCall, CallerFunction]]:
         """The calls that a run waits for, if all of them are to be carried out here; else none."""
         if run.status != "waiting":
