@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 from msgspec import UNSET
 
 from swarmkeep.audit.replay.session import replay_session
@@ -141,7 +140,7 @@ class CaseRunner:
         command = StartRun(
             run_id=make_id("run"),
             messages=({"role": "user", "content": text},),
-            options=RunOptions(max_turns=case.max_turns, model_settings=case.model_settings or msgspec.UNSET),
+            options=RunOptions(max_turns=case.max_turns, model_settings=case.model_settings or UNSET),
         )
         feed = await engine.runs.start(key, command)
         while (run := await engine.runs.wait(key, feed.run_id)).status == "waiting":
