@@ -20,7 +20,7 @@ from tests.chaos.storm.storm import ServerSlot, Storm
 pytestmark = pytest.mark.long
 
 KILLS = 4
-DEATH_LINE = re.compile(r"worker \d \(process (\d+)\) was killed by SIGKILL.*; the next one starts")
+DEATH_LINE = re.compile(r"worker \d \(process (\d+)\) was killed by SIGKILL.*; a new one starts")
 
 
 class WorkersSlot(ServerSlot):

@@ -177,7 +177,10 @@ async def test_what_is_to_be_indexed_is_found_by_its_index_among_very_many_on_po
             assert await store.count_sessions_behind() == 0
             assert await store.index_some() == 0
         plans = [plan for _, plan in await explain(store, select_planned(statements), raw)]
-        assert {access.index for plan in plans for access in plan.accesses} == {"ix_search_marks_behind", "pk_events"}
+        found = {(access.table, access.index) for plan in plans for access in plan.accesses}
+        # There are no events here, and once PostgreSQL has learnt of that it reads the table as it is.
+        found.discard(("events", None))
+        assert found == {("search_marks", "ix_search_marks_behind"), ("events", "pk_events")}
     finally:
         await raw.close()
         await store.close()
