@@ -87,7 +87,7 @@ def test_runs_go_on_after_the_database_was_stopped_at_once(server: PrivatePostgr
 def test_a_run_that_could_not_be_recorded_is_taken_up_while_others_go_on(
     server: PrivatePostgres, cluster: ServerCluster
 ) -> None:
-    one = cluster.server(LEASE_SECONDS=str(LONG_LEASE_SECONDS))
+    one = cluster.server(LEASE_SECONDS=str(LONG_LEASE_SECONDS), LOG_LEVEL="debug")
     client = cluster.client(one)
     sessions = {name: client.sessions.create(id=name) for name in ("unlucky", "patient")}
     for name, session in sessions.items():
@@ -95,7 +95,7 @@ def test_a_run_that_could_not_be_recorded_is_taken_up_while_others_go_on(
         cluster.planned_model.wait_for(name)
     server.stop_immediately()
     cluster.planned_model.release("unlucky")
-    wait_until("the answer could not be recorded", lambda: "session unlucky" in one.output())
+    wait_until("the answer could not be recorded", lambda: "session unlucky: waiting for the database" in one.output())
     server.start()
     wait_until("the server is ready again", lambda: one.health("ready") == 200)
     wait_until_quiet(sessions["unlucky"], 2 * LONG_LEASE_SECONDS)
