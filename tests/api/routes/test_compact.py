@@ -6,7 +6,9 @@ from typing import Any
 
 from swarmkeep.domain.history.stand_ins import HEADING
 from swarmkeep.domain.messages import INTERRUPTED
+from swarmkeep.store.sql.reader import SqlEventReader
 from tests.api.server import RunningServer, check_problem
+from tests.support.calls import count_calls
 from tests.support.scripted import ScriptedModel
 
 
@@ -23,8 +25,11 @@ async def test_what_is_summed_up_is_sent_in_the_place_of_messages(service: Runni
     model.say("They asked, and were told.")
     headers = {"Idempotency-Key": "k"}
     body = {"keep_turns": 2, "instructions": "Briefly."}
-    done = await service.post(f"{session}/compact", body, headers=headers)
+    with count_calls() as counted:
+        done = await service.post(f"{session}/compact", body, headers=headers)
     assert done.status_code == 200, done.text
+    # That would fold all of the session anew. Only a repeated request has to.
+    assert not counted[SqlEventReader._read_state_at.__code__]
     found = done.json()
     seqs = [message["seq"] for message in (await service.get(f"{session}/messages")).json()["data"]]
     assert (found["summary"], found["error"]) == ("They asked, and were told.", None)

@@ -20,7 +20,7 @@ from swarmkeep.audit.transfer.export_lines import (
     read_export_line,
 )
 from swarmkeep.audit.transfer.exported_files import ExportedFiles
-from swarmkeep.audit.transfer.weight import MAX_QUEUED_RUNS, find_excess
+from swarmkeep.audit.transfer.import_bounds import MAX_QUEUED_RUNS, find_excess
 from swarmkeep.audit.verify.chain import ChainCheck
 from swarmkeep.audit.verify.problems import Problems
 from swarmkeep.domain.checking.inputs import check_id

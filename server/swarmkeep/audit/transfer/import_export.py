@@ -15,7 +15,7 @@ from swarmkeep.audit.transfer.export_reader import (
     read_chunks,
     verify_export,
 )
-from swarmkeep.audit.transfer.weight import MAX_QUEUED_RUNS
+from swarmkeep.audit.transfer.import_bounds import MAX_QUEUED_RUNS
 from swarmkeep.domain.checking.inputs import check_id
 from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits

@@ -28,5 +28,5 @@ class _Listed(KnownIds, frozen=True):
 
 
 def _name(agent: str, server: str) -> str:
-    # No name of an agent or a server has a line break in it.
-    return f"{agent}\n{server}"
+    # With a length in front no two are alike, whatever names a file brings.
+    return f"{len(agent)} {agent} {server}"

@@ -12,6 +12,7 @@ from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.events import CompletionRecord, RunError, SessionEvent
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionSummarised
+from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
@@ -86,8 +87,7 @@ class Compactions:
             return drafts
 
         mark = None if idempotency is None else idempotency.make_record()
-        known = await self._store.state(key)
-        session_log = self._worker.open_session_log(key, known)
+        session_log = self._worker.open_session_log(key, await self._store.state(key))
 
         async def start() -> list[RecordedEvent]:
             await check_tokens_left(self._store, key.tenant, self._limits)
@@ -95,12 +95,11 @@ class Compactions:
 
         begun = await run_once(self._store, key, idempotency, start)
         if isinstance(begun, IdempotencyRecord):
-            seq = begun.seq
-        else:
-            self._worker.continue_session(session_log, begun)
-            seq = begun[-1].seq if begun else known.seq
-        await self._finish(key)
-        return await self._view(key, seq)
+            await self._finish(key)
+            return _view(key, *await self._read_end(key, begun.seq))
+        self._worker.continue_session(session_log, begun)
+        error = await self._finish(key)
+        return _view(key, await self._store.state(key), error)
 
     async def sum_up(self, state: State, *, instructions: str | None = None) -> UnstoredSummary:
         """Sum up all of a history that need not be in any log; nothing is recorded.
@@ -134,8 +133,8 @@ class Compactions:
             by=by,
         )
 
-    async def _finish(self, key: SessionKey) -> None:
-        """Have everything summed up that is to be, unless it fails."""
+    async def _finish(self, key: SessionKey) -> RunError | None:
+        """Have everything summed up that is to be; the error that ends it before."""
         while (state := await self._store.state(key)).compaction is not None:
             await check_tokens_left(self._store, key.tenant, self._limits)
             agent = self._registry.get_active(state.agent)
@@ -146,19 +145,23 @@ class Compactions:
             except (TurnFailed, TimeoutError) as failure:
                 error = failure.error if isinstance(failure, TurnFailed) else _TIMED_OUT
                 await self._record(key, state, describe_failure(error), {})
-                return
+                return error
             await self._record(key, state, fact, request.blobs)
+        return None
 
-    async def _view(self, key: SessionKey, begun: int) -> CompactionView:
-        """What had become of the compaction that was asked for with event `begun`, when it ended."""
+    async def _read_end(self, key: SessionKey, begun: int) -> tuple[State, RunError | None]:
+        """The session as a compaction left it that was asked for with event `begun`, and the error that ended it."""
         state, error = await self._store.state(key, at=begun), None
-        ends = await self._store.read(key, after=begun, types=_STEPS) if state.compaction is not None else []
-        for event in ends:
-            state = await self._store.state(key, at=event.seq)
-            if state.compaction is None:
-                error = _read_error(event)
+        while state.compaction is not None:
+            page = await self._store.read(key, after=state.seq, limit=_PAGE_EVENTS, max_bytes=_PAGE_BYTES)
+            if not page:
                 break
-        return _view(key, state, error)
+            for event in page:
+                state = evolve(state, event)
+                if state.compaction is None:
+                    error = _read_error(event)
+                    break
+        return state, error
 
     async def _record(
         self, key: SessionKey, asked: State, fact: CompactionSummarised | CompactionFailed, blobs: dict[str, str]
@@ -170,7 +173,8 @@ class Compactions:
         self._worker.continue_session(session_log, await session_log.commit(decide, blobs))
 
 
-_STEPS = (CompactionSummarised.type, CompactionFailed.type)
+# While a session is compacted nothing else happens in it: a page has the end.
+_PAGE_EVENTS, _PAGE_BYTES = 100, 1024 * 1024
 _TIMED_OUT = RunError(code="run_timeout", message="the summary took too long", retryable=True)
 
 
