@@ -131,10 +131,18 @@ def test_a_reply_is_a_turn_and_its_usage_counts_for_run_and_session() -> None:
     assert (active_run(state).turns, active_run(state).usage, state.usage) == (2, total, total)
 
 
-@pytest.mark.parametrize("usage", [None, {}, {"total_tokens": None}, {"total_tokens": "5"}, {"total_tokens": 5.5}])
+@pytest.mark.parametrize(
+    "usage",
+    [None, {}, *({"total_tokens": odd} for odd in (None, "5", 5.5, True, -5, -(10**40)))],
+)
 def test_usage_that_makes_no_sense_counts_as_a_call_without_tokens(usage: dict[str, object] | None) -> None:
     state = given(make_run_started(), user_said(), model_reply(answer_message(), usage))
     assert active_run(state).usage == Usage(model_calls=1)
+
+
+def test_usage_larger_than_any_call_can_take_is_bounded() -> None:
+    state = given(make_run_started(), user_said(), *[model_reply(answer_message(), {"prompt_tokens": 10**40})] * 2)
+    assert active_run(state).usage == Usage(prompt_tokens=2 * 2**40, model_calls=2)
 
 
 def test_a_message_without_completion_is_no_turn_even_if_it_asks_for_tools() -> None:

@@ -16,6 +16,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
 from swarmkeep.domain.facts.compaction import CompactionSummarised
+from swarmkeep.domain.state import read_count
 from swarmkeep.processes.metrics import WorkerMetrics
 
 _MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
@@ -115,9 +116,7 @@ class Metrics:
             ):
                 self._model_seconds.observe(completion.duration_ms / 1000)
                 for name in ("prompt_tokens", "completion_tokens"):
-                    count = (completion.usage or {}).get(name)
-                    if isinstance(count, int) and count > 0:
-                        self._tokens(name.removesuffix("_tokens")).inc(count)
+                    self._tokens(name.removesuffix("_tokens")).inc(read_count((completion.usage or {}).get(name)))
             case MessageAdded(tool=tool) if tool is not None:
                 self._tool_seconds(tool.status).observe(tool.duration_ms / 1000)
             case RunResumed(reason="recovery"):

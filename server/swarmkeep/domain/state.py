@@ -273,17 +273,22 @@ def make_calls(message: Json) -> tuple[ToolCall, ...]:
     )
 
 
-_MAX_COUNT = 2**63 - 1
+# More than any call can take. A sum of eight million still fits the integers of databases and JSON decoders.
+_MAX_COUNT = 2**40
+
+
+def read_count(reported: object) -> int:
+    """A count as a provider reported it, at most 2**40; a negative or odd one is 0."""
+    return max(0, min(reported, _MAX_COUNT)) if isinstance(reported, int) and not isinstance(reported, bool) else 0
 
 
 def read_usage(reported: Json | None) -> Usage:
-    """A model call as the provider counted it; missing or odd figures count as nothing."""
+    """A model call as the provider counted it."""
     counts = reported or {}
-    prompt, completion, total = counts.get("prompt_tokens"), counts.get("completion_tokens"), counts.get("total_tokens")
     return Usage(
-        prompt if isinstance(prompt, int) else 0,
-        completion if isinstance(completion, int) else 0,
-        total if isinstance(total, int) else 0,
+        read_count(counts.get("prompt_tokens")),
+        read_count(counts.get("completion_tokens")),
+        read_count(counts.get("total_tokens")),
         1,
     )
 
@@ -292,8 +297,4 @@ def sum_usage(one: Usage, other: Usage) -> Usage:
     prompt = one.prompt_tokens + other.prompt_tokens
     completion = one.completion_tokens + other.completion_tokens
     total = one.total_tokens + other.total_tokens
-    # One look at all three: together they have no bit that is too high unless one of them has.
-    if not 0 <= prompt | completion | total <= _MAX_COUNT:
-        # A sum that JSON cannot hold could not be recorded, and its run would never end.
-        prompt, completion, total = (max(-_MAX_COUNT, min(count, _MAX_COUNT)) for count in (prompt, completion, total))
     return Usage(prompt, completion, total, one.model_calls + other.model_calls)

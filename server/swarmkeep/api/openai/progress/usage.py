@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from swarmkeep.domain.codec import Json
-
-_MAX = 2**53 - 1
+from swarmkeep.domain.state import read_count
 
 
 class UsageSum:
@@ -45,6 +44,4 @@ class UsageSum:
 
 
 def _count(counts: object, name: str) -> int:
-    """A count that a provider reported; odd ones are nothing."""
-    value = counts.get(name) if isinstance(counts, dict) else None
-    return min(value, _MAX) if isinstance(value, int) and value > 0 else 0
+    return read_count(counts.get(name)) if isinstance(counts, dict) else 0

@@ -13,13 +13,14 @@ from sqlalchemy import Connection, bindparam, delete, insert
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, SessionForked
 from swarmkeep.domain.facts.compaction import CompactionSummarised
+from swarmkeep.domain.state import read_count
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.tables import of_bound_session, of_session, session_columns, usage
 
 Row = dict[str, Any]
-# Above what any call can take; a sum of many still fits a database's integer.
-_MAX_FIGURE = 2**40
+# Longer than any call can take.
+_MAX_MILLISECONDS = float(2**40)
 
 SUMS = (
     "model_calls", "tool_calls", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
@@ -89,9 +90,8 @@ def _count_model_call(completion: CompletionRecord) -> Row:
 
 
 def _read_count(reported: object, name: str) -> int:
-    value = reported.get(name) if isinstance(reported, dict) else None
-    return max(0, min(value, _MAX_FIGURE)) if isinstance(value, int) and not isinstance(value, bool) else 0
+    return read_count(reported.get(name)) if isinstance(reported, dict) else 0
 
 
 def _read_duration(milliseconds: float) -> float:
-    return max(0.0, min(float(milliseconds), float(_MAX_FIGURE)))
+    return max(0.0, min(float(milliseconds), _MAX_MILLISECONDS))
