@@ -26,7 +26,7 @@ from tests.engine.cluster import (
     wait_for_end,
     wait_for_state,
 )
-from tests.engine.test_runs import approve
+from tests.engine.runs.sessions import approve
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database

@@ -7,7 +7,7 @@ from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.engine.teams.links import derive_child_run
 from tests.engine.cluster import KEY, EngineCluster, open_session, run_to_end, wait_for_end
-from tests.engine.teams.test_asking import ask_for_payment, find_child, make_team, open_team
+from tests.engine.teams.team import ask_for_payment, find_child, make_team, open_team
 from tests.support.scripted import ScriptedModel
 
 

@@ -24,6 +24,7 @@ from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import SessionKey
+from tests.engine.calls.doors import Doors, ask_for, make_agent, wait_for_results
 from tests.engine.cluster import (
     KEY,
     EngineCluster,
@@ -35,7 +36,6 @@ from tests.engine.cluster import (
     run_to_end,
     wait_for_end,
 )
-from tests.engine.test_concurrent_calls import Doors, ask_for, make_agent, wait_for_results
 from tests.support.scripted import Call, ScriptedModel
 
 pytestmark = pytest.mark.one_database

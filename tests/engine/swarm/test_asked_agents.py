@@ -6,14 +6,8 @@ import pytest
 
 from swarmkeep import Agent, Result
 from swarmkeep.domain.codec import Json
-from tests.engine.swarm.runners import AsyncRunner, Runner, SyncRunner
+from tests.engine.swarm.runners import Runner
 from tests.support.scripted import ScriptedModel
-
-
-@pytest.fixture(params=[SyncRunner, AsyncRunner], ids=["Swarm", "AsyncSwarm"])
-def swarm(request: pytest.FixtureRequest, model: ScriptedModel) -> Runner:
-    runner: Runner = request.param(model.url)
-    return runner
 
 
 def note(context_variables: Json, text: str) -> Result:

@@ -17,6 +17,7 @@ from swarmkeep.domain.events import ToolStarted
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.teams.links import derive_child_run
 from swarmkeep.store.ports import SessionKey
+from tests.engine.calls.doors import Doors, find_sent_results, list_results, list_starts, wait_for_results
 from tests.engine.cluster import (
     KEY,
     EngineCluster,
@@ -29,7 +30,6 @@ from tests.engine.cluster import (
     wait_for_end,
     wait_for_state,
 )
-from tests.engine.test_concurrent_calls import Doors, find_sent_results, list_results, list_starts, wait_for_results
 from tests.support.scripted import Call, ScriptedModel
 
 

@@ -14,7 +14,7 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.calls.tool_calls import perform_call
 from swarmkeep.engine.tool_runners import ThreadRunner
 from swarmkeep.engine.toolbox.toolbox import NO_SERVERS
-from tests.engine.test_loop import FixedPolicy, open_run
+from tests.engine.loop.memory import FixedPolicy, open_run
 
 ASKED = Agent(name="Clerk")
 

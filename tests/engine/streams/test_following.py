@@ -1,0 +1,185 @@
+"""Following a log and a hub: every event once and in order, and pieces of messages only while they are new."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.errors import Overloaded
+from swarmkeep.domain.events import RunCancelled, RunStarted
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.engine.streams.following import PageLimits, flatten, follow_batches, read_pages
+from swarmkeep.engine.streams.hub import Hub
+from swarmkeep.engine.streams.items import Item
+from swarmkeep.engine.streams.pauses import with_pauses
+from tests.engine.cluster import KEY, take_items
+from tests.engine.streams.items import REPLY, SECONDS, make_delta, make_event
+
+
+class ListedLog:
+    """A log that a test fills, in the place of a store."""
+
+    def __init__(self) -> None:
+        self.events: list[RecordedEvent] = []
+
+    async def read(self, key: Any, *, after: int = 0, **rest: Any) -> list[RecordedEvent]:
+        return [event for event in self.events if event.seq > after]
+
+    def add(self, fact: Any = None, run_id: str = "r1") -> RecordedEvent:
+        self.events.append(make_event(len(self.events) + 1, fact, run_id))
+        return self.events[-1]
+
+
+def follow_shelf(shelf: ListedLog, hub: Hub, after: int = 0, poll: float = SECONDS) -> AsyncGenerator[Item | None]:
+    return flatten(follow_batches(shelf, hub, KEY, after=after, silent_seconds=poll))  # type: ignore[arg-type]
+
+
+async def test_what_is_in_the_log_comes_first_and_then_what_happens() -> None:
+    shelf, hub = ListedLog(), Hub()
+    old = [shelf.add(), shelf.add()]
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        assert await take_items(items, 2) == old
+        new = shelf.add()
+        hub.publish(KEY, new)
+        assert await take_items(items, 1) == [new]
+    assert hub.reader_count == 0
+
+
+async def test_an_event_that_is_read_and_published_is_given_once() -> None:
+    shelf, hub = ListedLog(), Hub()
+    async with aclosing(follow_shelf(shelf, hub, poll=0.001)) as items:
+        assert await anext(items) is None
+        for _ in range(5):
+            made = shelf.add()
+            hub.signal_log_change(KEY)
+            assert await take_items(items, 1) == [made]
+            hub.publish(KEY, made)
+        hub.publish(KEY, last := shelf.add())
+        assert await take_items(items, 1) == [last]
+
+
+async def test_events_of_another_server_are_found_in_the_log() -> None:
+    shelf, hub = ListedLog(), Hub()
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        mine = shelf.add()
+        assert await take_items(items, 1) == [mine]
+        theirs, next_one = shelf.add(), shelf.add()
+        # Nobody tells of theirs, but the number of the next one does.
+        hub.publish(KEY, next_one)
+        assert await take_items(items, 2) == [theirs, next_one]
+
+
+async def test_a_reader_that_is_stirred_looks_into_the_log() -> None:
+    shelf, hub = ListedLog(), Hub(feed_size=2)
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        made = [shelf.add()]
+        assert await take_items(items, 1) == made
+        theirs = shelf.add()
+        hub.signal_log_change(KEY)
+        # However much passes in between, the sign is not lost.
+        for _ in range(10):
+            hub.show(KEY, make_delta("a", seq=2))
+        assert theirs in await take_items(items, 3)
+
+
+async def test_a_slow_reader_finds_in_the_log_what_its_feed_lost() -> None:
+    shelf, hub = ListedLog(), Hub(feed_size=2)
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        made = [shelf.add()]
+        assert await take_items(items, 1) == made
+        for _ in range(50):
+            hub.publish(KEY, shelf.add())
+        assert await take_items(items, 50) == shelf.events[1:]
+
+
+async def test_pieces_of_a_message_that_was_given_whole_are_stale() -> None:
+    shelf, hub = ListedLog(), Hub(feed_size=3)
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        shelf.add(RunStarted(options=RunOptions()))
+        await take_items(items, 1)
+        whole = shelf.add(REPLY)
+        later = shelf.add()
+        hub.publish(KEY, later)
+        hub.show(KEY, make_delta("stale", seq=1))
+        hub.show(KEY, make_delta("fresh", seq=3))
+        assert await take_items(items, 3) == [whole, later, make_delta("fresh", seq=3)]
+
+
+async def test_pieces_come_before_their_message_also_for_a_reader_who_was_sent_to_the_log() -> None:
+    shelf, hub = ListedLog(), Hub()
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        shelf.add(RunStarted(options=RunOptions()))
+        await take_items(items, 1)
+        hub.show(KEY, make_delta("a"))
+        hub.show(KEY, make_delta("b"))
+        hub.signal_log_change(KEY)
+        hub.publish(KEY, whole := shelf.add(REPLY))
+        hub.show(KEY, make_delta("c", seq=2))
+        assert await take_items(items, 4) == [make_delta("a"), make_delta("b"), whole, make_delta("c", seq=2)]
+
+
+async def test_a_patch_in_the_middle_of_a_message_does_not_silence_it() -> None:
+    shelf, hub = ListedLog(), Hub()
+    async with aclosing(follow_shelf(shelf, hub)) as items:
+        shelf.add(RunStarted(options=RunOptions()))
+        await take_items(items, 1)
+        hub.show(KEY, make_delta("a"))
+        patch = shelf.add()
+        hub.publish(KEY, patch)
+        cancelled = shelf.add(RunCancelled(stop_reason="cancelled"), run_id="queued")
+        hub.publish(KEY, cancelled)
+        hub.show(KEY, make_delta("b"))
+        assert await take_items(items, 4) == [make_delta("a"), patch, cancelled, make_delta("b")]
+
+
+async def test_silence_is_a_sign_of_life() -> None:
+    async with aclosing(follow_shelf(ListedLog(), Hub(), poll=0.001)) as items:
+        assert [await anext(items) for _ in range(3)] == [None] * 3
+
+
+async def test_readers_that_come_and_go_leave_nothing() -> None:
+    shelf, hub = ListedLog(), Hub()
+    shelf.add()
+    before = asyncio.all_tasks()
+    for _ in range(1000):
+        async with aclosing(follow_shelf(shelf, hub)) as items:
+            await anext(items)
+    assert hub.reader_count == 0
+    assert not hub.has_readers(KEY)
+    assert asyncio.all_tasks() == before
+
+
+async def test_nobody_waits_for_ever_for_others_that_read() -> None:
+    shelf, pages = ListedLog(), PageLimits(at_once=1, turn_seconds=0.001)
+    made = shelf.add()
+    async with pages.take_turn():
+        with pytest.raises(Overloaded):
+            await anext(read_pages(shelf, KEY, after=0, pages=pages))  # type: ignore[arg-type]
+    assert [event async for event in read_pages(shelf, KEY, after=0, pages=pages)] == [made]  # type: ignore[arg-type]
+
+
+async def test_a_reader_that_is_cancelled_while_it_leaves_is_cancelled() -> None:
+    leaving = asyncio.Event()
+
+    async def make_items() -> AsyncGenerator[int]:
+        try:
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            leaving.set()
+            await asyncio.Event().wait()
+
+    async def read_one() -> None:
+        async with aclosing(with_pauses(make_items(), SECONDS)) as items:
+            assert await anext(items) == 1
+
+    reader = asyncio.create_task(read_one())
+    await leaving.wait()
+    reader.cancel()
+    await asyncio.wait([reader])
+    assert reader.cancelled()

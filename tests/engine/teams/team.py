@@ -1,0 +1,66 @@
+"""A desk that asks a clerk, and what the tests of teams read of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from swarmkeep import Agent, Result, tool
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import MessageAdded, ToolStarted
+from swarmkeep.domain.usage import UsageQuery
+from swarmkeep.engine.engine import Engine
+from swarmkeep.engine.limits import Limits
+from swarmkeep.store.ports import SessionKey
+from tests.engine.cluster import KEY, LIMITS, EngineCluster, make_start_run, open_session, read_log, wait_for_state
+from tests.support.scripted import ScriptedModel
+
+
+def note(context_variables: dict[str, Any], text: str) -> Result:
+    """Write something down."""
+    return Result(value="noted", context_variables={"note": text, "seen": context_variables.get("user")})
+
+
+@tool(requires_approval=True)
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+
+
+def make_team(*functions: Any, **options: Any) -> Agent:
+    """The agent that asks, and one that is asked."""
+    clerk = Agent(name="Clerk", functions=[note, pay, *functions])
+    return Agent(name="Desk", functions=[clerk.as_tool("ask_clerk", "Ask the clerk.", **options)])
+
+
+async def open_team(cluster: EngineCluster, *functions: Any, limits: Limits = LIMITS, **options: Any) -> Engine:
+    return await cluster.open_engine(make_team(*functions, **options), limits=limits)
+
+
+async def find_child(engine: Engine, key: SessionKey = KEY) -> SessionKey:
+    """The session of the last call that asks."""
+    starts = [event.fact for event in await read_log(engine, key) if isinstance(event.fact, ToolStarted)]
+    assert starts[-1].session_id is not UNSET
+    return SessionKey(key.tenant, starts[-1].session_id)
+
+
+def find_result(events: list[RecordedEvent]) -> MessageAdded:
+    facts = [event.fact for event in events]
+    return next(fact for fact in reversed(facts) if isinstance(fact, MessageAdded) and fact.tool is not None)
+
+
+async def count_model_calls(engine: Engine) -> int:
+    """Those of the tenant."""
+    return sum(row.model_calls for row in (await engine.store.sum_usage(KEY.tenant, UsageQuery())).rows)
+
+
+async def ask_for_payment(cluster: EngineCluster, model: ScriptedModel, **options: Any) -> tuple[Engine, SessionKey]:
+    """A run that waits, because the agent that it asks needs an approval."""
+    engine = await open_team(cluster, **options)
+    await open_session(engine)
+    model.call("ask_clerk", {"input": "Pay 7."}, id="c1")
+    model.call("pay", {"amount": 7}, id="p1")
+    await engine.runs.start(KEY, make_start_run())
+    await wait_for_state(engine, lambda state: state.status == "waiting")
+    return engine, await find_child(engine)

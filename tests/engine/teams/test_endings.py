@@ -1,0 +1,139 @@
+"""Who ends or deletes the session that asks ends those below; what ends below is an answer above."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from swarmkeep.domain.errors import SessionBusy, SessionNotFound
+from swarmkeep.engine.teams.links import derive_child_run
+from swarmkeep.store.ports import SessionKey
+from tests.engine.cluster import (
+    KEY,
+    EngineCluster,
+    kill_engine,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    run_to_end,
+    wait_for_end,
+    wait_for_state,
+)
+from tests.engine.teams.team import ask_for_payment, find_child, find_result, open_team
+from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+
+async def test_who_is_cancelled_does_not_let_others_go_on(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_team(cluster)
+    await open_session(engine)
+    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+    model.hang("Let me ")
+    await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(2)
+    assert (await engine.runs.cancel(KEY, "r1")).status == "cancelled"
+    child = await find_child(engine)
+    state = await read_state(engine, child)
+    assert [run.status for run in state.finished] == ["cancelled"]
+
+
+async def test_who_takes_the_place_of_a_run_ends_what_it_asked_for(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine = await open_team(cluster)
+    await open_session(engine)
+    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+    model.hang()
+    await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(2)
+    child = await find_child(engine)
+    model.say("Hello.")
+    await run_to_end(engine, "Stop.", "r2", on_busy="interrupt")
+    assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
+
+
+async def test_a_waiting_run_that_is_cancelled_takes_those_below_with_it(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    await engine.runs.cancel(KEY, "r1")
+    assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
+
+
+async def test_who_is_cancelled_below_is_an_answer_above(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    model.say("It was cancelled.")
+    await engine.runs.cancel(child, derive_child_run(child))
+    assert (await wait_for_end(engine)).output_text == "It was cancelled."
+    assert "was cancelled" in find_result(await read_log(engine)).message["content"]
+
+
+async def test_one_that_was_deleted_below_is_not_asked_anew(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    model.say("Nobody knows.")
+    await engine.sessions.delete(child, force=True)
+    await kill_engine(engine)
+    other = await open_team(cluster)
+    await wait_for_state(other, lambda state: state.status == "idle")
+    assert (await wait_for_end(other)).output_text == "Nobody knows."
+    assert "was deleted" in find_result(await read_log(other)).message["content"]
+    with pytest.raises(SessionNotFound):
+        await other.store.state(child)
+
+
+# Deleted and copied.
+
+
+async def test_a_fork_that_goes_on_does_not_ask_anew(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, _ = await ask_for_payment(cluster, model)
+    copy = replace(KEY, id="copy")
+    await engine.sessions.fork(KEY, session_id=copy.id)
+    model.say("It is not known.")
+    await engine.runs.resume(copy, "r1")
+    assert (await wait_for_end(engine, key=copy)).output_text == "It is not known."
+    tool_result = find_result(await read_log(engine, copy)).tool
+    assert tool_result is not None
+    assert tool_result.status == "unknown_outcome"
+
+
+async def test_deleting_a_session_deletes_those_below(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_team(cluster)
+    await open_session(engine)
+    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+    model.say("Yes.")
+    model.say("Yes, it is.")
+    await run_to_end(engine)
+    child = await find_child(engine)
+    fork = await engine.sessions.fork(KEY, session_id="copy")
+    await engine.sessions.delete(SessionKey(KEY.tenant, fork.id))
+    assert (await read_state(engine, child)).seq > 0
+    await engine.sessions.delete(KEY)
+    with pytest.raises(SessionNotFound):
+        await read_state(engine, child)
+
+
+async def test_a_session_is_not_deleted_while_somebody_is_busy_below(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    with pytest.raises(SessionBusy):
+        await engine.sessions.delete(KEY)
+    await engine.sessions.delete(KEY, force=True)
+    for key in (KEY, child):
+        with pytest.raises(SessionNotFound):
+            await read_state(engine, key)
+
+
+async def test_a_fork_keeps_the_result_and_is_asked_by_nobody(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_team(cluster)
+    await open_session(engine)
+    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+    model.say("Yes.")
+    model.say("Yes, it is.")
+    await run_to_end(engine)
+    child = await find_child(engine)
+    fork = await engine.sessions.fork(child, session_id="copy")
+    assert (fork.parent, fork.forked_from is None) == (UNSET, False)
