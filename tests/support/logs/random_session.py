@@ -1,22 +1,10 @@
-"""Session logs to try things on, and hypothesis strategies that make them.
-
-Two kinds: those that a server writes, driven by `next_step` and the commands, with whatever may happen to a session
-(`conversations`, `logs`), and those that no server ever wrote (`hostile_logs`). Both hang on a `Dice`, so they come
-from hypothesis, which shrinks them, or from a seed, which is quicker: `conversation(SeededDice(7))`.
-"""
+"""A session as a server records it, driven by `next_step` and the commands, with whatever may happen to one."""
 
 from __future__ import annotations
 
-import hashlib
-import random
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
 
-from hypothesis import strategies as st
-from msgspec import UNSET
-from msgspec.structs import replace
-
-from swarmkeep.domain.codec import Json, encode_text
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.compaction.planning import CompactionPlan, plan_compaction
 from swarmkeep.domain.compaction.requests import build_summary_request
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, create_session, start_run, update_session
@@ -28,185 +16,45 @@ from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.decisions.removing import hide_run, remove_message
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
 from swarmkeep.domain.decisions.settling import Approvals, settle
-from swarmkeep.domain.decisions.steps import PERSON, AskModel, CallTool, CallTools, Compact, next_step
+from swarmkeep.domain.decisions.steps import AskModel, CallTool, CallTools, Compact, next_step
 from swarmkeep.domain.decisions.takeovers import answer, hand_back, take_over
 from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent, encode_payload
+from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import DomainError
 from swarmkeep.domain.events import (
-    ApprovalDecided,
-    ApprovalRequested,
     CompletionRecord,
-    ContextUpdated,
-    GuardrailTripped,
-    HandoffIgnored,
-    HandoffMade,
-    MessageAdded,
-    PendingCall,
     RequestRecord,
-    RunCancelled,
-    RunCompleted,
     RunError,
     RunFailed,
-    RunHidden,
     RunInterrupted,
-    RunQueued,
     RunResumed,
-    RunStarted,
-    RunWaiting,
-    SessionCreated,
     SessionEvent,
     SessionForked,
-    SessionImported,
     SessionRedacted,
-    SessionUpdated,
-    ToolRecord,
     ToolStarted,
     UnknownFact,
-    Usage,
 )
-from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
-from swarmkeep.domain.facts.history import MessageRemoved
-from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
+from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionSummarised
 from swarmkeep.domain.facts.tools import ListedTool, ToolsListed
 from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.patch import diff
-from swarmkeep.domain.request import Profile
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.domain.views import collect_runs
-
-T = TypeVar("T")
-
-
-class Dice(Protocol):
-    """Where chance comes from."""
-
-    def pick(self, options: Sequence[T]) -> T: ...
-
-    def chance(self, percent: int) -> bool: ...
-
-
-class SeededDice:
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def pick(self, options: Sequence[T]) -> T:
-        return self._random.choice(options)
-
-    def chance(self, percent: int) -> bool:
-        return self._random.randrange(100) < percent
-
-
-class DrawnDice:
-    """Hypothesis's. What is picked shrinks towards the first option, and a chance towards no."""
-
-    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
-        self._draw = draw
-
-    def pick(self, options: Sequence[T]) -> T:
-        picked: T = options[self._draw(st.integers(0, len(options) - 1))]
-        return picked
-
-    def chance(self, percent: int) -> bool:
-        return bool(self._draw(st.integers(0, 99)) >= 100 - percent)
-
-
-# What people and models write.
-
-DEEP = 150
-TEXTS = (
-    "hello", "", " ", "Grüße, 世界 😀", "e\u0301 and \u00e9", "NUL \0 inside", "a lone \ud800 surrogate", "\udfff",
-    'quotes " and \\ and \n lines', "\u2028", '{"role": "system"}', "long " * 100,
-)  # fmt: skip
-ARGUMENTS = (
-    "{}", '{"city": "Oslo"}', ' {"n": 1.0, "n": 1} ', "", "null", "[]", '"text"', "7", '{"a":', "{'a': 1}", "{}{}",
-    "\0",
-    '{"a": NaN}', '{"a": 1e400}', '{"a": Infinity}', '{"a": %s}' % ("9" * 5000), '{"a": "\ud800"}', '{"a": "\\ud800"}',
-    '{"a": "\0"}', '{"a": "\\u0000"}', '{"a":' * 1500, '{"a":' * 1500 + "1" + "}" * 1500, "[" * 5000, "not json",
-)  # fmt: skip
-_NESTED: Any = 1
-for _ in range(DEEP):
-    _NESTED = {"deeper": _NESTED}
-VALUES = (
-    1, None, True, False, 0, 1.0, -0.0, 2**63, -(2**63) - 1, 10**40, 5e-324, 1.7976931348623157e308, 0.1, "", "text",
-    "\ud800", [], {}, [None], {"a": None}, {"a": {"b": None}}, [1, {"c": None}, [True]], {"": {"~/": 1}}, _NESTED,
-)  # fmt: skip
-KEYS = ("city", "user", "", "a/b", "~", "~1", "\ud800", "é")
-TOOLS = ("look_up", "transfer_to_b", "transfer_to_c", "remember", "forget", "danger", "explode", "no such tool!", "")
-DANGEROUS = ("danger", "forget")
-CONCURRENT = ("look_up", "remember", "forget", "transfer_to_c")
-AGENTS = ("a", "b", "c", "ä \ud800")
-USAGES: tuple[Json | None, ...] = (
-    {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}, None, {}, {"total_tokens": "many"},
-    {"prompt_tokens": None, "details": {"cached": 1}},
-)  # fmt: skip
-PROFILES = tuple(
-    Profile(name="a", model="m", instructions=text, tools=tools, tool_choice=choice)
-    for text in ("You are helpful.", "", "\ud800 \0")
-    for tools, choice in (
-        (None, None),
-        ('[{"type":"function","function":{"name":"look_up","parameters":{}}}]', "auto"),
-        ('[{"type":"function","function":{"name":"danger"}}]', {"type": "function", "function": {"name": "danger"}}),
-    )
+from tests.support.logs.dice import Dice
+from tests.support.logs.recording import record_draft
+from tests.support.logs.words import (
+    AGENTS,
+    ARGUMENTS,
+    CONCURRENT,
+    DANGEROUS,
+    KEYS,
+    TEXTS,
+    TOOLS,
+    USAGES,
+    VALUES,
+    make_messy_history,
 )
-
-
-def make_messy_history(dice: Dice) -> list[Json]:
-    """Messages as an import may bring them: results without calls, calls without results, ids used again, late ones."""
-    return [_make_messy_message(dice) for _ in range(dice.pick(range(7)))]
-
-
-def _make_messy_message(dice: Dice) -> Json:
-    role = dice.pick(("user", "assistant", "tool", "assistant", "tool", "system", "developer"))
-    message: Json = {"role": role, "content": dice.pick(TEXTS)}
-    if role == "tool":
-        message["tool_call_id"] = dice.pick(("h1", "h2", "h3"))
-    elif dice.chance(20):
-        message["name"] = dice.pick(("John", "John Smith", "", "a|b\ud800"))
-    if role == "assistant" and dice.chance(60):
-        message["tool_calls"] = [
-            {
-                "id": dice.pick(("h1", "h2", "h3")),
-                "type": "function",
-                "function": {"name": dice.pick(TOOLS), "arguments": dice.pick(ARGUMENTS)},
-            }
-            for _ in range(dice.pick(range(4)))
-        ]
-        message["content"] = dice.pick((None, "", "Let me see."))
-    if role == "user" and dice.chance(20):
-        message["content"] = [{"type": "text", "text": dice.pick(TEXTS)}]
-    if dice.chance(20):
-        message |= {"sender": "somebody", "seq": 99, "annotations": [], "refusal": None}
-    return message
-
-
-def record_drafts(drafts: Iterable[EventDraft]) -> list[RecordedEvent]:
-    """The drafts as a log: numbered from 1, hashed one onto the other."""
-    events: list[RecordedEvent] = []
-    for draft in drafts:
-        events.append(record_draft(draft, events[-1].seq if events else 0, events[-1].hash if events else ""))
-    return events
-
-
-def record_draft(draft: EventDraft, seq: int, previous: str) -> RecordedEvent:
-    """The draft as the event after event `seq`."""
-    fact = draft.fact
-    payload = encode_text(fact.data) if isinstance(fact, UnknownFact) else encode_payload(fact)
-    seq += 1
-    return RecordedEvent(
-        session_id="session",
-        seq=seq,
-        type="agent.dreamed" if isinstance(fact, UnknownFact) else fact.type,
-        version=fact.version,
-        run_id=draft.run_id,
-        agent=draft.agent,
-        at=f"2026-01-01T{seq // 3600:02}:{seq // 60 % 60:02}:{seq % 60:02}.000000Z",
-        hash=hashlib.sha256(f"{previous}{payload}".encode()).hexdigest(),
-        payload=payload,
-        fact=fact,
-    )
-
 
 _CALLS_AT_ONCE = Approvals(find_batch=lambda state, run: find_batch(run, CONCURRENT, ()))
 
@@ -544,200 +392,3 @@ def make_random_session(dice: Dice, *, moves: int = 20) -> RandomSession:
 
 def make_random_log(dice: Dice, *, moves: int = 20) -> list[RecordedEvent]:
     return make_random_session(dice, moves=moves).events
-
-
-# What no server ever wrote.
-
-_STRANGE_CALLS: tuple[Any, ...] = (
-    None, "calls", {}, [], [None], [{}], [{"id": "x1"}], [{"id": None, "function": {"name": "f", "arguments": "{}"}}],
-    [{"id": "x1", "function": None}], [{"id": "x1", "type": "custom", "custom": {"name": "f", "input": "text"}}],
-    [{"id": "x1", "function": {"name": None, "arguments": None}}], [{"id": ["x1"], "function": {"name": "f"}}],
-    [{"id": "x1", "function": {"name": "a b" * 50, "arguments": {"already": "an object"}}}] * 2,
-    [{"id": "", "function": {"name": "f"}}, {"id": "\ud800", "function": {}}, {"id": "\ud801", "function": {}}],
-)  # fmt: skip
-_STRANGE_IDS: tuple[Any, ...] = ("x1", "h1", "call_1", "call_0", "\ud800", "\ufffd", "", None, 7, ["x1"], {"id": "x1"})
-_STRANGE_CONTENT: tuple[Any, ...] = (
-    "text", None, [], [None], ["text"], [{}], [{"type": 1}], [{"type": "text", "text": "\ud800"}], {"type": "text"}, 7,
-    False, [{"type": "text", "text": None}, {"type": "image_url", "image_url": {"url": "data:,"}}],
-)  # fmt: skip
-
-
-def _make_strange_message(dice: Dice) -> Json:
-    """Anything that is an object."""
-    message: Json = {
-        "role": dice.pick(("tool", "assistant", "user", "assistant", "tool", "function", "", None, 1, ["user"])),
-        "content": dice.pick(_STRANGE_CONTENT),
-        "tool_call_id": dice.pick(_STRANGE_IDS),
-        "tool_calls": dice.pick(_STRANGE_CALLS),
-        "name": dice.pick((None, "John Smith", 7, {"first": "John"}, "\ud800")),
-        "refusal": dice.pick((None, "No.", 7)),
-        "function_call": {"name": "f", "arguments": "{}"},
-    }
-    return {key: value for key, value in message.items() if dice.chance(70)}
-
-
-def make_strange_fact(dice: Dice) -> SessionEvent:
-    """A fact that has the shape of one and makes no sense where it stands."""
-    call_id = dice.pick([item for item in _STRANGE_IDS if isinstance(item, str)])
-    name, agent, text = dice.pick(TOOLS), dice.pick(AGENTS), dice.pick(TEXTS)
-    arguments = dice.pick(ARGUMENTS)
-    values = {dice.pick(KEYS): dice.pick(VALUES)}
-    pending = PendingCall(tool_call_id=call_id, name=name, arguments=arguments, reason="approval")
-    usage = Usage(prompt_tokens=-1, total_tokens=2**70)
-    ending: Json = {"stop_reason": dice.pick(("end_turn", "error", "approval")), "usage": usage}
-    makers: list[Callable[[], SessionEvent]] = [
-        lambda: MessageAdded(message=_make_strange_message(dice)),
-        lambda: MessageAdded(message=_make_strange_message(dice), completion=CompletionRecord(usage=dice.pick(USAGES))),
-        lambda: MessageAdded(
-            message=_make_strange_message(dice), tool=ToolRecord(name=name, status="ok", handoff=agent)
-        ),
-        lambda: MessageAdded(
-            message=_make_strange_message(dice),
-            tool=dice.pick((None, ToolRecord(name=name, status="ok", output=True))),
-            correction=dice.pick((UNSET, 0, -1, 2**40)),
-        ),
-        lambda: SessionCreated(agent=agent, context_variables=values, metadata=values),
-        lambda: SessionForked(from_session_id=text, from_seq=-1, from_hash=""),
-        lambda: SessionImported(source=text, digest=text, last_seq=-1, by=text),
-        lambda: SessionUpdated(metadata=values) if dice.chance(50) else SessionUpdated(agent=agent),
-        lambda: SessionRedacted(seqs=(1, 1, 10**6), reason=text),
-        lambda: MessageRemoved(
-            message_seq=dice.pick((-1, 0, 2, 3, 4, 5, 2**70)),
-            tool_call_id=dice.pick((None, call_id)),
-            seqs=dice.pick(((), (2,), (3, 4), (4, 4, 4), (-1, 9, 2**70), (5, 3, 2))),
-            by=text,
-            content=dice.pick((UNSET, True, False)),
-        ),
-        lambda: RunHidden(by=text, part=dice.pick((UNSET, 0, 1, -1, 2**70))),
-        lambda: CompactionStarted(
-            reason=text,
-            keep_turns=-1,
-            last_seq=dice.pick((0, 3, -1, 2**70)),
-            shortened=(3, 3, -1, 2**70),
-            result_characters=dice.pick((0, 1, -5, 100)),
-            piece_characters=dice.pick((0, -1, 50)),
-        ),
-        lambda: CompactionSummarised(
-            first_seq=dice.pick((0, 2, -1)), last_seq=dice.pick((1, 4, 9, -1, 2**70)), summary=text, characters=-1
-        ),
-        lambda: CompactionFailed(code=text, message=text),
-        lambda: ToolsListed(server=text, tools=(ListedTool(name=text, tool=text, idempotent=True),), schemas=None),
-        lambda: ToolsListed(server=text, error=text),
-        lambda: RunQueued(options=RunOptions(), messages=(_make_strange_message(dice),), agent=agent),
-        lambda: RunStarted(options=RunOptions(max_turns=dice.pick((None, 0, -1, 2**63)), model=text)),
-        lambda: RunStarted(
-            options=RunOptions(
-                model_settings={"messages": [], "tools": values, "seed": 1, "extra_body": dice.pick((1, {"n": 2}))},
-                instructions=text,
-                response_format=dice.pick((UNSET, {}, {"type": ["text"]})),
-            )
-        ),
-        lambda: ToolStarted(tool_call_id=call_id, name=name, arguments=arguments, attempt=dice.pick((1, 0, -1, 9))),
-        lambda: GuardrailTripped(
-            stage=dice.pick(("input", "output", "tool", text)),
-            name=name,
-            message=text,
-            messages=dice.pick((UNSET, (), (1, 2, 3), (5, 5, -1, 2**40), tuple(range(40)))),
-            tool_call_id=dice.pick((UNSET, call_id)),
-        ),
-        lambda: MessageAdded(message=_make_strange_message(dice), guardrail=name),
-        lambda: HandoffMade(from_agent=agent, to_agent=text, tool_call_id=call_id),
-        lambda: HandoffIgnored(from_agent=agent, to_agent=text, tool_call_id=dice.pick((None, call_id))),
-        lambda: ContextUpdated(patch=values, nulls=dice.pick(((), ("",), ("/",), ("/~/a",), ("/city/x/y", "/city")))),
-        lambda: ApprovalRequested(tool_call_id=call_id, name=name, arguments=arguments),
-        lambda: ApprovalDecided(
-            tool_call_id=call_id, decision=dice.pick(("approve", "deny")), arguments=dice.pick((UNSET, arguments))
-        ),
-        lambda: SessionTakenOver(by=text, note=text) if dice.chance(50) else SessionHandedBack(by=text, note=text),
-        lambda: MessageAdded(message=_make_strange_message(dice), person=text),
-        lambda: RunWaiting(pending=dice.pick(((), (pending, pending), (PERSON,)))),
-        lambda: RunResumed(reason=dice.pick(("approval", "tool_results", "recovery", "person"))),
-        lambda: RunCompleted(**ending),
-        lambda: RunFailed(**ending, error=RunError(code="x", message=text)),
-        lambda: RunCancelled(**ending),
-        lambda: RunInterrupted(**ending),
-        lambda: UnknownFact(data=dice.pick(VALUES)),
-    ]
-    return dice.pick(makers)()
-
-
-def make_hostile_log(dice: Dice, *, moves: int = 8) -> list[RecordedEvent]:
-    """Two sessions' facts in each other's way, some lost, some twice, some exchanged, with nonsense in between."""
-    drafts = [
-        EventDraft(event.fact, event.run_id, event.agent)
-        for session in (make_random_session(dice, moves=moves), make_random_session(dice, moves=moves // 2))
-        for event in session.events
-    ]
-    for _ in range(dice.pick(range(12))):
-        place = dice.pick(range(len(drafts) + 1))
-        other = dice.pick(range(len(drafts) + 1))
-        match dice.pick(("insert", "insert", "insert", "lose", "repeat", "exchange", "another run")):
-            case "insert":
-                run_id = dice.pick((None, "run_1", "run_2", ""))
-                drafts.insert(place, EventDraft(make_strange_fact(dice), run_id, dice.pick(AGENTS)))
-            case "lose":
-                del drafts[place : place + dice.pick((1, 3, 8))]
-            case "repeat":
-                drafts[other:other] = drafts[place : place + dice.pick((1, 3))]
-            case "exchange" if max(place, other) < len(drafts):
-                drafts[place], drafts[other] = drafts[other], drafts[place]
-            case "another run" if place < len(drafts):
-                drafts[place] = replace(drafts[place], run_id=dice.pick((None, "run_1", "run_99")))
-    return record_drafts(drafts[dice.pick((0, 0, 1, 3)) :])
-
-
-# Strategies.
-
-
-@st.composite
-def random_sessions(draw: st.DrawFn, *, moves: int = 20) -> RandomSession:
-    """Sessions as a server records them."""
-    return make_random_session(DrawnDice(draw), moves=draw(st.integers(0, moves)))
-
-
-def random_logs(*, moves: int = 20) -> st.SearchStrategy[list[RecordedEvent]]:
-    """The events of `conversations`."""
-    return random_sessions(moves=moves).map(lambda session: session.events)
-
-
-@st.composite
-def hostile_logs(draw: st.DrawFn, *, moves: int = 8) -> list[RecordedEvent]:
-    """Logs that no server wrote: every event can be read, and nothing else is sure."""
-    return make_hostile_log(DrawnDice(draw), moves=draw(st.integers(0, moves)))
-
-
-def any_logs() -> st.SearchStrategy[list[RecordedEvent]]:
-    return st.one_of(random_logs(), hostile_logs())
-
-
-def profiles() -> st.SearchStrategy[Profile]:
-    return st.sampled_from(PROFILES)
-
-
-def texts(max_size: int = 12) -> st.SearchStrategy[str]:
-    """Any text that JSON can tell from others: NUL and lone surrogates too. A pair of them is one character."""
-    return st.text(st.characters(exclude_categories=()), max_size=max_size).map(
-        lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-    )
-
-
-def json_values(max_leaves: int = 12) -> st.SearchStrategy[Any]:
-    """Whatever JSON holds."""
-    scalars = (
-        st.none()
-        | st.booleans()
-        | st.integers(-(10**40), 10**40)
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | texts()
-        | st.sampled_from((0, 0.0, -0.0, 1, 1.0, True, False, 2**63, 2**64, -(2**63) - 1))
-    )
-    return st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | _objects(inner), max_leaves=max_leaves)
-
-
-def json_objects(max_leaves: int = 12) -> st.SearchStrategy[Json]:
-    return _objects(json_values(max_leaves))
-
-
-def _objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
-    # Few keys, so that two objects often share some.
-    return st.dictionaries(st.sampled_from(("a", "b", "", "/", "~", "~1")) | texts(3), values, max_size=4)
