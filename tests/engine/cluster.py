@@ -31,6 +31,7 @@ from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.sql.tables import SESSION_TABLES, sessions, totals
+from tests.support.scripted import ScriptedModel
 
 KEY = SessionKey("default", "s1")
 
@@ -135,6 +136,16 @@ async def run_to_end(
     """Start a run and wait for what becomes of it."""
     await engine.runs.start(key, make_start_run(text, run_id, **options))
     return await wait_for_end(engine, run_id, key)
+
+
+async def start_hanging_run(
+    engine: Engine, model: ScriptedModel, said: str = "", *, then: str = "released", **options: Any
+) -> None:
+    """Start a run whose model has been asked and answers nothing, or no more than `said`, until it is released."""
+    before = model.request_count
+    model.hang(said, then=then)
+    await engine.runs.start(KEY, make_start_run(**options))
+    await model.wait_for_requests_async(before + 1)
 
 
 async def wait_for_end(engine: Engine, run_id: str = "r1", key: SessionKey = KEY) -> RunView:

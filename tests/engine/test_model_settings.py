@@ -14,7 +14,16 @@ from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.domain.events import MessageAdded, RunQueued, RunStarted
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.engine.agents.registry import Registry
-from tests.engine.cluster import KEY, EngineCluster, make_start_run, open_session, read_log, run_to_end, wait_for_end
+from tests.engine.cluster import (
+    KEY,
+    EngineCluster,
+    make_start_run,
+    open_session,
+    read_log,
+    run_to_end,
+    start_hanging_run,
+    wait_for_end,
+)
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -68,9 +77,7 @@ async def test_the_settings_of_a_run_go_over_those_of_each_agent(cluster: Engine
 async def test_a_queued_run_keeps_its_settings(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(FIRST, SECOND)
     await open_session(engine)
-    model.hang(then="first")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, then="first")
     await engine.runs.start(KEY, make_start_run(run_id="r2", options=MINE, on_busy="queue"))
     model.say("second")
     model.release()

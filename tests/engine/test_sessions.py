@@ -38,6 +38,7 @@ from tests.engine.cluster import (
     read_state,
     read_types,
     run_to_end,
+    start_hanging_run,
     wait_for_end,
 )
 from tests.support.scripted import ScriptedModel
@@ -264,9 +265,7 @@ async def test_of_conditional_patches_on_one_seq_one_wins(cluster: EngineCluster
 
 async def test_a_patch_reaches_the_run_that_is_going_on(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine, context_variables={"a": 1})
-    model.hang(then="Hello.")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, then="Hello.")
     await engine.sessions.update(KEY, context_variables={"b": 2})
     model.release()
     view = await wait_for_end(engine)
@@ -330,9 +329,7 @@ async def test_a_fork_at_any_event(engine: Engine, model: ScriptedModel) -> None
 
 async def test_a_fork_of_a_running_session_does_not_run(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine)
-    model.hang(then="Hello.")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, then="Hello.")
     view = await engine.sessions.fork(KEY, session_id="s2")
     assert view.status == "idle"
     copy = await engine.reader.get_run(OTHER, "r1")
@@ -370,9 +367,7 @@ async def test_a_session_that_is_deleted_is_gone_and_its_id_free(engine: Engine,
 
 async def test_a_busy_session_is_deleted_by_force_only(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine)
-    model.hang()
-    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, options=RunOptions(stream=True))
     with pytest.raises(SessionBusy) as refused:
         await engine.sessions.delete(KEY)
     assert refused.value.run_id == "r1"
@@ -402,9 +397,7 @@ async def test_a_session_deleted_by_another_server_is_left_alone_by_this_one(
 ) -> None:
     other = await cluster.open_engine(Agent(name="Triage"))
     await open_session(engine)
-    model.hang(then="Too late.")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, then="Too late.")
     waiting = asyncio.create_task(wait_for_end(engine))
     await other.sessions.delete(KEY, force=True)
     await open_session(other)
@@ -417,9 +410,7 @@ async def test_a_session_deleted_by_another_server_is_left_alone_by_this_one(
 async def test_an_abandoned_session_can_be_deleted(cluster: EngineCluster, model: ScriptedModel) -> None:
     first = await cluster.open_engine(Agent(name="Triage"))
     await open_session(first)
-    model.hang()
-    await first.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(first, model)
     await kill_engine(first)
     second = await cluster.open_engine(Agent(name="Triage"), start=False)
     await second.sessions.delete(KEY, force=True)

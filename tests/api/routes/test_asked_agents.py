@@ -23,6 +23,17 @@ async def list_ids(service: RunningServer, query: str = "") -> list[str]:
     return [session["id"] for session in (await service.get(f"/v1/sessions{query}")).json()["data"]]
 
 
+async def ask_clerk(service: RunningServer, model: ScriptedModel) -> str:
+    """The session of an agent that was asked by the one of session `s`, and has answered."""
+    await service.session(id="s", agent="Desk")
+    model.call("ask_clerk", {"input": "Is it open?"}, id="c1")
+    model.say("Yes.")
+    model.say("It is open.")
+    run = await service.run("/v1/sessions/s")
+    (child,) = [str(message["session_id"]) for message in run["messages"] if message["role"] == "tool"]
+    return child
+
+
 async def ask_for_payment(service: RunningServer, model: ScriptedModel) -> Json:
     """A run that waits, because the agent that it asks needs an approval."""
     await service.session(id="s", agent="Desk", metadata={"team": "x"})
@@ -98,12 +109,7 @@ async def test_ids_of_such_sessions_are_nobody_elses_to_give(service: RunningSer
 
 
 async def test_a_session_below_is_a_session_like_any(service: RunningServer, model: ScriptedModel) -> None:
-    await service.session(id="s", agent="Desk")
-    model.call("ask_clerk", {"input": "Is it open?"}, id="c1")
-    model.say("Yes.")
-    model.say("It is open.")
-    run = await service.run("/v1/sessions/s")
-    (child,) = [message["session_id"] for message in run["messages"] if message["role"] == "tool"]
+    child = await ask_clerk(service, model)
     model.say("Until six.")
     assert (await service.run(f"/v1/sessions/{child}", "Until when?"))["output_text"] == "Until six."
     for each in ("s", child):
@@ -117,12 +123,7 @@ async def test_a_session_below_is_a_session_like_any(service: RunningServer, mod
 async def test_exports_have_the_link_and_an_import_is_nobodys_child(
     service: RunningServer, model: ScriptedModel
 ) -> None:
-    await service.session(id="s", agent="Desk")
-    model.call("ask_clerk", {"input": "Is it open?"}, id="c1")
-    model.say("Yes.")
-    model.say("It is open.")
-    run = await service.run("/v1/sessions/s")
-    (child,) = [message["session_id"] for message in run["messages"] if message["role"] == "tool"]
+    child = await ask_clerk(service, model)
     lines = (await service.get(f"/v1/sessions/{child}/events", headers={"accept": "application/x-ndjson"})).content
     assert b'"parent":{"session_id":"s"' in lines
     assert (await service.delete("/v1/sessions/s")).status_code == 204
@@ -155,12 +156,7 @@ async def test_an_imported_run_waits_for_no_session_that_is_here(service: Runnin
 
 
 async def test_a_redacted_beginning_hides_whose_call_it_was_for(service: RunningServer, model: ScriptedModel) -> None:
-    await service.session(id="s", agent="Desk")
-    model.call("ask_clerk", {"input": "Is it open?"}, id="c1")
-    model.say("Yes.")
-    model.say("It is open.")
-    run = await service.run("/v1/sessions/s")
-    (child,) = [message["session_id"] for message in run["messages"] if message["role"] == "tool"]
+    child = await ask_clerk(service, model)
     redacted = await service.post(f"/v1/sessions/{child}/redact", {"seqs": [1], "reason": "asked for"})
     assert redacted.status_code == 200, redacted.text
     assert (await service.get(f"/v1/sessions/{child}")).json()["parent"]["session_id"] == "[redacted]"

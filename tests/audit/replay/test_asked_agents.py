@@ -7,7 +7,7 @@ from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.engine.teams.links import derive_child_run
 from tests.engine.cluster import KEY, EngineCluster, open_session, run_to_end, wait_for_end
-from tests.engine.teams.team import ask_for_payment, find_child, make_team, open_team
+from tests.engine.teams.team import ask_clerk, ask_for_payment, find_child, make_team, open_team
 from tests.support.scripted import ScriptedModel
 
 
@@ -36,12 +36,7 @@ async def test_so_does_one_that_waited_for_a_decision_below(cluster: EngineClust
 
 
 async def test_a_function_that_is_gone_is_told(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_team(cluster)
-    await open_session(engine)
-    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
-    model.say("Yes.")
-    model.say("Yes, it is.")
-    await run_to_end(engine)
+    await ask_clerk(cluster, model)
     other = await cluster.open_engine(Agent(name="Desk"))
     kinds = [each.kind for each in (await replay_session(other.store, other.registry, KEY)).divergences]
     assert "missing_tool" in kinds

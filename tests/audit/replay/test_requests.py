@@ -18,10 +18,10 @@ from tests.engine.cluster import (
     LIMITS,
     EngineCluster,
     kill_engine,
-    make_start_run,
     open_session,
     read_log,
     run_to_end,
+    start_hanging_run,
     wait_for_end,
     wait_for_state,
 )
@@ -85,9 +85,7 @@ async def test_the_shortened_request_is_rebuilt_not_the_one_that_was_too_long(
 async def test_the_request_after_a_take_over_is_rebuilt(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
-    model.hang()
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model)
     await kill_engine(engine)
     model.say("again")
     other = await cluster.open_engine(Agent(name="A"))

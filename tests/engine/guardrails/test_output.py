@@ -21,6 +21,7 @@ from tests.engine.cluster import (
     open_session,
     read_log,
     run_to_end,
+    start_hanging_run,
     wait_for_end,
 )
 from tests.engine.guardrails.guards import (
@@ -101,9 +102,7 @@ async def test_what_was_held_back_is_in_no_partial_reply(cluster: EngineCluster,
     agent = Agent(name="A", output_guardrails=[no_secrets])
     engine = await cluster.open_engine(agent)
     await open_session(engine)
-    model.hang(f"It is {SECRET}")
-    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, f"It is {SECRET}", options=RunOptions(stream=True))
     await engine.runs.cancel(KEY, "r1")
     model.release()
     # One that breaks off by itself: the model is not asked again for what has begun.

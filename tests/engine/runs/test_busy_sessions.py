@@ -19,6 +19,7 @@ from tests.engine.cluster import (
     read_log,
     read_types,
     run_to_end,
+    start_hanging_run,
     wait_for_end,
     wait_for_state,
 )
@@ -130,9 +131,7 @@ async def test_an_interrupting_run_comes_before_the_queue_on_any_server(
     cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     other = await cluster.open_engine(Agent(name="A"))
-    model.hang()
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model)
     for run_id in ("r2", "r3"):
         await engine.runs.start(KEY, make_start_run(run_id, run_id, on_busy="queue"))
     for text in ("Stopped.", "Two.", "Three."):
@@ -173,9 +172,7 @@ async def test_an_interrupting_run_of_another_server(
     cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     other = await cluster.open_engine(Agent(name="A"))
-    model.hang(then="Too late.")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, then="Too late.")
     model.say("Quick.")
     assert (await run_to_end(other, "Stop!", "r2", on_busy="interrupt")).output_text == "Quick."
     model.release()

@@ -18,6 +18,7 @@ from tests.engine.cluster import (
     read_log,
     read_state,
     run_to_end,
+    start_hanging_run,
     wait_for_end,
     wait_for_state,
 )
@@ -47,9 +48,7 @@ async def test_a_cancel_in_a_model_call_keeps_what_was_said(engine: Engine, mode
 
 
 async def test_a_cancel_before_anything_was_said(engine: Engine, model: ScriptedModel) -> None:
-    model.hang()
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model)
     view = await engine.runs.cancel(KEY, "r1")
     assert list_contents(view.messages) == ["hello"]
     await model.wait_for_disconnects_async(1)

@@ -13,7 +13,16 @@ from swarmkeep.domain.usage import UsageQuery
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.limits import Limits
 from swarmkeep.store.ports import SessionKey
-from tests.engine.cluster import KEY, LIMITS, EngineCluster, make_start_run, open_session, read_log, wait_for_state
+from tests.engine.cluster import (
+    KEY,
+    LIMITS,
+    EngineCluster,
+    make_start_run,
+    open_session,
+    read_log,
+    run_to_end,
+    wait_for_state,
+)
 from tests.support.scripted import ScriptedModel
 
 
@@ -53,6 +62,28 @@ def find_result(events: list[RecordedEvent]) -> MessageAdded:
 async def count_model_calls(engine: Engine) -> int:
     """Those of the tenant."""
     return sum(row.model_calls for row in (await engine.store.sum_usage(KEY.tenant, UsageQuery())).rows)
+
+
+async def ask_clerk(cluster: EngineCluster, model: ScriptedModel) -> tuple[Engine, SessionKey]:
+    """A run that has ended with what the agent that it asked has answered."""
+    engine = await open_team(cluster)
+    await open_session(engine)
+    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+    model.say("Yes.")
+    model.say("Yes, it is.")
+    await run_to_end(engine)
+    return engine, await find_child(engine)
+
+
+async def ask_hanging_clerk(cluster: EngineCluster, model: ScriptedModel, said: str = "") -> tuple[Engine, SessionKey]:
+    """A run that goes on, because the agent that it asks has been told nothing by its model, or no more than `said`."""
+    engine = await open_team(cluster)
+    await open_session(engine)
+    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+    model.hang(said)
+    await engine.runs.start(KEY, make_start_run())
+    await model.wait_for_requests_async(2)
+    return engine, await find_child(engine)
 
 
 async def ask_for_payment(cluster: EngineCluster, model: ScriptedModel, **options: Any) -> tuple[Engine, SessionKey]:

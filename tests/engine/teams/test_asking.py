@@ -11,7 +11,7 @@ from swarmkeep.domain.errors import InvalidRequest, SessionNotFound
 from swarmkeep.domain.events import SessionCreated
 from swarmkeep.engine.teams.links import MOST_DEPTH
 from tests.engine.cluster import KEY, LIMITS, EngineCluster, open_session, read_log, read_state, read_types, run_to_end
-from tests.engine.teams.team import count_model_calls, find_child, find_result, open_team
+from tests.engine.teams.team import ask_clerk, count_model_calls, find_child, find_result, open_team
 from tests.support.scripted import USAGE, ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -37,13 +37,7 @@ async def test_the_answer_of_the_asked_agent_is_the_result(cluster: EngineCluste
 
 
 async def test_both_sessions_name_one_another(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_team(cluster)
-    await open_session(engine)
-    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
-    model.say("Yes.")
-    model.say("Yes, it is.")
-    await run_to_end(engine)
-    child = await find_child(engine)
+    engine, child = await ask_clerk(cluster, model)
     created = (await read_log(engine, child))[0].fact
     assert isinstance(created, SessionCreated)
     assert created.parent is not UNSET

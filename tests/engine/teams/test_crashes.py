@@ -28,7 +28,7 @@ from tests.engine.cluster import (
     wait_for_end,
     wait_for_state,
 )
-from tests.engine.teams.team import ask_for_payment, find_child, open_team
+from tests.engine.teams.team import ask_for_payment, ask_hanging_clerk, find_child, open_team
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -66,13 +66,7 @@ async def test_who_asked_is_taken_over_and_the_answer_is_not_asked_for_again(
 async def test_a_run_that_is_asked_goes_on_where_another_server_has_it(
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    one = await open_team(cluster)
-    await open_session(one)
-    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(2)
-    child = await find_child(one)
+    one, child = await ask_hanging_clerk(cluster, model)
     # Its server loses the one that is asked, and keeps the one that asks.
     two = await open_team(cluster)
     one._worker.tasks.abandon(child)
@@ -86,13 +80,7 @@ async def test_a_run_that_is_asked_goes_on_where_another_server_has_it(
 
 
 async def test_nobody_goes_on_for_one_that_was_cancelled(cluster: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_team(cluster)
-    await open_session(one)
-    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(2)
-    child = await find_child(one)
+    one, child = await ask_hanging_clerk(cluster, model)
     # As if its server had died between the two cancels.
     one.runs.children = None
     await one.runs.cancel(KEY, "r1")
@@ -103,13 +91,7 @@ async def test_nobody_goes_on_for_one_that_was_cancelled(cluster: EngineCluster,
 
 
 async def test_a_server_that_stops_leaves_both_to_be_gone_on_with(cluster: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_team(cluster)
-    await open_session(one)
-    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(2)
-    child = await find_child(one)
+    one, child = await ask_hanging_clerk(cluster, model)
     await one.drain()
     assert [run.status for run in (await read_state(one)).finished] == ["interrupted"]
     assert [run.status for run in (await read_state(one, child)).finished] == ["interrupted"]
@@ -152,13 +134,7 @@ async def test_nothing_is_approved_for_a_caller_that_has_ended(cluster: EngineCl
 async def test_who_goes_on_with_a_redacted_call_gets_the_answer_to_what_was_asked(
     cluster: EngineCluster, model: ScriptedModel, is_asked: bool
 ) -> None:
-    one = await open_team(cluster)
-    await open_session(one)
-    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(2)
-    child = await find_child(one)
+    one, child = await ask_hanging_clerk(cluster, model)
     await one.drain()
     await redact(one.store, KEY, [event.seq for event in await read_log(one)], "private")
     two = await open_team(cluster)

@@ -13,29 +13,21 @@ from tests.engine.cluster import (
     KEY,
     EngineCluster,
     kill_engine,
-    make_start_run,
-    open_session,
     read_log,
     read_state,
     run_to_end,
     wait_for_end,
     wait_for_state,
 )
-from tests.engine.teams.team import ask_for_payment, find_child, find_result, open_team
+from tests.engine.teams.team import ask_clerk, ask_for_payment, ask_hanging_clerk, find_result, open_team
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
 
 
 async def test_who_is_cancelled_does_not_let_others_go_on(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_team(cluster)
-    await open_session(engine)
-    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
-    model.hang("Let me ")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(2)
+    engine, child = await ask_hanging_clerk(cluster, model, "Let me ")
     assert (await engine.runs.cancel(KEY, "r1")).status == "cancelled"
-    child = await find_child(engine)
     state = await read_state(engine, child)
     assert [run.status for run in state.finished] == ["cancelled"]
 
@@ -43,13 +35,7 @@ async def test_who_is_cancelled_does_not_let_others_go_on(cluster: EngineCluster
 async def test_who_takes_the_place_of_a_run_ends_what_it_asked_for(
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
-    engine = await open_team(cluster)
-    await open_session(engine)
-    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
-    model.hang()
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(2)
-    child = await find_child(engine)
+    engine, child = await ask_hanging_clerk(cluster, model)
     model.say("Hello.")
     await run_to_end(engine, "Stop.", "r2", on_busy="interrupt")
     assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
@@ -100,13 +86,7 @@ async def test_a_fork_that_goes_on_does_not_ask_anew(cluster: EngineCluster, mod
 
 
 async def test_deleting_a_session_deletes_those_below(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_team(cluster)
-    await open_session(engine)
-    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
-    model.say("Yes.")
-    model.say("Yes, it is.")
-    await run_to_end(engine)
-    child = await find_child(engine)
+    engine, child = await ask_clerk(cluster, model)
     fork = await engine.sessions.fork(KEY, session_id="copy")
     await engine.sessions.delete(SessionKey(KEY.tenant, fork.id))
     assert (await read_state(engine, child)).seq > 0
@@ -128,12 +108,6 @@ async def test_a_session_is_not_deleted_while_somebody_is_busy_below(
 
 
 async def test_a_fork_keeps_the_result_and_is_asked_by_nobody(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_team(cluster)
-    await open_session(engine)
-    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
-    model.say("Yes.")
-    model.say("Yes, it is.")
-    await run_to_end(engine)
-    child = await find_child(engine)
+    engine, child = await ask_clerk(cluster, model)
     fork = await engine.sessions.fork(child, session_id="copy")
     assert (fork.parent, fork.forked_from is None) == (UNSET, False)

@@ -35,6 +35,7 @@ from tests.engine.cluster import (
     open_session,
     read_log,
     run_to_end,
+    start_hanging_run,
     wait_for_end,
     wait_for_state,
     wait_until,
@@ -322,9 +323,7 @@ async def test_a_cancelled_run(
 ) -> None:
     engine = await cluster.open_engine(front, tracing=tracing)
     await open_session(engine)
-    model.hang()
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model)
     await engine.runs.cancel(KEY, "r1")
     await wait_until(lambda: len(spans.all) == 2)
     await engine.stop()
@@ -470,9 +469,7 @@ async def test_a_server_that_stops_ends_its_spans(
 ) -> None:
     engine = await cluster.open_engine(front, tracing=tracing, limits=LIMITS)
     await open_session(engine)
-    model.hang()
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model)
     await engine.drain()
     assert spans.tree() == [["invoke_agent Front", "chat gpt-test"]]
     await engine.stop()

@@ -20,6 +20,7 @@ from tests.engine.cluster import (
     make_start_run,
     open_session,
     read_types,
+    start_hanging_run,
     wait_for_end,
     wait_for_state,
 )
@@ -34,9 +35,7 @@ async def test_a_run_of_a_server_whose_clock_is_off_has_its_time_where_it_is_tak
 ) -> None:
     one = await cluster.open_engine(AGENT, clock=lambda: datetime.now(UTC) + timedelta(hours=hours))
     await open_session(one)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     await kill_engine(one)
     model.say("Hello.")
     two = await cluster.open_engine(AGENT, limits=replace(LIMITS, run_seconds=3600))
@@ -47,9 +46,7 @@ async def test_a_run_of_a_server_whose_clock_is_off_has_its_time_where_it_is_tak
 async def test_but_no_more_than_that(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.open_engine(AGENT, clock=lambda: datetime.now(UTC) + timedelta(hours=1.5))
     await open_session(one)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     await kill_engine(one)
     model.hang()
     two = await cluster.open_engine(AGENT, limits=replace(LIMITS, run_seconds=0.2))

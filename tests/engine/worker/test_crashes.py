@@ -24,6 +24,7 @@ from tests.engine.cluster import (
     read_state,
     read_types,
     run_to_end,
+    start_hanging_run,
     wait_for_end,
 )
 from tests.engine.worker.servers import AGENT, SECONDS, count_answers, open_engine, read_resume_reasons
@@ -33,9 +34,7 @@ from tests.support.scripted import ScriptedModel
 
 async def test_a_run_cut_in_a_model_call_asks_again(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model, options=RunOptions(stream=True))
     await kill_engine(one)
     model.say("Hello.")
     two = await cluster.open_engine(AGENT)
@@ -176,9 +175,7 @@ async def test_a_waiting_run_survives_without_anybody(cluster: EngineCluster, mo
 
 async def test_queued_runs_follow_after_a_take_over(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
     await kill_engine(one)
     model.say("One.")
@@ -245,9 +242,7 @@ def stop_after(engine: Engine, step: int, stopped: asyncio.Event) -> None:
 async def test_a_run_that_is_taken_over_too_often_is_interrupted(cluster: EngineCluster, model: ScriptedModel) -> None:
     limits = Limits(lease_seconds=30, grace_seconds=0.05, max_recoveries=2)
     engine = await open_engine(cluster, limits=limits)
-    model.hang()
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model)
     for n in (2, 3):
         await kill_engine(engine)
         model.hang()

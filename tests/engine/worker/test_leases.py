@@ -26,6 +26,7 @@ from tests.engine.cluster import (
     make_start_run,
     open_session,
     read_log,
+    start_hanging_run,
     wait_for_end,
     wait_for_state,
     wait_until,
@@ -36,9 +37,7 @@ from tests.support.scripted import ScriptedModel
 
 async def test_what_another_server_advances_is_left_to_it(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    model.hang(then="Hello.")
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model, then="Hello.")
     two = await cluster.open_engine(AGENT)
     await two._worker.recovery.recover()
     assert not two._worker.is_advancing(KEY)
@@ -51,9 +50,7 @@ async def test_what_this_server_advances_itself_is_not_taken_over_from_itself(
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     engine = await open_engine(cluster)
-    model.hang(then="Hello.")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, then="Hello.")
     await expire_leases(engine)
     await engine._worker.recovery.recover()
     model.release()
@@ -63,9 +60,7 @@ async def test_what_this_server_advances_itself_is_not_taken_over_from_itself(
 
 async def test_of_many_servers_one_takes_over(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     await kill_engine(one)
     model.hang(then="Hello.")
     engines = [await cluster.open_engine(AGENT, start=False) for _ in range(4)]
@@ -82,9 +77,7 @@ async def test_a_server_that_was_taken_over_from_records_nothing_more(
     cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = await open_engine(cluster)
-    model.hang(then="From the grave.")
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model, then="From the grave.")
     waiting = asyncio.create_task(wait_for_end(one))
     # It is only slow, not dead; its lease runs out all the same.
     await expire_leases(one)
@@ -104,9 +97,7 @@ async def test_a_zombie_is_stopped_at_its_next_commit_in_the_middle_of_the_other
     cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = await open_engine(cluster)
-    model.hang(then="From the grave.")
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model, then="From the grave.")
     await expire_leases(one)
     gate = ToolGate()
     model.call("slow", id="c1")
@@ -124,9 +115,7 @@ async def test_a_zombie_that_stops_does_not_interrupt_the_others_run(
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     await expire_leases(one)
     model.hang(then="Alive.")
     two = await cluster.open_engine(AGENT)
@@ -150,9 +139,7 @@ async def test_leases_are_renewed_while_runs_go_on(
 
     monkeypatch.setattr(SqlStore, "renew", noticed)
     engine = await open_engine(cluster, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
-    model.hang(then="Hello.")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, then="Hello.")
     async with asyncio.timeout(SECONDS):
         await renewed.wait()
     model.release()
@@ -162,9 +149,7 @@ async def test_leases_are_renewed_while_runs_go_on(
 
 async def test_a_server_looks_after_abandoned_runs_by_itself(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     two = await cluster.open_engine(AGENT, limits=Limits(lease_seconds=0.15, grace_seconds=0.05, poll_seconds=0.01))
     model.say("Hello.")
     await kill_engine(one)
@@ -188,9 +173,7 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
     monkeypatch.setattr("swarmkeep.engine.attempts.outage_log", outage_log)
     monkeypatch.setattr("swarmkeep.engine.worker.recovery.outage_log", outage_log)
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     two = await cluster.open_engine(AGENT, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
     monkeypatch.setattr(SqlStore, "find_abandoned", failing)
     async with asyncio.timeout(SECONDS):

@@ -15,6 +15,7 @@ from tests.engine.cluster import (
     list_contents,
     make_start_run,
     read_types,
+    start_hanging_run,
     wait_for_end,
 )
 from tests.engine.worker.servers import AGENT, look, open_engine
@@ -25,9 +26,7 @@ async def test_a_run_whose_agent_is_gone_is_interrupted_and_can_be_tried_again(
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     await kill_engine(one)
     without = await cluster.open_engine(Agent(name="Other"))
     view = await wait_for_end(without)
@@ -43,9 +42,7 @@ async def test_a_run_whose_agent_is_gone_is_interrupted_and_can_be_tried_again(
 
 async def test_a_run_is_left_to_a_server_that_has_its_agent(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     await kill_engine(one)
     # It looks for what nobody advances before this returns.
     await cluster.open_engine(Agent(name="Other"), limits=replace(LIMITS, unserved_seconds=3600.0))
@@ -76,9 +73,7 @@ async def test_a_queued_run_is_left_to_a_server_that_has_its_agent(
 async def test_a_queued_run_whose_agent_nobody_has_fails(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     two = await cluster.open_engine(AGENT, Agent(name="B"), start=False)
-    model.hang(then="One.")
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model, then="One.")
     await two.runs.start(KEY, make_start_run("next", "r2", agent="B", on_busy="queue"))
     model.release()
     view = await wait_for_end(one, "r2")

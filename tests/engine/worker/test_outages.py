@@ -25,6 +25,7 @@ from tests.engine.cluster import (
     read_log,
     read_types,
     run_to_end,
+    start_hanging_run,
     wait_for_end,
     wait_for_state,
 )
@@ -76,9 +77,7 @@ async def engine(cluster: EngineCluster) -> Engine:
 
 async def start_run_with_outage(engine: Engine, model: ScriptedModel) -> Outage:
     """A run in the middle of its model call; then the trouble may begin."""
-    model.hang(then="Hello.")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, then="Hello.")
     return Outage(engine)
 
 
@@ -164,9 +163,7 @@ async def test_a_tool_whose_start_was_in_doubt_runs_once(cluster: EngineCluster,
 
     engine = await cluster.open_engine(Agent(name="A", functions=[pay]))
     await open_session(engine)
-    model.hang()
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model)
     await kill_engine(engine)
     model.call("pay", id="c1")
     model.say("Paid.")

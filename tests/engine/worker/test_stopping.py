@@ -24,6 +24,7 @@ from tests.engine.cluster import (
     make_start_run,
     open_session,
     run_to_end,
+    start_hanging_run,
     wait_for_end,
     wait_until,
 )
@@ -34,9 +35,7 @@ from tests.support.scripted import ScriptedModel
 
 async def test_a_server_that_stops_lets_its_runs_end(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS))
-    model.hang(then="Hello.")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(engine, model, then="Hello.")
     stopping = asyncio.create_task(engine.drain())
     await wait_until(lambda: engine.runs.is_draining)
     with pytest.raises(Draining):
@@ -50,9 +49,7 @@ async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     waiting = asyncio.create_task(wait_for_end(one))
     await one.drain()
     view = await waiting
@@ -112,9 +109,7 @@ async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
     await one.drain()
     assert (await one.reader.get_run(KEY, "r1")).status == "interrupted"
@@ -126,9 +121,7 @@ async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
 
 async def test_a_server_that_stops_does_not_begin_with_its_queue(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
-    model.hang(then="One.")
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model, then="One.")
     for run_id in ("r2", "r3"):
         await one.runs.start(KEY, make_start_run(run_id, run_id, on_busy="queue"))
     stopping = asyncio.create_task(one.drain())
@@ -149,9 +142,7 @@ async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
     stopping = asyncio.create_task(one.drain())
     await wait_until(lambda: one.runs.is_draining)
@@ -166,9 +157,7 @@ async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(
 async def leave_queue_behind(cluster: EngineCluster, model: ScriptedModel, *run_ids: str) -> None:
     """A session with nothing but a queue: its server has stopped before it began with that."""
     one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
-    model.hang(then="One.")
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model, then="One.")
     for run_id in run_ids:
         await one.runs.start(KEY, make_start_run(run_id, run_id, on_busy="queue"))
     stopping = asyncio.create_task(one.drain())
@@ -203,9 +192,7 @@ async def test_a_run_that_begins_when_the_head_of_its_queue_is_cancelled_is_adva
 
 async def test_only_the_last_run_can_be_tried_again(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     await one.drain()
     two = await cluster.open_engine(AGENT)
     model.say("Two.")

@@ -22,6 +22,7 @@ from tests.engine.cluster import (
     make_start_run,
     open_session,
     run_to_end,
+    start_hanging_run,
     wait_for_end,
     wait_for_state,
 )
@@ -33,9 +34,7 @@ from tests.support.scripted import ScriptedModel
 
 async def test_a_run_that_was_ended_elsewhere_stops_here_at_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     waiting = asyncio.create_task(wait_for_end(one))
     await two.runs.cancel(KEY, "r1")
     # The model never answers; the call is dropped, and whoever waits is told.
@@ -46,9 +45,7 @@ async def test_a_run_that_was_ended_elsewhere_stops_here_at_once(cluster: Engine
 
 async def test_a_change_made_elsewhere_does_not_stop_a_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
-    model.hang(then="Hello.")
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model, then="Hello.")
     for n in range(5):
         await two.sessions.update(KEY, context_variables={"n": n})
     await wait_for_state(one, lambda state: state.context_variables == {"n": 4})
@@ -60,9 +57,7 @@ async def test_a_change_made_elsewhere_does_not_stop_a_run(cluster: EngineCluste
 
 async def test_a_session_that_was_deleted_elsewhere_is_let_go(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
+    await start_hanging_run(one, model)
     waiting = asyncio.create_task(wait_for_end(one))
     await two.sessions.delete(KEY, force=True)
     await model.wait_for_disconnects_async(1)
