@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
 from swarmkeep.api import errors
@@ -171,7 +172,7 @@ async def test_an_export_that_breaks_off_says_so_in_the_log(
         raise StoreUnavailable("gone")
 
     monkeypatch.setattr(plain.engine.store, "read_sealed", broken)
-    with pytest.raises(Exception, match="peer closed connection"):
+    with pytest.raises(httpx2.RemoteProtocolError, match="peer closed connection"):
         await plain.get(f"{session}/events", headers={"Accept": "application/x-ndjson"})
     assert "a download was broken off: gone" in caplog.text
     assert "Traceback" not in caplog.text
@@ -191,7 +192,7 @@ async def test_streams_that_an_outage_breaks_off_are_one_line(
 
     monkeypatch.setattr(plain.engine.reader, "follow_batches", broken)
     for _ in range(3):
-        with pytest.raises(Exception, match="peer closed connection"):
+        with pytest.raises(httpx2.RemoteProtocolError, match="peer closed connection"):
             await plain.get(f"{session}/events", headers={"Accept": "text/event-stream"})
     assert caplog.text.count(str(error)) == 1
     assert "Traceback" not in caplog.text

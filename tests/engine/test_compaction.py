@@ -180,7 +180,9 @@ async def test_the_decision_is_made_on_the_last_prompt_as_the_provider_counted_i
     engine, _, scripted = opened
     for number in range(6):
         await run_to_end(engine, "y" * 800, f"r{number}")
-    for fact in await list_facts(engine, CompactionStarted):
+    started = await list_facts(engine, CompactionStarted)
+    assert started
+    for fact in started:
         assert fact.reason == "tokens"
         assert fact.prompt_tokens in [count_tokens(request) for request in scripted.requests]
         assert fact.prompt_tokens >= 0.8 * WINDOW
@@ -193,8 +195,7 @@ async def test_without_a_count_the_size_is_estimated_and_said_to_be(opened: Any)
     for number in range(6):
         await run_to_end(engine, "y" * 800, f"r{number}")
     started = await list_facts(engine, CompactionStarted)
-    assert started
-    assert all(fact.estimated for fact in started if fact.reason == "tokens")
+    assert {(fact.reason, fact.estimated) for fact in started} == {("tokens", True)}
 
 
 async def test_long_results_are_shortened_and_no_call_is_parted_from_its_result(opened: Any) -> None:
@@ -208,10 +209,11 @@ async def test_long_results_are_shortened_and_no_call_is_parted_from_its_result(
         results = [message["tool_call_id"] for message in request["messages"] if message["role"] == "tool"]
         assert calls == results
     state = await read_state(engine)
-    for entry in state.messages:
-        if entry.seq in shortened:
-            assert "characters left out" in entry.chat_message["content"]
-            assert len(entry.view()["content"]) > 1_200
+    entries = [entry for entry in state.messages if entry.seq in shortened]
+    assert [entry.seq for entry in entries] == sorted(shortened)
+    for entry in entries:
+        assert "characters left out" in entry.chat_message["content"]
+        assert len(entry.view()["content"]) > 1_200
 
 
 async def test_what_the_provider_finds_too_long_is_compacted_before_anything_is_left_out(opened: Any) -> None:

@@ -124,7 +124,9 @@ async def test_a_message_of_the_active_run_stays(cluster: EngineCluster, model: 
     model.say("Done.")
     await engine.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()
-    for entry in (await read_state(engine)).messages:
+    messages = (await read_state(engine)).messages
+    assert [entry.role for entry in messages] == ["user", "assistant"]
+    for entry in messages:
         with pytest.raises(SessionBusy) as refused:
             await engine.sessions.remove_message(KEY, entry.seq)
         assert refused.value.run_id == "r1"

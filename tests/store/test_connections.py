@@ -150,7 +150,7 @@ async def test_a_process_that_stands_still_keeps_no_row_for_long(postgres_ready:
     await store.close()
 
 
-async def test_nor_does_one_that_stands_still_in_the_middle_of_many_rows(
+async def test_a_process_that_stands_still_in_the_middle_of_many_rows_keeps_none_for_long(
     postgres_ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the rest of a batch is on its way, PostgreSQL has no limit for how long it waits: nothing is sent so."""
@@ -189,7 +189,7 @@ async def half_sent(postgres_ready: str) -> AsyncIterator[Callable[[str], Awaita
 
 
 @pytest.mark.parametrize("table", ["sessions", "search_marks"])
-async def test_nor_one_that_stands_still_half_way_through_a_statement(
+async def test_a_process_that_stands_still_half_way_through_a_statement_keeps_no_row_for_long(
     half_sent: Callable[[str], Awaitable[Any]], postgres_ready: str, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     monkeypatch.setattr(connections, "_LOCK_SECONDS", 0.2)
@@ -266,7 +266,9 @@ async def test_a_commit_of_unknown_outcome_is_not_done_again(
         await operator.close()
 
 
-async def test_nor_is_a_statement_that_commits_by_itself(postgres_ready: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_statement_of_unknown_outcome_that_commits_by_itself_is_not_done_again(
+    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from asyncpg import Connection
 
     store = open_store(postgres_ready)
@@ -296,7 +298,7 @@ async def test_nor_is_a_statement_that_commits_by_itself(postgres_ready: str, mo
         await store.close()
 
 
-async def test_nor_is_one_that_took_too_long_known_to_be_undone_because_nobody_is_there_any_more(
+async def test_a_statement_that_took_too_long_is_not_known_to_be_undone_because_nobody_is_there_any_more(
     postgres_ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the network breaks: it was done, no answer came, and nothing can be looked for."""

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from swarmkeep.store.sql.rows import decode_event
 from tests.api.server import RunningServer
 from tests.support.calls import count_calls
-from tests.support.scripted import ScriptedModel
+from tests.support.scripted import USAGE, ScriptedModel
 
 pytestmark = pytest.mark.one_database
 
@@ -29,7 +29,7 @@ async def test_a_response_is_answered_and_can_be_fetched_again(openai: AsyncOpen
     assert (made.status, made.output_text, made.model) == ("completed", "It is sunny.", "Front")
     assert (made.metadata, made.temperature, made.error, made.incomplete_details) == ({"a": "b"}, 0.5, None, None)
     assert made.usage is not None
-    assert made.usage.total_tokens > 0
+    assert made.usage.total_tokens == USAGE["total_tokens"]
     again = await openai.responses.retrieve(made.id)
     assert again == made
     listed = await openai.responses.input_items.list(made.id)

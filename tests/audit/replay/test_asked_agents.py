@@ -24,7 +24,9 @@ async def test_a_session_and_the_one_below_match(cluster: EngineCluster, model: 
         assert (replayed.divergences, replayed.turns) == ([], turns)
 
 
-async def test_so_does_one_that_waited_for_a_decision_below(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_run_that_waited_for_a_decision_below_replays_alike(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
     engine, child = await ask_for_payment(cluster, model)
     model.say("Paid.")
     model.say("It is paid.")

@@ -66,5 +66,5 @@ def test_what_a_file_says_of_traces_is_not_believed() -> None:
     state = start(make_command("r2", traceparent=SECOND, on_busy="queue"), state)
     state = apply_drafts(state, finish_import(state, source="export", digest="d", by=None))
     runs = [*state.finished, *([] if state.run is None else [state.run])]
-    assert [run.traceparent for run in runs] == [UNSET] * len(runs)
-    assert all(queued.fact.traceparent is UNSET for queued in state.queue)
+    assert [run.traceparent for run in runs] == [UNSET] * 2
+    assert list(state.queue) == []

@@ -164,7 +164,7 @@ def test_a_request_is_that_of_the_log_alone_whatever_was_asked_of_whom_before(
     go_through(log, DrawnDice(data.draw), data.draw(st.integers(0, 30)))
 
 
-def test_it_is_over_many_seeded_logs() -> None:
+def test_a_request_is_that_of_the_log_alone_over_many_seeded_logs() -> None:
     for seed in range(examples(30)):
         dice = SeededDice(seed)
         go_through(make_random_log(dice, moves=30) if seed % 2 else make_hostile_log(dice), dice, 40)

@@ -73,7 +73,9 @@ async def test_a_decision_in_the_middle_is_told_above(cluster: EngineCluster, mo
     assert (await wait_for_end(engine)).output_text == "Done."
 
 
-async def test_so_does_a_run_that_was_imported_as_it_waited(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_decision_reaches_a_run_that_was_imported_as_it_waited(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
     engine, first_child = await ask_for_payment(cluster, model)
     text = b"".join([piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)])
     copy = SessionKey(KEY.tenant, "copy")

@@ -162,7 +162,9 @@ async def test_a_cancel_ends_all_of_them(cluster: EngineCluster, model: Scripted
     await engine.runs.start(KEY, make_start_run())
     await doors.wait_until_begun("x", "y")
     await engine.runs.cancel(KEY, "r1")
-    for child in (await find_children(engine)).values():
+    children = await find_children(engine)
+    assert set(children) == {"x", "y"}
+    for child in children.values():
         assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
     await doors.wait_until_cancelled("x", "y")
 

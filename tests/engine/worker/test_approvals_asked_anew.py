@@ -93,7 +93,7 @@ async def test_a_call_from_before_the_code_asked_waits_for_an_approval_after_a_t
     assert bank.paid == ["Ann"]
 
 
-async def test_so_does_one_of_an_interrupted_run_that_is_tried_again(
+async def test_a_call_from_before_the_code_asked_waits_for_an_approval_when_its_run_is_tried_again(
     cluster: EngineCluster, model: ScriptedModel, bank: Bank
 ) -> None:
     await bank.cut(cluster, model)

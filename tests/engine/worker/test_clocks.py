@@ -43,7 +43,9 @@ async def test_a_run_of_a_server_whose_clock_is_off_has_its_time_where_it_is_tak
     assert (view.status, view.output_text) == ("completed", "Hello.")
 
 
-async def test_but_no_more_than_that(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_a_run_of_a_server_whose_clock_is_off_has_no_more_than_its_time(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
     one = await cluster.open_engine(AGENT, clock=lambda: datetime.now(UTC) + timedelta(hours=1.5))
     await open_session(one)
     await start_hanging_run(one, model)

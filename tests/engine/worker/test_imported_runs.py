@@ -155,7 +155,7 @@ async def test_a_waiting_run_of_an_import_asks_for_all_that_it_would_do(
 
 
 @pytest.mark.parametrize("at", [4, 6])
-async def test_nor_does_a_fork_of_it_call_anything(
+async def test_a_fork_of_an_import_calls_nothing(
     cluster: EngineCluster, till: Till, model: ScriptedModel, at: int
 ) -> None:
     engine = await cluster.open_engine(till.agent)

@@ -56,7 +56,9 @@ async def test_sessions_in_which_nothing_is_to_be_done_do_not_hide_runs(
     assert [len(await read_log(two, key)) for key in due] == [1] * 7
 
 
-async def test_nor_do_they_hide_others_that_are_due(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_sessions_in_which_nothing_is_to_be_done_do_not_hide_others_that_are_due(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
     one = await cluster.open_engine(AGENT)
     model.hang()
     await open_session(one)

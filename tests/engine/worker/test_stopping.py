@@ -204,6 +204,10 @@ async def test_only_the_last_run_can_be_tried_again(cluster: EngineCluster, mode
 
 
 async def test_to_stop_twice_is_to_stop_once(cluster: EngineCluster) -> None:
-    engine = await cluster.open_engine(AGENT)
+    engine = await open_engine(cluster)
     await engine.drain()
+    await engine.drain()
+    with pytest.raises(Draining):
+        await engine.runs.start(KEY, make_start_run())
+    await engine.stop()
     await engine.stop()

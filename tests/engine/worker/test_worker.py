@@ -26,7 +26,7 @@ from tests.engine.cluster import (
     wait_for_end,
     wait_for_state,
 )
-from tests.engine.worker.servers import AGENT, SECONDS, make_gated_tool, open_engine, read_resume_reasons
+from tests.engine.worker.servers import AGENT, SECONDS, open_engine, read_resume_reasons
 from tests.support.scripted import ScriptedModel
 
 # What other servers do.
@@ -141,17 +141,23 @@ async def test_a_run_begins_although_the_tool_of_the_one_before_will_not_end(
 
 
 async def test_threads_of_abandoned_tools_end_with_their_tools(cluster: EngineCluster, model: ScriptedModel) -> None:
-    gate = ToolGate()
-    engine = await open_engine(cluster, Agent(name="A", functions=[make_gated_tool(gate)]))
+    gate, threads = ToolGate(), []
+
+    def slow() -> str:
+        threads.append(threading.current_thread())
+        gate.enter()
+        return "ok"
+
+    engine = await open_engine(cluster, Agent(name="A", functions=[slow]))
     model.call("slow")
     await engine.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()
     await engine.runs.cancel(KEY, "r1")
+    [thread] = threads
+    assert thread.is_alive()
     await gate.open()
-    for thread in threading.enumerate():
-        if thread.name == "swarmkeep-tool":
-            await asyncio.to_thread(thread.join, SECONDS)
-            assert not thread.is_alive()
+    await asyncio.to_thread(thread.join, SECONDS)
+    assert not thread.is_alive()
 
 
 async def test_many_runs_leave_nothing_behind(cluster: EngineCluster, model: ScriptedModel) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy import text as sql
+from sqlalchemy.exc import DBAPIError
 
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
@@ -191,7 +192,7 @@ _WAITING_FOR_THIS = sql(
 async def test_no_error_of_the_database_says_what_it_was_given(store: SqlStore) -> None:
     wrong = sql("SELECT no_such_function(CAST(:said AS text))")
     for run in (store.database.read, store.database.write):
-        with pytest.raises(Exception, match="no_such_function") as failed:
+        with pytest.raises(DBAPIError, match="no_such_function") as failed:
             await run(lambda connection: connection.execute(wrong, {"said": "canary"}))
         error: BaseException | None = failed.value
         while error is not None:
