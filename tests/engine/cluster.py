@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing, nullcontext, suppress
 from typing import Any, Self
 
+from msgspec.structs import replace
 from openai import AsyncOpenAI
 from sqlalchemy import Connection, delete, update
 
@@ -37,6 +38,8 @@ KEY = SessionKey("default", "s1")
 
 # Nothing waits for these: a test that needs a lease to run out makes it run out.
 LIMITS = Limits(lease_seconds=30.0, grace_seconds=0.05, tool_seconds=10.0, poll_seconds=0.02, unserved_seconds=0.05)
+# For tests that wait for what a server finds when it looks for runs that nobody advances.
+LOOKS_OFTEN = replace(LIMITS, recovery_seconds=0.05)
 
 
 class EngineCluster:

@@ -17,6 +17,7 @@ from swarmkeep.engine.engine import Engine
 from tests.engine.cluster import (
     KEY,
     LIMITS,
+    LOOKS_OFTEN,
     EngineCluster,
     make_start_run,
     open_session,
@@ -176,7 +177,7 @@ def make_rocket(launched: list[str]) -> Agent:
 
 async def test_what_nobody_decides_is_denied_in_time(cluster: EngineCluster, model: ScriptedModel) -> None:
     launched: list[str] = []
-    engine = await open_engine(cluster, make_rocket(launched), approval_seconds=0.3)
+    engine = await open_engine(cluster, make_rocket(launched), approval_seconds=0.3, recovery_seconds=0.05)
     model.call("launch", {"where": "Mars"})
     model.say("Then not.")
     await run_to_end(engine)
@@ -197,7 +198,7 @@ async def test_approvals_expire_while_no_server_runs(cluster: EngineCluster, mod
     model.say("Then not.")
     await run_to_end(first)
     await first.drain()
-    second = await cluster.open_engine(make_rocket(launched), limits=replace(LIMITS, approval_seconds=0.3))
+    second = await cluster.open_engine(make_rocket(launched), limits=replace(LOOKS_OFTEN, approval_seconds=0.3))
     await wait_for_state(second, lambda state: state.status == "idle")
     assert (await wait_for_end(second)).output_text == "Then not."
     assert launched == []

@@ -30,11 +30,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted.
 
     `max_messages`: of a new session's history, and of a run's input. `loop_turns` and `history_turns` are written into
-    each run's options. `search`: whether sessions are indexed by their words. The last six are nobody's to set:
+    each run's options. `search`: whether sessions are indexed by their words. The last eight are nobody's to set:
     `unserved_seconds`, how long a run whose agent is not served here is left to servers that may have it;
-    `interrupt_seconds`, because a database that cannot be reached does not keep a server from stopping;
-    `recovery_sessions`, how many abandoned sessions are looked at in one go; `feed_characters`, how far a reader may be
-    behind before it is sent to the log; `page_events`, how many events a reader takes from there at once;
+    `recovery_seconds`, how often to look for runs that nobody advances: a take-over comes that much after the lease's
+    end at the latest; `interrupt_seconds`, because a database that cannot be reached does not keep a server from
+    stopping; `recovery_sessions`, how many abandoned sessions are looked at in one go; `feed_characters`, how far a
+    reader may be behind before it is sent to the log; `page_events`, how many events a reader takes from there at once;
     `page_bytes`, after how many bytes a page of any list ends early; `stream_page_bytes`, one of what a stream reads,
     which is in memory for as long as its reader takes nothing.
     """
@@ -65,6 +66,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     blob_types: tuple[str, ...] = FileLimits().blob_types
     search: Literal["on", "off"] = "on"
     unserved_seconds: float = 3.0
+    recovery_seconds: float = 1.0
     interrupt_seconds: float = 5.0
     recovery_sessions: int = 100
     feed_characters: int = 1_000_000

@@ -15,6 +15,7 @@ from swarmkeep.store.opening import SqlStore
 from tests.engine.cluster import (
     KEY,
     LIMITS,
+    LOOKS_OFTEN,
     EngineCluster,
     kill_engine,
     make_start_run,
@@ -96,7 +97,7 @@ async def test_an_approval_that_is_due_is_denied_whatever_time_a_server_has(
 
     behind = await cluster.open_engine(
         Agent(name="A", functions=[pay]),
-        limits=replace(LIMITS, approval_seconds=0.01),
+        limits=replace(LOOKS_OFTEN, approval_seconds=0.01),
         clock=lambda: datetime.now(UTC) - timedelta(hours=1.5),
     )
     await open_session(behind)

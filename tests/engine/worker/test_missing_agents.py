@@ -9,6 +9,7 @@ from swarmkeep import Agent
 from tests.engine.cluster import (
     KEY,
     LIMITS,
+    LOOKS_OFTEN,
     EngineCluster,
     ToolGate,
     kill_engine,
@@ -57,8 +58,8 @@ async def test_a_queued_run_is_left_to_a_server_that_has_its_agent(
     cluster: EngineCluster, model: ScriptedModel
 ) -> None:
     other = Agent(name="B")
-    one = await open_engine(cluster, limits=replace(LIMITS, unserved_seconds=3600.0))
-    two = await cluster.open_engine(AGENT, other)
+    one = await open_engine(cluster, limits=replace(LOOKS_OFTEN, unserved_seconds=3600.0))
+    two = await cluster.open_engine(AGENT, other, limits=LOOKS_OFTEN)
     model.hang(then="One.")
     model.say("Two.")
     await one.runs.start(KEY, make_start_run())
@@ -71,7 +72,7 @@ async def test_a_queued_run_is_left_to_a_server_that_has_its_agent(
 
 @pytest.mark.long
 async def test_a_queued_run_whose_agent_nobody_has_fails(cluster: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_engine(cluster)
+    one = await open_engine(cluster, limits=LOOKS_OFTEN)
     two = await cluster.open_engine(AGENT, Agent(name="B"), start=False)
     await start_hanging_run(one, model, then="One.")
     await two.runs.start(KEY, make_start_run("next", "r2", agent="B", on_busy="queue"))

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOST_MESSAGE = "session %s: the run was ended or taken over by another process"
-# How often to look for runs that nobody advances: a take-over comes that much after the lease's end at the latest.
-_RECOVERY_INTERVAL_SECONDS = 1.0
 # The session was deleted, or its log cannot grow. Any other refusal is of what the run does, and ends the run.
 _NOTHING_TO_ADD_TO = (SessionNotFound, SessionDamaged)
 _NOT_INTERRUPTED_MESSAGE = "session %s: the run could not be interrupted; recovery will take it over"
@@ -223,7 +221,7 @@ class Worker:
         self._background_tasks.append(asyncio.create_task(self._recover_regularly()))
 
     async def _recover_regularly(self) -> None:
-        pause = min(self._limits.lease_seconds / 3, _RECOVERY_INTERVAL_SECONDS)
+        pause = min(self._limits.lease_seconds / 3, self._limits.recovery_seconds)
         while True:
             await asyncio.sleep(pause)
             try:
@@ -245,7 +243,7 @@ class Worker:
                     await self._drop_lost(leases, lost)
             except Exception as error:
                 log_failure(log, error, "could not renew leases; trying again")
-                pause = min(renewal, _RECOVERY_INTERVAL_SECONDS)
+                pause = min(renewal, self._limits.recovery_seconds)
 
     async def _drop_lost(self, leases: Mapping[SessionKey, Lease], lost: Iterable[SessionKey]) -> None:
         for key in lost:
