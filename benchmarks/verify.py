@@ -34,7 +34,7 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.request import digest
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
-from swarmkeep.http_server import tune_garbage_collector
+from swarmkeep.serving.http_server import tune_garbage_collector
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import SessionKey

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.app.test_serve import ServeProcess
+from tests.serving.test_serve import ServeProcess
 from tests.support.hypothesis_profiles import examples
 
 

@@ -22,7 +22,7 @@ from swarmkeep.api.service import Service as Inside
 from swarmkeep.app import make_lifespan
 from swarmkeep.domain.codec import Json
 from swarmkeep.engine.engine import Engine
-from swarmkeep.http_server import build_http_config
+from swarmkeep.serving.http_server import build_http_config
 from swarmkeep.settings import Settings
 from tests.support.scripted import ScriptedModel
 

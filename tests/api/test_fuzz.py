@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.app.test_serve import ServeProcess
+from tests.serving.test_serve import ServeProcess
 
 
 @pytest.fixture(scope="module")

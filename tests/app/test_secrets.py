@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.test_serve import ServeProcess
+from tests.serving.test_serve import ServeProcess
 from tests.support.scripted import ScriptedModel
 
 API_KEY = "sk-canary-0123456789"

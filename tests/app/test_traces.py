@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.test_serve import ServeProcess, model_environment
+from tests.serving.test_serve import ServeProcess, model_environment
 from tests.support.collector import Collector, ReceivedSpan
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel

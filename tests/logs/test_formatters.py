@@ -16,7 +16,7 @@ from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
 
 SECRET = 'sk-"quoted"\\and-grün-0123'
 PEM = "-----BEGIN PRIVATE KEY-----\nMC4CAQAw0123\n-----END PRIVATE KEY-----\n"
-FORGED = "2026-01-01 00:00:00,000 INFO swarmkeep.server: all is well"
+FORGED = "2026-01-01 00:00:00,000 INFO swarmkeep.serving.server: all is well"
 HOSTILE = f"name\n{FORGED}\r\u0085{FORGED}\u2028{FORGED}\x1b[2J\u202eevil\x00 \ud800"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swarmkeep.processes.policy import RestartPolicy
-from tests.app.test_serve import wait_until
+from tests.serving.test_serve import wait_until
 from tests.support.processes import Process
 
 # Each worker writes a line as it begins, and then does what its program says.

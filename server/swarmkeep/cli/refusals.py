@@ -25,7 +25,7 @@ _KEY_HINT = "; give a key of this server in SWARMKEEP_API_KEY or with --api-key"
 _WRONG_USE = {
     "swarmkeep.store.urls": ("BadDatabaseUrl",),
     "swarmkeep.evals.cases": ("InvalidCases",),
-    "swarmkeep.server": ("WorkersRefused",),
+    "swarmkeep.serving.server": ("WorkersRefused",),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from swarmkeep.api.limits import ServerLimits
-from swarmkeep.connections import BoundedWebSocket, UnsentLimit
+from swarmkeep.serving.connections import BoundedWebSocket, UnsentLimit
 from swarmkeep.store.ports import SessionKey
 from tests.api.auth.keys import bearer_headers, key_store
 from tests.api.server import PATIENCE_SECONDS, RunningServer, server_settings, start_server

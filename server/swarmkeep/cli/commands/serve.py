@@ -117,7 +117,7 @@ def serve(
         return
     for note in _list_notes(settings):
         say(note)
-    from swarmkeep import server
+    from swarmkeep.serving import server
 
     server.serve(settings)
 
@@ -129,7 +129,7 @@ def _list_notes(settings: Settings) -> list[str]:
 
 def _serve_with_json_log(settings: Settings) -> None:
     """Where programs read the log, why the server ends is a line of it, too."""
-    from swarmkeep import server
+    from swarmkeep.serving import server
 
     try:
         server.serve(settings, _list_notes(settings))

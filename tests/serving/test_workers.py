@@ -22,7 +22,7 @@ from swarmkeep.api.http_errors import RateLimited
 from swarmkeep.app import create_app
 from swarmkeep.processes.metrics import label_and_join
 from tests.api.server import server_settings
-from tests.app.test_serve import ServeProcess, model_environment, wait_until
+from tests.serving.test_serve import ServeProcess, model_environment, wait_until
 from tests.support.processes import Process
 from tests.support.scripted import ScriptedModel
 

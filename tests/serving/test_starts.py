@@ -14,12 +14,12 @@ from sqlalchemy import text
 from swarmkeep import __version__
 from swarmkeep.audit.verify.audit_log import verify_audit_log
 from swarmkeep.domain.codec import decode
+from swarmkeep.serving.starts import StartRecord, describe_settings
 from swarmkeep.settings import Settings
-from swarmkeep.starts import StartRecord, describe_settings
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.schema import upgrade
 from tests.api.server import server_settings
-from tests.app.test_serve import ServeProcess
+from tests.serving.test_serve import ServeProcess
 from tests.support.processes import clean_environment
 
 SECRETS = {"OPENAI_API_KEY": "sk-canary-1234567", "SWARMKEEP_METRICS_TOKEN": "canary-token-123"}
@@ -36,7 +36,7 @@ def test_settings_that_decide_who_may_do_what_are_recorded() -> None:
 
 
 async def test_starts_and_ends_are_entries_that_verify(ready_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="swarmkeep.starts")
+    caplog.set_level("INFO", logger="swarmkeep.serving.starts")
     store = open_store(ready_url)
     try:
         for _ in range(2):

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from swarmkeep.domain.codec import Json
-from tests.app.test_serve import ServeProcess, model_environment, wait_until
+from tests.serving.test_serve import ServeProcess, model_environment, wait_until
 from tests.support.processes import Process, ServerProcess
 from tests.support.scripted import ScriptedModel
 

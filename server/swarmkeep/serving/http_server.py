@@ -21,9 +21,9 @@ from uvicorn.server import HANDLED_SIGNALS
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.service import Service
 from swarmkeep.app import LIMITS, ServeError, bracket_host
-from swarmkeep.connections import BoundedConnection, BoundedWebSocket, UnsentLimit
+from swarmkeep.serving.connections import BoundedConnection, BoundedWebSocket, UnsentLimit
+from swarmkeep.serving.starts import StartRecord
 from swarmkeep.settings import Settings
-from swarmkeep.starts import StartRecord
 
 log = logging.getLogger(__name__)
 

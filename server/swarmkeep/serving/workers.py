@@ -19,7 +19,12 @@ from uvicorn import Config
 
 from swarmkeep.app import ServeError, create_app
 from swarmkeep.engine.models.provider import load_model_client
-from swarmkeep.http_server import (
+from swarmkeep.processes.link import WorkerLink
+from swarmkeep.processes.listener import ConnectionCounts, SharedListener
+from swarmkeep.processes.metrics import WorkerMetrics
+from swarmkeep.processes.policy import RestartPolicy
+from swarmkeep.processes.supervisor import Supervisor
+from swarmkeep.serving.http_server import (
     StoppableServer,
     announce_address,
     bind_socket,
@@ -27,11 +32,6 @@ from swarmkeep.http_server import (
     run_loop,
     serve_app,
 )
-from swarmkeep.processes.link import WorkerLink
-from swarmkeep.processes.listener import ConnectionCounts, SharedListener
-from swarmkeep.processes.metrics import WorkerMetrics
-from swarmkeep.processes.policy import RestartPolicy
-from swarmkeep.processes.supervisor import Supervisor
 from swarmkeep.settings import Settings
 from swarmkeep.store.schema import upgrade
 

@@ -12,7 +12,10 @@ from functools import partial
 from swarmkeep.app import ServeError, create_app, resolve_address
 from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.build import list_secrets
-from swarmkeep.http_server import (
+from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
+from swarmkeep.processes.open_files import raise_open_files
+from swarmkeep.processes.supervisor import WorkersFailed
+from swarmkeep.serving.http_server import (
     StoppableServer,
     bind_socket,
     build_http_config,
@@ -20,13 +23,10 @@ from swarmkeep.http_server import (
     run_loop,
     serve_app,
 )
-from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
-from swarmkeep.processes.open_files import raise_open_files
-from swarmkeep.processes.supervisor import WorkersFailed
+from swarmkeep.serving.workers import serve_with_workers
 from swarmkeep.settings import Settings
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.urls import BadDatabaseUrl, SqliteFile, locate
-from swarmkeep.workers import serve_with_workers
 
 log = logging.getLogger(__name__)
 

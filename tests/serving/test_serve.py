@@ -17,7 +17,7 @@ from typing import Any, Self
 import pytest
 
 from swarmkeep.app import ServeError, create_app
-from swarmkeep.server import serve
+from swarmkeep.serving.server import serve
 from swarmkeep.store import schema
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from tests.api.server import server_settings
@@ -27,7 +27,7 @@ from tests.support.scripted import ScriptedModel
 PROGRAM = """
 import sys
 from swarmkeep.app import ServeError
-from swarmkeep.server import serve
+from swarmkeep.serving.server import serve
 from swarmkeep.settings import Settings
 try:
     serve(Settings())
