@@ -7,13 +7,12 @@ from swarmkeep.agent.errors import (
     InvalidFunctionError,
     NotJsonError,
     ToolArgumentsError,
-    ToolFailed,
 )
 from swarmkeep.agent.guardrails import Guardrail, Refusal
 from swarmkeep.agent.hints import ToolCallId
 from swarmkeep.agent.mcp_servers import MCPServer
 from swarmkeep.agent.options import tool
-from swarmkeep.agent.results import File, Response, Result, to_result
+from swarmkeep.agent.results import File, Response, Result, ToolFailed, to_result
 from swarmkeep.agent.schema import function_schema
 from swarmkeep.agent.tools import Tool
 from swarmkeep.agent.values import to_plain_json

@@ -5,22 +5,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
 from swarmkeep.agent.guardrails import Guardrail
 from swarmkeep.agent.options import tool
 
-if TYPE_CHECKING:
-    from swarmkeep.agent.agents import Agent
-
 _INPUT = "What is asked, in full: nothing else of this conversation is known there."
 _ATTRIBUTE = "__swarmkeep_asked_agent__"
 
 
+class AskedAgent(Protocol):
+    """All that a tool knows of the agent that it asks: who carries out a run's calls finds it by its name."""
+
+    name: str
+
+
 def make_asking_function(
-    agent: Agent,
+    agent: AskedAgent,
     name: str,
     description: str,
     *,
@@ -40,7 +43,7 @@ def make_asking_function(
     return tool(ask, requires_approval=requires_approval, timeout=timeout, guardrails=guardrails, concurrent=concurrent)
 
 
-def find_asked_agent(function: Callable[..., Any]) -> Agent | None:
+def find_asked_agent(function: Callable[..., Any]) -> AskedAgent | None:
     """The agent that a call of the function asks; None for a function like any other."""
     while isinstance(function, functools.partial):
         function = function.func

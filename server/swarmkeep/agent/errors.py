@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from swarmkeep.agent.results import File
-
 
 class NotJsonError(ValueError):
     """A value holds something that JSON cannot.
@@ -55,11 +49,3 @@ class ToolArgumentsError(ValueError):
         super().__init__(f"{function} was not called, its arguments are wrong: {'; '.join(problems)}")
         self.function = function
         self.problems = problems
-
-
-class ToolFailed(Exception):
-    """A tool says itself that it failed, in words for the model to read. `files` are what it gave with them."""
-
-    def __init__(self, text: str, files: Sequence[File] = ()) -> None:
-        super().__init__(text)
-        self.files = list(files)

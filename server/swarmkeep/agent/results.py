@@ -1,4 +1,4 @@
-"""The values that a function and a run give back: Result, with its Files, and Response."""
+"""What a function and a run give back: Result, with its Files, or ToolFailed; and Response."""
 
 from __future__ import annotations
 
@@ -63,6 +63,14 @@ class Result(BaseModel):
     @classmethod
     def _convert_value(cls, value: object) -> str:
         return to_text(value)
+
+
+class ToolFailed(Exception):
+    """A tool says itself that it failed, in words for the model to read. `files` are what it gave with them."""
+
+    def __init__(self, text: str, files: Sequence[File] = ()) -> None:
+        super().__init__(text)
+        self.files = list(files)
 
 
 class Response(BaseModel):

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from swarmkeep.agent.asked import find_asked_agent
+from swarmkeep.agent.asked import AskedAgent, find_asked_agent
 from swarmkeep.agent.errors import NotJsonError, ToolArgumentsError
 from swarmkeep.agent.hints import ToolCallId
 from swarmkeep.agent.options import get_options
@@ -52,7 +52,7 @@ class Tool:
         shape = read_shape(function)
         options = get_options(function)
         self.function = function
-        self.asked_agent = find_asked_agent(function)
+        self.asked_agent: AskedAgent | None = find_asked_agent(function)
         self.name: str = shape.name
         self.is_async: bool = shape.is_async
         self.requires_approval: bool = options.requires_approval

@@ -58,7 +58,7 @@ class AgentsInMemory:
     async def ask(self, state: State, tool: Tool, call: ToolCall, text: str) -> ToolOutcome:
         if self._depth >= MOST_DEPTH:
             return make_error(tool, f"was not asked: agents may ask one another up to {MOST_DEPTH} deep")
-        assert tool.asked_agent is not None
+        assert isinstance(tool.asked_agent, Agent)
         registry = self._choose_registry(tool.asked_agent)
         name = registry.get(tool.asked_agent.name).name
         log = MemorySessionLog(approvals=self._approvals)
