@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from swarmkeep.api.routes.health import sum_up
-from swarmkeep.engine.mcp.servers import ServerStatus
+from swarmkeep.engine.mcp.statuses import ServerStatus
 from tests.api.server import RunningServer, check_problem
 
 READY = "/health/ready"

@@ -13,7 +13,7 @@ from litestar.di import NamedDependency
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.domain.errors import Draining
-from swarmkeep.engine.mcp.servers import ServerStatus
+from swarmkeep.engine.mcp.statuses import ServerStatus
 from swarmkeep.store.ports import StoreUnavailable
 
 _PING_TIMEOUT_SECONDS = 3.0

@@ -12,7 +12,8 @@ import msgspec
 from swarmkeep.agent import MCPServer
 from swarmkeep.cli.terminal import Refused
 from swarmkeep.engine.agents.registry import AgentsError, Registry
-from swarmkeep.engine.mcp.servers import ServerStatus, ToolServers, check_client
+from swarmkeep.engine.mcp.servers import ToolServers, check_client
+from swarmkeep.engine.mcp.statuses import ServerStatus
 
 # Of a server that is there, the answer does not take long.
 _NAMED_SERVER_SECONDS = 5.0

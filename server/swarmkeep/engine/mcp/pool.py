@@ -17,7 +17,7 @@ from swarmkeep.agent import MCPServer, Result, ToolFailed
 from swarmkeep.engine.mcp.bounds import ConnectionLimits
 from swarmkeep.engine.mcp.connection import Connection
 from swarmkeep.engine.mcp.contents import OfferedTool
-from swarmkeep.engine.mcp.servers import ServerStatus
+from swarmkeep.engine.mcp.statuses import ServerStatus
 
 T = TypeVar("T")
 

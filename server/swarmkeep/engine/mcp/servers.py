@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from swarmkeep.agent import Agent, MCPServer, Tool
 from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.domain.events import SessionEvent
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.registry import AgentsError
+from swarmkeep.engine.mcp.statuses import ServerStatus
 from swarmkeep.engine.tool_runners import ToolRunner
-from swarmkeep.engine.toolbox.toolbox import Toolbox
+from swarmkeep.engine.toolbox.toolbox import ReadTexts, Toolbox
 
 if TYPE_CHECKING:
     from swarmkeep.engine.mcp.pool import ServerPool
     from swarmkeep.engine.mcp.toolbox import TextCache
 
-ReadTexts = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
-
 _MISSING = "mcp_servers need the MCP client, which is not installed: pip install 'swarmkeep[mcp]'"
-
-
-class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How it is with a server; `tools` is how many it offers, if it ever said so, and `last_words` what it wrote to its
-    standard error before it went, for whoever runs it."""
-
-    name: str
-    address: str
-    status: str
-    error: str | None
-    tools: int | None
-    last_words: str = ""
 
 
 class ToolServers:

@@ -20,9 +20,8 @@ from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.engine.mcp.contents import OfferedTool, make_listing
 from swarmkeep.engine.mcp.pool import Offer, ServerPool
-from swarmkeep.engine.mcp.servers import ReadTexts
 from swarmkeep.engine.tool_runners import ToolRunner
-from swarmkeep.engine.toolbox.toolbox import RecordedToolbox, choose_schemas
+from swarmkeep.engine.toolbox.toolbox import ReadTexts, RecordedToolbox, choose_schemas
 
 TextCache: TypeAlias = LRUCache[str, str]
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from swarmkeep.agent import Agent, Tool
@@ -11,6 +11,9 @@ from swarmkeep.domain.events import SessionEvent
 from swarmkeep.domain.folding.listings import find_listing
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.server_tools import CallServer, list_server_tools, refuse_call
+
+# Texts that a session has stored, by hash; without those that are not there.
+ReadTexts = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
 
 
 class Toolbox(Protocol):
