@@ -85,10 +85,10 @@ class Engine:
         self.sessions = Sessions(store, registry, self._worker, self.limits)
         self.compactions = Compactions(store, registry, self._worker, model, self.limits, secrets)
         self.runs = Runs(store, self.reader, registry, self._worker, self.limits, tracing)
-        self.takeovers = Takeovers(store, registry, self.runs, self.limits)
         parents = Parents(store, registry, self._worker)
         children = ChildSessions(store, registry, self._worker, self.runs, parents, self.limits)
-        self.runs.children = self._worker.teams = children
+        self._worker.teams = children
+        self.takeovers = Takeovers(store, registry, self.runs, children, self.limits)
         self.approvals_below = ApprovalsBelow(store, self.reader, self._worker, self.runs, self.limits)
 
     def active_session_count(self) -> int:

@@ -43,7 +43,6 @@ from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.ports import EventStore, IdempotencyRecord, SessionKey
 
 if TYPE_CHECKING:
-    from swarmkeep.engine.teams.children import ChildSessions
     from swarmkeep.engine.tracing.tracing import Tracing
 
 
@@ -67,7 +66,6 @@ class Runs:
         self._sizes = limits.sizes
         self._tracing = tracing
         self.is_draining = False
-        self.children: ChildSessions | None = None
 
     async def start(
         self,
@@ -181,8 +179,7 @@ class Runs:
         if has_stopped_run(events, session_log.state):
             self._worker.abandon(key)
         self._worker.continue_session(session_log, events)
-        if self.children is not None:
-            await self.children.follow_change(key, session_log.state, events)
+        await self._worker.teams.follow_change(key, session_log.state, events)
         return events
 
     async def wait(self, key: SessionKey, run_id: str, *, since: int | None = None) -> RunView:
@@ -219,9 +216,9 @@ class Runs:
             idempotency,
             lambda: self.commit_change(key, lambda state: cancel_run(state, run_id, said), mark),
         )
-        if (not done or isinstance(done, IdempotencyRecord)) and self.children is not None:
+        if not done or isinstance(done, IdempotencyRecord):
             # It had ended before, perhaps by this very request, which broke off then.
-            await self.children.cancel_run(key, await self._store.state(key), run_id)
+            await self._worker.teams.cancel_run(key, await self._store.state(key), run_id)
         return await self._reader.get_run(key, run_id, at=done.seq if isinstance(done, IdempotencyRecord) else None)
 
     async def resume(
@@ -253,8 +250,8 @@ class Runs:
             self._sizes.check_messages(taken.messages, "/input")
             return taken
 
-        if self.children is not None and not is_asked:
-            await self.children.end_orphan(key, run_id)
+        if not is_asked:
+            await self._worker.teams.end_orphan(key, run_id)
         # Arguments that were changed are looked at by what their functions bring along for that.
         is_edited = any(approval.arguments is not None for approval in approvals)
         aside = is_edited or is_heavy(tool_results, messages)

@@ -14,6 +14,7 @@ from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import Limits, check_session_quotas
 from swarmkeep.engine.policy import Decide
 from swarmkeep.engine.runs import Runs
+from swarmkeep.engine.teams.children import ChildSessions
 from swarmkeep.engine.teams.links import list_open_children
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
@@ -22,10 +23,11 @@ from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 class Takeovers:
     """Sessions in which people answer. Each command is recorded before it returns, on whatever server it is given."""
 
-    def __init__(self, store: Archive, registry: Registry, runs: Runs, limits: Limits) -> None:
+    def __init__(self, store: Archive, registry: Registry, runs: Runs, children: ChildSessions, limits: Limits) -> None:
         self._store = store
         self._registry = registry
         self._runs = runs
+        self._children = children
         self._limits = limits
 
     async def take_over(
@@ -60,8 +62,7 @@ class Takeovers:
             return answer(state, content, by=by)
 
         seq = await self._commit(key, decide, idempotency)
-        if self._runs.children is not None:
-            await self._runs.children.cancel_sessions(asked)
+        await self._children.cancel_sessions(asked)
         state = await self._store.state(key, at=seq)
         return next(entry for entry in reversed(state.messages) if entry.person is not None)
 

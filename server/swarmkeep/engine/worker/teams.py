@@ -1,4 +1,4 @@
-"""What a worker asks about sessions that belong together: agents that ask one another."""
+"""What is asked about sessions that belong together: agents that ask one another."""
 
 from __future__ import annotations
 
@@ -22,4 +22,12 @@ class Teams(Protocol):
 
     async def follow_change(self, key: SessionKey, state: State, events: Sequence[RecordedEvent]) -> None:
         """What was recorded of a session's runs may concern those below it and above it."""
+        ...
+
+    async def cancel_run(self, key: SessionKey, state: State, run_id: str) -> None:
+        """A run has ended: what it asked others for is over, too."""
+        ...
+
+    async def end_orphan(self, key: SessionKey, run_id: str) -> None:
+        """End a run that nobody waits for any more."""
         ...
