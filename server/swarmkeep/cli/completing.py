@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import put
 
 if TYPE_CHECKING:
@@ -107,7 +108,6 @@ def _find_session(ctx: typer.Context) -> str:
 
 def _open_source(ctx: typer.Context) -> AbstractContextManager[Source]:
     """Where the line says, or the settings, as far as the line goes."""
-    from swarmkeep.cli.options import SourceOptions
     from swarmkeep.cli.sources.opening import open_source
 
     return open_source(SourceOptions(*(ctx.params.get(name) for name in ("url", "database_url", "tenant", "api_key"))))
@@ -118,7 +118,6 @@ def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
 
     def find() -> list[str]:
         from swarmkeep.cli.configure import load_settings
-        from swarmkeep.cli.options import SourceOptions
         from swarmkeep.cli.sources.server import open_client
         from swarmkeep.engine.agents.loading import load_registry
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from swarmkeep.cli.completing import complete_agent
-from swarmkeep.cli.options import Agents, ApiKey, JsonOutput, ServerUrl, SourceOptions
+from swarmkeep.cli.options import Agents, ApiKey, JsonOutput, ServerUrl
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.render.agent_graph import GraphAgent, GraphFunction, format_mermaid, format_text
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import put, put_json
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import Any
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, Tenant
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import put_json, put_table, say
 
 

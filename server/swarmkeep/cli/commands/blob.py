@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, Tenant
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import is_terminal, put_bytes
 
 

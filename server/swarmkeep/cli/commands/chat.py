@@ -11,8 +11,9 @@ import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
-from swarmkeep.cli.options import Agents, ApiKey, Model, Offline, ServerUrl, SourceOptions, StoreUrl, Tenant
+from swarmkeep.cli.options import Agents, ApiKey, Model, Offline, ServerUrl, StoreUrl, Tenant
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, say
 
 if TYPE_CHECKING:

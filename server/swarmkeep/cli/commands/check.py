@@ -22,11 +22,11 @@ from swarmkeep.cli.options import (
     Model,
     Quiet,
     ServerUrl,
-    SourceOptions,
     Tenant,
 )
 from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 if TYPE_CHECKING:

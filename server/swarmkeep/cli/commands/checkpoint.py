@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, Quiet, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, Quiet, ServerUrl, Tenant
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, put_bytes, say
 
 

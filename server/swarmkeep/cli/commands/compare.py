@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.completing import complete_session
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, Tenant
 from swarmkeep.cli.render.changes import put_changes
 from swarmkeep.cli.render.messages import format_messages
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import is_terminal, put, put_json
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, Tenant
 from swarmkeep.cli.render.changes import put_changes
 from swarmkeep.cli.render.messages import format_messages
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import put, put_json
 
 

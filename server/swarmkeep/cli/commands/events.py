@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.completing import complete_run
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, SourceOptions, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, Tenant
 from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import put, put_json, put_json_line
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from swarmkeep.cli.options import (
     Labels,
     Quiet,
     ServerUrl,
-    SourceOptions,
     Tenant,
     parse_labels,
 )
@@ -28,6 +27,7 @@ from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.progress import INTERRUPTED, end_early, show_progress, writes_to_terminal
 from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.sources.source import Walk
 from swarmkeep.cli.terminal import is_terminal, put_bytes, say
 

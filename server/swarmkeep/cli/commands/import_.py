@@ -9,9 +9,10 @@ import typer
 
 from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.input import open_input
-from swarmkeep.cli.options import ApiKey, JsonOutput, Quiet, ServerUrl, SourceOptions, StoreUrl, Tenant
+from swarmkeep.cli.options import ApiKey, JsonOutput, Quiet, ServerUrl, StoreUrl, Tenant
 from swarmkeep.cli.progress import Progress, TrackedFile, show_progress
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.sources.source import FileForm
 from swarmkeep.cli.terminal import put, put_json, say
 

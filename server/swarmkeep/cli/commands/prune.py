@@ -19,12 +19,12 @@ from swarmkeep.cli.options import (
     Labels,
     Quiet,
     ServerUrl,
-    SourceOptions,
     Tenant,
     parse_labels,
 )
 from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.sources.source import Source
 from swarmkeep.cli.terminal import put, put_json, say
 

@@ -9,9 +9,10 @@ import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.input import open_input
-from swarmkeep.cli.options import JsonOutput, Quiet, SourceOptions, StoreUrl
+from swarmkeep.cli.options import JsonOutput, Quiet, StoreUrl
 from swarmkeep.cli.progress import Progress, TrackedFile, show_progress
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, put, put_json, say
 
 

@@ -20,7 +20,6 @@ from swarmkeep.cli.options import (
     ListOrder,
     ServerUrl,
     SessionId,
-    SourceOptions,
     Status,
     Tenant,
     parse_labels,
@@ -28,6 +27,7 @@ from swarmkeep.cli.options import (
 from swarmkeep.cli.render.messages import describe_status, list_found, put_state
 from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, JsonOutput, ServerUrl, SessionId, SourceOptions
+from swarmkeep.cli.options import ApiKey, JsonOutput, ServerUrl, SessionId
 from swarmkeep.cli.render.messages import format_message
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import put, put_json
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, Tenant
 from swarmkeep.cli.progress import INTERRUPTED
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, has_cursor, is_interactive, put, put_json, put_table
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, Quiet, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, Quiet, ServerUrl, Tenant
 from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import can_show, put, put_json, put_table, say
 
 if TYPE_CHECKING:

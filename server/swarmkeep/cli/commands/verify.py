@@ -11,9 +11,10 @@ import msgspec
 import typer
 
 from swarmkeep.cli.completing import complete_session
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, FirstSession, Quiet, ServerUrl, SourceOptions, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, FirstSession, Quiet, ServerUrl, Tenant
 from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.sources.source import Source
 from swarmkeep.cli.terminal import Refused, put, put_json_line, say
 

@@ -18,11 +18,11 @@ from swarmkeep.cli.options import (
     Offline,
     ServerUrl,
     SessionId,
-    SourceOptions,
     StoreUrl,
     Tenant,
 )
 from swarmkeep.cli.sources.opening import open_source
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, put_json, say
 from swarmkeep.domain.codec import Json
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from swarmkeep.cli.options import SourceOptions
+from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.sources.source import Source
 
 if TYPE_CHECKING:
