@@ -90,6 +90,9 @@ export function lane(node, index) {
 // By the golden angle, so that neighbours are far from one another.
 const hueOf = (index) => Math.round(index * 137.508) % 360;
 
+// A text as it was written.
+export const plain = (source) => h("p", { class: "plain" }, source);
+
 export const bdi = (value) => h("bdi", {}, value);
 
 // Once per frame at most, and also while the tab is hidden, when there are no frames.

@@ -38,6 +38,16 @@ export function itemNode(item, context) {
   return context.damaged ? h("div", { class: "damaged" }, h("p", { class: "reason" }, icon("cross"), text.notice.damaged), node) : node;
 }
 
+// Items one after another, of which what one agent said in a row stands under its name once.
+export const itemNodes = (items, context) =>
+  items.map((item, index) => itemNode(item, { ...context, continued: continues(item, items[index - 1]) }));
+
+const SAID = new Set(["assistant", "call"]);
+
+export function continues(item, previous) {
+  return SAID.has(item.kind) && SAID.has(previous?.kind) && previous.agent === item.agent && previous.run_id === item.run_id;
+}
+
 function eventLink({ seq }, { act }) {
   const label = text.chat.toEvent(seq);
   return h("a", { class: "to-event", href: hrefOf({ view: "timeline", id: act.session(), at: seq }), title: label, "aria-label": label }, icon("clock"));
@@ -108,7 +118,7 @@ function callNode(item, { act, laneOf, continued }) {
 
 function belowNode(id) {
   const place = h("div", { class: "items below" });
-  const show = async ({ target }) => target.open && (await import("./below.js")).showBelow(place, id);
+  const show = async ({ target }) => target.open && (await import("./below.js")).showBelow(place, id, itemNodes);
   return h("details", { ontoggle: show }, h("summary", { class: "there" }, text.asked.said), place);
 }
 

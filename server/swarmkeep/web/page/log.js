@@ -1,7 +1,7 @@
 // A conversation's items on the screen: the latest ones, and earlier ones as somebody goes up to them.
 
 import { button, h } from "./dom.js";
-import { DraftNode, itemNode } from "./items.js";
+import { DraftNode, continues, itemNode } from "./items.js";
 import { finishAll } from "./prose.js";
 import { text } from "./text.js";
 
@@ -201,12 +201,6 @@ export class Log {
     this.earlier.hidden = true;
     finishAll();
   }
-}
-
-const SAID = new Set(["assistant", "call"]);
-
-export function continues(item, previous) {
-  return SAID.has(item.kind) && SAID.has(previous?.kind) && previous.agent === item.agent && previous.run_id === item.run_id;
 }
 
 // What was said below is loaded anew, with its own.

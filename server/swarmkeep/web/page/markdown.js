@@ -1,9 +1,8 @@
 // Markdown from models and people, made harmless: no scripts, no images, no forms, no styles, no foreign frames.
 
-import { copyButton, h } from "./dom.js";
+import { copyButton, h, plain } from "./dom.js";
 import { highlight } from "./highlighting.js";
 import { Lexer, Marked } from "./marked.esm.js";
-import { plain } from "./prose.js";
 import { sanitized } from "./sanitizer.js";
 import { text } from "./text.js";
 

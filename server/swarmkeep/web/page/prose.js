@@ -3,7 +3,7 @@
 // its last block is made anew, also when it ends.
 
 import { pause } from "./api.js";
-import { h } from "./dom.js";
+import { h, plain } from "./dom.js";
 
 // What is shorter is drawn at once.
 const SHORT = 4_000;
@@ -42,10 +42,6 @@ async function load() {
 // For paper, which does not wait.
 export function finishAll() {
   for (const prose of unfinished) prose.steps && prose.go(Infinity);
-}
-
-export function plain(source) {
-  return h("p", { class: "plain" }, source);
 }
 
 export class Prose {
