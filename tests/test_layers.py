@@ -19,7 +19,17 @@ from packaging.utils import canonicalize_name
 import swarmkeep
 from swarmkeep.store.schema import upgrade
 from tests.support.processes import clean_environment
-from tests.support.source import PACKAGES, ROOT, Import, find_module_name, list_imports, list_modules
+from tests.support.source import (
+    PACKAGES,
+    ROOT,
+    Import,
+    find_circles,
+    find_module_name,
+    list_imports,
+    list_modules,
+    map_imports,
+    map_page_imports,
+)
 
 # Which layers each layer of the server may import: agent ← domain ← store ← engine ← audit ← api, cli ← app, repl.
 # A module beside the packages is a layer of its own name; `__init__` is the package itself, the public names.
@@ -207,6 +217,17 @@ def test_sub_packages_import_one_way() -> None:
         if imported is not None and imported not in SUB_PACKAGES[importer]
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+    """Neither by imports for type checkers, nor by those inside of functions: these only hide that it is one."""
+    assert find_circles(map_imports(package)) == []
+
+
+def test_no_modules_of_the_page_import_each_other_in_a_circle() -> None:
+    """Neither by what is loaded on demand, nor by what runs in a worker."""
+    assert find_circles(map_page_imports()) == []
 
 
 def test_self_contained_sub_packages_import_nothing_beside_them() -> None:

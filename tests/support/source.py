@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,9 @@ PACKAGES = {
     "swarmkeep_migrations": ROOT / "migrations" / "swarmkeep_migrations",
     "swarmkeep_client": ROOT / "clients" / "python" / "src" / "swarmkeep_client",
 }
+PAGE = PACKAGES["swarmkeep"] / "web" / "page"
+# `import … from "./a.js"`, `export … from "./a.js"`, `import("./a.js")` and `new URL("./a.js", import.meta.url)`.
+_PAGE_IMPORT = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*|\bnew URL\(\s*)["']\./([\w.-]+\.js)["']""")
 
 
 @dataclass(frozen=True)
@@ -68,3 +72,38 @@ def _read_imports(file: Path, package: str) -> Iterator[Import]:
                 module = ".".join(filter(None, [*here[: len(here) - up], module]))
             for alias in node.names:
                 yield Import(file, node.lineno, module, alias.name)
+
+
+def map_imports(package: str) -> dict[str, set[str]]:
+    """By the name of each module in a package, those of the same package that it imports."""
+    modules: dict[str, set[str]] = {find_module_name(file, package): set() for file in list_modules(package)}
+    for found in list_imports(package):
+        # `from a import b` names a module, if there is one of that name.
+        named = f"{found.module}.{found.name}"
+        target = named if named in modules else found.module
+        if target in modules:
+            modules[find_module_name(found.file, package)].add(target)
+    return modules
+
+
+def map_page_imports() -> dict[str, set[str]]:
+    """By the name of each module of the page, those that it imports, loads on demand, or runs in a worker."""
+    return {file.name: set(_PAGE_IMPORT.findall(file.read_text(encoding="utf-8"))) for file in PAGE.glob("*.js")}
+
+
+def find_circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """The modules that import each other, directly or by way of others: each such group once, sorted."""
+    reached = {name: _find_reached(imports, name) for name in imports}
+    groups = {tuple(sorted(other for other in names if name in reached[other])) for name, names in reached.items()}
+    return sorted(list(group) for group in groups if group)
+
+
+def _find_reached(imports: Mapping[str, set[str]], name: str) -> set[str]:
+    reached: set[str] = set()
+    waiting = [name]
+    while waiting:
+        for other in imports[waiting.pop()] & imports.keys():
+            if other not in reached:
+                reached.add(other)
+                waiting.append(other)
+    return reached
