@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.clock import Clock, utc_now
+from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.revision import require_latest
 from swarmkeep.store.sql.audit import SqlAuditReader
 from swarmkeep.store.sql.audit_log import SqlAuditLog
 from swarmkeep.store.sql.counting.totals import SqlTotals
-from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.idempotency import SqlIdempotencyRecords
 from swarmkeep.store.sql.index import SqlSessionIndex
 from swarmkeep.store.sql.indexes.active_runs import SqlActiveRuns

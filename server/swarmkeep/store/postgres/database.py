@@ -13,6 +13,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
+from swarmkeep.store.ports.database import Render, Rows
 from swarmkeep.store.postgres.connections import connect, make_engine, pin_moment, run_query
 from swarmkeep.store.postgres.errors import (
     is_connection_lost,
@@ -25,7 +26,7 @@ from swarmkeep.store.postgres.errors import (
 from swarmkeep.store.postgres.notifications import Notifications
 from swarmkeep.store.postgres.snapshots import SnapshotThread
 from swarmkeep.store.postgres.standstill import end_standing_transactions
-from swarmkeep.store.postgres.statements import ConnectionBroken, Render, Rows, drop_connections, run_statement
+from swarmkeep.store.postgres.statements import ConnectionBroken, drop_connections, run_statement
 from swarmkeep.store.urls import PostgresServer
 
 T = TypeVar("T")

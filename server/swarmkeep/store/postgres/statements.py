@@ -6,17 +6,14 @@ statement does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
-from sqlalchemy import Dialect, Engine, PoolProxiedConnection
+from sqlalchemy import Engine, PoolProxiedConnection
 from sqlalchemy.util import await_only
 
+from swarmkeep.store.ports.database import Render, Rows
 from swarmkeep.store.postgres.errors import breaks_connection
-
-Rows = Sequence[Sequence[Any]]
-Render = Callable[[Dialect], tuple[str, Sequence[Any]]]
 
 
 class ConnectionBroken(ConnectionError):

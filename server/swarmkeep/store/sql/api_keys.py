@@ -25,8 +25,8 @@ from swarmkeep.store.ports.api_keys import (
     hash_secret,
 )
 from swarmkeep.store.ports.audit import AuditAction
+from swarmkeep.store.ports.database import Database
 from swarmkeep.store.sql.audit_log import record_action
-from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.prepared import build_insert_if_absent
 from swarmkeep.store.sql.tables import api_keys
 

@@ -14,9 +14,10 @@ from swarmkeep.domain.files.references import list_file_names
 from swarmkeep.domain.files.results import list_result_references
 from swarmkeep.domain.state import State
 from swarmkeep.store.file_cache import FileCache
+from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import as_bytes, as_text, unescape
-from swarmkeep.store.sql.database import Database, OnDatabase
+from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement, prepare_insert_if_absent, split_parameters
 from swarmkeep.store.sql.tables import blobs, files, of_bound_session, of_session, session_columns
 

@@ -24,10 +24,11 @@ from sqlalchemy import (
 )
 
 from swarmkeep.domain.codec import encode_text
+from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import Lease, SessionHead
 from swarmkeep.store.sql.columns import as_bytes, as_text, database_now, escape, unescape
-from swarmkeep.store.sql.database import Database, OnDatabase
+from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.tables import IS_DUE, IS_RUNNING, of_session, sessions
 

@@ -31,13 +31,13 @@ from swarmkeep.store.ports import (
     SessionKey,
 )
 from swarmkeep.store.ports.audit import AuditAction
+from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.totals import StorageQuota
 from swarmkeep.store.sql import writes
 from swarmkeep.store.sql.appending.plain import is_plain, render_append
 from swarmkeep.store.sql.audit_log import record_audited_events
 from swarmkeep.store.sql.columns import escape
 from swarmkeep.store.sql.contents import NamedContents, collect_named
-from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
 from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads

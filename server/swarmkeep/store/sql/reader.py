@@ -15,11 +15,11 @@ from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.store.aside import FEW_EVENTS, let_go_aside, let_state_go_aside, run_off_loop
 from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import SessionHead
 from swarmkeep.store.sql.columns import stored_bytes
 from swarmkeep.store.sql.contents import SqlContents
-from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.leases import find_heads
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.rows import EVENT_COLUMNS, SEALED_COLUMNS, decode_event, decode_sealed

@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Dialect
+from sqlalchemy import Connection
 
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
+from swarmkeep.store.ports.database import Render, Rows
 from swarmkeep.store.sqlite.batches import CommitFailed, Job, RolledBack, commit, deliver
 from swarmkeep.store.sqlite.connections import BUSY_SECONDS, connect
 from swarmkeep.store.sqlite.errors import describe_failed_commit, raise_store_error, translate_sqlite_error
@@ -24,7 +25,6 @@ from swarmkeep.store.sqlite.scrubbing import LogScrubber
 from swarmkeep.store.urls import SqliteFile
 
 T = TypeVar("T")
-Render = Callable[[Dialect], tuple[str, Sequence[Any]]]
 
 _MAX_BATCH = 128
 _READERS = 2
@@ -118,7 +118,7 @@ class SqliteDatabase:
             return [each for item in items for each in await self._write_items(job, [item])]
         return [None] * len(items)
 
-    async def write_statement(self, render: Render) -> Sequence[Sequence[Any]]:
+    async def write_statement(self, render: Render) -> Rows:
         """Nothing is done: SQLite changes one table with a statement, and a job costs no round trips here."""
         return ()
 

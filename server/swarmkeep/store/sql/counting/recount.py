@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, func, select, update
 
+from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.totals import TotalsDrift
 from swarmkeep.store.sql.counting.totals import SIZES, sum_totals
-from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.prepared import prepare_insert_if_absent
 from swarmkeep.store.sql.tables import sessions, totals
 

@@ -19,11 +19,12 @@ from sqlalchemy import ColumnElement, Connection, Table, bindparam, case, func, 
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.store.clock import Clock, utc_now
+from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.totals import StorageQuota, TenantTotals
 from swarmkeep.store.sql.columns import stored_bytes
 from swarmkeep.store.sql.counting.usage import make_usage_row
-from swarmkeep.store.sql.database import Database, OnDatabase
+from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement, build_insert
 from swarmkeep.store.sql.tables import blobs, events, files, of_bound_session, session_columns, totals
 

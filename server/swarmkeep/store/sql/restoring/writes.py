@@ -9,11 +9,11 @@ from sqlalchemy import Connection
 from swarmkeep.domain.errors import QuotaExceeded, SeqConflict
 from swarmkeep.store.ports import SessionHead, SessionKey, StorageQuota
 from swarmkeep.store.ports.audit import AuditAction
+from swarmkeep.store.ports.database import Database
 from swarmkeep.store.sql.audit_log import record_actions
 from swarmkeep.store.sql.contents import insert_file
 from swarmkeep.store.sql.counting.totals import Growth, count_changes
 from swarmkeep.store.sql.counting.usage import Row, insert_usage
-from swarmkeep.store.sql.database import Database
 from swarmkeep.store.sql.heads import insert_head
 from swarmkeep.store.sql.indexes.usage_days import add_sums, sum_rows
 from swarmkeep.store.sql.prepared import prepare_insert_if_absent

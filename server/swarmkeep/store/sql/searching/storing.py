@@ -22,7 +22,7 @@ from sqlalchemy import (
     update,
 )
 
-from swarmkeep.store.sql.database import Render
+from swarmkeep.store.ports.database import Render
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.searching.marks import Mark
 from swarmkeep.store.sql.tables import events, of_bound_session, search, search_marks, session_columns
