@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
+from typing import TypeVar
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.sse import EVENT_STREAM, Begin, FrameWriter, StreamResponse, comment, frame
@@ -14,10 +15,16 @@ from swarmkeep.domain.codec import encode
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import Overloaded, RunNotFound, SessionNotFound
 from swarmkeep.engine.reader import RunPosition
+from swarmkeep.engine.streams.changes import Changes
 from swarmkeep.engine.streams.endings import is_open
 from swarmkeep.engine.streams.feed import Feed
 from swarmkeep.engine.streams.following import Batch
 from swarmkeep.store.ports import SessionKey, StoreUnavailable
+
+T = TypeVar("T")
+
+# What is sent of an item; and, if that was the last one, what the stream ends with.
+Written = tuple[bytes, bytes | None]
 
 PING = comment("ping")
 STOPPING = comment("the server is shutting down")
@@ -52,25 +59,16 @@ def write_run_frames(
     return _write_frames(check, principal.service.share_frames(key), batches, make_last=make_last)
 
 
-async def write_change_frames(principal: Principal) -> AsyncGenerator[bytes]:
+def write_change_frames(principal: Principal) -> AsyncGenerator[bytes]:
     """Which of the tenant's sessions change, until the caller may not read them any more or the server stops."""
     check = StreamCheck(principal, None, stop=principal.service.stopping)
     engine = principal.engine
-    sent_at = time.monotonic()
     following = engine.changes.follow(principal.tenant, silent_seconds=engine.limits.poll_seconds)
-    async with aclosing(following) as batches:
-        async for changes in batches:
-            now = time.monotonic()
-            if (changes is None or check.is_due(now)) and not await check.passes(changes):
-                break
-            if changes is not None:
-                sent_at = now
-                yield frame("sessions.changed", encode(changes))
-            elif now - sent_at >= check.ping_seconds:
-                sent_at = now
-                yield PING
-    if check.is_stopping:
-        yield STOPPING
+
+    def write(changes: Changes | None) -> Written:
+        return b"" if changes is None else frame("sessions.changed", encode(changes)), None
+
+    return write_parts(check, following, write)
 
 
 class StreamCheck:
@@ -139,7 +137,38 @@ async def wait_until_refused(principal: Principal) -> None:
     await asyncio.sleep(seconds)
 
 
-async def _write_frames(
+async def write_parts(
+    check: StreamCheck,
+    items: AsyncGenerator[T],
+    write: Callable[[T], Written],
+    make_last: Callable[[], Awaitable[bytes]] | None = None,
+) -> AsyncGenerator[bytes]:
+    """The items as `write` has them, with pings in between. Ends with the items, with their end, or when the check says
+    so; then comes what `make_last` makes, but not after their end."""
+    sent_at = time.monotonic()
+    with suppress(SessionNotFound):
+        async with aclosing(items):
+            async for item in items:
+                now = time.monotonic()
+                if (not item or check.is_due(now)) and not await check.passes(item):
+                    break
+                part, end = write(item)
+                if not part and now - sent_at >= check.ping_seconds:
+                    part = PING
+                if part:
+                    sent_at = now
+                    yield part
+                if end is not None:
+                    if end:
+                        yield end
+                    return
+    if check.is_stopping:
+        yield STOPPING
+    if make_last is not None and (last := await make_last()):
+        yield last
+
+
+def _write_frames(
     check: StreamCheck,
     frames: FrameWriter,
     batches: AsyncGenerator[Batch],
@@ -147,27 +176,15 @@ async def _write_frames(
     types: Sequence[str] = (),
     make_last: Callable[[], Awaitable[bytes]] | None = None,
 ) -> AsyncGenerator[bytes]:
-    """The items as frames, each batch in one part, with pings in between. Ends with the items, or when the check says
-    so."""
-    sent_at = time.monotonic()
-    with suppress(SessionNotFound):
-        async with aclosing(batches):
-            async for batch in batches:
-                now = time.monotonic()
-                if (not batch or check.is_due(now)) and not await check.passes(batch):
-                    break
-                part = frames.write(_select_events(batch, types) if types else batch)
-                # A slow reader has this wait here for long: what the part is made of need not wait, too.
-                batch.clear()
-                if not part and now - sent_at >= check.ping_seconds:
-                    part = PING
-                if part:
-                    sent_at = now
-                    yield part
-    if check.is_stopping:
-        yield STOPPING
-    if make_last is not None and (last := await make_last()):
-        yield last
+    """Each batch in one part."""
+
+    def write(batch: Batch) -> Written:
+        part = frames.write(_select_events(batch, types) if types else batch)
+        # A slow reader has the stream wait for long: what the part is made of need not wait, too.
+        batch.clear()
+        return part, None
+
+    return write_parts(check, batches, write, make_last)
 
 
 def _select_events(batch: Batch, types: Sequence[str]) -> Batch:

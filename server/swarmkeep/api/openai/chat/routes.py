@@ -23,7 +23,7 @@ from swarmkeep.api.openai.progress.frames import DONE, write_frames
 from swarmkeep.api.openai.submit import FollowedResponse, finish_response, follow_response
 from swarmkeep.api.openai.unstored import begin_unstored
 from swarmkeep.api.sse import JsonAnswer
-from swarmkeep.api.streams import PING, make_event_stream
+from swarmkeep.api.streams import PING, Written, make_event_stream
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.errors import DomainError, Draining, SessionExists, SessionNotFound
 from swarmkeep.engine.idempotency import IdempotentRequest
@@ -79,7 +79,7 @@ def _answer(answer: ChatAnswer, headers: dict[str, str]) -> Response[Any]:
 def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatAnswer) -> Response[Any]:
     builder, key = followed.builder, followed.key
 
-    def translate(item: Item) -> tuple[bytes, bytes | None]:
+    def translate(item: Item) -> Written:
         chunks = list(release_or_hold(principal.engine.registry, answer, item))
         chunks += [chunk for event in builder.read(item) for chunk in answer.make_chunks(event)]
         end = DONE if builder.is_over else None

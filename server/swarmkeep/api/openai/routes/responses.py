@@ -22,7 +22,7 @@ from swarmkeep.api.openai.run_request import read_run_request
 from swarmkeep.api.openai.submit import FollowedResponse, begin_response, finish_response, follow_response
 from swarmkeep.api.openai.targets import find_target
 from swarmkeep.api.openai.unstored import begin_unstored
-from swarmkeep.api.streams import make_event_stream
+from swarmkeep.api.streams import Written, make_event_stream
 from swarmkeep.domain.codec import Json
 from swarmkeep.engine.streams.items import Item
 
@@ -71,7 +71,7 @@ def make_stream(principal: Principal, followed: FollowedResponse) -> Response[An
     """The stream of a response."""
     builder = followed.builder
 
-    def translate(item: Item) -> tuple[bytes, bytes | None]:
+    def translate(item: Item) -> Written:
         return b"".join(map(frame_event, builder.read(item))), DONE if builder.is_over else None
 
     frames = write_frames(principal, followed.key, followed.items, translate)
