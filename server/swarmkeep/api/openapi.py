@@ -2,64 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from inspect import cleandoc
+from typing import Any, get_args
 
 import msgspec
 from litestar import Litestar
+from litestar.routes import HTTPRoute
 
-from swarmkeep.api import errors, run_bodies
 from swarmkeep.api.bodies import Body
-from swarmkeep.api.routes import (
-    active_runs,
-    agents,
-    audit,
-    compact,
-    events,
-    forks,
-    health,
-    keys,
-    messages,
-    prices,
-    redact,
-    replays,
-    runs,
-    sessions,
-    takeovers,
-    usage,
-)
-from swarmkeep.audit import changes, compare
-from swarmkeep.audit import redact as redaction
-from swarmkeep.audit.replay import divergences
-from swarmkeep.audit.transfer import import_export
-from swarmkeep.audit.verify import audit_log, problems
-from swarmkeep.domain import events as facts
-from swarmkeep.domain import usage as usages
-from swarmkeep.domain import views
 from swarmkeep.domain.codec import Json, encode
-from swarmkeep.engine.compaction import compactions
-from swarmkeep.store.ports import active_runs as stored_runs
-from swarmkeep.store.ports import api_keys, index
 
-_STRUCT_MODULES = (
-    active_runs, agents, api_keys, audit, audit_log, changes, compact, compactions, compare, divergences, errors,
-    events, facts, forks, health, import_export, index, keys, messages, prices, problems, redact, redaction, replays,
-    run_bodies, runs, sessions, stored_runs, takeovers, usage, usages, views,
-)  # fmt: skip
+Structs = Mapping[str, type[msgspec.Struct]]
 
 
 def build_openapi(app: Litestar) -> bytes:
     made: Json = app.openapi_schema.to_schema()
+    structs = _find_structs(app)
     for name, schema in made["components"]["schemas"].items():
-        _complete_schema(schema, _find_struct(name))
+        _complete_schema(schema, structs[name])
     for item in made["paths"].values():
         for operation in item.values():
-            _mark_optional_body(operation)
+            _mark_optional_body(operation, structs)
     return encode(made)
 
 
-def _find_struct(name: str) -> type[msgspec.Struct]:
-    struct: type[msgspec.Struct] = next(vars(home)[name] for home in _STRUCT_MODULES if name in vars(home))
-    return struct
+def _find_structs(app: Litestar) -> Structs:
+    """By name, the structs that the document's requests and answers are made of."""
+    found: dict[str, type[msgspec.Struct]] = {}
+    waiting = list(_list_types(app))
+    while waiting:
+        kind = waiting.pop()
+        waiting += get_args(kind)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__name__ not in found:
+            found[kind.__name__] = kind
+            waiting += [field.type for field in msgspec.structs.fields(kind)]
+    return found
+
+
+def _list_types(app: Litestar) -> Iterator[Any]:
+    for handler in (
+        handler for route in app.routes if isinstance(route, HTTPRoute) for handler in route.route_handlers
+    ):
+        if handler.resolve_include_in_schema():
+            yield handler.parsed_return_field.annotation
+            if handler.parsed_data_field is not None:
+                yield handler.parsed_data_field.annotation
+            yield from (response.data_container for response in (handler.responses or {}).values())
 
 
 def _complete_schema(schema: Json, struct: type[msgspec.Struct]) -> None:
@@ -69,9 +58,9 @@ def _complete_schema(schema: Json, struct: type[msgspec.Struct]) -> None:
         schema["additionalProperties"] = False
 
 
-def _mark_optional_body(operation: Json) -> None:
+def _mark_optional_body(operation: Json, structs: Structs) -> None:
     body = operation.get("requestBody")
     if body is not None and "application/json" in body["content"]:
         name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-        struct = _find_struct(name)
+        struct = structs[name]
         body["required"] = not (issubclass(struct, Body) and struct.may_be_absent)
