@@ -9,9 +9,9 @@ import socket
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -20,10 +20,40 @@ from pydantic_settings import (
     SettingsError,
 )
 
-Seconds = Annotated[float, Field(gt=0)]
+T = TypeVar("T")
+
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
-_LISTS = ("agents", "allowed_hosts", "blob_types", "forwarded_allow_ips", "cors_origins", "openai_session_headers")
-Names = Annotated[tuple[str, ...], NoDecode]
+
+
+def _split_names(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise ValueError(
+                "it starts with [ but is not a valid JSON list; fix it, or separate the names with commas"
+            ) from None
+    if info.field_name == "agents" and "," not in text and not Path(text).exists():
+        text = text.replace(os.pathsep, ",")
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _read_none(value: object) -> object:
+    return None if isinstance(value, str) and value.strip().lower() == "none" else value
+
+
+def _lower_case(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+ListOf = Annotated[tuple[T, ...], NoDecode, BeforeValidator(_split_names)]
+NoneOr = Annotated[T | None, BeforeValidator(_read_none)]
+AnyCase = Annotated[T, BeforeValidator(_lower_case)]
+Names = ListOf[str]
+Seconds = Annotated[float, Field(gt=0)]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
 
 
@@ -93,28 +123,28 @@ class Settings(BaseSettings):
     grace_seconds: float = Field(
         default=10.0, ge=0, description="How long running runs may go on after the server is asked to stop."
     )
-    run_seconds: Seconds | None = Field(
+    run_seconds: NoneOr[Seconds] = Field(
         default=3600.0,
         description="How long a run may take. Time spent waiting for somebody does not count; `none` means no limit.",
     )
-    tool_seconds: Seconds | None = Field(
+    tool_seconds: NoneOr[Seconds] = Field(
         default=300.0, description="The time-out of functions without one of their own; `none` means no limit."
     )
-    approval_seconds: Seconds | None = Field(
+    approval_seconds: NoneOr[Seconds] = Field(
         default=None, description="How long to wait for an approval before the call is denied; no limit by default."
     )
-    loop_turns: Annotated[int, Field(ge=3)] | None = Field(
+    loop_turns: NoneOr[Annotated[int, Field(ge=3)]] = Field(
         default=10,
         description="A run whose last so many turns go in a circle (the same calls or handoffs again) is ended; `none` "
         "means no limit.",
     )
-    history_turns: Annotated[int, Field(ge=1)] | None = Field(
+    history_turns: NoneOr[Annotated[int, Field(ge=1)]] = Field(
         default=None, description="How many of a session's last turns are sent to a model; by default all of them."
     )
     read_seconds: Seconds = Field(
         default=10.0, description="How long a list, a sum or a search may take in the database before it is refused."
     )
-    search: Literal["on", "off"] = Field(
+    search: AnyCase[Literal["on", "off"]] = Field(
         default="on", description="Whether sessions can be found by what was said: `on` indexes messages."
     )
     state_cache_bytes: int = Field(default=2**26, ge=0, description="About how much memory sessions' states may take.")
@@ -154,13 +184,13 @@ class Settings(BaseSettings):
         description="How many bytes a tenant's sessions may hold: the payloads of their events, and the texts that "
         "these refer to.",
     )
-    max_tokens_per_day: Annotated[int, Field(ge=1)] | None = Field(
+    max_tokens_per_day: NoneOr[Annotated[int, Field(ge=1)]] = Field(
         default=None, description="How many tokens a tenant's model calls may take in a UTC day; no limit by default."
     )
     prices: str | None = Field(default=None, description="What models cost: JSON, or a file (`.json`, `.toml`).")
     currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$", description="The currency of the prices.")
     max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
-    rate_limit_per_minute: int | None = Field(
+    rate_limit_per_minute: NoneOr[int] = Field(
         default=None,
         ge=1,
         description="How many requests under `/v1` each API key (or address, without keys) may make in a minute, on "
@@ -179,7 +209,7 @@ class Settings(BaseSettings):
         description="Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "
         "separated by commas; by default none.",
     )
-    openai_session_headers: Annotated[tuple[HeaderName, ...], NoDecode] = Field(
+    openai_session_headers: ListOf[HeaderName] = Field(
         default=(),
         description="Request headers that name the session of a chat completion, beside `X-Session-Id` and "
         "`X-OpenWebUI-Chat-Id`, separated by commas.",
@@ -194,14 +224,14 @@ class Settings(BaseSettings):
     signing_key: Path | None = Field(
         default=None, description="A PEM file with the Ed25519 private key that checkpoints are signed with."
     )
-    log_level: Literal["debug", "info", "warning", "error", "critical"] = Field(
+    log_level: AnyCase[Literal["debug", "info", "warning", "error", "critical"]] = Field(
         default="info", description="Which log lines are written to standard error."
     )
-    log_format: Literal["text", "json"] = Field(
+    log_format: AnyCase[Literal["text", "json"]] = Field(
         default="text", description="How log lines are written: as text, or as one JSON object per line."
     )
     access_log: bool = Field(default=True, description="Whether to log each request, at the level `info`.")
-    traces: Literal["auto", "on", "off"] = Field(
+    traces: AnyCase[Literal["auto", "on", "off"]] = Field(
         default="auto",
         description="Whether to make OpenTelemetry traces: `on`, `off`, or `auto`: only if the environment names a "
         "collector (OTEL_EXPORTER_OTLP_ENDPOINT) and the extra `otel` is installed.",
@@ -227,23 +257,6 @@ class Settings(BaseSettings):
 
         return init_settings, env_settings, cast(PydanticBaseSettingsSource, read_file)
 
-    @field_validator(*_LISTS, mode="before")
-    @classmethod
-    def _split_names(cls, value: object, info: Any) -> object:
-        if not isinstance(value, str):
-            return value
-        text = value.strip()
-        if text.startswith("["):
-            try:
-                return json.loads(text)
-            except ValueError:
-                raise ValueError(
-                    "it starts with [ but is not a valid JSON list; fix it, or separate the names with commas"
-                ) from None
-        if info.field_name == "agents" and "," not in text and not Path(text).exists():
-            text = text.replace(os.pathsep, ",")
-        return [part.strip() for part in text.split(",") if part.strip()]
-
     @field_validator("forwarded_allow_ips")
     @classmethod
     def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -260,25 +273,6 @@ class Settings(BaseSettings):
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, or * for any")
         return value
-
-    @field_validator(
-        "run_seconds",
-        "tool_seconds",
-        "approval_seconds",
-        "loop_turns",
-        "history_turns",
-        "rate_limit_per_minute",
-        "max_tokens_per_day",
-        mode="before",
-    )
-    @classmethod
-    def _read_none(cls, value: object) -> object:
-        return None if isinstance(value, str) and value.strip().lower() == "none" else value
-
-    @field_validator("log_level", "log_format", "traces", "search", mode="before")
-    @classmethod
-    def _lower_case(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
 
     def resolve_address(self) -> tuple[str, int]:
         """Where to listen; of several addresses that a name has, one of IPv4. Raises OSError and UnicodeError."""
