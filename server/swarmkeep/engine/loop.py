@@ -25,7 +25,7 @@ from swarmkeep.engine.agents.outputs import judge_reply
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.calls.started import Perform, StartedCalls, mask
 from swarmkeep.engine.calls.together import RunTogether, run_together
-from swarmkeep.engine.calls.tool_calls import perform_call
+from swarmkeep.engine.calls.tool_calls import ToolCalls
 from swarmkeep.engine.compaction.summarising import attempt_summary, record_summary, start_compaction
 from swarmkeep.engine.failpoints import MODEL_DELTA, reach
 from swarmkeep.engine.models.model import Deltas, Model, Reply, TurnFailed, normalise_message
@@ -233,7 +233,7 @@ def make_loop(
 ) -> Loop:
     """The loop that asks a registry's agents and calls their tools."""
     prepare = partial(prepare_turn, registry, runner, toolbox=toolbox)
-    perform: Perform = partial(perform_call, registry, runner, policy, toolbox)
+    perform: Perform = ToolCalls(registry, runner, policy, toolbox).perform
     if trace_calls is not None:
         perform = trace_calls(perform)
     guards = Guards(runner, policy)

@@ -11,7 +11,7 @@ from swarmkeep.agent import Tool
 from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.engine.agents.registry import Registry
-from swarmkeep.engine.calls.tool_calls import perform_call
+from swarmkeep.engine.calls.tool_calls import ToolCalls
 from swarmkeep.engine.tool_runners import ThreadRunner
 from swarmkeep.engine.toolbox.toolbox import NO_SERVERS
 from tests.engine.loop.memory import FixedPolicy, open_run
@@ -41,7 +41,8 @@ async def perform(tool_seconds: float | None, run_seconds: float | None) -> tupl
     policy.agents = agents
     call = ToolCall(id="c1", name="ask_clerk", arguments='{"input": "Hm?"}', attempts=1)
     tool = agent.tools()["ask_clerk"]
-    outcome = await perform_call(Registry([agent]), ThreadRunner(), policy, NO_SERVERS, log.state, agent, tool, call)
+    calls = ToolCalls(Registry([agent]), ThreadRunner(), policy, NO_SERVERS)
+    outcome = await calls.perform(log.state, agent, tool, call)
     return outcome, agents
 
 
@@ -59,6 +60,7 @@ async def test_wrong_arguments_ask_nobody() -> None:
     policy.agents = agents
     call = ToolCall(id="c1", name="ask_clerk", arguments='{"text": "Hm?"}', attempts=1)
     tool = agent.tools()["ask_clerk"]
-    outcome = await perform_call(Registry([agent]), ThreadRunner(), policy, NO_SERVERS, log.state, agent, tool, call)
+    calls = ToolCalls(Registry([agent]), ThreadRunner(), policy, NO_SERVERS)
+    outcome = await calls.perform(log.state, agent, tool, call)
     assert (outcome.status, agents.texts) == ("error", [])
     assert "input is missing" in outcome.content

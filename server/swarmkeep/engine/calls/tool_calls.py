@@ -44,47 +44,50 @@ _LIGHT_BYTES = 100_000
 _USUAL_FILES = FileLimits()
 
 
-async def perform_call(
-    registry: Registry,
-    runner: ToolRunner,
-    policy: LoopPolicy,
-    toolbox: Toolbox,
-    state: State,
-    agent: Agent | None,
-    tool: Tool | None,
-    call: ToolCall,
-) -> ToolOutcome:
-    """Run a call; the end of the run's time becomes an outcome as well."""
-    if tool is None:
-        return make_unknown_tool_outcome(call, toolbox.list_tools(agent, state) if agent is not None else ())
-    assert state.run is not None
-    try:
-        async with policy.time_limit(state.run):
-            with log_fields(tool=call.name, tool_call_id=call.id, attempt=call.attempts):
-                # Those of an agent's call have looked at it when it was asked; what they looked at may be gone.
-                if tool.guardrails and not (call.redacted and tool.asked_agent is not None):
-                    trip = await Guards(runner, policy).check_call(tool, call, state.context_variables)
-                    if trip is not None:
-                        return make_refused_outcome(call, trip)
-                if tool.asked_agent is not None:
-                    return await ask_agent(policy, state, tool, call)
-                is_alone = runs_alone(state.run, call)
-                outcome, result = await call_tool(
-                    tool,
-                    call,
-                    state.context_variables,
-                    runner,
-                    policy.tool_seconds,
-                    files=policy.files,
-                    secrets=policy.secrets,
-                    is_alone=is_alone,
-                )
-    except RunTimedOut as over:
+class ToolCalls:
+    """Carries out the calls of a run, one at a time."""
+
+    def __init__(self, registry: Registry, runner: ToolRunner, policy: LoopPolicy, toolbox: Toolbox) -> None:
+        self._registry = registry
+        self._runner = runner
+        self._policy = policy
+        self._toolbox = toolbox
+        self._guards = Guards(runner, policy)
+
+    async def perform(self, state: State, agent: Agent | None, tool: Tool | None, call: ToolCall) -> ToolOutcome:
+        """Run a call; the end of the run's time becomes an outcome as well."""
+        if tool is None:
+            return make_unknown_tool_outcome(call, self._toolbox.list_tools(agent, state) if agent is not None else ())
+        assert state.run is not None
+        try:
+            async with self._policy.time_limit(state.run):
+                with log_fields(tool=call.name, tool_call_id=call.id, attempt=call.attempts):
+                    return await self._perform_in_time(state, state.run, tool, call)
+        except RunTimedOut as over:
+            if tool.asked_agent is not None:
+                await self._policy.agents.cancel(state, call)
+            text = f"Error: {call.name} was abandoned: {over}. It may or may not have taken effect."
+            return ToolOutcome(status="timeout", content=text)
+
+    async def _perform_in_time(self, state: State, run: Run, tool: Tool, call: ToolCall) -> ToolOutcome:
+        # Those of an agent's call have looked at it when it was asked; what they looked at may be gone.
+        if tool.guardrails and not (call.redacted and tool.asked_agent is not None):
+            trip = await self._guards.check_call(tool, call, state.context_variables)
+            if trip is not None:
+                return make_refused_outcome(call, trip)
         if tool.asked_agent is not None:
-            await policy.agents.cancel(state, call)
-        text = f"Error: {call.name} was abandoned: {over}. It may or may not have taken effect."
-        return ToolOutcome(status="timeout", content=text)
-    return outcome if result.agent is None else apply_handoff(registry, outcome, result.agent)
+            return await ask_agent(self._policy, state, tool, call)
+        outcome, result = await call_tool(
+            tool,
+            call,
+            state.context_variables,
+            self._runner,
+            self._policy.tool_seconds,
+            files=self._policy.files,
+            secrets=self._policy.secrets,
+            is_alone=runs_alone(run, call),
+        )
+        return outcome if result.agent is None else apply_handoff(self._registry, outcome, result.agent)
 
 
 def runs_alone(run: Run, call: ToolCall) -> bool:
