@@ -9,7 +9,7 @@ import pytest
 
 from swarmkeep.domain.chain import SharedList
 from swarmkeep.store import aside
-from swarmkeep.store.aside import let_go_aside
+from swarmkeep.store.aside import free_aside
 
 WAIT_SECONDS = 60
 
@@ -39,10 +39,10 @@ def test_a_long_list_is_emptied_by_another_thread_once_nobody_has_it() -> None:
     others, kept, _ = make_items(6_000)
     # What was worked out of the items has them, too.
     items.memos[tuple] = (6_000, 0, tuple(items))
-    let_go_aside(items, others, items)
+    free_aside(items, others, items)
     del items
     assert is_over.wait(WAIT_SECONDS)
-    assert set(freed) == {"swarmkeep-let-go"}
+    assert set(freed) == {"swarmkeep-free"}
     assert (len(freed), kept, len(others)) == (6_000, [], 6_000)
     is_over.clear()
     chains: list[Any] = [others]
@@ -50,14 +50,14 @@ def test_a_long_list_is_emptied_by_another_thread_once_nobody_has_it() -> None:
     chains.clear()
     # The thread that ended when nothing was left is begun again.
     again, freed, is_over = make_items(6_000)
-    let_go_aside(again)
+    free_aside(again)
     del again
     assert is_over.wait(WAIT_SECONDS)
 
 
 def test_a_short_list_is_let_go_of_at_once() -> None:
     items, freed, is_over = make_items(10)
-    let_go_aside(items)
+    free_aside(items)
     del items
     assert is_over.is_set()
     assert set(freed) == {threading.current_thread().name}
@@ -79,4 +79,4 @@ def test_without_a_thread_lists_are_let_go_of_by_whoever_has_them_last(monkeypat
     keeper.hold(again)
     del again
     assert is_over.wait(WAIT_SECONDS)
-    assert set(freed) == {"swarmkeep-let-go"}
+    assert set(freed) == {"swarmkeep-free"}

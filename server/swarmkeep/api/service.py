@@ -11,7 +11,7 @@ from swarmkeep.api.auth.refusal_log import RefusalLog
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.metrics import Metrics
 from swarmkeep.api.sse import FrameWriter
-from swarmkeep.audit.replay.turns import ReplayTurns
+from swarmkeep.audit.replay.queue import ReplayQueue
 from swarmkeep.domain.costs.prices import PriceTable
 from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import SessionKey
@@ -61,7 +61,7 @@ class Service:
         self.refusals = refusals or RefusalLog()
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
-        self.replay_turns = ReplayTurns(self.limits.waiting_replays)
+        self.replays = ReplayQueue(self.limits.waiting_replays)
         self._frames: WeakValueDictionary[SessionKey, FrameWriter] = WeakValueDictionary()
 
     def share_frames(self, key: SessionKey) -> FrameWriter:

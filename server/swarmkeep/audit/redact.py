@@ -30,7 +30,7 @@ from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.attempts import decide_until_recorded
 from swarmkeep.engine.idempotency import IdempotentRequest, find_record, run_once
 from swarmkeep.store.archive import Archive
-from swarmkeep.store.aside import let_go_aside, let_state_go_aside
+from swarmkeep.store.aside import free_aside, free_state_aside
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, IdempotencyRecordExists, SessionKey
 
@@ -155,7 +155,7 @@ class _Plan(msgspec.Struct, frozen=True):
 def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _Plan:
     """Raises SessionBusy and EventNotFound."""
     state = fold(one.event for one in log)
-    let_state_go_aside(state)
+    free_state_aside(state)
     refuse_if_busy(state)
     known = {one.event.seq: one for one in log}
     for seq in seqs:
@@ -171,7 +171,7 @@ async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
     log = await store.read_snapshot(lambda stored: list(chain.from_iterable(read_pages(stored, key, upto=None))))
     if not log:
         raise SessionNotFound(key.id)
-    let_go_aside(log)
+    free_aside(log)
     return log
 
 

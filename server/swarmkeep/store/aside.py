@@ -56,7 +56,7 @@ class _Keeper:
 
     def _begin(self) -> None:
         try:
-            threading.Thread(target=self._run, name="swarmkeep-let-go", daemon=True).start()
+            threading.Thread(target=self._run, name="swarmkeep-free", daemon=True).start()
         except RuntimeError:
             # There can be no more threads now. Whoever has a list last frees it then: what was done with it is done.
             with self._lock:
@@ -97,13 +97,13 @@ def _empty(items: list[Any]) -> None:
 _keeper = _Keeper()
 
 
-def let_go_aside(*lists: list[Any], events_in_each: int = 1) -> None:
+def free_aside(*lists: list[Any], events_in_each: int = 1) -> None:
     """Have these lists, if they are long, emptied beside the event loop once nobody has them any more."""
     for items in lists:
         if len(items) * events_in_each >= _LONG:
             _keeper.hold(items)
 
 
-def let_state_go_aside(state: State) -> None:
+def free_state_aside(state: State) -> None:
     """The same of what a session's state consists of."""
-    let_go_aside(state.messages.shared, state.finished.shared)
+    free_aside(state.messages.shared, state.finished.shared)

@@ -40,7 +40,7 @@ async def replay(session_id: FromPath[str], data: JSONBody[Replay], principal: N
     """
     ignore, key = check_kinds(data.ignore), principal.session_key(session_id)
     service = principal.service
-    async with service.replay_turns.take(principal.tenant):
+    async with service.replays.enter(principal.tenant):
         return await replay_session(
             principal.store,
             principal.engine.registry,

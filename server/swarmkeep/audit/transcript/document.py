@@ -19,7 +19,7 @@ from swarmkeep.domain.errors import EventNotFound
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.state import State
 from swarmkeep.store.archive import Archive
-from swarmkeep.store.aside import let_state_go_aside
+from swarmkeep.store.aside import free_state_aside
 from swarmkeep.store.ports import SessionKey, StoreUnavailable
 
 TranscriptFormat = Literal["markdown", "html"]
@@ -85,7 +85,7 @@ def _write_page(writer: TranscriptWriter, state: State, events: Sequence[Recorde
     for event in events:
         before, state = state, evolve(state, event)
         pieces.append(writer.write_entry(build_entry(before, event, state)))
-    let_state_go_aside(state)
+    free_state_aside(state)
     return _encode("".join(pieces)), state
 
 

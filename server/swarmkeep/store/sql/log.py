@@ -17,7 +17,7 @@ from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.domain.timestamps import to_timestamp
-from swarmkeep.store.aside import MANY_EVENTS, let_go_aside, let_state_go_aside, run_off_loop
+from swarmkeep.store.aside import MANY_EVENTS, free_aside, free_state_aside, run_off_loop
 from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.hashing import SealedEvent, seal
 from swarmkeep.store.ports import (
@@ -187,8 +187,8 @@ class SqlEventLog(SqlEventReader):
         def make_plan() -> tuple[AppendPlan, list[RecordedEvent], list[str], NamedContents]:
             events = replace_payloads(log, stand_ins)
             base, redacted = fold(events), [event for event in events if event.seq in stand_ins]
-            let_go_aside(events)
-            let_state_go_aside(base)
+            free_aside(events)
+            free_state_aside(base)
             plan = plan_append(key, base, self._seal(key, base, [draft]), idempotency=idempotency)
             return plan, redacted, find_idempotency_keys(log, stand_ins), collect_named(plan.state)
 
@@ -221,7 +221,7 @@ class SqlEventLog(SqlEventReader):
         raise SessionNotFound(key.id) if last is None else SeqConflict(key.id, 0)
 
     def _cache_state(self, plan: AppendPlan) -> None:
-        let_state_go_aside(plan.state)
+        free_state_aside(plan.state)
         # What a redaction removed may still be in the folded state.
         if any(isinstance(one.event.fact, SessionRedacted) for one in plan.sealed):
             self._cache.drop(plan.key)

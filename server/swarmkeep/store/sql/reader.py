@@ -13,7 +13,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
-from swarmkeep.store.aside import FEW_EVENTS, let_go_aside, let_state_go_aside, run_off_loop
+from swarmkeep.store.aside import FEW_EVENTS, free_aside, free_state_aside, run_off_loop
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.keys import SessionKey
@@ -78,7 +78,7 @@ class SqlEventReader(SqlContents):
             rows = list(await self.database.read(query))
         work = _count_work((row[_PAYLOAD] for row in rows), len(rows))
         found = await run_off_loop(work, lambda: list(decode_events(key, take_out(rows))))
-        let_go_aside(found)
+        free_aside(found)
         return found
 
     async def _read_all_rows(
@@ -138,7 +138,7 @@ class SqlEventReader(SqlContents):
         rows = list(await self._read_all_rows(key, 0, upto, ()))
         work = _count_work((row[_PAYLOAD] for row in rows), len(rows))
         state = await run_off_loop(work, lambda: fold(decode_events(key, take_out(rows))))
-        let_state_go_aside(state)
+        free_state_aside(state)
         return state if state.seq else None
 
     async def _read_state_at(self, key: SessionKey, at: int, known: State | None) -> State:

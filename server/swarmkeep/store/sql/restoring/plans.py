@@ -10,7 +10,7 @@ from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
-from swarmkeep.store.aside import let_go_aside, let_state_go_aside
+from swarmkeep.store.aside import free_aside, free_state_aside
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import Restoration, SealedBatch, SessionHead, SessionKey
 from swarmkeep.store.sql.columns import escape
@@ -70,13 +70,13 @@ def _plan_session(session: Restoration, seal: Seal) -> RestorePlan:
     for batch in session.batches():
         state = fold((one.event for one in batch.events), state)
         slices.append(batch)
-    let_state_go_aside(state)
+    free_state_aside(state)
     added = seal(key, state, session.finish(state))
     slices += cut(added)
-    let_go_aside(slices, events_in_each=SLICE_EVENTS)
+    free_aside(slices, events_in_each=SLICE_EVENTS)
     head = msgspec.structs.replace(plan_append(key, state, added), base=State())
     calls = _list_calls(key, slices)
-    let_go_aside(calls)
+    free_aside(calls)
     return RestorePlan(head=head, slices=slices, bytes=_measure(slices), calls=calls)
 
 

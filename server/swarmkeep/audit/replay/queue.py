@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from swarmkeep.domain.errors import Overloaded
 
 
-class ReplayTurns:
-    """Whose turn it is to replay: of each tenant one at a time, and no more than so many that wait for it."""
+class ReplayQueue:
+    """Lets the replays of each tenant run one at a time, and no more than so many wait for that."""
 
     def __init__(self, most_waiting: int) -> None:
         self._most = most_waiting
@@ -18,7 +18,7 @@ class ReplayTurns:
         self._counts: dict[str, int] = {}
 
     @asynccontextmanager
-    async def take(self, tenant: str) -> AsyncIterator[None]:
+    async def enter(self, tenant: str) -> AsyncIterator[None]:
         """Raises Overloaded."""
         count = self._counts.get(tenant, 0)
         if count > self._most:
