@@ -9,7 +9,7 @@ const ROOT = new URL("v1/", document.baseURI);
 const KEY = "swarmkeep.key";
 const TRIES = 4;
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(code, detail, { status = 0, problem = {} } = {}) {
     super(detail);
     this.code = code;

@@ -6,7 +6,7 @@ const checkpointText = text.check;
 const MOST_BYTES = 200_000_000;
 const SIGNED_PREFIX = "swarmkeep checkpoint v1\n";
 
-export class BadCheckpoint extends Error {}
+class BadCheckpoint extends Error {}
 
 // Its heads, when it was made, and whose signature it has. Raises BadCheckpoint.
 export async function readCheckpoint(file, trusted = "") {
@@ -64,7 +64,7 @@ async function checkSignature(seal, digest, trusted) {
 const KEY_BYTES = 32;
 
 // A public key as somebody gives it: in hex, or as PEM, which ends with its bytes.
-export function keyOf(given) {
+function keyOf(given) {
   if (/^[0-9a-f]{64}$/i.test(given)) return given.toLowerCase();
   try {
     const bytes = Uint8Array.from(atob(given.replaceAll(/-----[^-]+-----|\s/g, "")), (letter) => letter.charCodeAt(0));

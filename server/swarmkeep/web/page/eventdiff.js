@@ -45,7 +45,7 @@ function diffNodes({ before, after, changes: places, messages, removed, runs }) 
 
 const valueCell = (value) => h("td", {}, value === undefined ? h("span", { class: "muted" }, text.timeline.nothing) : h("code", { dir: "auto" }, JSON.stringify(value)));
 
-export const placeTable = (places) =>
+const placeTable = (places) =>
   h("div", { class: "changes" }, h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": diffText.places },
     h("table", {}, h("thead", {}, h("tr", {}, [diffText.place, text.timeline.before, text.timeline.now].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, places.map(({ path, before, after }) => h("tr", {}, h("th", { scope: "row", dir: "auto" }, path || "/"), valueCell(before), valueCell(after)))))));

@@ -18,7 +18,7 @@ export function body(source, prose = new Prose()) {
   return prose.node;
 }
 
-export function speaker(name, at, index) {
+function speaker(name, at, index) {
   const who = h("header", { class: "speaker" }, lane(h("span", { class: "avatar", "aria-hidden": "true" }, initials(name)), index), h("span", { class: "name", dir: "auto" }, name));
   if (at) who.append(h("time", { datetime: at, title: dayAndTime(at) }, timeOf(at)));
   return who;
@@ -39,7 +39,7 @@ export function itemNode(item, context) {
 }
 
 // Items one after another, of which what one agent said in a row stands under its name once.
-export const itemNodes = (items, context) =>
+const itemNodes = (items, context) =>
   items.map((item, index) => itemNode(item, { ...context, continued: continues(item, items[index - 1]) }));
 
 const SAID = new Set(["assistant", "call"]);

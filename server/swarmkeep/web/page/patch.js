@@ -41,4 +41,4 @@ function put(object, key, value) {
   return value;
 }
 
-export const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);

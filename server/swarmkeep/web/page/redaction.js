@@ -96,7 +96,7 @@ export class RedactDialog {
 }
 
 // "4, 6-9" as numbers, and the first part that is none of that: what is removed for good is not guessed at.
-export function seqsIn(written) {
+function seqsIn(written) {
   const found = new Set();
   for (const part of written.split(/[\s,;]+/).filter(Boolean)) {
     const [first, last = first] = /^\d{1,15}([-–]\d{1,15})?$/.test(part) ? part.split(/[-–]/).map(Number) : [NaN];

@@ -29,7 +29,7 @@ function shownRequest(body) {
 
 // For a shell. The key comes from its environment, and the body by a here-document: a long one is too long for an argument.
 // A JSON text has no line breaks in it, so that nothing in it can end the document.
-export function curlOf(body) {
+function curlOf(body) {
   // In a terminal some signs do more than to stand there.
   const safe = escapedSigns(body.replaceAll(/\r?\n/g, " "));
   return [

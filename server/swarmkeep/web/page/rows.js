@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-export const ROW_PX = 40;
+const ROW_PX = 40;
 const SPARE = 8;
 
 export class Rows {

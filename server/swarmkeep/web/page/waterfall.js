@@ -60,7 +60,7 @@ function spanBar(run, span) {
 export const spanStatus = ({ status }) => (status === "ok" ? "" : status === "open" ? runText.open : status === "cut" ? text.chat.partial : text.tool[status] ?? status);
 
 // All of it in words, for those who do not see the bar.
-export function describeSpan(run, span) {
+function describeSpan(run, span) {
   const { first, tokens, agent, kind, name } = span;
   const cost = formatCost(costOf(span));
   return [
