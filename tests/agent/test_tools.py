@@ -148,8 +148,6 @@ def test_the_context_is_passed_as_the_same_object() -> None:
 
     assert bind(f, {"x": 1}, context)() == id(context)
     assert context == {"seen": [1], "n": 1}
-    assert Tool(f).wants_context
-    assert not Tool(weather).wants_context
 
 
 def test_the_call_id_is_passed_to_whoever_asks() -> None:

@@ -44,7 +44,6 @@ class Tool:
         "requires_approval",
         "schema",
         "timeout",
-        "wants_context",
     )
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -60,7 +59,6 @@ class Tool:
         self.timeout: float | None = options.timeout
         self.guardrails = options.guardrails
         self.concurrent: bool = options.concurrent
-        self.wants_context: bool = any(p.filled_by == "context" for p in shape.parameters)
         self._shape = shape
         self._adapters: dict[str, TypeAdapter[Any]] = make_adapters(shape)
         self.schema: Schema = make_schema(shape, self._adapters)

@@ -25,7 +25,6 @@ class ServerTool(Tool):
         self.server = server
         self.tool = listed.own_name
         self.is_async = True
-        self.wants_context = False
         self.requires_approval = server.needs_approval(self.tool, is_destructive=listed.destructive is True)
         self.idempotent = server.trust_hints and listed.idempotent is True
         self.timeout = server.timeout
