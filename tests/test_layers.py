@@ -31,7 +31,8 @@ from tests.support.source import (
     map_page_imports,
 )
 
-# Which layers each layer of the server may import: agent ← domain ← store ← engine ← audit ← api, cli ← app, repl.
+# Which layers each layer of the server may import: agent ← domain ← store ← engine ← audit ← api ← app
+# ← serving ← cli ← repl.
 # A module beside the packages is a layer of its own name; `__init__` is the package itself, the public names.
 LAYERS: dict[str, set[str]] = {
     "agent": set(),
