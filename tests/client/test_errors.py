@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+
+import msgspec
 import pytest
 
 import swarmkeep_client
@@ -12,9 +17,11 @@ from swarmkeep_client import (
     ApiError,
     AsyncClient,
     Client,
+    ConnectionFailed,
     FieldError,
     InvalidRequest,
     RateLimited,
+    Run,
     RunCancelled,
     RunFailed,
     SeqMismatch,
@@ -190,6 +197,15 @@ async def test_cancelled_run_is_raised_in_async_too(
     assert cancelled.value.error.code == "cancelled"
     assert not isinstance(cancelled.value, RunFailed)
     assert sleeps.seconds == []
+
+
+@pytest.mark.parametrize("make_copy", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_errors_are_copied_and_sent_to_other_processes(make_copy: Callable[[SwarmkeepError], SwarmkeepError]) -> None:
+    run = msgspec.convert(samples.make_failed_run(), Run)
+    busy = SessionBusy("busy", status=409, code="session_busy", problem={"active_run_id": "r7"}, request_id="q")
+    for error in (RunFailed(run), RunCancelled(run), busy, ConnectionFailed("gone")):
+        copied = make_copy(error)
+        assert (type(copied), str(copied), vars(copied)) == (type(error), str(error), vars(error))
 
 
 def test_waiting_run_is_an_answer(server: StubServer, client: Client) -> None:

@@ -59,6 +59,10 @@ class RunNotCompleted(SwarmkeepError):
         self.error = run.error or RunError(code=run.status, message=f"run {run.id} was {run.status}")
         super().__init__(self.error.message, code=self.error.code)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is copied, and sent to other processes, by calling its class with `args`: here those are a text.
+        return type(self), (self.run,), self.__dict__
+
 
 class RunFailed(RunNotCompleted):
     """The run failed, or was interrupted: recovery gave up on it. `error` says why, and whether a retry may help."""
