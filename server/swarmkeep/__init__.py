@@ -37,13 +37,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # The words that agents are written in need pydantic, and the loop a client of the model: the command line, which
-    # is in this package too, begins without them.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "swarmkeep.engine.swarm.swarm" if name in ("Swarm", "AsyncSwarm") else "swarmkeep.agent"
-    return globals().setdefault(name, getattr(import_module(home), name))
+if not TYPE_CHECKING:  # A type checker that saw it would take any name for one of this module.
+
+    def __getattr__(name: str) -> Any:
+        # The words that agents are written in need pydantic, and the loop a client of the model: the command line,
+        # which is in this package too, begins without them.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = "swarmkeep.engine.swarm.swarm" if name in ("Swarm", "AsyncSwarm") else "swarmkeep.agent"
+        return globals().setdefault(name, getattr(import_module(home), name))
 
 
 def __dir__() -> list[str]:

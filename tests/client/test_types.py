@@ -25,7 +25,8 @@ def test_types_are_visible_to_pyright_in_strict_mode(tmp_path: Path) -> None:
     assert examples
     (tmp_path / "usage.py").write_text(USAGE.read_text())
     (tmp_path / "readme.py").write_text("\n".join(examples))
-    settings = {"include": ["*.py"], "typeCheckingMode": "strict", "pythonVersion": "3.11"}
+    settings = {"include": ["*.py"], "typeCheckingMode": "strict", "reportUnnecessaryTypeIgnoreComment": "error"}
+    settings["pythonVersion"] = "3.11"
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     checked = subprocess.run(
         [sys.executable, "-m", "pyright", "-p", str(tmp_path), "--pythonpath", sys.executable],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import Any, Literal, assert_never, assert_type
 
+import swarmkeep
+import swarmkeep_client
 from swarmkeep_client import (
     AsyncClient,
     AsyncSession,
@@ -55,6 +57,11 @@ def use_client() -> None:
         session.run("Hi", modle="m")  # pyright: ignore[reportCallIssue]
         for item in session.stream("Hi"):
             show(item)
+
+
+def misspell() -> None:
+    swarmkeep.Agnet()  # type: ignore[attr-defined]
+    swarmkeep_client.Clinet()  # type: ignore[attr-defined]
 
 
 def show(item: StreamItem) -> None:

@@ -235,15 +235,17 @@ _MODULES = (
 )
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    if name in __all__:
-        for home in _MODULES:
-            module = import_module(f"{__name__}.{home}")
-            if name in vars(module):
-                return globals().setdefault(name, vars(module)[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # A type checker that saw it would take any name for one of this module.
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
+        if name in __all__:
+            for home in _MODULES:
+                module = import_module(f"{__name__}.{home}")
+                if name in vars(module):
+                    return globals().setdefault(name, vars(module)[name])
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
