@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import threading
 
 import httpx2
@@ -86,6 +89,42 @@ def test_timeouts_suit_long_runs_and_prompt_connections() -> None:
         assert (patient._sender.settings.timeout.connect, patient._sender.settings.timeout.read) == (5, None)
     with Client(timeout=httpx2.Timeout(7)) as exact:
         assert exact._sender.settings.timeout.connect == 7
+
+
+FORKING = """
+import os, sys
+from swarmkeep_client import Client
+client = Client(sys.argv[1], timeout=10, max_retries=0)
+print(client.health().ready)
+if child := os.fork():
+    assert os.waitpid(child, 0)[1] == 0
+    print(client.health().ready)
+else:
+    os._exit(0 if client.health().ready else 1)
+"""
+ALIVE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+
+
+def answer_request(connection: socket.socket) -> None:
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        received += connection.recv(65536)
+    connection.sendall(ALIVE)
+
+
+def test_forked_process_uses_connections_of_its_own() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        # A read that times out ends the program, should it ask where nobody answers.
+        program = subprocess.Popen([sys.executable, "-c", FORKING, url], stdout=subprocess.PIPE, text=True)
+        with program, listener.accept()[0] as parents:
+            answer_request(parents)
+            with listener.accept()[0] as childs:
+                answer_request(childs)
+            answer_request(parents)
+            assert program.communicate()[0].split() == ["True", "True"]
+    assert program.returncode == 0
 
 
 def test_threads_share_a_client(server: StubServer, client: Client) -> None:

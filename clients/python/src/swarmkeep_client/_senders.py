@@ -11,7 +11,8 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing, closing
 from dataclasses import replace
-from typing import BinaryIO, TypeVar, cast
+from functools import partial
+from typing import BinaryIO, Generic, TypeVar, cast
 
 import httpx2
 
@@ -23,10 +24,24 @@ from swarmkeep_client._wire import Answer, Call, LostAnswer, Outcome, Request, m
 from swarmkeep_client.models import Page
 
 T = TypeVar("T")
+H = TypeVar("H")
 
 # Each stream holds a connection for as long as it is read, so the number of connections must not be a limit.
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
 _PIECE_BYTES = 256 * 1024
+
+
+class ProcessHttp(Generic[H]):
+    """An HTTP client for each process: a fork that used its parent's connections would get its parent's answers."""
+
+    def __init__(self, make: Callable[[], H]) -> None:
+        self._make = make
+        self._made = os.getpid(), make()
+
+    def get(self) -> H:
+        if self._made[0] != os.getpid():
+            self._made = os.getpid(), self._make()
+        return self._made[1]
 
 
 class Sender:
@@ -41,10 +56,10 @@ class Sender:
     ) -> None:
         self.settings = settings
         self._sleep = sleep
-        self._http = httpx2.Client(transport=transport, limits=_LIMITS, headers=settings.headers)
+        self._http = ProcessHttp(partial(httpx2.Client, transport=transport, limits=_LIMITS, headers=settings.headers))
 
     def close(self) -> None:
-        self._http.close()
+        self._http.get().close()
 
     def new_retries(self) -> Retries:
         return Retries(self.settings.max_retries)
@@ -105,15 +120,16 @@ class Sender:
             self._sleep(pause)
 
     def _send(self, request: Request) -> Outcome:
+        http = self._http.get()
         try:
-            response = self._http.send(_build_request(self._http, self.settings, request))
+            response = http.send(_build_request(http, self.settings, request))
         except httpx2.RequestError as error:
             return _make_lost(error, self.settings)
         return Answer(response.status_code, response.headers, response.content)
 
     def _open(self, request: Request) -> httpx2.Response:
-        built = _build_request(self._http, self.settings, request, streaming=True)
-        return self._http.send(built, stream=True)
+        http = self._http.get()
+        return http.send(_build_request(http, self.settings, request, streaming=True), stream=True)
 
 
 class AsyncSender:
@@ -128,10 +144,12 @@ class AsyncSender:
     ) -> None:
         self.settings = settings
         self._sleep = sleep
-        self._http = httpx2.AsyncClient(transport=transport, limits=_LIMITS, headers=settings.headers)
+        self._http = ProcessHttp(
+            partial(httpx2.AsyncClient, transport=transport, limits=_LIMITS, headers=settings.headers)
+        )
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._http.get().aclose()
 
     def new_retries(self) -> Retries:
         return Retries(self.settings.max_retries)
@@ -195,15 +213,16 @@ class AsyncSender:
             await self._sleep(pause)
 
     async def _send(self, request: Request) -> Outcome:
+        http = self._http.get()
         try:
-            response = await self._http.send(_build_request(self._http, self.settings, request))
+            response = await http.send(_build_request(http, self.settings, request))
         except httpx2.RequestError as error:
             return _make_lost(error, self.settings)
         return Answer(response.status_code, response.headers, response.content)
 
     async def _open(self, request: Request) -> httpx2.Response:
-        built = _build_request(self._http, self.settings, request, streaming=True)
-        return await self._http.send(built, stream=True)
+        http = self._http.get()
+        return await http.send(_build_request(http, self.settings, request, streaming=True), stream=True)
 
 
 def _build_request(
