@@ -63,6 +63,47 @@ async def test_a_blocking_client_does_so_too(service: RunningServer, model: Scri
     assert await asyncio.to_thread(talk) == "Done."
 
 
+async def test_a_repeated_call_goes_on_where_the_first_one_broke_off(
+    service: RunningServer, model: ScriptedModel
+) -> None:
+    model.call("open_door", {"door": "back"}, id="c1")
+    model.say("Done.")
+    attempts: list[str] = []
+
+    def open_door(door: str) -> str:
+        attempts.append(door)
+        if len(attempts) == 1:
+            raise KeyboardInterrupt
+        return "open"
+
+    def talk(client: Client) -> str:
+        return client.sessions.get("s").run("Go.", tools=[open_door], idempotency_key="once").output_text
+
+    def talk_again() -> list[str]:
+        with Client(service.url) as client:
+            client.sessions.create(id="s")
+            with pytest.raises(KeyboardInterrupt):
+                talk(client)
+            return [talk(client), talk(client)]
+
+    assert await asyncio.to_thread(talk_again) == ["Done.", "Done."]
+    assert attempts == ["back", "back"]
+    async with AsyncClient(service.url) as client:
+        again = await (await client.sessions.get("s")).run("Go.", tools=[open_door], idempotency_key="once")
+    assert (again.output_text, attempts) == ("Done.", ["back", "back"])
+
+
+async def test_a_blocking_client_refuses_async_functions_before_the_run(service: RunningServer) -> None:
+    def talk() -> int:
+        with Client(service.url) as client:
+            session = client.sessions.create()
+            with pytest.raises(TypeError, match="look is an async function: use the AsyncClient"):
+                session.run("Go.", tools=[open_door, look])
+            return session.refresh().seq
+
+    assert await asyncio.to_thread(talk) == 1
+
+
 async def test_what_is_only_described_is_left_to_somebody_else(service: RunningServer, model: ScriptedModel) -> None:
     schema = {"type": "function", "function": {"name": "far_away", "parameters": {"type": "object"}}}
     model.calls([("far_away", {}, "c1"), ("open_door", {"door": "back"}, "c2")])

@@ -58,10 +58,13 @@ def _list_fields(function: Callable[..., Any]) -> list[Any]:
 class CallerTools:
     """The functions that a run was given. A schema in their place is one that somebody else carries out."""
 
-    def __init__(self, tools: Sequence[CallerTool]) -> None:
+    def __init__(self, tools: Sequence[CallerTool], *, allow_async: bool = True) -> None:
         found = [CallerFunction(tool) if callable(tool) else tool for tool in tools]
         self.definitions = [tool.describe() if isinstance(tool, CallerFunction) else dict(tool) for tool in found]
         self._functions = {tool.name: tool for tool in found if isinstance(tool, CallerFunction)}
+        for tool in self._functions.values():
+            if tool.is_async and not allow_async:
+                raise TypeError(f"{tool.name} is an async function: use the AsyncClient with it")
 
     def list_calls(self, run: Run) -> list[tuple[PendingCall, CallerFunction]]:
         """The calls that a run waits for, if all of them are to be carried out here; else none."""
@@ -77,8 +80,6 @@ class CallerTools:
 
 def carry_out(call: PendingCall, function: CallerFunction) -> ToolResult:
     """Call the function; whatever happens becomes a result that the model reads."""
-    if function.is_async:
-        raise TypeError(f"{function.name} is an async function: use the AsyncClient with it")
     try:
         content = _to_text(function.function(**function.bind(call.arguments)))
     except Exception as error:

@@ -18,7 +18,7 @@ from swarmkeep_client._tools import CallerTools, carry_out_async
 from swarmkeep_client.auditing import Redaction
 from swarmkeep_client.comparisons import Compaction, Comparison, Replay, StateDiff
 from swarmkeep_client.inputs import ResumeInput, RunOptions
-from swarmkeep_client.models import Event, Head, Json, Message, Run, SessionState, StreamItem, Verification
+from swarmkeep_client.models import Done, Event, Head, Json, Message, Run, SessionState, StreamItem, Verification
 
 
 class AsyncSession(SessionFields):
@@ -39,9 +39,19 @@ class AsyncSession(SessionFields):
         """
         tools = CallerTools(options.get("tools") or ())
         run = await self._sender.perform(calls.start_run(self.id, input, options, background=background))
+        if tools.list_calls(run) and options.get("idempotency_key"):
+            # The answer may be that of an earlier attempt, whose calls have results since.
+            run = await self._wait(run)
         while not background and (pending := tools.list_calls(run)):
             results = [await carry_out_async(call, function) for call, function in pending]
             run = await self._sender.perform(calls.resume_run(self.id, run.id, {"tool_results": results}))
+        return run
+
+    async def _wait(self, run: Run) -> Run:
+        """The run as it waits or has ended now. Raises RunFailed, RunCancelled."""
+        async for item in self.join(run.id, after=run.last_seq):
+            if isinstance(item, Done):
+                run = item.run
         return run
 
     def stream(self, input: Input, **options: Unpack[RunOptions]) -> AsyncGenerator[StreamItem, None]:
@@ -167,7 +177,7 @@ class AsyncSession(SessionFields):
         found = self._sender.iterate_pages(past.list_forks(self.id, page_size=page_size))
         return (type(self)(self._sender, state) async for state in found)
 
-    def export(self) -> AsyncIterator[bytes]:
+    def export(self) -> AsyncGenerator[bytes, None]:
         """The session as a file that leaves nothing out, piece by piece: for `Client.import_sessions`."""
         return self._sender.download(files.export_sessions([self.id]))
 

@@ -74,7 +74,7 @@ class Client:
         agent: str | None = None,
         status: str | None = None,
         metadata: Mapping[str, MetadataValue] | None = None,
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes, None, None]:
         """Sessions as a file that leaves nothing out, piece by piece: those with these ids, or all by these filters.
 
         Raises SessionNotFound, and ConnectionFailed if it breaks off: what has come cannot be imported then.

@@ -18,7 +18,7 @@ from swarmkeep_client._tools import CallerTools, carry_out
 from swarmkeep_client.auditing import Redaction
 from swarmkeep_client.comparisons import Compaction, Comparison, Replay, StateDiff
 from swarmkeep_client.inputs import ResumeInput, RunOptions
-from swarmkeep_client.models import Event, Head, Json, Message, Run, SessionState, StreamItem, Verification
+from swarmkeep_client.models import Done, Event, Head, Json, Message, Run, SessionState, StreamItem, Verification
 
 
 class Session(SessionFields):
@@ -37,11 +37,21 @@ class Session(SessionFields):
 
         Raises RunFailed, RunCancelled, SessionBusy, AgentUnavailable.
         """
-        tools = CallerTools(options.get("tools") or ())
+        tools = CallerTools(options.get("tools") or (), allow_async=background)
         run = self._sender.perform(calls.start_run(self.id, input, options, background=background))
+        if tools.list_calls(run) and options.get("idempotency_key"):
+            # The answer may be that of an earlier attempt, whose calls have results since.
+            run = self._wait(run)
         while not background and (pending := tools.list_calls(run)):
             results = [carry_out(call, function) for call, function in pending]
             run = self._sender.perform(calls.resume_run(self.id, run.id, {"tool_results": results}))
+        return run
+
+    def _wait(self, run: Run) -> Run:
+        """The run as it waits or has ended now. Raises RunFailed, RunCancelled."""
+        for item in self.join(run.id, after=run.last_seq):
+            if isinstance(item, Done):
+                run = item.run
         return run
 
     def stream(self, input: Input, **options: Unpack[RunOptions]) -> Generator[StreamItem, None, None]:
@@ -167,7 +177,7 @@ class Session(SessionFields):
         found = self._sender.iterate_pages(past.list_forks(self.id, page_size=page_size))
         return (type(self)(self._sender, state) for state in found)
 
-    def export(self) -> Iterator[bytes]:
+    def export(self) -> Generator[bytes, None, None]:
         """The session as a file that leaves nothing out, piece by piece: for `Client.import_sessions`."""
         return self._sender.download(files.export_sessions([self.id]))
 
