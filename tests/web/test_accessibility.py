@@ -112,3 +112,25 @@ def test_the_first_tab_skips_to_the_content(window: Window) -> None:
     expect(window.page.get_by_role("link", name="Skip to content")).to_be_focused()
     window.page.keyboard.press("Enter")
     expect(window.page.get_by_role("main")).to_be_focused()
+
+
+def test_the_keyboard_does_not_go_behind_the_menu(window: Window, api: Api) -> None:
+    session = api.session()
+    window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    window.open_chat(session)
+    expect(window.composer).to_be_focused()
+    menu = window.page.get_by_role("button", name="Sessions")
+    menu.press("Enter")
+    expect(menu).to_have_attribute("aria-expanded", "true")
+    window.page.get_by_role("link", name="Audit log").press("Tab")
+    expect(window.page.get_by_role("button", name="Rename")).to_be_focused()
+    expect(menu).to_have_attribute("aria-expanded", "false")
+
+
+def test_the_keyboard_stays_in_the_content_when_the_view_changes(window: Window, api: Api) -> None:
+    session = api.session()
+    window.open_timeline(session)
+    window.page.get_by_role("button", name="Delete", exact=True).press("Enter")
+    window.page.get_by_role("button", name="Delete for good").press("Enter")
+    expect(window.page.get_by_text("Choose a session")).to_be_visible()
+    expect(window.page.get_by_role("main")).to_be_focused()

@@ -74,6 +74,9 @@ def test_what_a_function_gave_is_shown_with_its_result(window: Window, api: Api,
     expect(picture).to_have_count(1)
     assert picture.evaluate("async (node) => { await node.decode(); return node.naturalWidth; }") == 1
     expect(window.log.get_by_text("file, a.csv, text/csv, 3 B")).to_be_visible()
+    left = "(node) => node.getBoundingClientRect().x"
+    card, shown = window.calls.first.evaluate(left), picture.evaluate(left)
+    assert shown == window.log.locator("figcaption").first.evaluate(left) > card + 10
     (result,) = [event["seq"] for event in api.events(session) if event["data"].get("tool")]
     window.open_timeline(session, result)
     expect(window.page.get_by_role("img", name=re.compile("^picture"))).to_have_count(1)

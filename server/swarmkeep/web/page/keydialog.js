@@ -41,7 +41,7 @@ export class KeyDialog {
 
   say(words) {
     this.wrong.textContent = words;
-    this.field.toggleAttribute("aria-invalid", words !== "");
+    this.field.setAttribute("aria-invalid", words !== "");
   }
 
   async submit(event) {
@@ -58,6 +58,11 @@ export class KeyDialog {
 
   // Tried out before it takes the place of another one, which may be right.
   async isAccepted(given) {
+    // No header can carry it, which would look as if the server were away.
+    if (!/^[\x21-\x7e]+$/.test(given)) {
+      this.say(t.wrong);
+      return false;
+    }
     this.trying = true;
     this.use.disabled = true;
     try {

@@ -19,7 +19,8 @@ class App {
     this.agents = [];
     this.locked = false;
     this.session = null;
-    this.main = h("main", { id: "main", class: "main", tabindex: -1 });
+    // Whoever tabs on out of the menu sees where they are.
+    this.main = h("main", { id: "main", class: "main", tabindex: -1, onfocusin: () => this.toggleMenu(false) });
     this.live = h("div", { class: "unseen", "aria-live": "polite" });
     this.toasts = h("div", { class: "toasts", role: "alert" });
     this.waiting = new InboxLink({ onChange: () => this.tally() });
@@ -166,12 +167,15 @@ class App {
       this.session = null;
     }
     const { route } = this;
+    const hadFocus = this.main.contains(document.activeElement);
     // What it shows is on its way while the view is loaded.
     if (route.view === "timeline" && route.id) this.sessionOf(route.id);
     if (!viewOf(route.view) && !(await this.loadView(route))) return;
     this.view = new (viewOf(route.view))(this, route);
     clear(this.main, this.view.node);
     if (route.view === "chat" && !route.at) this.view.composer.focus();
+    // What had it is gone with the view before, and the keyboard would begin at the top of the page.
+    else if (hadFocus && document.activeElement === document.body) this.main.focus({ preventScroll: true });
   }
 
   // Whether it is there, and somebody still wants it.
