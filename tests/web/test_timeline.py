@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.support.scripted import ScriptedModel
 from tests.web.window import Api, Window
@@ -53,6 +53,22 @@ def test_every_event_is_there_in_order(window: Window, talk: str, api: Api) -> N
     assert shown[:2] == ["Session created", "Run started"]
     assert {"User", "Tool call", "Tool started", "Tool result", "Context changed", "Answer", "Handoff"} <= set(shown)
     expect(window.page.get_by_role("list", name="Agents").get_by_role("listitem")).to_have_text(["Front Desk", "Sales"])
+
+
+def test_an_address_that_changes_while_the_events_come_is_followed(window: Window, talk: str) -> None:
+    held: list[Route] = []
+    window.page.route(re.compile(f"/{talk}/events"), lambda route: held.append(route))
+    with window.page.expect_request(re.compile(f"/{talk}/events")):
+        window.open_timeline(talk, at=2)
+    window.open_timeline(talk, at=3)
+    expect(window.page).to_have_url(re.compile("at=3$"))
+    held[0].continue_()
+    expect(window.detail.locator("header")).to_have_text("User#3")
+
+
+def test_a_timeline_without_a_session_leaves_the_address_alone(window: Window) -> None:
+    window.open("#/timeline").open("#/timeline?at=3&as=runs")
+    expect(window.page.get_by_text("Choose a session")).to_be_visible()
 
 
 def test_the_page_adds_events_up_as_the_server_does(window: Window, talk: str, api: Api) -> None:

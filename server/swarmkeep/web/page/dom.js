@@ -115,6 +115,19 @@ export function clear(node, ...children) {
   return node;
 }
 
+// For what is drawn anew while somebody may be in it: the control that had the focus gets it back, or the one in its place.
+export function redraw(node, draw) {
+  const controls = () => [...node.querySelectorAll("a[href], summary, [tabindex]")];
+  const keyOf = (control) => control.getAttribute("href") ?? control.textContent;
+  const before = controls();
+  const place = before.indexOf(document.activeElement);
+  draw();
+  if (place < 0) return;
+  const after = controls();
+  const alike = (list) => list.filter((control) => keyOf(control) === keyOf(before[place]));
+  (alike(after)[alike(before).indexOf(before[place])] ?? after[Math.min(place, after.length - 1)])?.focus();
+}
+
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 export const timeOf = (at) => clock.format(new Date(at));

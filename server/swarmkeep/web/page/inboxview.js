@@ -1,6 +1,6 @@
 // The inbox: each session that somebody has to look after, why, and the way to it.
 
-import { bdi, button, clear, h, since } from "./dom.js";
+import { bdi, button, clear, h, redraw, since } from "./dom.js";
 import { may } from "./me.js";
 import { hrefOf } from "./route.js";
 import { text } from "./text.js";
@@ -58,7 +58,7 @@ export class InboxView {
     const { wanted } = this;
     const focused = document.activeElement?.closest?.(".inbox-item")?.dataset.id;
     const chosen = document.activeElement?.classList.contains("inbox-mark");
-    clear(this.kinds, [null, ...this.inbox.cares].map((care) => this.kindLink(care)));
+    redraw(this.kinds, () => clear(this.kinds, [null, ...this.inbox.cares].map((care) => this.kindLink(care))));
     this.says(error ? error.message : items === null ? (this.app.locked ? text.sessions.locked : inboxText.loading) : wanted.length ? "" : inboxText.nothing[this.care ?? "all"]);
     this.asked = [];
     clear(this.list, wanted.slice(0, this.shown).map((item) => this.entry(item)));

@@ -137,11 +137,13 @@ export class Timeline {
     return this.words.value.trim().toLowerCase();
   }
 
-  // The address has another seq: somebody went back.
+  // The address has another seq: somebody went back. Until all events are there, `render` has still to choose.
   moved({ at, as, from }) {
+    if (!this.id) return;
     this.from = from;
     if ((as ?? "list") !== this.shape) this.showAs(as ?? "list");
-    if ((at && at !== this.at) || from !== null) this.choose(at ?? this.at, { quiet: true });
+    if (this.detailed === undefined) this.at = at ?? this.at;
+    else if ((at && at !== this.at) || from !== null) this.choose(at ?? this.at, { quiet: true });
   }
 
   filter() {

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { columnChart, lineChart } from "./charts.js";
-import { clear, h } from "./dom.js";
+import { clear, h, redraw } from "./dom.js";
 import { hrefOf } from "./route.js";
 import { text } from "./text.js";
 
@@ -105,9 +105,7 @@ export class UsageView {
     const unpriced = rows.day.reduce((sum, { cost }) => sum + (cost?.unpriced_calls ?? 0), 0);
     this.says(!rows.day.length ? (narrowed ? usageText.nothingOf : usageText.nothing) : this.shown === "cost" && unpriced ? usageText.unpriced(unpriced) : "");
     const open = new Set([...this.charts.querySelectorAll("details[open]")].map(({ dataset }) => dataset.group));
-    const focused = this.charts.contains(document.activeElement) ? document.activeElement.closest("details")?.dataset.group : null;
-    clear(this.charts, rows.day.length ? GROUPS.map((group) => this.figure(group, open.has(group))) : []);
-    if (focused) this.charts.querySelector(`details[data-group="${focused}"] summary`)?.focus();
+    redraw(this.charts, () => clear(this.charts, rows.day.length ? GROUPS.map((group) => this.figure(group, open.has(group))) : []));
   }
 
   fill() {
