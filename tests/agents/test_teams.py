@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -104,3 +105,11 @@ def test_conversations_are_lists_of_messages(name: str) -> None:
 def test_an_unknown_team_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"there is no team 'acne'; the teams are acme, airline, basic"):
         conversations("acne")
+
+
+@pytest.mark.parametrize("name", TEAMS)
+def test_what_a_readme_names_is_there(name: str) -> None:
+    spans = re.findall(r"`([^`/]+)`", (FOLDER / name / "README.md").read_text(encoding="utf-8"))
+    named = {word for span in spans for word in re.findall(r"[a-z]+(?:_[a-z]+)+", span)}
+    sources = "".join(file.read_text(encoding="utf-8") for file in FOLDER.rglob("*.py"))
+    assert {word for word in named if word not in sources} == set()

@@ -99,6 +99,10 @@ BAD = {
         "cases:\n  - name: one\n    conversation: [Hi]\n    expect:\n      text: /(/\n",
         ", line 5, /cases/0/expect/text: '/(/' is not a valid regular expression",
     ),
+    "bad expression that must not match": (
+        "cases:\n  - name: one\n    conversation: [Hi]\n    expect:\n      text: a\n      no_text: [b, /(/]\n",
+        ", line 6, /cases/0/expect/no_text: '/(/' is not a valid regular expression",
+    ),
     "arguments of nothing": (
         "cases:\n  - name: one\n    conversation: [Hi]\n    expect:\n      arguments: {a: 1}\n",
         ", line 5, /cases/0/expect/arguments: say which function",

@@ -200,11 +200,12 @@ def _find_bad_expectations(here: str, case: Case) -> Iterator[tuple[str, str]]:
         place = f"{here}/expect" if number == 0 else f"{here}/conversation/{number - 1}/expect"
         if expect.arguments is not None and not expect.function:
             yield f"{place}/arguments", "say which function these arguments belong to"
-        for text in (*as_tuple(expect.text), *as_tuple(expect.no_text)):
-            try:
-                compile_pattern(text)
-            except re.error as error:
-                yield f"{place}/text", f"{text!r} is not a valid regular expression: {error}"
+        for key, texts in (("text", expect.text), ("no_text", expect.no_text)):
+            for text in as_tuple(texts):
+                try:
+                    compile_pattern(text)
+                except re.error as error:
+                    yield f"{place}/{key}", f"{text!r} is not a valid regular expression: {error}"
 
 
 def as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
