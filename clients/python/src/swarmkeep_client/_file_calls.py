@@ -1,4 +1,4 @@
-"""The routes for whole sessions as files, and for figures about many: as functions from their arguments to a Call."""
+"""The routes for whole sessions as files, as functions from their arguments to a Call."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from swarmkeep_client._requests import (
     read_as,
 )
 from swarmkeep_client._wire import Call, Request
-from swarmkeep_client.models import ImportReport, Page
-from swarmkeep_client.prices import Prices
-from swarmkeep_client.usage import Quotas, SessionCounts, UsageRow
+from swarmkeep_client.models import ImportReport
 
 
 def export_sessions(
@@ -53,32 +51,3 @@ def import_sessions(
         headers={**request.headers, "Content-Type": "application/x-ndjson"},
     )
     return Call(request, read_as(ImportReport))
-
-
-def get_quotas() -> Call[Quotas]:
-    return Call(make_get("quotas"), read_as(Quotas))
-
-
-def get_counts(*, children: bool) -> Call[SessionCounts]:
-    return Call(make_get("counts", query=build_query(children=children)), read_as(SessionCounts))
-
-
-def get_prices() -> Call[Prices]:
-    return Call(make_get("prices"), read_as(Prices))
-
-
-def get_usage(
-    *,
-    group_by: Sequence[str],
-    first_day: str | None,
-    last_day: str | None,
-    agent: str | None,
-    model: str | None,
-    session: str | None,
-    page_size: int | None,
-) -> Call[Page[UsageRow]]:
-    filters = build_query(
-        **{"from": first_day, "to": last_day}, agent=agent, model=model, session=session, limit=page_size
-    )
-    groups = tuple(("group_by", name) for name in group_by)
-    return Call(make_get("usage", query=(*groups, *filters)), read_as(Page[UsageRow]))

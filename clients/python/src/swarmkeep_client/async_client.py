@@ -12,6 +12,7 @@ from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
 from swarmkeep_client import _file_calls as files
 from swarmkeep_client import _key_calls as key_calls
+from swarmkeep_client import _usage_calls as usage_calls
 from swarmkeep_client._calls import EndedRunStatus, Included, MetadataValue, SessionOrder
 from swarmkeep_client._senders import AsyncSender
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, make_settings
@@ -118,7 +119,7 @@ class AsyncClient:
         Days are `YYYY-MM-DD`, in UTC, both included. Rows are fetched page by page as they are needed.
         """
         return self._sender.iterate_pages(
-            files.get_usage(
+            usage_calls.get_usage(
                 group_by=group_by,
                 first_day=first_day,
                 last_day=last_day,
@@ -141,11 +142,11 @@ class AsyncClient:
 
     async def prices(self) -> Prices:
         """What models cost, by the server's settings: what each `cost` is computed by."""
-        return await self._sender.perform(files.get_prices())
+        return await self._sender.perform(usage_calls.get_prices())
 
     async def quotas(self) -> Quotas:
         """How much of its quotas the key's tenant has used."""
-        return await self._sender.perform(files.get_quotas())
+        return await self._sender.perform(usage_calls.get_quotas())
 
     async def close(self) -> None:
         """Close every connection."""
@@ -236,7 +237,7 @@ class AsyncSessions:
 
     async def counts(self, *, children: bool = False) -> SessionCounts:
         """How many are busy, and in how many the last run ended badly; of each kind up to 1,000 are counted."""
-        return await self._sender.perform(files.get_counts(children=children))
+        return await self._sender.perform(usage_calls.get_counts(children=children))
 
     def follow(self) -> AsyncGenerator[SessionChanges, None]:
         """Which sessions change from now on: ids and states, to keep a list up to date. Does not end by itself.
