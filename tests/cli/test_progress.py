@@ -63,7 +63,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
 
 def test_a_terminal_shows_how_far_it_is_and_nothing_is_left_of_it(screen: Screen) -> None:
     screen.install()
-    with show_progress("verifying", "sessions", 40, after_seconds=0) as progress:
+    with show_progress("verifying", "session", 40, after_seconds=0) as progress:
         progress.advance(30)
         screen.wait_for("30 sessions of 40 sessions")
         progress.advance(10)
@@ -74,7 +74,7 @@ def test_a_terminal_shows_how_far_it_is_and_nothing_is_left_of_it(screen: Screen
 
 def test_a_total_that_is_unknown_is_said_to_be(screen: Screen) -> None:
     screen.install()
-    with show_progress("adding up", "rows", after_seconds=0) as progress:
+    with show_progress("adding up", "row", after_seconds=0) as progress:
         progress.advance(7)
         screen.wait_for("7 rows, of an unknown number")
     screen.close()
@@ -82,7 +82,7 @@ def test_a_total_that_is_unknown_is_said_to_be(screen: Screen) -> None:
 
 def test_bytes_have_a_readable_unit(screen: Screen) -> None:
     screen.install()
-    with show_progress("importing", "bytes", 3_000_000, after_seconds=0) as progress:
+    with show_progress("importing", "byte", 3_000_000, after_seconds=0) as progress:
         progress.advance(1_500_000)
         screen.wait_for("1.5 MB of 3.0 MB")
     screen.close()
@@ -90,13 +90,13 @@ def test_bytes_have_a_readable_unit(screen: Screen) -> None:
 
 def test_lines_are_put_above_it(capsys: pytest.CaptureFixture[str], screen: Screen) -> None:
     screen.install()
-    with show_progress("verifying", "sessions", 2, after_seconds=0) as progress:
+    with show_progress("verifying", "session", 2, after_seconds=0) as progress:
         screen.wait_for("0 sessions of 2")
         put("one: valid")
         say("a note")
         screen.wait_for("a note")
         progress.advance()
-        screen.wait_for("1 sessions of 2")
+        screen.wait_for("1 session of 2 sessions")
     assert "\r\x1b[2Ka note" in screen.close()
     # Byte for byte what it is without a terminal.
     assert capsys.readouterr().out == "one: valid\n"
@@ -104,7 +104,7 @@ def test_lines_are_put_above_it(capsys: pytest.CaptureFixture[str], screen: Scre
 
 def test_what_is_done_soon_is_not_announced(screen: Screen) -> None:
     screen.install()
-    with show_progress("verifying", "sessions", 1, after_seconds=PATIENCE_SECONDS) as progress:
+    with show_progress("verifying", "session", 1, after_seconds=PATIENCE_SECONDS) as progress:
         progress.advance()
     assert screen.close() == "(the end)"
 
@@ -121,14 +121,14 @@ def test_who_reads_no_terminal_is_shown_nothing(why: str, screen: Screen, monkey
     def count() -> int:
         raise AssertionError("nobody wants to know")
 
-    with show_progress("verifying", "sessions", count, quiet=why == "quiet", after_seconds=0):
+    with show_progress("verifying", "session", count, quiet=why == "quiet", after_seconds=0):
         assert threading.active_count() == before
     assert screen.close() == "(the end)"
 
 
 def test_ctrl_c_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> None:
-        with show_progress("comparing", "conversations", 9) as progress:
+        with show_progress("comparing", "conversation", 9) as progress:
             progress.advance(4)
             raise KeyboardInterrupt
 
@@ -146,7 +146,7 @@ def test_ctrl_c_before_there_is_anything_to_tell_is_one_line_too(tmp_path: Path)
 
 def test_a_file_is_read_no_further_once_ctrl_c_has_ended_the_work() -> None:
     def work() -> None:
-        with show_progress("importing", "bytes", 6) as progress:
+        with show_progress("importing", "byte", 6) as progress:
             kept.append(TrackedFile(io.BytesIO(b"abcdef"), progress))
             assert kept[0].read(3) == b"abc"
             raise KeyboardInterrupt
@@ -237,7 +237,7 @@ def test_an_export_from_a_session_that_is_not_there_is_refused(folder: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "shown", "told"),
     [
-        (["verify", "--all"], "verifying", "interrupted: 0 sessions were checked, all valid"),
+        (["verify", "--all"], "verifying", "interrupted: 0 sessions checked, all valid"),
         (["usage"], "adding up", "interrupted: 0 rows so far; nothing was changed"),
         (["prune", "--older-than", "1m"], "looking for old sessions", "interrupted: 0 sessions so far; nothing"),
         (["export", "--all", "-o", "all.jsonl"], "exporting", "interrupted: nothing was written to all.jsonl"),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import typer
 
-from swarmkeep.cli.terminal import has_cursor, is_terminal, put_above, say
+from swarmkeep.cli.terminal import has_cursor, put_above, say
+from swarmkeep.domain.wording import pluralize
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -51,9 +52,9 @@ class Progress:
 
     def __str__(self) -> str:
         return (
-            f"{self.done} {self.unit}"
+            pluralize(self.done, self.unit)
             if self.total is None
-            else f"{self.done} of {max(self.done, self.total)} {self.unit}"
+            else f"{self.done} of {pluralize(max(self.done, self.total), self.unit)}"
         )
 
 
@@ -126,11 +127,6 @@ def show_progress(
     finally:
         if bar is not None:
             bar.end()
-
-
-def writes_to_terminal() -> bool:
-    """Whether data goes to the terminal as bytes, among which there is no place for a line of progress."""
-    return is_terminal(sys.stdout)
 
 
 class _Bar:
@@ -217,8 +213,8 @@ def _make_rich(progress: Progress) -> RichProgress:
 
 def _format_count(count: float, unit: str) -> str:
     """`1.2 MB`, `340 sessions`."""
-    if unit != "bytes":
-        return f"{count:.0f} {unit}"
+    if unit != "byte":
+        return pluralize(round(count), unit)
     return next(
         f"{count / size:.1f} {name}" for size, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
         if count >= size or size == 1

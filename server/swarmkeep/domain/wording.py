@@ -43,6 +43,13 @@ def put_name_first(actor: str) -> str:
     return _KEY_LABEL.sub(r"\2 (\1)", actor)
 
 
+def pluralize(count: int, noun: str, plural: str | None = None) -> str:
+    """A count with its noun: `1 event`, `2 events`."""
+    if plural is None:
+        plural = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
+
+
 def join_text(content: object, separator: str = "") -> str:
     """The text of a message's content, and nothing for parts of other kinds."""
     if isinstance(content, list):

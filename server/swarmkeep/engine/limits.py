@@ -19,6 +19,7 @@ from swarmkeep.domain.errors import InvalidRequest, QuotaExceeded
 from swarmkeep.domain.events import RunQueued
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
+from swarmkeep.domain.wording import pluralize
 from swarmkeep.store.ports import OutcomeUnknown, TotalsReader
 from swarmkeep.store.ports.totals import StorageQuota
 
@@ -109,7 +110,7 @@ class ForkQuota:
         if left < 1:
             seconds = math.ceil((1 - left) * 60 / self._per_minute)
             raise QuotaExceeded(
-                f"at most {self._per_minute} forks per minute are allowed (SWARMKEEP_MAX_FORKS_PER_MINUTE)",
+                f"at most {pluralize(self._per_minute, 'fork')} a minute may be made (SWARMKEEP_MAX_FORKS_PER_MINUTE)",
                 max(1, seconds),
             )
         self._left[tenant] = (left - 1, now)
@@ -137,14 +138,14 @@ def check_session_quotas(state: State, drafts: Sequence[EventDraft], limits: Lim
     """
     if drafts and state.seq >= limits.max_session_events:
         raise QuotaExceeded(
-            f"the session has {state.seq} events, of {limits.max_session_events} (SWARMKEEP_MAX_SESSION_EVENTS); "
-            "fork it at an earlier one, or begin a new session"
+            f"the session has {pluralize(state.seq, 'event')}, of {limits.max_session_events} "
+            "(SWARMKEEP_MAX_SESSION_EVENTS); fork it at an earlier one, or begin a new session"
         )
     queues = any(isinstance(draft.fact, RunQueued) for draft in drafts)
     if queues and len(state.queue) >= limits.max_queued_runs:
         raise QuotaExceeded(
-            f"{len(state.queue)} runs wait in the session's queue, of {limits.max_queued_runs} "
-            "(SWARMKEEP_MAX_QUEUED_RUNS)",
+            f"{pluralize(len(state.queue), 'run waits', 'runs wait')} in the session's queue, of "
+            f"{limits.max_queued_runs} (SWARMKEEP_MAX_QUEUED_RUNS)",
             1,
         )
 
@@ -153,7 +154,7 @@ def check_active_runs(active: int, limits: Limits) -> None:
     """Refuse one more run of a tenant that has enough on this server. Raises QuotaExceeded."""
     if active >= limits.max_runs_per_tenant:
         raise QuotaExceeded(
-            f"{active} runs are active on this server, of {limits.max_runs_per_tenant} "
+            f"{pluralize(active, 'run is', 'runs are')} active on this server, of {limits.max_runs_per_tenant} "
             "(SWARMKEEP_MAX_RUNS_PER_TENANT); wait for one of them",
             1,
         )
@@ -179,7 +180,7 @@ async def check_tokens_left(store: TotalsReader, tenant: str, limits: Limits) ->
     used = await store.read_totals(tenant)
     if used.tokens >= limits.max_tokens_per_day:
         raise QuotaExceeded(
-            f"{used.tokens} tokens were used on {used.day}, of {limits.max_tokens_per_day} "
+            f"{pluralize(used.tokens, 'token was', 'tokens were')} used on {used.day}, of {limits.max_tokens_per_day} "
             "(SWARMKEEP_MAX_TOKENS_PER_DAY); a new day begins at midnight, UTC",
             used.seconds_left,
         )

@@ -42,7 +42,7 @@ def test_it_goes_through_pipes(recorded: RecordedSession, tmp_path: Path) -> Non
     command = f'{swarmkeep} backup - --database-url "{database}" | {swarmkeep} restore -'
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "restored 1 sessions" in done.stderr
+    assert "restored 1 session," in done.stderr
     assert [file.name for file in tmp_path.glob("*") if not file.name.startswith("swarmkeep.db")] == []
 
 

@@ -47,7 +47,7 @@ def test_counters_are_counted_anew_and_mended(cli: CommandLine, database_url: st
     assert (found["mended"], found["tenants"][0]["counted_sessions"], found["tenants"][0]["sessions"]) == (False, 7, 1)
     mended = cli("db", "recount", *where)
     assert mended.out.startswith("'default': the counters say 7 sessions and ")
-    assert mended.err == "1 tenants had wrong counters; this is corrected\n"
+    assert mended.err == "1 tenant had wrong counters; this is corrected\n"
     assert cli("db", "recount", "--json", *where).json == nothing
 
 
@@ -73,8 +73,8 @@ def test_what_a_server_of_the_release_before_left_undone_is_mended(cli: CommandL
     assert cli("db", "recount", "--dry-run", "--json", *where).json == found
     mended = cli("db", "recount", *where)
     assert mended.err == (
-        "1 sessions were in the wrong place in lists, and 1 files belonged to deleted sessions\n"
-        "1 deleted sessions had words in the search index\n"
+        "1 session was in the wrong place in lists, and 1 file belonged to deleted sessions\n"
+        "1 deleted session had words in the search index\n"
         "0 tenants had wrong counters; this is corrected\n"
     )
     assert cli("db", "recount", "--dry-run", "--json", *where).json == found | {"sessions": 0, "files": 0, "words": 0}

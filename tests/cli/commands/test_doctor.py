@@ -128,7 +128,7 @@ def test_a_tenant_that_is_near_its_quota_is_warned_of(cli: CommandLine, healthy:
     assert (status, "has 1 of 10000000 sessions" in detail) == ("ok", True)
     env = {"SWARMKEEP_MAX_SESSIONS": "1"}
     status, detail = checks(cli(*healthy, *where, "--json", env=env))["quotas"]
-    assert (status, "'default', has 1 of 1 sessions" in detail) == ("warning", True)
+    assert (status, "'default', has 1 of 1 session and" in detail) == ("warning", True)
 
 
 def test_a_file_that_cannot_be_made_is_wrong(cli: CommandLine, healthy: list[str]) -> None:

@@ -230,4 +230,4 @@ def test_ctrl_c_says_how_many_tries_were_made(tmp_path: Path) -> None:
     (tmp_path / "cases.yaml").write_text(TWICE)
     ended = InProcessCommandLine(tmp_path)("eval", "cases.yaml", "--agents", "team.py", "--offline", "--repeat", "3")
     assert (ended.code, ended.out) == (130, "")
-    assert ended.err.splitlines()[-1] == "interrupted: 1 of 6 tries were made; their results are not kept"
+    assert ended.err.splitlines()[-1] == "interrupted: 1 of 6 tries made; their results are not kept"

@@ -19,13 +19,13 @@ def test_what_events_say_is_removed(cli: CommandLine, recorded: RecordedSession,
     name = fork(cli, recorded, place, "redacted")
     assert "lantern" in cli("events", name, *place).out
     tried = cli("sessions", "redact", name, "--seq", "3", "--reason", "asked for", "--dry-run", *place)
-    assert (tried.code, tried.out) == (0, f"would remove the content of 1 events of {name}: 3\n")
-    assert f"session {recorded.session_id} holds the same events 3: unchanged by a dry run" in tried.err
+    assert (tried.code, tried.out) == (0, f"would remove the content of 1 event of {name}: 3\n")
+    assert f"session {recorded.session_id} also holds event 3: unchanged by a dry run" in tried.err
     done = cli("sessions", "redact", name, "--seq", "3", "--reason", "asked for", *place)
     # The session that it was forked from still holds it.
     assert done.code == 1
-    assert done.out == f"removed the content of 1 events of {name}: 3\n"
-    assert f"session {recorded.session_id} holds the same events 3: STILL THERE" in done.err
+    assert done.out == f"removed the content of 1 event of {name}: 3\n"
+    assert f"session {recorded.session_id} also holds event 3: STILL THERE" in done.err
     shown = cli("events", name, *place)
     assert "a lantern for a hut trip" not in "".join(line for line in shown.lines if "user" in line)
     assert "asked for" in shown.out

@@ -28,7 +28,7 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.domain.timestamps import parse_timestamp
-from swarmkeep.domain.wording import format_call, join_content, put_name_first
+from swarmkeep.domain.wording import format_call, join_content, pluralize, put_name_first
 
 MakeEntry = Callable[..., TimelineEntry]
 """Makes the entry of one event: all that is the same whatever the event says is given already."""
@@ -84,7 +84,7 @@ def _describe_options(options: RunOptions) -> tuple[str, ...]:
     if options.model:
         said.append(f"with the model {options.model}")
     if options.max_turns is not None:
-        said.append(f"for at most {options.max_turns} turns")
+        said.append(f"for at most {pluralize(options.max_turns, 'turn')}")
     if not options.execute_tools:
         said.append("without running its tools")
     if options.caller_tools:

@@ -11,6 +11,7 @@ from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.domain.codec import encode_text, replace_surrogates
 from swarmkeep.domain.events import Usage
 from swarmkeep.domain.state import State
+from swarmkeep.domain.wording import pluralize
 
 # What a reader would obey rather than show, and marks that reorder the text around them.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -58,7 +59,7 @@ def format_figures(entry: TimelineEntry) -> str:
 
 
 def format_tokens(usage: Usage) -> str:
-    return f"{usage.total_tokens} tokens ({usage.prompt_tokens} in, {usage.completion_tokens} out)"
+    return f"{pluralize(usage.total_tokens, 'token')} ({usage.prompt_tokens} in, {usage.completion_tokens} out)"
 
 
 def format_change(change: Change) -> tuple[str, str, str]:

@@ -13,6 +13,7 @@ from swarmkeep.cli.options import JsonOutput, Quiet, StoreUrl
 from swarmkeep.cli.output import STANDARD, open_atomically
 from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.terminal import put_json, say
+from swarmkeep.domain.wording import pluralize
 
 
 def register(app: typer.Typer) -> None:
@@ -54,10 +55,11 @@ def backup(
     url = load_settings(database_url=database_url).database_url
     told = f"nothing was written to {output}"
     with (
-        show_progress("writing", "rows", quiet=quiet, on_interrupt=lambda _: told) as progress,
+        show_progress("writing", "row", quiet=quiet, on_interrupt=lambda _: told) as progress,
         open_atomically(output) as file,
     ):
         done = write_backup(url, file, to_timestamp(datetime.now(UTC)), on_row=progress.advance)
     if as_json:
         put_json(done)
-    say(f"{output}: {done.rows.get('sessions', 0)} sessions, {done.rows.get('events', 0)} events")
+    sessions, events = done.rows.get("sessions", 0), done.rows.get("events", 0)
+    say(f"{output}: {pluralize(sessions, 'session')}, {pluralize(events, 'event')}")

@@ -28,6 +28,7 @@ from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, put, put_json, say
+from swarmkeep.domain.wording import pluralize
 
 if TYPE_CHECKING:
     from swarmkeep.audit.replay.recorded_sessions import RecordedSession
@@ -95,7 +96,7 @@ def check(
         found = _check_here(where, names, ignore or [], agents, model)
     checked = []
     total = partial(_count_sessions, where) if everything else None if any(map(_is_file, names)) else len(names)
-    with show_progress("comparing", "conversations", total, quiet=quiet) as progress:
+    with show_progress("comparing", "conversation", total, quiet=quiet) as progress:
         for session_id, replayed in progress.track(found):
             checked.append((session_id, replayed))
             if not as_json:
@@ -172,9 +173,9 @@ def _read_lines(file: str) -> Iterator[bytes]:
 
 def _put_result(session_id: str, replayed: Replay) -> None:
     if replayed.matches:
-        put(f"{session_id}: the same, in {replayed.turns} turns")
+        put(f"{session_id}: the same, in {pluralize(replayed.turns, 'turn')}")
     else:
-        put(f"{session_id}: different, in {replayed.turns} turns up to event {replayed.last_seq}")
+        put(f"{session_id}: different, in {pluralize(replayed.turns, 'turn')} up to event {replayed.last_seq}")
     if replayed.redacted:
         put(f"  not compared, because redacted: {', '.join(f'event {seq}' for seq in replayed.redacted)}")
     for divergence in replayed.divergences:

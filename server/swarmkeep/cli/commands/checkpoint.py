@@ -15,6 +15,7 @@ from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, put_bytes, say
+from swarmkeep.domain.wording import pluralize
 
 
 def register(app: typer.Typer) -> None:
@@ -69,8 +70,8 @@ def checkpoint(
                     yield line
 
             told = f"nothing was written to {output}"
-            with show_progress("recording", "heads", quiet=quiet, on_interrupt=lambda _: told) as progress:
+            with show_progress("recording", "head", quiet=quiet, on_interrupt=lambda _: told) as progress:
                 write_atomically(output, progress.track(count_lines()))
     except BadCheckpoint as error:
         raise Refused(str(error)) from None
-    say(f"wrote {count - 2} heads to {output}, {'not ' if key is None else ''}signed")
+    say(f"wrote {pluralize(count - 2, 'head')} to {output}, {'not ' if key is None else ''}signed")

@@ -11,6 +11,7 @@ from swarmkeep.cli.options import JsonOutput, Quiet, StoreUrl
 from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import put, put_json, say
+from swarmkeep.domain.wording import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,7 +110,7 @@ def check(as_json: JsonOutput = False, database_url: StoreUrl = None) -> None:
     for difference in () if as_json else differences:
         put(difference)
     if differences:
-        say(f"error: the schema differs in {len(differences)} places; run `swarmkeep db upgrade`")
+        say(f"error: the schema differs in {pluralize(len(differences), 'place')}; run `swarmkeep db upgrade`")
         raise typer.Exit(1)
     say("the schema is that of this release")
 
@@ -141,12 +142,12 @@ def recount(
 
     url = _resolve_url(database_url)
     with show_progress(
-        "looking for what older releases left undone", "sessions", quiet=quiet, on_interrupt=_describe_mending
+        "looking for what older releases left undone", "session", quiet=quiet, on_interrupt=_describe_mending
     ) as progress:
         left = run_on_store(
             url, lambda store: mend_leftovers(store, mend=not dry_run, on_step=progress.reach), read_only=dry_run
         )
-    with show_progress("counting", "tables", len(COUNTED), quiet=quiet, on_interrupt=_describe_mending) as progress:
+    with show_progress("counting", "table", len(COUNTED), quiet=quiet, on_interrupt=_describe_mending) as progress:
         found = run_on_store(
             url,
             lambda store: recount_totals(store.database, mend=not dry_run, on_table=progress.advance),
@@ -166,17 +167,17 @@ def recount(
         )
     for one in () if as_json else found:
         put(
-            f"{one.tenant!r}: the counters say {one.counted_sessions} sessions and {one.counted_bytes} bytes; "
-            f"really there are {one.sessions} and {one.bytes}"
+            f"{one.tenant!r}: the counters say {pluralize(one.counted_sessions, 'session')} and "
+            f"{pluralize(one.counted_bytes, 'byte')}; really there are {one.sessions} and {one.bytes}"
         )
     if has_left:
         say(
-            f"{left.sessions} sessions were in the wrong place in lists, and {left.files} files belonged to deleted "
-            "sessions"
+            f"{pluralize(left.sessions, 'session was', 'sessions were')} in the wrong place in lists, and "
+            f"{pluralize(left.files, 'file')} belonged to deleted sessions"
         )
     if left.words:
-        say(f"{left.words} deleted sessions had words in the search index")
-    say(f"{len(found)} tenants had wrong counters" + ("; this is corrected" if mended else ""))
+        say(f"{pluralize(left.words, 'deleted session')} had words in the search index")
+    say(f"{pluralize(len(found), 'tenant')} had wrong counters" + ("; this is corrected" if mended else ""))
 
 
 def _describe_mending(progress: Progress) -> str:
@@ -207,14 +208,14 @@ def reindex(
     url = _resolve_url(database_url)
     with show_progress(
         "indexing",
-        "sessions",
+        "session",
         quiet=quiet,
         on_interrupt=lambda done: f"{done} so far; servers index the rest, or `swarmkeep db reindex --missing`",
     ) as progress:
         done = run_on_store(url, lambda store: _reindex(store, progress, is_anew=not missing))
     if as_json:
         put_json({"sessions": done})
-    say(f"indexed {done} sessions")
+    say(f"indexed {pluralize(done, 'session')}")
 
 
 async def _reindex(store: SqlStore, progress: Progress, *, is_anew: bool) -> int:
@@ -230,7 +231,7 @@ async def _reindex(store: SqlStore, progress: Progress, *, is_anew: bool) -> int
 
 def _migrate(change: Callable[..., str | None], revision: str, url: str, *, quiet: bool, as_json: bool) -> None:
     with show_progress(
-        "migrating", "revisions", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)
+        "migrating", "revision", quiet=quiet, on_interrupt=lambda _: _describe_migration(url)
     ) as progress:
         reached = change(url, revision, on_step=progress.reach)
     _put_revision(reached, as_json)

@@ -58,7 +58,7 @@ def doctor(
     )
     from swarmkeep.cli.commands.doctor_checks import run_checks
 
-    with show_progress("checking", "checks", quiet=quiet) as progress:
+    with show_progress("checking", "check", quiet=quiet) as progress:
         found = list(progress.track(run_checks(settings, online=online)))
     wrong = [finding for finding in found if finding.status == "wrong"]
     if as_json:

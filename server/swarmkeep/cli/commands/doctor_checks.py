@@ -18,6 +18,7 @@ from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
 from swarmkeep.cli.output import WORKING_BYTES, try_writing
 from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import describe_os_error
+from swarmkeep.domain.wording import pluralize
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError, Registry
 from swarmkeep.processes.open_files import raise_open_files
@@ -140,8 +141,8 @@ def _check_quotas(settings: Settings) -> CheckResult:
     fullest = max(shares, key=lambda tenant: shares[tenant])
     which = "1 tenant" if len(shares) == 1 else f"{len(shares)} tenants; the fullest"
     detail = (
-        f"{which}, {fullest!r}, has {totals[fullest].sessions} of {settings.max_sessions} sessions "
-        f"and {totals[fullest].bytes} of {settings.max_stored_bytes} bytes"
+        f"{which}, {fullest!r}, has {totals[fullest].sessions} of {pluralize(settings.max_sessions, 'session')} "
+        f"and {totals[fullest].bytes} of {pluralize(settings.max_stored_bytes, 'byte')}"
     )
     return CheckResult("quotas", "warning" if shares[fullest] >= FULL_SHARE else "ok", detail)
 
@@ -155,7 +156,7 @@ def _check_agents(settings: Settings) -> tuple[Registry | None, CheckResult]:
         return None, CheckResult("agents", "wrong", str(error))
     functions = sum(len(agent.functions) for agent in registry)
     detail = (
-        f"{', '.join(registry.names)} from {', '.join(settings.agents)}, with {functions} functions; "
+        f"{', '.join(registry.names)} from {', '.join(settings.agents)}, with {pluralize(functions, 'function')}; "
         f"a session begins with {registry.default}"
     )
     return registry, CheckResult("agents", "ok", detail)
@@ -234,7 +235,7 @@ def _check_open_files(settings: Settings) -> CheckResult:
     detail = f"{most} files and connections at once"
     if most < 2 * settings.max_runs_per_tenant:
         hint = "raise the limit (`ulimit -Hn`, `LimitNOFILE=`), or lower SWARMKEEP_MAX_RUNS_PER_TENANT"
-        return CheckResult("open files", "warning", f"{detail}, enough for about {most // 2} runs; {hint}")
+        return CheckResult("open files", "warning", f"{detail}, enough for about {pluralize(most // 2, 'run')}; {hint}")
     return CheckResult("open files", "ok", detail)
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from swarmkeep.agent import MCPServer
 from swarmkeep.cli.terminal import Refused
+from swarmkeep.domain.wording import pluralize
 from swarmkeep.engine.agents.registry import AgentsError, Registry
 from swarmkeep.engine.mcp.servers import ToolServers, check_client
 from swarmkeep.engine.mcp.statuses import ServerStatus
@@ -44,7 +45,7 @@ def check_mcp_servers(registry: Registry) -> Iterator[CheckResult]:
             words = f"; its last output: {status.last_words}" if status.last_words else ""
             yield CheckResult("mcp server", "warning", f"{place} cannot be reached: {why}{words}")
         else:
-            yield CheckResult("mcp server", "ok", f"{place} offers {status.tools} tools")
+            yield CheckResult("mcp server", "ok", f"{place} offers {pluralize(status.tools, 'tool')}")
 
 
 async def _connect(servers: list[MCPServer]) -> list[ServerStatus]:

@@ -84,10 +84,10 @@ def evaluate(
     total = repeat * sum(len(cases) for _, cases in chosen)
     with show_progress(
         "trying",
-        "tries",
+        "try",
         total,
         quiet=quiet,
-        on_interrupt=lambda done: f"{done} were made; their results are not kept",
+        on_interrupt=lambda done: f"{done} made; their results are not kept",
     ) as progress:
         outcomes = [
             outcome

@@ -24,12 +24,13 @@ from swarmkeep.cli.options import (
     parse_labels,
 )
 from swarmkeep.cli.output import write_atomically
-from swarmkeep.cli.progress import INTERRUPTED, end_early, show_progress, writes_to_terminal
+from swarmkeep.cli.progress import INTERRUPTED, end_early, show_progress
 from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.sources.source import Walk
 from swarmkeep.cli.terminal import is_terminal, put_bytes, say
+from swarmkeep.domain.wording import pluralize
 
 
 def register(app: typer.Typer) -> None:
@@ -126,9 +127,9 @@ def _export_all(
         progress = stack.enter_context(
             show_progress(
                 "exporting",
-                "sessions" if where.server_url is None else "bytes",
+                "session" if where.server_url is None else "byte",
                 None if filtered or where.server_url is not None else found.count_sessions,
-                quiet=quiet or (output is None and writes_to_terminal()),
+                quiet=quiet or (output is None and is_terminal(sys.stdout)),
                 on_interrupt=lambda _: _describe_interruption(output),
             )
         )
@@ -141,7 +142,8 @@ def _export_all(
         pieces = found.export([], agent=filters.agent, status=filters.status, metadata=filters.metadata, walk=walk)
         _write(count(pieces), output)
     if asked.is_set() and walk.next is not None:
-        say(f"interrupted: {walk.done} sessions were exported completely; continue with --all --from {walk.next}")
+        exported = pluralize(walk.done, "session was", "sessions were")
+        say(f"interrupted: {exported} exported completely; continue with --all --from {walk.next}")
         raise typer.Exit(INTERRUPTED)
 
 

@@ -15,6 +15,7 @@ from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.sources.source import FileForm
 from swarmkeep.cli.terminal import put, put_json, say
+from swarmkeep.domain.wording import pluralize
 
 if TYPE_CHECKING:
     from swarmkeep_client import ImportReport
@@ -84,7 +85,7 @@ def import_sessions(
                 return "nothing was recorded"
             return "what was recorded stays; repeat the import to continue"
 
-        with show_progress("importing", "bytes", size, quiet=quiet, on_interrupt=tell) as progress:
+        with show_progress("importing", "byte", size, quiet=quiet, on_interrupt=tell) as progress:
             tracked = cast(BinaryIO, TrackedFile(opened, progress))
             report = found.import_sessions(tracked, form=chosen, agent=agent, as_id=as_id, dry_run=dry_run)
     if as_json:
@@ -101,13 +102,10 @@ def _measure(file: BinaryIO) -> int:
 
 def _put_report(report: ImportReport) -> None:
     for session in report.sessions[:_MAX_SHOWN]:
-        there = "exists already" if session.outcome == "present" else f"{session.seq} events"
+        there = "exists already" if session.outcome == "present" else pluralize(session.seq, "event")
         put(f"{session.id}: {there}")
     left = report.imported + report.present - min(len(report.sessions), _MAX_SHOWN)
     if left:
         say(f"and {left} more; --json shows up to a thousand")
     said = "would be imported" if report.dry_run else "imported"
-    say(
-        f"{report.imported} {'session' if report.imported == 1 else 'sessions'} {said}, {report.present} existed "
-        "already"
-    )
+    say(f"{pluralize(report.imported, 'session')} {said}, {report.present} existed already")

@@ -27,6 +27,7 @@ from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.sources.source import Source
 from swarmkeep.cli.terminal import put, put_json, say
+from swarmkeep.domain.wording import pluralize
 
 # Each waits for the disk, and those that are made at once share that.
 _AT_ONCE = 16
@@ -76,15 +77,15 @@ def prune(
     left: list[tuple[str, str]] = []
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=not dry_run) as found:
         sessions = found.sessions(agent=agent, status="idle", metadata=parse_labels(metadata))
-        with show_progress("looking for old sessions", "sessions", quiet=quiet) as looked:
+        with show_progress("looking for old sessions", "session", quiet=quiet) as looked:
             old = [
                 _Old(session.id, session.seq, session.updated_at)
                 for session in looked.track(sessions)
                 if session.updated_at < before
             ]
-        told = "{} would be deleted; nothing was" if dry_run else "{} were deleted; the others are unchanged"
+        told = "{} would be deleted; nothing was" if dry_run else "{} deleted; the others are unchanged"
         with show_progress(
-            "deleting", "sessions", len(old), quiet=quiet, on_interrupt=lambda done: told.format(done)
+            "deleting", "session", len(old), quiet=quiet, on_interrupt=lambda done: told.format(done)
         ) as progress:
             if dry_run:
                 gone = list(progress.track(old))
@@ -97,7 +98,8 @@ def prune(
             put(f"{session.id}  unchanged since {session.updated_at}")
     for name, sentence in left:
         say(f"kept {name}: {sentence}")
-    say(f"{len(gone)} sessions {'would be' if dry_run else 'were'} deleted")
+    said = ("session would be", "sessions would be") if dry_run else ("session was", "sessions were")
+    say(f"{pluralize(len(gone), *said)} deleted")
     if left:
         raise typer.Exit(1)
 

@@ -16,6 +16,7 @@ from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import is_terminal, put_json, say
+from swarmkeep.domain.wording import pluralize
 
 if TYPE_CHECKING:
     from swarmkeep.audit.transcript.entry import TimelineEntry
@@ -77,7 +78,7 @@ def _show_timeline(entries: Iterable[TimelineEntry], *, step: bool) -> None:
             shown += 1
             warned += bool(entry.warning)
     if warned:
-        say(f"warning: {warned} of {shown} events could not be shown in full")
+        say(f"warning: {warned} of {pluralize(shown, 'event')} could not be shown in full")
 
 
 # The end of the input, q, Ctrl-D and Escape.

@@ -14,6 +14,7 @@ from swarmkeep.cli.progress import Progress, TrackedFile, show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, put, put_json, say
+from swarmkeep.domain.wording import pluralize
 
 
 def register(app: typer.Typer) -> None:
@@ -48,13 +49,13 @@ def restore(
         with open_input(file) as opened:
             size = os.fstat(opened.fileno()).st_size
             with show_progress(
-                "restoring", "bytes", size, quiet=quiet, on_interrupt=lambda _: _describe_interruption(url)
+                "restoring", "byte", size, quiet=quiet, on_interrupt=lambda _: _describe_interruption(url)
             ) as progress:
                 done = restore_backup(url, cast(BinaryIO, TrackedFile(opened, progress)))
     except BadBackup as error:
         raise Refused(str(error)) from None
     with show_progress(
-        "verifying", "sessions", done.rows.get("sessions", 0), quiet=quiet,
+        "verifying", "session", done.rows.get("sessions", 0), quiet=quiet,
         on_interrupt=lambda verified: f"restored, and {verified} verified; `swarmkeep verify --all` verifies all",
     ) as progress:  # fmt: skip
         bad = _find_invalid_logs(url, progress)
@@ -63,8 +64,9 @@ def restore(
     else:
         for name in bad:
             put(f"{name}: NOT VALID")
+    sessions, events = done.rows.get("sessions", 0), done.rows.get("events", 0)
     say(
-        f"restored {done.rows.get('sessions', 0)} sessions, {done.rows.get('events', 0)} events; "
+        f"restored {pluralize(sessions, 'session')}, {pluralize(events, 'event')}; "
         + (f"not valid: {len(bad)}" if bad else "all valid")
     )
     if bad:

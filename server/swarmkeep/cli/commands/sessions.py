@@ -29,6 +29,7 @@ from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import put, put_json, put_table, say
+from swarmkeep.domain.wording import pluralize
 
 if TYPE_CHECKING:
     from swarmkeep_client import SessionState
@@ -267,12 +268,14 @@ def redact(
         put_json(done)
     elif done.seqs:
         removed = "would remove" if dry_run else "removed"
-        put(f"{removed} the content of {len(done.seqs)} events of {session_id}: {', '.join(map(str, done.seqs))}")
+        emptied = f"{pluralize(len(done.seqs), 'event')} of {session_id}: {', '.join(map(str, done.seqs))}"
+        put(f"{removed} the content of {emptied}")
     else:
         put("there was nothing left to remove")
     for copy in done.forks:
         state = "unchanged by a dry run" if dry_run else "removed there, too" if copy.redacted else "STILL THERE"
-        say(f"session {copy.session_id} holds the same events {', '.join(map(str, copy.seqs))}: {state}")
+        named = "event" if len(copy.seqs) == 1 else "events"
+        say(f"session {copy.session_id} also holds {named} {', '.join(map(str, copy.seqs))}: {state}")
     if left:
         say("--include-forks redacts these sessions, too; one that is busy can be redacted later")
         raise typer.Exit(1)

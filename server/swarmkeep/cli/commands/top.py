@@ -12,6 +12,7 @@ from swarmkeep.cli.progress import INTERRUPTED
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, has_cursor, is_interactive, put, put_json, put_table
+from swarmkeep.domain.wording import pluralize
 
 if TYPE_CHECKING:
     from swarmkeep.cli.top.snapshot import Snapshot
@@ -79,7 +80,7 @@ def _put(shown: Snapshot) -> None:
     today = shown.today
     put(describe_counts(shown))
     put(
-        f"today {today.model_calls} turns, {format_count(today.total_tokens)} tokens; "
+        f"today {pluralize(today.model_calls, 'turn')}, {format_count(today.total_tokens)} tokens; "
         f"model {format_seconds(today.model_seconds)}, tool {format_seconds(today.tool_seconds)}; "
         f"failed in the last hour {shown.failed_last_hour}"
     )

@@ -82,7 +82,7 @@ def usage(
     )
     with (
         open_source(SourceOptions(url, database_url, tenant, api_key)) as found,
-        show_progress("adding up", "rows", quiet=quiet) as progress,
+        show_progress("adding up", "row", quiet=quiet) as progress,
     ):
         rows = list(progress.track(found.usage(asked)))
     if as_json:

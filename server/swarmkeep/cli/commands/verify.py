@@ -17,6 +17,7 @@ from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.sources.source import Source
 from swarmkeep.cli.terminal import Refused, put, put_json_line, say
+from swarmkeep.domain.wording import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,13 +108,13 @@ def _verify_sessions(
     name = first
 
     def describe_interruption(progress: Progress) -> str:
-        result = f"{progress} were checked, {f'not valid: {bad}' if bad else 'all valid'}"
+        result = f"{progress} checked, {f'not valid: {bad}' if bad else 'all valid'}"
         return result if name is None or name.startswith("(") else f"{result}; continue with --all --from {name}"
 
     everything = session_id is None
     total = partial(found.count_sessions, of_all_tenants=True) if everything and first is None else None
     with show_progress(
-        "verifying", "sessions", total, quiet=quiet or not everything, on_interrupt=describe_interruption
+        "verifying", "session", total, quiet=quiet or not everything, on_interrupt=describe_interruption
     ) as progress:
         for name, verification in progress.track(_verify_each(found, session_id, noted, first)):
             bad += not verification.valid
@@ -147,16 +148,20 @@ def _parse_head(text: str) -> Head:
 
 def _put_verification(name: str, found: Verification, noted: Head | None) -> None:
     if found.valid and found.head is not None:
-        put(f"{name}: valid, {found.events} events, head {found.head.seq}:{found.head.hash}")
+        put(f"{name}: valid, {pluralize(found.events, 'event')}, head {found.head.seq}:{found.head.hash}")
         if found.redacted_count:
             since = "" if noted is None else ", since the head was recorded"
             put(f"  {_describe_redacted(found)}{since}")
         return
-    put(f"{name}: NOT VALID, {found.problem_count} problems in {found.events} events")
+    put(f"{name}: NOT VALID, {_describe_problems(found)}")
     for problem in found.problems:
         put(f"  {'' if problem.seq is None else problem.seq:>6}  {problem.code}: {problem.detail}")
     if found.problem_count > len(found.problems):
         put(f"          … and {found.problem_count - len(found.problems)} more")
+
+
+def _describe_problems(found: Verification) -> str:
+    return f"{pluralize(found.problem_count, 'problem')} in {pluralize(found.events, 'event')}"
 
 
 def _describe_redacted(found: Verification) -> str:
@@ -201,7 +206,11 @@ def _compare_log(found: Source, noted: CheckpointHead) -> tuple[str, str]:
             verification = found.verify(noted.session_id, head=head, tenant=noted.tenant)
     except (SessionNotFound, NoSession):
         told = _find_deletion(found, noted)
-        return ("deleted", told) if told else ("vanished", f"it had {noted.seq} events, and no deletion is recorded")
+        return (
+            ("deleted", told)
+            if told
+            else ("vanished", f"it had {pluralize(noted.seq, 'event')}, and no deletion is recorded")
+        )
     if verification.valid:
         return ("redacted", _describe_redacted(verification)) if verification.redacted_count else ("unchanged", "")
     first = verification.problems[0]

@@ -11,7 +11,7 @@ from typing import Any
 from swarmkeep.cli.terminal import is_terminal, shorten
 from swarmkeep.domain.codec import Json, decode
 from swarmkeep.domain.envelope import RecordedEvent, read_data
-from swarmkeep.domain.wording import format_call, format_calls, join_content, put_name_first
+from swarmkeep.domain.wording import format_call, format_calls, join_content, pluralize, put_name_first
 
 MAX_LENGTH = 160
 
@@ -70,7 +70,7 @@ def _summarize_hidden(data: Json) -> str:
 
 
 def _summarize_compaction(data: Json) -> str:
-    parts = [f"shortens {len(data['shortened'])} results"] if data["shortened"] else []
+    parts = [f"shortens {pluralize(len(data['shortened']), 'result')}"] if data["shortened"] else []
     parts += [f"sums up to {data['last_seq']}"] if data["last_seq"] else []
     return f"{data['reason']}: {', '.join(parts)}"
 

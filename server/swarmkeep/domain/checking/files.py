@@ -16,6 +16,7 @@ from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.errors import InvalidRequest, TooLarge
 from swarmkeep.domain.files.media_types import UNKNOWN, find_contradiction, recognise
 from swarmkeep.domain.files.references import KINDS, FileReference, has_content_kind
+from swarmkeep.domain.wording import pluralize
 
 MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}", re.ASCII)
 _AUDIO_FORMAT = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}", re.ASCII)
@@ -72,7 +73,8 @@ class FileLimits(msgspec.Struct, frozen=True, kw_only=True):
     def check_count(self, what: str, count: int) -> None:
         """Raise TooLarge for more files than a message, or a result, may have."""
         if count > self.max_message_blobs:
-            raise TooLarge(f"{what} has more than {self.max_message_blobs} files (SWARMKEEP_MAX_MESSAGE_BLOBS)")
+            most = pluralize(self.max_message_blobs, "file")
+            raise TooLarge(f"{what} has more than {most} (SWARMKEEP_MAX_MESSAGE_BLOBS)")
 
     def check_total(self, what: str, size: int) -> None:
         """The same of their bytes together."""

@@ -13,6 +13,7 @@ from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidRequest, TooLarge
 from swarmkeep.domain.messages import Entry, find_stray_result
+from swarmkeep.domain.wording import pluralize
 
 # Not "." or "..": clients take these out of a URL's path, so that such a session could never be reached.
 _SESSION_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}", re.ASCII)
@@ -93,7 +94,7 @@ def check_messages(value: str | list[Json], pointer: str, max_messages: int | No
     if isinstance(value, str):
         return ({"role": "user", "content": value},)
     if max_messages is not None and len(value) > max_messages:
-        raise TooLarge(f"{pointer} has more than {max_messages} messages (SWARMKEEP_MAX_MESSAGES)")
+        raise TooLarge(f"{pointer} has more than {pluralize(max_messages, 'message')} (SWARMKEEP_MAX_MESSAGES)")
     return tuple(_check_message(message, f"{pointer}/{index}") for index, message in enumerate(value))
 
 

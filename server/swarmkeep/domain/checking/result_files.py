@@ -20,6 +20,7 @@ from swarmkeep.domain.errors import InvalidRequest, TooLarge
 from swarmkeep.domain.files.media_types import get_said_type, recognise
 from swarmkeep.domain.files.references import FileReference, describe_content
 from swarmkeep.domain.files.results import describe_result_part
+from swarmkeep.domain.wording import pluralize
 
 _NAME_CHARACTERS = 200
 _NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -78,7 +79,8 @@ def check_said_type(said: str, limits: FileLimits) -> None:
 def describe_left(count: int, limits: FileLimits) -> str:
     """The line about files that are more than a result may have."""
     most = limits.max_message_blobs
-    return f"{count} more files were not kept: a result has at most {most} (SWARMKEEP_MAX_MESSAGE_BLOBS)"
+    left = pluralize(count, "more file was", "more files were")
+    return f"{left} not kept: a result has at most {most} (SWARMKEEP_MAX_MESSAGE_BLOBS)"
 
 
 def _check(file: File, media_type: str, limits: FileLimits) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from swarmkeep.domain.codec import Json, decode, encode_text
+from swarmkeep.domain.wording import pluralize
 from swarmkeep.engine.models.chunks import Chunk, TextChunk
 from swarmkeep.engine.models.reply_errors import EmptyReply, MalformedReply, OversizedReply, TruncatedStream
 from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
@@ -139,7 +140,7 @@ class Assembly:
         position = self._find_position(piece, function)
         if position == len(self._calls):
             if position == self._limits.calls:
-                raise OversizedReply(f"the model's answer has more than {self._limits.calls} tool calls")
+                raise OversizedReply(f"the model's answer has more than {pluralize(self._limits.calls, 'tool call')}")
             self._calls.append(_Call())
         name, arguments = function.get("name"), function.get("arguments")
         if not isinstance(name, str | None):

@@ -15,6 +15,7 @@ import msgspec
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.events import CompletionRecord, RunError
 from swarmkeep.domain.request import ModelRequest
+from swarmkeep.domain.wording import pluralize
 from swarmkeep.engine.models.assembly import Assembly, list_objects, read_content
 from swarmkeep.engine.models.chunks import Chunk
 from swarmkeep.engine.models.failures import ProviderFailure, describe_failure
@@ -207,7 +208,7 @@ class _Attempt:
 
     def _check_calls(self, calls: Sequence[Json]) -> None:
         if len(calls) > self._limits.calls:
-            raise OversizedReply(f"the model's answer has more than {self._limits.calls} tool calls")
+            raise OversizedReply(f"the model's answer has more than {pluralize(self._limits.calls, 'tool call')}")
         for call in calls:
             function = call.get("function")
             arguments = function.get("arguments") if isinstance(function, dict) else None

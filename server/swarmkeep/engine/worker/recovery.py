@@ -17,6 +17,7 @@ from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, SessionNotFound
 from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
 from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.wording import pluralize
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.session_log import StoreSessionLog
@@ -160,7 +161,6 @@ class Recovery:
         if state.agent not in self._registry:
             return RunError(code="agent_unavailable", message=f"agent {state.agent!r} is not served here")
         if run.recoveries >= self._max_recoveries:
-            return RunError(
-                code="too_many_recoveries", message=f"the run was taken over {run.recoveries} times in vain"
-            )
+            times = pluralize(run.recoveries, "time")
+            return RunError(code="too_many_recoveries", message=f"the run was taken over {times} in vain")
         return None

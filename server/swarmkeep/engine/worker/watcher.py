@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.wording import pluralize
 from swarmkeep.engine.streams.following import Batch, follow_batches
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.store.ports import EventStore, SessionKey
@@ -106,7 +107,7 @@ class Watcher:
             # Whoever needs the database notices by himself; here the next poll does: what was not told is news again.
             for key in moved:
                 self._seen_heads.pop(key, None)
-            log.debug("could not check %d sessions: %s", len(keys), error)
+            log.debug("could not check %s: %s", pluralize(len(keys), "session"), error)
 
     def _is_news(self, key: SessionKey, head: _Head) -> bool:
         """Whether a session ends elsewhere than when last seen; from now on it is seen there."""

@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from swarmkeep.domain.errors import QuotaExceeded
+from swarmkeep.domain.wording import pluralize
 
 
 class TenantTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +37,8 @@ class StorageQuota(msgspec.Struct, frozen=True, kw_only=True):
         """Raises QuotaExceeded if these are more."""
         if is_new_session and totals.sessions > self.max_sessions:
             raise QuotaExceeded(
-                f"the tenant has {self.max_sessions} sessions and may not have more (SWARMKEEP_MAX_SESSIONS); "
-                "delete some, or have the limit raised"
+                f"the tenant has {pluralize(self.max_sessions, 'session')} and may not have more "
+                "(SWARMKEEP_MAX_SESSIONS); delete some, or have the limit raised"
             )
         if totals.bytes > self.max_bytes:
             raise QuotaExceeded(

@@ -13,6 +13,7 @@ import logging
 from sqlalchemy import Engine, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from swarmkeep.domain.wording import pluralize
 from swarmkeep.store.ports.errors import StoreUnavailable
 from swarmkeep.store.postgres.connections import STANDSTILL_SECONDS
 
@@ -37,5 +38,6 @@ def end_standing_transactions(engine: Engine) -> int:
         log.warning("cannot look for stalled transactions: %s", type(error).__name__)
         return 0
     if ended:
-        log.warning("ended %d transactions that were stalled for more than %g s", ended, STANDSTILL_SECONDS)
+        stalled = pluralize(ended, "transaction that was", "transactions that were")
+        log.warning("ended %s stalled for more than %g s", stalled, STANDSTILL_SECONDS)
     return ended
