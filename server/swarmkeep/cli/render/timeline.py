@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from rich.table import Table
+from rich.cells import cell_len
+from rich.color import ColorSystem
+from rich.style import Style
 from rich.text import Text
 
 from swarmkeep.audit.transcript.entry import TimelineEntry
@@ -19,44 +21,49 @@ StyledPart = tuple[str, str]
 StyledLine = list[StyledPart]
 
 _TONE_STYLES = {"plain": "", "good": "green", "notice": "cyan", "bad": "red"}
+# Seq and time, before what happened.
+_INDENT = " " * 17
+_MIN_TEXT_WIDTH = 10
 
 
 class TimelinePrinter:
-    """Shows entries one below the other: seq, time, and what happened, and in a line of its own where a day begins."""
+    """Shows entries one below the other: seq, time, and what happened, and in a line of its own where a day begins.
+
+    A terminal has each line broken at its width, below its beginning. Lines are put together here: a table of rich's
+    takes longer for each than all the rest of the command.
+    """
 
     def __init__(self) -> None:
         self._day = ""
-        self._terminal = is_terminal(sys.stdout)
-        self._console = make_console(width=shutil.get_terminal_size().columns if self._terminal else None)
+        self._console = make_console()
+        self._has_colours = self._console.color_system is not None and not self._console.legacy_windows
+        columns = shutil.get_terminal_size().columns
+        self._width = max(columns - len(_INDENT), _MIN_TEXT_WIDTH) if is_terminal(sys.stdout) else None
 
     def show(self, entry: TimelineEntry) -> None:
-        lines = list(format_lines(entry))
         if entry.at[:10] not in ("", self._day):
             self._day = entry.at[:10]
-            self._console.print(f"{'':7}{self._day} UTC", style="dim")
-        if self._terminal:
-            self._console.print(_build_row(entry, lines))
-        else:
-            _print_plain(entry, lines)
+            print(self._paint([(f"{'':7}{self._day} UTC", "dim")]))
+        start = (f"{entry.seq:>5}  {entry.at[11:19]:<8}  ", "dim")
+        for line in format_lines(entry):
+            for row in self._break([(escape_controls(text), style) for text, style in line]):
+                print(self._paint([start, *row]).rstrip())
+                start = (_INDENT, "")
         sys.stdout.flush()
 
+    def _break(self, line: StyledLine) -> Iterable[StyledLine]:
+        """The lines of a line: those of its text, and at a terminal those that its width makes of them."""
+        text = "".join(text for text, _ in line)
+        if self._width is None:
+            return [[(part, "")] for part in text.split("\n")]
+        if cell_len(text) <= self._width and "\n" not in text and "\t" not in text:
+            return [line]
+        rows = Text.assemble(*line).wrap(self._console, self._width, overflow="fold")
+        return [[(part.text, str(part.style or "")) for part in row.render(self._console)] for row in rows]
 
-def _build_row(entry: TimelineEntry, lines: list[StyledLine]) -> Table:
-    row = Table.grid(padding=(0, 2))
-    row.add_column(justify="right", style="dim", no_wrap=True, width=5)
-    row.add_column(style="dim", no_wrap=True, width=8)
-    row.add_column(overflow="fold")
-    told = Text("\n").join(Text.assemble(*((escape_controls(text), style) for text, style in line)) for line in lines)
-    row.add_row(str(entry.seq), entry.at[11:19], told)
-    return row
-
-
-def _print_plain(entry: TimelineEntry, lines: list[StyledLine]) -> None:
-    indent = " " * 17
-    for number, line in enumerate(lines):
-        start = f"{entry.seq:>5}  {entry.at[11:19]:<8}  " if number == 0 else indent
-        text = escape_controls("".join(text for text, _ in line))
-        print((start + text.replace("\n", f"\n{indent}")).rstrip())
+    def _paint(self, line: StyledLine) -> str:
+        colours = ColorSystem.STANDARD if self._has_colours else None
+        return "".join(Style.parse(style).render(text, color_system=colours) for text, style in line)
 
 
 def format_lines(entry: TimelineEntry) -> Iterator[StyledLine]:
