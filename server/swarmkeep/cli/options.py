@@ -39,15 +39,6 @@ DatabaseUrl = Annotated[
         "--database-url",
         metavar="URL",
         callback=refuse_empty,
-        help="Read this database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
-    ),
-]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--database-url",
-        metavar="URL",
-        callback=refuse_empty,
         help="The database: sqlite:///FILE or postgresql://… [env: SWARMKEEP_DATABASE_URL]",
     ),
 ]
@@ -61,9 +52,9 @@ Tenant = Annotated[
     ),
 ]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=complete_session)]
-Labels = Annotated[
+LabelFilter = Annotated[
     list[str] | None,
-    typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata as KEY=VALUE; may be given again."),
+    typer.Option("--metadata", metavar="KEY=VALUE", help="Only those with this metadata; may be given again."),
 ]
 Status = Annotated[
     Literal["idle", "running", "waiting"] | None, typer.Option("--status", help="Only those in this state.")

@@ -71,6 +71,12 @@ boss = Agent(
 )
 clerk.functions.append(boss.as_tool("ask_boss", "Ask back.", requires_approval=True))
 """
+DESK = """
+from swarmkeep import Agent
+
+helper = Agent(name="Helper")
+desk = Agent(name="Desk", functions=[helper.as_tool("ask_helper", "Ask the helper about a lamp.")])
+"""
 ASKING_TEXT = """\
 Clerk, the default agent
   hands over to: nobody
@@ -172,14 +178,19 @@ def test_wrong_use(cli: CommandLine, team: list[str]) -> None:
 
 @pytest.mark.long
 def test_a_servers_team_is_the_same(cli: CommandLine, asking_team: list[str], tmp_path: Path) -> None:
-    agents = [ACME, str(cli.folder / "asking.py")]
+    (cli.folder / "desk.py").write_text(DESK)
+    agents = [ACME, str(cli.folder / "desk.py"), str(cli.folder / "asking.py")]
     with ServerProcess(tmp_path, database_url=f"sqlite:///{tmp_path / 'x.db'}", agents=agents) as server:
         asked = cli("agents", "graph", "--json", "--url", server.url).json
         shown = cli("agents", "show", "Boss", "--json", "--url", server.url).json
         assert "nobody" in cli.expect_refusal("agents", "show", "nobody", "--url", server.url)
-    assert shown == cli("agents", "show", "Boss", "--json", "--agents", agents[1]).json | {"offline": shown["offline"]}
+        # All sessions are also those in which agents were asked.
+        assert cli("chat", "--url", server.url, "--agent", "Desk", text="Ask the helper about a lamp.\n").code == 0
+        compared = cli("check", "--all", "--json", "--url", server.url).json
+        assert sorted(found["turns"] for found in compared if found["matches"]) == [1, 2]
+    assert shown == cli("agents", "show", "Boss", "--json", "--agents", agents[2]).json | {"offline": shown["offline"]}
     assert [found["name"] for found in shown["mcp_servers"]] == ["files", "web"]
-    assert asked == cli("agents", "graph", "--json", "--agents", agents[0], "--agents", agents[1]).json
+    assert asked == cli("agents", "graph", "--json", *(word for name in agents for word in ("--agents", name))).json
     assert {"name": "place_order", "needs_approval": True} in asked[1]["functions"]
     assert asked[-1]["mcp_servers"] == ["files", "web"]
 

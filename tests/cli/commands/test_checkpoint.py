@@ -70,6 +70,8 @@ def test_logs_that_only_went_on_are_unchanged(db: CommandLine, recorded: Recorde
     assert db("sessions", "fork", "one", "--id", "three").code == 0
     assert compare(db) == dict.fromkeys((recorded.session_id, "one", "two", None), "unchanged")
     assert "4 unchanged" in db("verify", "--checkpoint", "heads.jsonl").err
+    heads = (db.folder / "heads.jsonl").read_text()
+    assert "4 unchanged" in db("verify", "--checkpoint", "-", text=heads).err
 
 
 def test_events_that_were_redacted_since_are_named(db: CommandLine, recorded: RecordedSession) -> None:

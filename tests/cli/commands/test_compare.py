@@ -34,6 +34,8 @@ def test_a_diff_the_wrong_way_round_or_of_nothing_is_refused(
     cli.expect_usage_error("diff", recorded.session_id, "3", "1", *place)
     assert "999" in cli.expect_refusal("diff", recorded.session_id, "1", "999", *place)
     assert "nobody" in cli.expect_refusal("diff", "nobody", "1", "2", *place)
+    same = cli("diff", recorded.session_id, "3", "3", *place)
+    assert (same.code, same.out, same.err) == (0, "", "nothing changed\n")
 
 
 def test_a_request_is_shown_and_given_to_the_byte(
@@ -58,7 +60,7 @@ def test_a_run_is_tried_again_with_other_words(
         *agents, *place,
     )  # fmt: skip
     assert tried.code == 0, tried
-    assert f"swarmkeep compare {recorded.session_id} other-words" in tried.err
+    assert f"swarmkeep compare {recorded.session_id} other-words {' '.join(place)}\n" in tried.err
     events = cli("events", "other-words", "--json", *place).json
     started = next(event for event in events if event["type"] == "run.started")
     assert started["data"]["options"]["model"] == "m"
@@ -112,7 +114,7 @@ def test_what_cannot_be_tried_again_is_refused(
     cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
 ) -> None:
     assert "belongs to no run" in cli.expect_refusal("whatif", recorded.session_id, "--at", "1", *agents, *place)
-    assert "belongs to no run" in cli.expect_refusal("whatif", recorded.session_id, "--at", "999", *agents, *place)
+    assert "no event 999" in cli.expect_refusal("whatif", recorded.session_id, "--at", "999", *agents, *place)
     assert "nobody" in cli.expect_refusal("whatif", "nobody", "--at", "3", *agents, *place)
     assert "no model" in cli.expect_refusal("whatif", recorded.session_id, "--at", "3", *recorded.options)
     cli.expect_usage_error("whatif", recorded.session_id, "--at", "3", "--url", "http://127.0.0.1:9", "--offline")

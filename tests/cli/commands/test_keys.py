@@ -59,6 +59,8 @@ def test_what_cannot_be_done_is_said(cli: CommandLine, where: list[str]) -> None
     cli.expect_usage_error("keys", "create", "--tenant", "", *where)
     cli.expect_usage_error("keys", "list", "--tenant=", *where)
     assert cli("keys", "list", "--json", *where).json == []
+    empty = cli("keys", "list", *where)
+    assert (empty.out, empty.err) == ("", "there are no keys\n")
     cli.expect_usage_error("keys", "create", "--role", "owner", *where)
 
 
@@ -89,6 +91,8 @@ def test_an_end_date_that_is_none_is_refused(cli: CommandLine, where: list[str],
 def test_an_end_date_in_the_past_is_refused(cli: CommandLine, where: list[str]) -> None:
     assert "in the future" in cli.expect_refusal("keys", "create", "--expires", "2020-01-01T00:00:00Z", *where)
     assert cli("keys", "list", "--json", *where).json == []
+    empty = cli("keys", "list", *where)
+    assert (empty.out, empty.err) == ("", "there are no keys\n")
 
 
 def test_the_first_key_makes_the_file_and_nothing_else_does(cli: CommandLine) -> None:

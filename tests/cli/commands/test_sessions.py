@@ -226,6 +226,12 @@ def test_a_session_is_taken_over_answered_and_handed_back(
     assert "go on" in shown
 
 
+@pytest.mark.parametrize("command", [["compact"], ["takeover"], ["answer", "Hello."], ["handback"]], ids="-".join)
+def test_what_needs_a_server_says_so_wherever_there_is_a_database(cli: CommandLine, command: list[str]) -> None:
+    name, *more = command
+    assert "name one with --url" in cli.expect_refusal("sessions", name, "anyone", *more)
+
+
 class _Chain:
     """Sessions of which each says that the next was asked in it; the last one is damaged."""
 

@@ -67,4 +67,7 @@ def test_wrong_use_is_told(cli: CommandLine) -> None:
     assert "--all" in cli.expect_usage_error("verify")
     assert "--all" in cli.expect_usage_error("verify", "one", "--all")
     assert "--head" in cli.expect_usage_error("verify", "--all", "--head", f"1:{'0' * 64}")
+    assert "cannot read heads.jsonl: No such file" in cli.expect_refusal(
+        "verify", "--checkpoint", "heads.jsonl", "--url", "http://127.0.0.1:9"
+    )
     assert "SEQ:HASH" in cli.expect_usage_error("verify", "one", "--head", "1")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.options import JsonOutput, Quiet, StoreUrl
+from swarmkeep.cli.options import DatabaseUrl, JsonOutput, Quiet
 from swarmkeep.cli.output import STANDARD, open_atomically
 from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.terminal import put_json, say
@@ -38,7 +38,7 @@ def backup(
     ],
     as_json: JsonOutput = False,
     quiet: Quiet = False,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
     """Write a whole database to a file, as of one moment, while servers keep running.
 

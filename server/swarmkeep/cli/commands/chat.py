@@ -11,7 +11,7 @@ import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
-from swarmkeep.cli.options import Agents, ApiKey, Model, Offline, ServerUrl, StoreUrl, Tenant
+from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, Model, Offline, ServerUrl, Tenant
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import Refused, say
@@ -55,7 +55,7 @@ def chat(
         ),
     ] = None,
     agents: Agents = None,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
     offline: Offline = False,
     model: Model = None,
     tenant: Tenant = None,

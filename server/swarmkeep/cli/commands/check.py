@@ -126,7 +126,7 @@ def _check_on_server(where: SourceOptions, ids: Sequence[str], ignore: Sequence[
 
     assert where.server_url is not None
     with reach_server(where.server_url, where.api_key) as client:
-        sessions = map(client.sessions.get, ids) if ids else client.sessions.list()
+        sessions = map(client.sessions.get, ids) if ids else client.sessions.list(children=True)
         for session in sessions:
             yield session.id, session.replay(ignore=ignore)
 

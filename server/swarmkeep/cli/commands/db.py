@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.options import JsonOutput, Quiet, StoreUrl
+from swarmkeep.cli.options import DatabaseUrl, JsonOutput, Quiet
 from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import put, put_json, say
@@ -44,7 +44,7 @@ def upgrade(
     revision: Annotated[str, typer.Argument(metavar="REVISION", help="Up to this revision.")] = "head",
     as_json: JsonOutput = False,
     quiet: Quiet = False,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
     """Migrate the database up, by default to this release's schema; makes a SQLite file if there is none."""
     from swarmkeep.store import schema
@@ -67,7 +67,7 @@ def downgrade(
     ],
     as_json: JsonOutput = False,
     quiet: Quiet = False,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
     """Migrate the database down to an older revision. What that one cannot hold is lost."""
     from swarmkeep.store import schema
@@ -84,7 +84,7 @@ def downgrade(
       swarmkeep db current --json
     """,
 )
-def current(as_json: JsonOutput = False, database_url: StoreUrl = None) -> None:
+def current(as_json: JsonOutput = False, database_url: DatabaseUrl = None) -> None:
     """Show which revision the database is at, and which one this release has."""
     from swarmkeep.store import schema
 
@@ -100,7 +100,7 @@ def current(as_json: JsonOutput = False, database_url: StoreUrl = None) -> None:
       swarmkeep db check --database-url sqlite:///swarmkeep.db --json
     """,
 )
-def check(as_json: JsonOutput = False, database_url: StoreUrl = None) -> None:
+def check(as_json: JsonOutput = False, database_url: DatabaseUrl = None) -> None:
     """Compare the database's tables with this release's. Exit code 1 if they differ."""
     from swarmkeep.store import schema
 
@@ -128,7 +128,7 @@ def recount(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what is wrong.")] = False,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
     """Recount the sessions and bytes of every tenant, and correct the counters that quotas use.
 
@@ -198,7 +198,7 @@ def reindex(
     missing: Annotated[bool, typer.Option("--missing", help="Only add what is not in the index yet.")] = False,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
     """Rebuild the index that searches for sessions use.
 

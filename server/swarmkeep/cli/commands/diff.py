@@ -11,7 +11,7 @@ from swarmkeep.cli.render.changes import put_changes
 from swarmkeep.cli.render.messages import format_messages
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
-from swarmkeep.cli.terminal import put, put_json
+from swarmkeep.cli.terminal import put, put_json, say
 
 
 def register(app: typer.Typer) -> None:
@@ -47,6 +47,8 @@ def diff(
     if as_json:
         put_json(state_diff)
         return
+    if not (state_diff.changes or state_diff.runs or state_diff.removed or state_diff.messages):
+        say("nothing changed")
     put_changes(state_diff.changes)
     for run in state_diff.runs:
         put(f"run {run.id}: {f'{run.before} → ' if run.before else ''}{run.after}")

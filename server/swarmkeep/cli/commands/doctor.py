@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.options import Agents, JsonOutput, Model, Offline, Quiet, StoreUrl
+from swarmkeep.cli.options import Agents, DatabaseUrl, JsonOutput, Model, Offline, Quiet
 from swarmkeep.cli.progress import show_progress
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
@@ -40,7 +40,7 @@ def doctor(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, metavar="PORT", help="The port. [env: SWARMKEEP_PORT]")
     ] = None,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
     offline: Offline = False,
     model: Model = None,
     online: Annotated[bool, typer.Option("--online", help="Also ask the model provider whether it answers.")] = False,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
-from swarmkeep.cli.options import Agents, JsonOutput, Model, Offline, Quiet, StoreUrl
+from swarmkeep.cli.options import Agents, DatabaseUrl, JsonOutput, Model, Offline, Quiet
 from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.terminal import Refused, put_json, say
 
@@ -55,7 +55,7 @@ def evaluate(
     wanted: Annotated[
         str | None, typer.Option("--case", metavar="TEXT", help="Only cases whose name contains this text.")
     ] = None,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
 ) -> None:

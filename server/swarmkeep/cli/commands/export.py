@@ -17,7 +17,7 @@ from swarmkeep.cli.options import (
     ApiKey,
     DatabaseUrl,
     FirstSession,
-    Labels,
+    LabelFilter,
     Quiet,
     ServerUrl,
     Tenant,
@@ -62,7 +62,7 @@ def export(
     status: Annotated[
         str | None, typer.Option(metavar="STATUS", help="With --all: only those that are idle, running or waiting.")
     ] = None,
-    metadata: Labels = None,
+    metadata: LabelFilter = None,
     form: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="jsonl for an import; markdown or html for people.")
     ] = "jsonl",

@@ -9,7 +9,7 @@ import typer
 
 from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.input import open_input
-from swarmkeep.cli.options import ApiKey, JsonOutput, Quiet, ServerUrl, StoreUrl, Tenant
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, Quiet, ServerUrl, Tenant
 from swarmkeep.cli.progress import Progress, TrackedFile, show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
@@ -60,7 +60,7 @@ def import_sessions(
     as_json: JsonOutput = False,
     quiet: Quiet = False,
     url: ServerUrl = None,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.durations import parse_end
-from swarmkeep.cli.options import JsonOutput, StoreUrl, refuse_empty
+from swarmkeep.cli.options import DatabaseUrl, JsonOutput, refuse_empty
 from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
@@ -62,7 +62,7 @@ def create(
         typer.Option("--expires", metavar="WHEN", help="When it expires: 30d, 2026-12-31, 2026-12-31T12:00:00Z."),
     ] = None,
     as_json: JsonOutput = False,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
     """Make a key and print it, once: only its digest is kept. Makes a SQLite file if there is none.
 
@@ -98,7 +98,7 @@ def list_keys(
         typer.Option("--tenant", metavar="NAME", callback=refuse_empty, help="Only those of this tenant."),
     ] = None,
     as_json: JsonOutput = False,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
     """List the keys of all tenants, oldest first, including revoked ones. The keys themselves are not shown."""
 
@@ -108,6 +108,9 @@ def list_keys(
     found = _use_keys(database_url, work, read_only=True)
     if as_json:
         put_json(found)
+        return
+    if not found:
+        say("there are no keys")
         return
     rows = [(one.id, one.tenant, one.role, one.created_at, *_format_times(one), one.name) for one in found]
     put_table(("ID", "TENANT", "ROLE", "CREATED", "LAST USED", "ENDS", "REVOKED", "NAME"), rows)
@@ -124,7 +127,7 @@ def list_keys(
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, as in `keys list`.")],
     as_json: JsonOutput = False,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
     """Revoke a key, for good; every server refuses it within two seconds. A key that is revoked already stays as it
     is."""

@@ -9,7 +9,7 @@ import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.input import open_input
-from swarmkeep.cli.options import JsonOutput, Quiet, StoreUrl
+from swarmkeep.cli.options import DatabaseUrl, JsonOutput, Quiet
 from swarmkeep.cli.progress import Progress, TrackedFile, show_progress
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
@@ -35,7 +35,7 @@ def restore(
     ],
     as_json: JsonOutput = False,
     quiet: Quiet = False,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
     """Fill an empty database from a backup, of either kind of database, and verify every session in it.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.configure import EXAMPLE_AGENTS, NO_MODEL, OFFLINE_NOTE, has_model, load_settings
-from swarmkeep.cli.options import Agents, Model, Offline, StoreUrl
+from swarmkeep.cli.options import Agents, DatabaseUrl, Model, Offline
 from swarmkeep.cli.refusals import find_refusal
 from swarmkeep.cli.terminal import Refused, say
 
@@ -55,7 +55,7 @@ def serve(
             help="How many processes serve the port; more than one on PostgreSQL only. [env: SWARMKEEP_WORKERS]",
         ),
     ] = None,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
     offline: Offline = False,
     model: Model = None,
     migrate: Annotated[

@@ -67,8 +67,13 @@ def compact(
     api_key: ApiKey = None,
 ) -> None:
     """Shorten a session's history for the model: long results are cut, and all but the last turns are summed up. The
-    log keeps everything. Exit code 1 if no summary was made."""
-    with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
+    log keeps everything. Exit code 1 if no summary was made.
+
+    This needs a server, which has the session's agent.
+    """
+    from swarmkeep.cli.sources.server import open_server
+
+    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as found:
         done = found.compact(session_id, keep_turns=keep_turns, instructions=instructions)
     if as_json:
         put_json(done)

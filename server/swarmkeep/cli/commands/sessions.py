@@ -15,7 +15,7 @@ from swarmkeep.cli.options import (
     ApiKey,
     DatabaseUrl,
     JsonOutput,
-    Labels,
+    LabelFilter,
     LastRun,
     ListOrder,
     ServerUrl,
@@ -79,7 +79,7 @@ def list_sessions(
             help="Only those in which one message, or id and metadata, have words that begin like these.",
         ),
     ] = None,
-    metadata: Labels = None,
+    metadata: LabelFilter = None,
     children: Annotated[bool, typer.Option("--children", help="Also the sessions in which agents ask others.")] = False,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many at most; 0 for all.")] = 50,
     as_json: JsonOutput = False,
@@ -111,7 +111,7 @@ def list_sessions(
             "there are no such sessions" if agent or status or last_run or labels or search else "there are no sessions"
         )
     if more:
-        say(f"only the latest {limit} are shown; --limit 0 shows all")
+        say("there are more sessions; --limit 0 shows all")
 
 
 def _describe_listed(state: SessionState) -> dict[str, object]:
@@ -169,7 +169,10 @@ def fork(
     new_id: Annotated[
         str | None, typer.Option("--id", metavar="NEW_ID", help="The new session's id; made if absent.")
     ] = None,
-    metadata: Labels = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata of the new session; may be given again."),
+    ] = None,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,

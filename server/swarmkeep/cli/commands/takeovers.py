@@ -8,7 +8,6 @@ import typer
 
 from swarmkeep.cli.options import ApiKey, JsonOutput, ServerUrl, SessionId
 from swarmkeep.cli.render.messages import format_message
-from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.terminal import put, put_json
 
@@ -39,8 +38,13 @@ def takeover(
     url: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Take a session over from its agent: until it is handed back, no model is asked and no call begins."""
-    with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
+    """Take a session over from its agent: until it is handed back, no model is asked and no call begins.
+
+    This needs a server.
+    """
+    from swarmkeep.cli.sources.server import open_server
+
+    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as found:
         found.open_on_server(session_id).take_over(note=note, force=force)
         state = found.session(session_id)
     waits = f"; run {state.active_run_id} waits for an answer" if state.status == "waiting" else ""
@@ -63,8 +67,13 @@ def answer(
     api_key: ApiKey = None,
 ) -> None:
     """Answer in the agent's place, in a session that was taken over. This completes the waiting run, if there is
-    one."""
-    with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
+    one.
+
+    This needs a server.
+    """
+    from swarmkeep.cli.sources.server import open_server
+
+    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as found:
         message = found.open_on_server(session_id).answer(text)
     _tell(message, format_message(message), as_json)
 
@@ -94,8 +103,13 @@ def handback(
     url: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Hand a session back to its agent, which continues with what waits."""
-    with open_source(SourceOptions(url, None, None, api_key), writes=True) as found:
+    """Hand a session back to its agent, which continues with what waits.
+
+    This needs a server.
+    """
+    from swarmkeep.cli.sources.server import open_server
+
+    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as found:
         found.open_on_server(session_id).hand_back(note=note, force=force)
         state = found.session(session_id)
     _tell(state, f"handed session {session_id} back to {state.agent}", as_json)

@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from swarmkeep.cli.completing import complete_session
+from swarmkeep.cli.input import open_input
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, FirstSession, Quiet, ServerUrl, Tenant
 from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.sources.opening import open_source
@@ -56,7 +57,10 @@ def verify(
         typer.Option("--head", metavar="SEQ:HASH", help="A head recorded earlier that the log must still contain."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", metavar="FILE", help="Check every session of this checkpoint.")
+        Path | None,
+        typer.Option(
+            "--checkpoint", metavar="FILE", help="Check every session of this checkpoint; - is standard input."
+        ),
     ] = None,
     public_key: Annotated[
         Path | None,
@@ -176,7 +180,7 @@ def _compare_with_checkpoint(found: Source, file: Path, public_key: Path | None,
 
     counts: dict[str, int] = {}
     try:
-        with file.open("rb") as lines:
+        with open_input(str(file)) as lines:
             seal = verify_checkpoint(lines, public_key)
             for noted in read_heads(lines, seal):
                 outcome, detail = _compare_log(found, noted)
@@ -185,7 +189,7 @@ def _compare_with_checkpoint(found: Source, file: Path, public_key: Path | None,
                     put_json_line({**msgspec.structs.asdict(noted), "outcome": outcome, "detail": detail})
                 elif outcome != "unchanged":
                     put(f"{_name_log(noted)}: {outcome.upper() if outcome in _BAD_OUTCOMES else outcome}, {detail}")
-    except (BadCheckpoint, OSError) as error:
+    except BadCheckpoint as error:
         raise Refused(str(error)) from None
     if seal.public_key is not None and public_key is None:
         say(f"signed with {seal.public_key}; use --public-key to check that it is the right key")

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
+from swarmkeep.cli.commands.chat import describe_options
 from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
 from swarmkeep.cli.options import (
     Agents,
     ApiKey,
+    DatabaseUrl,
     JsonOutput,
-    Model,
     Offline,
     ServerUrl,
     SessionId,
-    StoreUrl,
     Tenant,
 )
 from swarmkeep.cli.sources.opening import open_source
@@ -55,7 +55,9 @@ def whatif(
         str | None,
         typer.Option("--agent", metavar="NAME", help="The agent to begin with.", autocompletion=complete_agent),
     ] = None,
-    model: Model = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="The model, for all agents of this run.")
+    ] = None,
     model_settings: Annotated[
         str | None,
         typer.Option(
@@ -72,7 +74,7 @@ def whatif(
     offline: Offline = False,
     as_json: JsonOutput = False,
     url: ServerUrl = None,
-    database_url: StoreUrl = None,
+    database_url: DatabaseUrl = None,
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
@@ -96,6 +98,8 @@ def whatif(
         if settings.offline:
             say(OFFLINE_NOTE)
     with open_source(where, writes=True) as found:
+        # Says so, if there is no such event.
+        found.session(session_id, at=at)
         first = find_opening(found.events(session_id), at)
         fork = found.fork(session_id, at=first.seq - 1, new_id=new_id, metadata=None).id
     changed: Json = {"agent": agent, "model": model, "instructions": instructions}
@@ -108,7 +112,13 @@ def whatif(
         run = _run_again(talk, said, cast("RunOptions", options), quiet=as_json)
     if as_json:
         put_json({"session_id": fork, "from_session_id": session_id, "from_seq": first.seq - 1, "run": run})
-    _put_outcome(session_id, fork, run)
+    place = describe_options(where, None, offline=False, model=None)
+    say(f"session {fork}; side by side: swarmkeep compare {session_id} {fork}{place}")
+    if run.status == "waiting":
+        chat_options = describe_options(where, agents, offline=offline, model=None)
+        say(f"the run waits; continue with: swarmkeep chat --session {fork}{chat_options}")
+    elif run.status != "completed":
+        raise typer.Exit(1)
 
 
 def parse_model_settings(text: str) -> Json:
@@ -207,11 +217,3 @@ def _run_again(talk: ChatSession, said: str | list[Message], options: RunOptions
         run = ended.run
     assert run is not None
     return run
-
-
-def _put_outcome(session_id: str, fork: str, run: Run) -> None:
-    say(f"session {fork}; side by side: swarmkeep compare {session_id} {fork}")
-    if run.status == "waiting":
-        say(f"the run waits; continue with: swarmkeep chat --session {fork}")
-    elif run.status != "completed":
-        raise typer.Exit(1)

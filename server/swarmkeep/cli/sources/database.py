@@ -13,7 +13,7 @@ from swarmkeep.cli.configure import load_prices
 from swarmkeep.cli.sources.conversion import to_client_verification, to_session_counts, to_session_state
 from swarmkeep.cli.sources.operator import name_operator
 from swarmkeep.cli.sources.paging import iterate_pages
-from swarmkeep.cli.sources.source import FileForm, Form, Walk, Wanted
+from swarmkeep.cli.sources.source import NEEDS_SERVER, FileForm, Form, Walk, Wanted
 from swarmkeep.cli.sources.walking import follow_walk, make_missing_session_error, parse_name
 from swarmkeep.cli.terminal import Refused
 from swarmkeep.domain.codec import Json, decode
@@ -28,7 +28,6 @@ from swarmkeep.store.ports.log import is_full_page
 from swarmkeep_client import (
     ActiveRun,
     AuditEntry,
-    Compaction,
     Comparison,
     Head,
     ImportReport,
@@ -132,10 +131,7 @@ class DatabaseSource:
         self._background.run(stored.remove_stored_message(self._store, key, seq, tool_call_id, by=by))
 
     def open_on_server(self, session_id: str) -> Session:
-        raise Refused("this needs a server, which has the session's agent: name one with --url")
-
-    def compact(self, session_id: str, *, keep_turns: int | None, instructions: str | None) -> Compaction:
-        raise Refused("a summary needs the session's agent and its model: name a server with --url")
+        raise Refused(NEEDS_SERVER)
 
     def redact(
         self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool

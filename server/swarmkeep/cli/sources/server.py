@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import BinaryIO, Unpack
 
 import msgspec
@@ -13,7 +13,7 @@ import typer
 from swarmkeep.audit.replay.recorded_sessions import RecordedSession, read_recorded_sessions, split_lines
 from swarmkeep.audit.verify.checkpoints import CheckpointHead
 from swarmkeep.cli.sources.conversion import from_client_event
-from swarmkeep.cli.sources.source import FileForm, Form, Walk, Wanted
+from swarmkeep.cli.sources.source import NEEDS_SERVER, FileForm, Form, Walk, Wanted
 from swarmkeep.cli.sources.walking import start_at
 from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.domain.codec import Json
@@ -94,6 +94,15 @@ def reach_server(url: str, api_key: str | None = None) -> Iterator[Client]:
     """A client of the server. An error names the server if that does not answer."""
     with explain_unreachable(url), open_client(url, api_key) as client:
         yield client
+
+
+@contextmanager
+def open_server(url: str | None, api_key: str | None = None) -> Iterator[ServerSource]:
+    """A server's sessions, for what only a server can do. Raises Refused where none is named."""
+    if url is None:
+        raise Refused(NEEDS_SERVER)
+    with explain_unreachable(url), closing(ServerSource(url, api_key)) as source:
+        yield source
 
 
 class ServerSource:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from swarmkeep_client import (
         ActiveRun,
         AuditEntry,
-        Compaction,
         Comparison,
         Head,
         ImportReport,
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
         UsageRow,
         Verification,
     )
+
+NEEDS_SERVER = "this needs a server, which has the session's agent: name one with --url"
 
 Form = Literal["markdown", "html"]
 FileForm = Literal["export", "chat", "swarm", "assistants"]
@@ -104,8 +105,6 @@ class Source(ChatSource, Protocol):
     def open_on_server(self, session_id: str) -> Session:
         """A session for what only a server can do. Raises Refused where there is none."""
         ...
-
-    def compact(self, session_id: str, *, keep_turns: int | None, instructions: str | None) -> Compaction: ...
 
     def redact(
         self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
