@@ -113,7 +113,7 @@ class InProcessCommandLine(CommandLine):
             # Agents are loaded from the folder; the next command finds none of them.
             patch.setattr(sys, "path", [*sys.path])
             patch.setattr(sys, "argv", ["swarmkeep", *arguments])
-            patch.setattr(sys, "stdin", io.StringIO(text))
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
             patch.setattr(typer.main, "get_command", get_command)

@@ -67,25 +67,25 @@ CALLS = {
     "import": Call(("import", "all.jsonl", "--as", "other"), writes=True),
     "init": Call(("init", "shop"), reads=False),
     "keys create": Call(("keys", "create"), writes=True),
-    "keys list": Call(("keys", "list")),
+    "keys list": Call(("keys", "list", "--json")),
     "keys revoke": Call(("keys", "revoke", "key_0123456789abcdef"), writes=True, puts=False),
     "prune": Call(("prune", "--older-than", "30d"), puts=False),
     "replay": Call(("replay", "ID")),
     "request": Call(("request", "ID", "4")),
     "restore": Call(("restore", "all.backup", "--database-url", "sqlite:///new.db"), puts=False),
     "serve": Call(("serve", "--offline", "--port", "0", *AGENTS), writes=True),
-    "sessions answer": Call(("sessions", "answer", "ID", "Hello."), puts=False),
-    "sessions compact": Call(("sessions", "compact", "ID"), puts=False),
+    "sessions answer": Call(("sessions", "answer", "ID", "Hello."), reads=False, puts=False),
+    "sessions compact": Call(("sessions", "compact", "ID"), reads=False, puts=False),
     "sessions rename": Call(("sessions", "rename", "ID", "A title"), writes=True),
     "sessions counts": Call(("sessions", "counts")),
     "sessions delete": Call(("sessions", "delete", "ID"), writes=True, puts=False),
     "sessions fork": Call(("sessions", "fork", "ID"), writes=True),
-    "sessions handback": Call(("sessions", "handback", "ID"), puts=False),
+    "sessions handback": Call(("sessions", "handback", "ID"), reads=False, puts=False),
     "sessions list": Call(("sessions", "list")),
     "sessions redact": Call(("sessions", "redact", "ID", "--seq", "3", "--reason", "asked for"), writes=True),
     "sessions remove-message": Call(("sessions", "remove-message", "ID", "3"), writes=True, puts=False),
     "sessions show": Call(("sessions", "show", "ID")),
-    "sessions takeover": Call(("sessions", "takeover", "ID"), puts=False),
+    "sessions takeover": Call(("sessions", "takeover", "ID"), reads=False, puts=False),
     "top": Call(("top", "--once")),
     "usage": Call(("usage",)),
     "verify": Call(("verify", "ID")),
@@ -203,7 +203,7 @@ def test_an_empty_database_has_nothing_to_take_back(site: Site) -> None:
     assert said.endswith("is empty: there is nothing to downgrade")
 
 
-@each_command(READERS, without=_LOOK_AT_ANYTHING | _NEED_A_SERVER)
+@each_command(READERS, without=_LOOK_AT_ANYTHING)
 def test_a_driver_that_is_not_installed_is_named(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # As an installation without the extra has it.
     monkeypatch.setitem(sys.modules, "asyncpg", None)
@@ -229,7 +229,7 @@ def test_the_library_for_traces_is_named(site: Site, monkeypatch: pytest.MonkeyP
     assert "pip install 'swarmkeep[otel]'" in said
 
 
-@each_command(set(CALLS) - SERVING - {"init"})
+@each_command(set(CALLS) - SERVING - _NEED_A_SERVER - {"init"})
 def test_a_broken_line_of_the_settings_is_told_once(site: Site, name: str) -> None:
     (site.folder / ".env").write_text("SWARMKEEP_LOG_LEVEL=info\nhunter2 is no setting\n")
     said = site.run(name).err
