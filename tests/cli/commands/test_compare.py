@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
+import sys
 
+import msgspec
 import pytest
 
+from swarmkeep.cli.commands.compare import put_comparison
+from swarmkeep_client import Comparison
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -120,6 +131,24 @@ def test_what_cannot_be_tried_again_is_refused(
     cli.expect_usage_error("whatif", recorded.session_id, "--at", "3", "--url", "http://127.0.0.1:9", "--offline")
     for wrong in ("{", "[]", '{"messages": []}'):
         cli.expect_usage_error("whatif", recorded.session_id, "--at", "3", "--model-settings", wrong, *agents, *place)
+
+
+@pytest.mark.parametrize(("columns", "places"), [("120", [0, 60]), ("80", [0, 0])], ids=["wide", "narrow"])
+def test_two_sides_are_beside_one_another_where_there_is_room(
+    cli: CommandLine, recorded: RecordedSession, monkeypatch: pytest.MonkeyPatch, columns: str, places: list[int]
+) -> None:
+    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
+    assert cli("sessions", "fork", recorded.session_id, "--at", "3", "--id", "part").code == 0
+    found = msgspec.convert(cli("compare", recorded.session_id, "part", "--json").json, Comparison)
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", screen := Terminal())
+    put_comparison(found)
+    lines = screen.getvalue().splitlines()
+    heads = (f"{recorded.session_id}, now at", "part, now at")
+    assert lines[1] == ""
+    assert tuple(next(line.index(head) for line in lines if head in line) for head in heads) == pytest.approx(
+        places, abs=2
+    )
 
 
 def test_a_session_compared_with_itself_is_the_same(

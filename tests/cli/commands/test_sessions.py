@@ -132,6 +132,8 @@ def test_events_tell_what_happened_in_order(cli: CommandLine, recorded: Recorded
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[0]["type"] == "session.created"
     lines = cli("events", recorded.session_id, *place).lines
+    none = cli("events", recorded.session_id, "--type", "run.failed", *place)
+    assert (none.code, none.out, none.err) == (0, "", "there are no such events\n")
     assert len(lines) == len(events)
     handoff = next(line for line in lines if "handoff.made" in line)
     assert handoff.endswith("Triage Agent → Sales Agent")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +9,11 @@ import typer
 
 from swarmkeep.cli.completing import complete_session
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, Tenant
-from swarmkeep.cli.render.changes import put_changes
+from swarmkeep.cli.render.changes import has_room_beside, put_changes
 from swarmkeep.cli.render.messages import format_messages
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
-from swarmkeep.cli.terminal import is_terminal, put, put_json
+from swarmkeep.cli.terminal import put, put_json
 
 if TYPE_CHECKING:
     from swarmkeep_client import Comparison, Side
@@ -49,10 +48,11 @@ def compare(
     if as_json:
         put_json(comparison)
     else:
-        _put_comparison(comparison)
+        put_comparison(comparison)
 
 
-def _put_comparison(found: Comparison) -> None:
+def put_comparison(found: Comparison) -> None:
+    """What is shared, what each did since, and how their states differ."""
     a, b = found.a, found.b
     if found.identical:
         put(f"{a.id} and {b.id} are the same, up to event {found.shared_seq}")
@@ -61,7 +61,7 @@ def _put_comparison(found: Comparison) -> None:
         put(f"{a.id} and {b.id} share events 1 to {found.shared_seq}; the last of these has hash {found.shared_hash}")
     else:
         put(f"{a.id} and {b.id} share no event")
-    if is_terminal(sys.stdout):
+    if has_room_beside():
         _put_side_by_side(a, b)
     else:
         for side in (a, b):
@@ -80,6 +80,7 @@ def _put_side_by_side(a: Side, b: Side) -> None:
     from swarmkeep.cli.render.console import make_console
     from swarmkeep.domain.wording import escape_controls
 
+    put()
     columns = [escape_controls("\n".join(_format_side(side))) for side in (a, b)]
     table = Table.grid(padding=(0, 3), expand=True)
     for _ in columns:

@@ -12,7 +12,7 @@ from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, Ten
 from swarmkeep.cli.sources.damage import warn_if_damaged
 from swarmkeep.cli.sources.opening import open_source
 from swarmkeep.cli.sources.options import SourceOptions
-from swarmkeep.cli.terminal import put, put_json, put_json_line
+from swarmkeep.cli.terminal import put, put_json, put_json_line, say
 
 if TYPE_CHECKING:
     from swarmkeep.domain.envelope import RecordedEvent
@@ -65,8 +65,12 @@ def events(
             if as_json:
                 put_json([*map(to_client_event, recorded)])
                 return
+            is_empty = True
             for event in recorded:
                 put(format_event_line(event))
+                is_empty = False
+            if is_empty:
+                say("there are no such events")
             return
         for event in _choose(found.follow(session_id, after=after, types=chosen), run_id):
             if as_json:

@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 SIDE_BY_SIDE_COLUMNS = 100
 
 
+def has_room_beside() -> bool:
+    """Whether the output is a terminal that is wide enough for two sides."""
+    return is_terminal(sys.stdout) and get_terminal_size().columns >= SIDE_BY_SIDE_COLUMNS
+
+
 def put_changes(changes: Sequence[Change]) -> None:
     """A line for each; at a terminal that is wide enough, what was and what is side by side, in colour."""
-    if changes and is_terminal(sys.stdout) and get_terminal_size().columns >= SIDE_BY_SIDE_COLUMNS:
+    if changes and has_room_beside():
         _put_side_by_side(changes)
         return
     for change in changes:
