@@ -43,5 +43,5 @@ def run_demo_loop(
     )
     escape_unencodable()
     put("Starting Swarm CLI 🐝")
-    with closing(Chat(sessions.open, sessions.look_up)) as chat:
-        chat.hold()
+    with closing(Chat(sessions.open, sessions.open_source)) as chat:
+        chat.run()

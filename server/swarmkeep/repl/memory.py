@@ -82,7 +82,7 @@ class MemorySessions:
             run_blocking(conversation.create(agent or self._agent.name, self._context))
         return MemoryChatSession(log, conversation, stream=self._stream, raises=self._raises)
 
-    def look_up(self, writes: bool) -> AbstractContextManager[MemorySessions]:
+    def open_source(self, writes: bool) -> AbstractContextManager[MemorySessions]:
         return nullcontext(self)
 
     def session(self, session_id: str, *, at: int | None = None) -> client.SessionState:
@@ -144,8 +144,8 @@ class MemoryChatSession:
     def say(
         self, said: str | Sequence[client.Message], options: client.RunOptions | None = None
     ) -> Iterator[client.StreamItem]:
-        wish = to_start_run(said, options, stream=self._stream)
-        return self._follow(wish.run_id, lambda state: start_run(state, wish))
+        command = to_start_run(said, options, stream=self._stream)
+        return self._follow(command.run_id, lambda state: start_run(state, command))
 
     def join(self, run_id: str) -> Iterator[client.StreamItem]:
         return self._follow(run_id, lambda state: None)

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from swarmkeep.cli.top.drawing import Room, draw
+from swarmkeep.cli.top.drawing import Room, draw, format_age
 from swarmkeep.cli.top.metrics import parse_counts
-from swarmkeep.cli.top.rates import Watch
+from swarmkeep.cli.top.rates import RecentReadings
 from swarmkeep.cli.top.snapshot import Counts, Reading, Row, Snapshot, Today
 from swarmkeep.cli.top.view import Job, View
 from swarmkeep_client import Client, UsageRow
@@ -81,9 +81,9 @@ def test_the_screen_is_filled_whatever_its_size_and_its_characters() -> None:
     view = make_view(make_row("q", status="waiting", queued_runs=2, lease_seconds=None, server=None), *rows)
     lines = draw_lines(view, 80, 24, now=130.0)
     assert lines[4].split() == ["STATUS", "AGE", "AGENT", "TURNS", "TOKENS", "SERVER", "LEASE", "SESSION"]
-    assert lines[5].split() == [">", "waiting", "+2", "2m", "Ann", "3", "12.3k", "-", "-", "q"]
+    assert lines[5].split() == [">", "waiting", "+2", "1m", "Ann", "3", "12.3k", "-", "-", "q"]
     # The lease has run out since that was read.
-    assert lines[6].split()[:8] == ["running", "2m", "Ann", "3", "12.3k", "01234567", "expired", "Fiancé"]
+    assert lines[6].split()[:8] == ["running", "1m", "Ann", "3", "12.3k", "01234567", "expired", "Fiancé"]
     assert "TITLE" in draw_lines(view, 200, 50)[4]
     assert "Fianc? 0 ??" in draw_lines(view, 200, 50, "ascii")[6]
     assert draw_lines(view, 10, 3)
@@ -95,14 +95,14 @@ def test_the_screen_is_filled_whatever_its_size_and_its_characters() -> None:
 def test_keys_move_filter_and_ask() -> None:
     view = make_view(make_row("a"), make_row("b", title="A lantern"))
     assert view.press("down") is None
-    chosen = view.chosen()
+    chosen = view.find_chosen()
     assert chosen is not None
     assert chosen.session_id == "b"
     assert view.press("a") is None
     assert view.notice == "this run does not wait for a decision"
     for key in ("/", "L", "a", "n", "x", "backspace", "enter"):
         view.press(key)
-    assert [row.session_id for row in view.rows()] == ["b"]
+    assert [row.session_id for row in view.list_rows()] == ["b"]
     assert view.press("c") is None
     assert view.press("n") is None
     assert view.notice == "nothing was done"
@@ -111,38 +111,46 @@ def test_keys_move_filter_and_ask() -> None:
     assert job is not None
     assert (job.kind, job.row) == ("cancel", chosen)
     view.press("escape")
-    assert len(view.rows()) == 2
+    assert len(view.list_rows()) == 2
     # Another server has it now, and the run that was chosen is over.
     view.show(make_view(make_row("a", server="other")).snapshot, 101.0, None)
-    assert (view.moved, view.chosen()) == (1, view.snapshot.runs[0])
+    assert (view.moved, view.find_chosen()) == (1, view.snapshot.runs[0])
 
 
 def test_a_question_is_shown_whole_and_what_is_cut_says_so() -> None:
     view = make_view(make_row("a", status="waiting"))
-    view.ask("approve pay(sum=12)?", Job("decide", view.chosen()))
+    view.ask("approve pay(sum=12)?", Job("decide", view.find_chosen()))
     assert any(line.startswith("> waiting") for line in draw_lines(view, 80, 24))
     arguments = "".join(f"item {number} 日本, " for number in range(20))
-    view.ask(f"approve pay({arguments})?", Job("decide", view.chosen()))
+    view.ask(f"approve pay({arguments})?", Job("decide", view.find_chosen()))
     lines = draw_lines(view, 80, 24)
     assert f"approve pay({arguments})? y/n".replace(" ", "") in "".join(lines[4:]).replace(" ", "")
     assert lines[-1].startswith("y yes")
     assert "all of it" in draw_lines(view, 80, 8)[-2]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.4, "0s"), (59.7, "59s"), (90, "1m"), (3599, "59m"), (5400, "1h"), (86399, "23h"), (172800, "2d")],
+)
+def test_an_age_is_what_has_passed(seconds: float, shown: str) -> None:
+    assert format_age(seconds) == shown
+
+
 def test_rates_are_of_the_last_minute_and_begin_anew_with_the_day() -> None:
-    watch, shown = Watch(), make_view().snapshot
-    watch.add(Reading(shown, UsageRow(model_calls=5, total_tokens=100, model_ms=1000), 0.0))
-    assert watch.rates() is None
-    watch.add(Reading(shown, UsageRow(model_calls=6, total_tokens=200, model_ms=3000), 30.0))
-    rates = watch.rates()
+    recent, shown = RecentReadings(), make_view().snapshot
+    recent.add(Reading(shown, UsageRow(model_calls=5, total_tokens=100, model_ms=1000), 0.0))
+    assert recent.compute_rates() is None
+    recent.add(Reading(shown, UsageRow(model_calls=6, total_tokens=200, model_ms=3000), 30.0))
+    rates = recent.compute_rates()
     assert rates is not None
     assert (rates.turns, rates.tokens, rates.model_seconds, rates.tool_seconds) == (2.0, 200.0, 2.0, None)
-    watch.add(Reading(shown, UsageRow(model_calls=6, total_tokens=200, model_ms=3000), 90.0))
-    rates = watch.rates()
+    recent.add(Reading(shown, UsageRow(model_calls=6, total_tokens=200, model_ms=3000), 90.0))
+    rates = recent.compute_rates()
     assert rates is not None
     assert rates.turns == 0.0
-    watch.add(Reading(shown, UsageRow(), 92.0))
-    assert watch.rates() is None
+    recent.add(Reading(shown, UsageRow(), 92.0))
+    assert recent.compute_rates() is None
 
 
 def test_what_is_no_text_of_metrics_counts_nothing() -> None:

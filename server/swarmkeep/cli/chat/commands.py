@@ -20,8 +20,8 @@ class Leave(Exception):
 class ChatControls(Protocol):
     """A chat, as far as commands reach into it."""
 
-    def session_id(self) -> str:
-        """The session that is spoken with; a new one is made now, if nothing was said so far."""
+    def ensure_session(self) -> str:
+        """The id of the session; a new one is made now, if nothing was said so far."""
         ...
 
     def sessions(self, *, writes: bool = False) -> AbstractContextManager[ChatSource]: ...
@@ -64,7 +64,7 @@ def _show_help(chat: ChatControls, argument: str) -> None:
 
 def _show_state(chat: ChatControls, argument: str) -> None:
     with chat.sessions() as found:
-        put_state(found.session(chat.session_id()))
+        put_state(found.session(chat.ensure_session()))
 
 
 def _show_state_at(chat: ChatControls, argument: str) -> None:
@@ -72,22 +72,22 @@ def _show_state_at(chat: ChatControls, argument: str) -> None:
     if seq is None:
         raise Refused("/at needs an event number, as in /at 7; /events lists them")
     with chat.sessions() as found:
-        put_state(found.session(chat.session_id(), at=seq))
-        for message in found.messages(chat.session_id(), at=seq):
+        put_state(found.session(chat.ensure_session(), at=seq))
+        for message in found.messages(chat.ensure_session(), at=seq):
             put(format_message(message))
 
 
 def _show_events(chat: ChatControls, argument: str) -> None:
     after = _parse_seq(argument) or 0
     with chat.sessions() as found:
-        for event in found.events(chat.session_id(), after=after):
+        for event in found.events(chat.ensure_session(), after=after):
             put(format_event_line(event, clock_only=True))
 
 
 def _fork_session(chat: ChatControls, argument: str) -> None:
     at = _parse_seq(argument)
     with chat.sessions(writes=True) as found:
-        fork = found.fork(chat.session_id(), at=at, new_id=None, metadata=None)
+        fork = found.fork(chat.ensure_session(), at=at, new_id=None, metadata=None)
     chat.move_to(fork.id)
 
 

@@ -67,8 +67,8 @@ class LocalChatSession:
         return self.session_id
 
     def say(self, said: str | Sequence[Message], options: RunOptions | None = None) -> Iterator[StreamItem]:
-        wish = to_start_run(said, options, stream=True)
-        return self._follow(self._background.run(self._engine.runs.start(self._key, wish)))
+        command = to_start_run(said, options, stream=True)
+        return self._follow(self._background.run(self._engine.runs.start(self._key, command)))
 
     def join(self, run_id: str) -> Iterator[StreamItem]:
         return self._follow(self._background.run(self._engine.reader.find_position(self._key, run_id)))

@@ -20,7 +20,7 @@ P = ParamSpec("P")
 SessionOpener = Callable[[str | None, str | None], ChatSession]
 """Opens the session with this id, or a new one; the second argument is the agent to speak with, if not the active."""
 SourceOpener = Callable[[bool], AbstractContextManager[ChatSource]]
-"""Opens the sessions where a chat is held; the argument says whether they are to be forked."""
+"""Opens the sessions among which the chat's one is; the argument says whether they are to be forked."""
 UNFINISHED_STATUSES = ("queued", "running", "waiting")
 
 
@@ -28,20 +28,24 @@ class Chat:
     """A person or a program that speaks with one session at a time."""
 
     def __init__(
-        self, opening: SessionOpener, look_up: SourceOpener, session_id: str | None = None, agent: str | None = None
+        self,
+        session_opener: SessionOpener,
+        source_opener: SourceOpener,
+        session_id: str | None = None,
+        agent: str | None = None,
     ) -> None:
-        self._opening = opening
-        self._look_up = look_up
-        self.talk = self._open_session(session_id, agent)
+        self._session_opener = session_opener
+        self._source_opener = source_opener
+        self.session = self._open_session(session_id, agent)
         self._screen = Screen()
         self._lines = LineReader(self._load_history())
 
-    def hold(self) -> None:
-        """Speak with the session until the input ends."""
+    def run(self) -> None:
+        """Read, answer and show, until the input ends."""
         if self.at_terminal:
             say("Ctrl-C cancels an answer, Ctrl-D leaves, Alt-Enter begins another line, /help lists commands")
         try:
-            self.go_on(self.talk.active())
+            self.continue_run(self.session.active())
             while True:
                 self._answer(self._read("User: "))
         except Leave:
@@ -52,53 +56,53 @@ class Chat:
         return self._lines.at_terminal
 
     def close(self) -> None:
-        self.talk.close()
+        self.session.close()
 
-    def session_id(self) -> str:
+    def ensure_session(self) -> str:
         """The session's id; a new one is made now, if it was not before."""
-        if self.talk.session_id is None:
-            self.talk.begin()
-            self._announce(self.talk)
-        return self.talk.begin()
+        if self.session.session_id is None:
+            self.session.begin()
+            self._announce(self.session)
+        return self.session.begin()
 
     def sessions(self, *, writes: bool = False) -> AbstractContextManager[ChatSource]:
         """The sessions where this chat is held, to be looked up, or with `writes` to be forked."""
-        return self._look_up(writes)
+        return self._source_opener(writes)
 
     def move_to(self, session_id: str) -> None:
         """Leave this session, and go on with that one."""
-        talk = self._open_session(session_id, None)
-        self.talk.close()
-        self.talk = talk
+        session = self._open_session(session_id, None)
+        self.session.close()
+        self.session = session
         self._lines = LineReader(self._load_history())
-        self.go_on(self.talk.active())
+        self.continue_run(self.session.active())
 
     def resume(self) -> bool:
         """Go on with the newest run, if it waits, is under way or was interrupted."""
-        run = self.talk.find_latest_run()
+        run = self.session.find_latest_run()
         if run is not None and run.status == "interrupted":
-            self.go_on(self.follow(self.talk.decide, run.id, []))
+            self.continue_run(self.follow(self.session.decide, run.id, []))
             return True
         if run is None or run.status not in UNFINISHED_STATUSES:
             return False
-        self.go_on(run)
+        self.continue_run(run)
         return True
 
     def _open_session(self, session_id: str | None, agent: str | None) -> ChatSession:
-        talk = self._opening(session_id, agent)
-        if talk.session_id is not None:
-            self._announce(talk)
-        return talk
+        session = self._session_opener(session_id, agent)
+        if session.session_id is not None:
+            self._announce(session)
+        return session
 
     @staticmethod
-    def _announce(talk: ChatSession) -> None:
-        say(f"session {talk.session_id} {talk.place}")
+    def _announce(session: ChatSession) -> None:
+        say(f"session {session.session_id} {session.place}")
 
     def _load_history(self) -> list[str]:
-        if self.talk.session_id is None:
+        if self.session.session_id is None:
             return []
         with self.sessions() as found:
-            messages = found.messages(self.session_id())
+            messages = found.messages(self.ensure_session())
         asked = [message for message in messages if message.get("role") == "user"]
         return [join_content(message.get("content")) for message in asked if message.get("sender") != CORRECTOR]
 
@@ -121,11 +125,11 @@ class Chat:
             self._try(run_command, self, text)
         elif text.strip():
             # A message that begins with a slash is written with two.
-            self.go_on(self.follow(self._say, text[1:] if text.startswith("//") else text))
+            self.continue_run(self.follow(self._say, text[1:] if text.startswith("//") else text))
 
     def _say(self, text: str) -> Iterator[StreamItem]:
-        self.session_id()
-        yield from self.talk.say(text)
+        self.ensure_session()
+        yield from self.session.say(text)
 
     def _try(self, action: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """A person who is refused may try again; what a program sends next depends on the answer."""
@@ -160,7 +164,7 @@ class Chat:
 
     def _cancel(self) -> None:
         def cancel() -> None:
-            self.talk.cancel()
+            self.session.cancel()
             self._screen.line("  cancelled; what was produced stays", "yellow")
 
         try:
@@ -171,15 +175,15 @@ class Chat:
         if not self.at_terminal:
             raise Leave
 
-    def go_on(self, run: Run | None) -> None:
+    def continue_run(self, run: Run | None) -> None:
         """Go on with a run that is under way, and ask about what it waits for, until it has ended."""
         while run is not None and run.status in UNFINISHED_STATUSES:
             if run.status != "waiting":
-                run = self.follow(self.talk.join, run.id)
+                run = self.follow(self.session.join, run.id)
                 continue
             below = next((call.session_id for call in run.pending if call.reason == "session"), None)
             if below is not None:
-                run = self._go_on_below(below)
+                run = self._continue_below(below)
                 continue
             if any(call.reason == "person" for call in run.pending):
                 say("a person has taken this conversation over and will answer; /resume checks again")
@@ -192,17 +196,17 @@ class Chat:
             if not decisions:
                 say(f"run {run.id} waits for a result that cannot be entered here; resume it through the API")
                 return
-            run = self.follow(self.talk.decide, run.id, decisions)
+            run = self.follow(self.session.decide, run.id, decisions)
 
-    def _go_on_below(self, session_id: str) -> Run | None:
+    def _continue_below(self, session_id: str) -> Run | None:
         """Ask about what another agent waits for, in its own session; gives this one's run, which goes on by that."""
-        here = self.talk
+        here = self.session
         say(f"session {session_id}, in which another agent is asked:")
-        self.talk = here.open_below(session_id)
+        self.session = here.open_below(session_id)
         try:
-            self.go_on(self.talk.active())
+            self.continue_run(self.session.active())
         finally:
-            self.talk = here
+            self.session = here
         run = here.active() or here.find_latest_run()
         if run is not None and run.status == "waiting":
             if all(call.session_id != session_id for call in run.pending):

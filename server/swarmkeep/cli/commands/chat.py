@@ -74,17 +74,19 @@ def chat(
             "a server has its own agents and model; leave out --agents, --model and --offline", param_hint="'--url'"
         )
     if server_url is None:
-        way = _open_in_process(agents, database_url, offline, model, tenant)
+        opened = _open_in_process(agents, database_url, offline, model, tenant)
     else:
-        way = _open_on_server(server_url, api_key)
-    with way as opening:
+        opened = _open_on_server(server_url, api_key)
+    with opened as session_opener:
         from swarmkeep.cli.chat.loop import Chat
 
-        with closing(Chat(opening, lambda writes: open_source(where, writes=writes), session, agent)) as held:
-            held.hold()
-            if held.at_terminal and held.talk.session_id is not None:
+        with closing(
+            Chat(session_opener, lambda writes: open_source(where, writes=writes), session, agent)
+        ) as conversation:
+            conversation.run()
+            if conversation.at_terminal and conversation.session.session_id is not None:
                 options = describe_options(where, agents, offline=offline, model=model)
-                say(f"to continue: swarmkeep chat --session {held.talk.session_id}{options}")
+                say(f"to continue: swarmkeep chat --session {conversation.session.session_id}{options}")
 
 
 def describe_options(where: SourceOptions, agents: list[str] | None, *, offline: bool, model: str | None) -> str:
@@ -106,10 +108,10 @@ def _open_on_server(url: str, api_key: str | None) -> Iterator[SessionOpener]:
 
     with explain_unreachable(url), open_patient_client(url, api_key) as client:
 
-        def opening(session_id: str | None, agent: str | None) -> ServerChatSession:
+        def open_session(session_id: str | None, agent: str | None) -> ServerChatSession:
             return ServerChatSession(client, session_id, agent)
 
-        yield opening
+        yield open_session
 
 
 @contextmanager
@@ -124,7 +126,7 @@ def _open_in_process(
     if settings.offline:
         say(OFFLINE_NOTE)
 
-    def opening(session_id: str | None, agent: str | None) -> LocalChatSession:
+    def open_session(session_id: str | None, agent: str | None) -> LocalChatSession:
         return LocalChatSession(settings, tenant, session_id, agent)
 
-    yield opening
+    yield open_session

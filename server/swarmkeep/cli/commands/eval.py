@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,7 @@ from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.terminal import Refused, put_json, say
 
 if TYPE_CHECKING:
+    from swarmkeep.cli.background import Background
     from swarmkeep.evals.cases import Case, CaseFile
     from swarmkeep.evals.report import CaseOutcome
     from swarmkeep.evals.running import CaseRunner
@@ -81,6 +83,7 @@ def evaluate(
         for file in files
         if (cases := [case for case in file.cases if wanted is None or wanted.casefold() in case.name.casefold()])
     ]
+    plan = _Plan(settings, agents, judge_model, repeat, concurrency, pass_rate)
     total = repeat * sum(len(cases) for _, cases in chosen)
     with show_progress(
         "trying",
@@ -89,13 +92,7 @@ def evaluate(
         quiet=quiet,
         on_interrupt=lambda done: f"{done} made; their results are not kept",
     ) as progress:
-        outcomes = [
-            outcome
-            for file, cases in chosen
-            for outcome in _run_file(
-                file, cases, settings, agents, judge_model, repeat, concurrency, pass_rate, progress
-            )
-        ]
+        outcomes = [outcome for file, cases in chosen for outcome in _run_file(file, cases, plan, progress)]
     if not outcomes:
         raise Refused(f"no case has {wanted!r} in its name")
     if as_json:
@@ -106,39 +103,41 @@ def evaluate(
         raise typer.Exit(1)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """How cases are tried. `agents` are those that the command names, if it does."""
+
+    settings: Settings
+    agents: list[str] | None
+    judge_model: str | None
+    repeat: int
+    concurrency: int
+    pass_rate: float
+
+
 def _name_files(files: Sequence[Path]) -> str:
     more = f" and {len(files) - _NAMED_FILES} more" if len(files) > _NAMED_FILES else ""
     return ", ".join(map(str, files[:_NAMED_FILES])) + more
 
 
-def _run_file(
-    file: CaseFile,
-    cases: Sequence[Case],
-    settings: Settings,
-    agents: list[str] | None,
-    judge_model: str | None,
-    repeat: int,
-    concurrency: int,
-    pass_rate: float,
-    progress: Progress,
-) -> Iterator[CaseOutcome]:
+def _run_file(file: CaseFile, cases: Sequence[Case], plan: _Plan, progress: Progress) -> Iterator[CaseOutcome]:
     from swarmkeep.cli.background import Background
     from swarmkeep.evals.cases import as_tuple
     from swarmkeep.evals.report import CaseOutcome
 
-    reasons = [_find_skip_reason(case, file, offline=settings.offline) for case in cases]
+    reasons = [_find_skip_reason(case, file, offline=plan.settings.offline) for case in cases]
     taken = [case for case, reason in zip(cases, reasons, strict=True) if reason is None]
-    progress.advance(repeat * (len(cases) - len(taken)))
-    specs = settings.agents if agents or not file.agents else as_tuple(file.agents)
+    progress.advance(plan.repeat * (len(cases) - len(taken)))
+    specs = plan.settings.agents if plan.agents or not file.agents else as_tuple(file.agents)
     with ExitStack() as stack:
         background = Background()
         stack.callback(background.close)
-        bench = _open_bench(taken, settings, specs, judge_model, concurrency, stack, background)
-        rounds = bench.run_rounds(taken, repeat, on_try=progress.advance)
+        bench = _open_bench(taken, plan, specs, stack, background)
+        rounds = bench.run_rounds(taken, plan.repeat, on_try=progress.advance)
         attempts = iter(background.run(rounds))
     for case, reason in zip(cases, reasons, strict=True):
         yield CaseOutcome.from_attempts(
-            file.path, case.name, [] if reason else next(attempts), reason=reason, pass_rate=pass_rate
+            file.path, case.name, [] if reason else next(attempts), reason=reason, pass_rate=plan.pass_rate
         )
 
 
@@ -151,13 +150,7 @@ def _find_skip_reason(case: Case, file: CaseFile, *, offline: bool) -> str | Non
 
 
 def _open_bench(
-    cases: Sequence[Case],
-    settings: Settings,
-    specs: Sequence[str],
-    judge_model: str | None,
-    concurrency: int,
-    stack: ExitStack,
-    background: Any,
+    cases: Sequence[Case], plan: _Plan, specs: Sequence[str], stack: ExitStack, background: Background
 ) -> CaseRunner:
     from swarmkeep.engine.agents.loading import load_registry
     from swarmkeep.engine.models.provider import make_model_client
@@ -165,6 +158,7 @@ def _open_bench(
     from swarmkeep.evals.running import CaseRunner
     from swarmkeep.store.opening import open_store
 
+    settings = plan.settings
     registry = load_registry(specs, model=settings.model)
     asks = any(case.recorded is None or case.is_judged for case in cases)
     if asks and not has_model(settings):
@@ -178,5 +172,7 @@ def _open_bench(
     if any(case.is_judged for case in cases) and not settings.offline:
         client = make_model_client(settings)
         stack.callback(lambda: background.run(client.close()))
-        judge = Judge(client, judge_model or settings.model or registry.choose_model(registry.get(registry.default)))
-    return CaseRunner(registry, settings if asks else None, judge, recorded, concurrency=concurrency)
+        judge = Judge(
+            client, plan.judge_model or settings.model or registry.choose_model(registry.get(registry.default))
+        )
+    return CaseRunner(registry, settings if asks else None, judge, recorded, concurrency=plan.concurrency)

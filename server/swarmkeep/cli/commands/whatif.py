@@ -107,9 +107,9 @@ def whatif(
         changed["model_settings"] = {**first.options.get("model_settings", {}), **settings_changed}
     options = {**first.options, **{name: value for name, value in changed.items() if value is not None}}
     with ExitStack() as stack:
-        talk = _open_session(where, settings, fork, stack)
+        session = _open_session(where, settings, fork, stack)
         said: str | list[Message] = first.messages if text is None else text
-        run = _run_again(talk, said, cast("RunOptions", options), quiet=as_json)
+        run = _run_again(session, said, cast("RunOptions", options), quiet=as_json)
     if as_json:
         put_json({"session_id": fork, "from_session_id": session_id, "from_seq": first.seq - 1, "run": run})
     place = describe_options(where, None, offline=False, model=None)
@@ -196,19 +196,19 @@ def _open_session(where: SourceOptions, settings: Any, session_id: str, stack: E
         return ServerChatSession(client, session_id, None)
     from swarmkeep.cli.chat.local import LocalChatSession
 
-    talk = LocalChatSession(settings, where.tenant, session_id, None)
-    stack.callback(talk.close)
-    return talk
+    session = LocalChatSession(settings, where.tenant, session_id, None)
+    stack.callback(session.close)
+    return session
 
 
-def _run_again(talk: ChatSession, said: str | list[Message], options: RunOptions, *, quiet: bool) -> Run:
+def _run_again(session: ChatSession, said: str | list[Message], options: RunOptions, *, quiet: bool) -> Run:
     from swarmkeep.cli.render.screen import Screen
     from swarmkeep_client import Done, RunNotCompleted
 
     screen = Screen()
     run = None
     try:
-        for item in talk.say(said, options):
+        for item in session.say(said, options):
             if isinstance(item, Done):
                 run = item.run
             if not quiet:

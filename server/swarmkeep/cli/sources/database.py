@@ -13,7 +13,7 @@ from swarmkeep.cli.configure import load_prices
 from swarmkeep.cli.sources.conversion import to_client_verification, to_session_counts, to_session_state
 from swarmkeep.cli.sources.operator import name_operator
 from swarmkeep.cli.sources.paging import iterate_pages
-from swarmkeep.cli.sources.source import NEEDS_SERVER, FileForm, Form, Walk, Wanted
+from swarmkeep.cli.sources.source import NEEDS_SERVER, DocumentForm, FileForm, SessionFilter, Walk
 from swarmkeep.cli.sources.walking import follow_walk, make_missing_session_error, parse_name
 from swarmkeep.cli.terminal import Refused
 from swarmkeep.domain.codec import Json, decode
@@ -73,7 +73,7 @@ class DatabaseSource:
             self.close()
             raise
 
-    def sessions(self, **wanted: Unpack[Wanted]) -> Iterator[SessionState]:
+    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[SessionState]:
         wanted = {"children": False, **wanted}
         run, read = self._background.run, partial(self._reader.list_page, self._tenant, **wanted)
         for page in iterate_pages(lambda cursor: run(read(cursor=cursor))):
@@ -215,7 +215,7 @@ class DatabaseSource:
         for session_id in ids or (one.id for one in self.sessions(children=True)):
             yield self._background.run(load_recorded_session(self._store, self._key(session_id)))
 
-    def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
+    def transcript(self, session_id: str, form: DocumentForm) -> Iterator[bytes]:
         from swarmkeep.audit.transcript.document import open_transcript
 
         pieces = self._background.run(open_transcript(self._store, self._key(session_id), form))

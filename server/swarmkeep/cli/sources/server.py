@@ -13,7 +13,7 @@ import typer
 from swarmkeep.audit.replay.recorded_sessions import RecordedSession, read_recorded_sessions, split_lines
 from swarmkeep.audit.verify.checkpoints import CheckpointHead
 from swarmkeep.cli.sources.conversion import from_client_event
-from swarmkeep.cli.sources.source import NEEDS_SERVER, FileForm, Form, Walk, Wanted
+from swarmkeep.cli.sources.source import NEEDS_SERVER, DocumentForm, FileForm, SessionFilter, Walk
 from swarmkeep.cli.sources.walking import start_at
 from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.domain.codec import Json
@@ -111,7 +111,7 @@ class ServerSource:
         self._api_key = api_key
         self._client = open_client(url, api_key)
 
-    def sessions(self, **wanted: Unpack[Wanted]) -> Iterator[SessionState]:
+    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[SessionState]:
         return map(_to_session_state, self._client.sessions.list(**wanted))
 
     def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
@@ -209,7 +209,7 @@ class ServerSource:
     def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
         return read_recorded_sessions(split_lines(self._client.export(ids)))
 
-    def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
+    def transcript(self, session_id: str, form: DocumentForm) -> Iterator[bytes]:
         yield self._client.sessions.get(session_id).transcript(form).encode()
 
     def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 NEEDS_SERVER = "this needs a server, which has the session's agent: name one with --url"
 
-Form = Literal["markdown", "html"]
+DocumentForm = Literal["markdown", "html"]
 FileForm = Literal["export", "chat", "swarm", "assistants"]
 
 
-class Wanted(TypedDict, total=False):
+class SessionFilter(TypedDict, total=False):
     """Which sessions are listed, and in which order."""
 
     agent: str | None
@@ -77,7 +77,7 @@ class ChatSource(Protocol):
 class Source(ChatSource, Protocol):
     """A server's or a database's sessions."""
 
-    def sessions(self, **wanted: Unpack[Wanted]) -> Iterator[SessionState]:
+    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[SessionState]:
         """Newest first, or by what happened last; fetched as they are needed. With `children` also those that agents
         began to ask others."""
         ...
@@ -147,7 +147,7 @@ class Source(ChatSource, Protocol):
         """These sessions, or all, to compare agents with."""
         ...
 
-    def transcript(self, session_id: str, form: Form) -> Iterator[bytes]:
+    def transcript(self, session_id: str, form: DocumentForm) -> Iterator[bytes]:
         """The session as a document for people."""
         ...
 

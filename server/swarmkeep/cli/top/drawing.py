@@ -117,7 +117,7 @@ def _draw_question(view: View, room: Room) -> list[tuple[str, str]]:
 
 def _draw_list(view: View, room: Room, passed: float) -> list[tuple[str, str]]:
     columns = choose_columns(room.width)
-    rows, chosen = view.rows(), view.chosen()
+    rows, chosen = view.list_rows(), view.find_chosen()
     space = max(room.height - _HEAD_LINES - 1, 1)
     place = rows.index(chosen) if chosen is not None else 0
     first = max(0, place - space + 1)
@@ -186,11 +186,11 @@ def format_lease(row: Row, passed: float = 0.0) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """`9s`, `12m`, `3h`, `2d`: the largest unit."""
+    """`9s`, `12m`, `3h`, `2d`: how many of the largest unit have passed."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:.0f}s"
+            return f"{seconds // size:.0f}{unit}"
+    return f"{seconds // 1:.0f}s"
 
 
 def format_count(count: float) -> str:

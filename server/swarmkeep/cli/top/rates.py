@@ -20,7 +20,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     tool_seconds: float | None
 
 
-class Watch:
+class RecentReadings:
     """The readings of the last minute."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Watch:
         while len(self._readings) > 2 and reading.taken - self._readings[1].taken >= WITHIN_SECONDS:
             self._readings.popleft()
 
-    def rates(self) -> Rates | None:
+    def compute_rates(self) -> Rates | None:
         """None until there are two readings to compare."""
         if len(self._readings) < 2:
             return None

@@ -42,14 +42,14 @@ class View:
     moved: int = 0
     """How many leases have changed hands since it is watched."""
 
-    def rows(self) -> list[Row]:
+    def list_rows(self) -> list[Row]:
         """Those that the filter leaves."""
         wanted = self.filter.casefold()
         return [row for row in self.snapshot.runs if not wanted or wanted in _describe(row)]
 
-    def chosen(self) -> Row | None:
+    def find_chosen(self) -> Row | None:
         """The run that keys are about: the one that was selected, as long as it is there, or else the first."""
-        rows = self.rows()
+        rows = self.list_rows()
         return next((row for row in rows if row.id == self.selected), rows[0] if rows else None)
 
     def show(self, snapshot: Snapshot, taken: float, rates: Rates | None) -> None:
@@ -77,7 +77,7 @@ class View:
         return None
 
     def _press_in_list(self, key: str) -> Job | None:
-        row = self.chosen()
+        row = self.find_chosen()
         if key == "q":
             return Job("quit")
         if key in _STEPS:
@@ -99,7 +99,7 @@ class View:
         return None
 
     def _move(self, step: int) -> None:
-        rows, row = self.rows(), self.chosen()
+        rows, row = self.list_rows(), self.find_chosen()
         if row is not None:
             self.selected = rows[min(max(rows.index(row) + step, 0), len(rows) - 1)].id
 

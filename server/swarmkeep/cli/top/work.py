@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from swarmkeep.cli.refusals import find_refusal
 from swarmkeep.cli.render.event_summary import format_event_line
-from swarmkeep.cli.top.rates import Watch
+from swarmkeep.cli.top.rates import RecentReadings
 from swarmkeep.cli.top.snapshot import Reader, Reading
 from swarmkeep.cli.top.view import Job, View
 from swarmkeep.domain.wording import format_call
@@ -32,8 +32,8 @@ class Work:
         self._source = source
         self._reader = reader
         self._seconds = seconds
-        self._watch = Watch()
-        self._watch.add(first)
+        self._recent = RecentReadings()
+        self._recent.add(first)
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._open: tuple[str, int] | None = None
         self.changes: SimpleQueue[Change | BaseException] = SimpleQueue()
@@ -66,20 +66,20 @@ class Work:
             except Exception as error:
                 refused = find_refusal(error)
                 if refused is None:
-                    self._tell(error)
+                    self._publish(error)
                     return
                 gone = "no answer from the server: " if isinstance(error, ConnectionFailed) else ""
-                self._tell(_report(job, f"{gone}{refused.sentence}"))
+                self._publish(_make_report(job, f"{gone}{refused.sentence}"))
 
-    def _tell(self, change: Change | BaseException) -> None:
+    def _publish(self, change: Change | BaseException) -> None:
         self.changes.put(change)
         self._wake()
 
     def _read(self) -> None:
         reading = self._reader.read()
-        self._watch.add(reading)
-        rates = self._watch.rates()
-        self._tell(lambda view: view.show(reading.snapshot, reading.taken, rates))
+        self._recent.add(reading)
+        rates = self._recent.compute_rates()
+        self._publish(lambda view: view.show(reading.snapshot, reading.taken, rates))
         if self._open is not None:
             self._read_events(*self._open)
 
@@ -88,7 +88,7 @@ class Work:
         if found:
             self._open = session_id, found[-1].seq
             lines = [format_event_line(event, clock_only=True) for event in found]
-            self._tell(lambda view: _add_lines(view, session_id, lines))
+            self._publish(lambda view: _add_lines(view, session_id, lines))
 
     def _do(self, job: Job) -> None:
         row = job.row
@@ -98,7 +98,7 @@ class Work:
             self._open = row.session_id, max(0, row.seq - EVENTS_AT_FIRST)
         elif job.kind == "cancel":
             self._source.open_on_server(row.session_id).cancel(row.id)
-            self._tell(_note(f"cancelled the run in {row.session_id}"))
+            self._publish(_make_notice(f"cancelled the run in {row.session_id}"))
         elif job.kind == "find_call":
             self._find_call(job)
         elif job.kind == "decide":
@@ -110,11 +110,11 @@ class Work:
         run = self._source.open_on_server(job.row.session_id).get_run(job.row.id)
         call = next((one for one in run.pending if one.reason == "approval"), None)
         if call is None:
-            self._tell(_note(_say_why_not(run.pending)))
+            self._publish(_make_notice(_explain_no_call(run.pending)))
             return
         question = f"{job.decision} {format_call(call.name, call.arguments)}?"
         decide = Job("decide", job.row, decision=job.decision, call_id=call.tool_call_id)
-        self._tell(lambda view: view.ask(question, decide) if view.mode == "list" else None)
+        self._publish(lambda view: view.ask(question, decide) if view.mode == "list" else None)
 
     def _decide(self, job: Job) -> None:
         assert job.row is not None
@@ -124,13 +124,13 @@ class Work:
         next(items, None)
         items.close()
         done = "approved" if job.decision == "approve" else "denied"
-        self._tell(_note(f"{done} the call in {job.row.session_id}"))
+        self._publish(_make_notice(f"{done} the call in {job.row.session_id}"))
 
 
-def _report(job: Job | None, sentence: str) -> Change:
+def _make_report(job: Job | None, sentence: str) -> Change:
     """What went wrong: of a key once, of the reading until it goes well again."""
     if job is not None and job.kind in ("cancel", "find_call", "decide"):
-        return _note(sentence)
+        return _make_notice(sentence)
 
     def trouble(view: View) -> None:
         view.trouble = f"{sentence}; trying again"
@@ -138,7 +138,7 @@ def _report(job: Job | None, sentence: str) -> Change:
     return trouble
 
 
-def _note(text: str) -> Change:
+def _make_notice(text: str) -> Change:
     def note(view: View) -> None:
         view.notice = text
 
@@ -153,7 +153,7 @@ def _add_lines(view: View, session_id: str, lines: list[str]) -> None:
             view.scrolled = min(view.scrolled + len(lines), len(view.lines) - 1)
 
 
-def _say_why_not(pending: list[PendingCall]) -> str:
+def _explain_no_call(pending: list[PendingCall]) -> str:
     elsewhere = [str(one.session_id) for one in pending if one.reason == "session"]
     if elsewhere:
         return f"the decision has to be made in session {', and in session '.join(elsewhere)}"
