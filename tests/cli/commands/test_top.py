@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 
+import msgspec
 import pytest
 
 from swarmkeep.cli.top.drawing import Room, draw, format_age
-from swarmkeep.cli.top.metrics import parse_counts
-from swarmkeep.cli.top.rates import RecentReadings
+from swarmkeep.cli.top.metrics import ServerCounts, parse_counts
+from swarmkeep.cli.top.rates import Rates, RecentReadings
 from swarmkeep.cli.top.snapshot import Counts, Reading, Row, Snapshot, Today
 from swarmkeep.cli.top.view import Job, View
 from swarmkeep_client import Client, UsageRow
@@ -90,6 +91,23 @@ def test_the_screen_is_filled_whatever_its_size_and_its_characters() -> None:
     for _ in range(60):
         view.press("down")
     assert any(line.startswith(">") and "Fiancé 39" in line for line in draw_lines(view, 120, 12))
+
+
+def test_no_figure_is_cut_where_there_are_lines_for_all() -> None:
+    view = make_view(*(make_row(f"s{number}") for number in range(40)))
+    counts = ServerCounts(streams=4, sessions_driven=3, writes_waiting=0, takeovers=12, run_errors=7)
+    rates = Rates(turns=42, tokens=18_300, model_seconds=1.21, tool_seconds=0.08)
+    view.show(msgspec.structs.replace(view.snapshot, server=counts), 100.0, rates)
+    lines = draw_lines(view, 80, 24)
+    assert lines[1:5] == [
+        "40 running, 0 waiting, 0 queued   42 turns/min, 18.3k tokens/min",
+        "model 1.21 s, tool 0.08 s",
+        "failed in the last hour 2   leases moved 0   streams 4   take-overs 12",
+        "run errors 7",
+    ]
+    assert (lines[6].split()[0], lines[7][0]) == ("STATUS", ">")
+    view.ask("approve pay(sum=12)?", Job("decide", view.find_chosen()))
+    assert "approve pay(sum=12)? y/n" in draw_lines(view, 40, 6)
 
 
 def test_keys_move_filter_and_ask() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from swarmkeep.cli.top.view import View
 from swarmkeep.domain.wording import escape_line
 
 _WIDE = 110
-_HEAD_LINES = 5
+_TALL = 16
 _CUT = "…and more: the session's events have all of it (n, then Enter)"
 _KEYS = {
     "list": "up/down choose  Enter events  c cancel  a approve  d deny  / filter  q quit",
@@ -48,27 +49,39 @@ class _Column:
 
 def draw(view: View, where: str, room: Room, now: float) -> Text:
     """The whole screen."""
-    passed = max(now - view.taken, 0.0)
+    # On a low screen, what is chosen and asked counts more.
+    head = _draw_head(view, where, room.width if room.height >= _TALL else sys.maxsize)
+    # The last line is for the keys.
+    space = max(room.height - len(head) - 1, 1)
     if view.mode == "events":
-        body = _draw_events(view, room)
+        body = _draw_events(view, space)
     elif view.mode == "confirm" and cell_len(_ask(view)) > room.width:
-        body = _draw_question(view, room)
+        body = _draw_question(view, room.width, space)
     else:
-        body = _draw_list(view, room, passed)
-    lines = [*_draw_head(view, where), *body]
+        body = _draw_list(view, room, space, passed=max(now - view.taken, 0.0))
+    lines = [*head, *body]
     lines = lines[: max(room.height - 1, 0)]
     lines += [("", "")] * (room.height - 1 - len(lines)) + [(_KEYS[view.mode], "dim")]
     return Text("\n").join(Text(room.fit(text, room.width), style=style) for text, style in lines)
 
 
-def _draw_head(view: View, where: str) -> list[tuple[str, str]]:
+def _draw_head(view: View, where: str, width: int) -> list[tuple[str, str]]:
     shown = view.snapshot
     return [
         (f"swarmkeep top   {where}   {shown.at[11:19]} UTC", "bold"),
-        (f"{describe_counts(shown)}   {_describe_rates(view.rates)}", ""),
-        (_describe_troubles(view), ""),
+        *((line, "") for line in _fill_lines([describe_counts(shown), *_describe_rates(view.rates)], width)),
+        *((line, "") for line in _fill_lines(_describe_troubles(view), width)),
         _describe_state(view),
     ]
+
+
+def _fill_lines(parts: Sequence[str], width: int) -> list[str]:
+    """The parts side by side, on as many lines as it takes for none to be cut."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        longer = f"{lines[-1]}   {part}"
+        lines[-1:] = [longer] if cell_len(longer) <= width else [lines[-1], part]
+    return lines
 
 
 def describe_counts(shown: Snapshot) -> str:
@@ -76,20 +89,22 @@ def describe_counts(shown: Snapshot) -> str:
     return f"{shown.counts.running} running, {shown.counts.waiting} waiting, {shown.counts.queued} queued{more}"
 
 
-def _describe_rates(rates: Rates | None) -> str:
+def _describe_rates(rates: Rates | None) -> list[str]:
     if rates is None:
-        return ""
-    each = f"{rates.turns:.0f} turns/min, {format_count(rates.tokens)} tokens/min"
-    return f"{each}   model {format_seconds(rates.model_seconds)}, tool {format_seconds(rates.tool_seconds)}"
+        return []
+    return [
+        f"{rates.turns:.0f} turns/min, {format_count(rates.tokens)} tokens/min",
+        f"model {format_seconds(rates.model_seconds)}, tool {format_seconds(rates.tool_seconds)}",
+    ]
 
 
-def _describe_troubles(view: View) -> str:
+def _describe_troubles(view: View) -> list[str]:
     shown = view.snapshot
     parts = [f"failed in the last hour {shown.failed_last_hour}", f"leases moved {view.moved}"]
     if shown.server is not None:
         counts = shown.server
         parts += [f"streams {counts.streams}", f"take-overs {counts.takeovers}", f"run errors {counts.run_errors}"]
-    return "   ".join(parts)
+    return parts
 
 
 def _describe_state(view: View) -> tuple[str, str]:
@@ -108,17 +123,16 @@ def _ask(view: View) -> str:
     return escape_line(f"{view.question} y/n")
 
 
-def _draw_question(view: View, room: Room) -> list[tuple[str, str]]:
+def _draw_question(view: View, width: int, space: int) -> list[tuple[str, str]]:
     """All of what is asked, in the place of the list: nobody should say yes to what they have not seen."""
-    lines = [("", ""), *((line, "bold yellow") for line in chop_cells(_ask(view), max(room.width, 2)))]
-    space = max(room.height - _HEAD_LINES, 1)
+    lines = [("", ""), *((line, "bold yellow") for line in chop_cells(_ask(view), max(width, 2)))]
     return lines if len(lines) <= space else [*lines[: space - 1], (_CUT, "bold red")]
 
 
-def _draw_list(view: View, room: Room, passed: float) -> list[tuple[str, str]]:
+def _draw_list(view: View, room: Room, space: int, *, passed: float) -> list[tuple[str, str]]:
     columns = choose_columns(room.width)
     rows, chosen = view.list_rows(), view.find_chosen()
-    space = max(room.height - _HEAD_LINES - 1, 1)
+    space = max(space - 1, 1)
     place = rows.index(chosen) if chosen is not None else 0
     first = max(0, place - space + 1)
     head = "  " + " ".join(_fit_cell(room, one, one.heading) for one in columns)
@@ -144,10 +158,10 @@ def _find_style(row: Row, *, is_chosen: bool) -> str:
     return f"reverse {colour}".strip() if is_chosen else colour
 
 
-def _draw_events(view: View, room: Room) -> list[tuple[str, str]]:
+def _draw_events(view: View, space: int) -> list[tuple[str, str]]:
     opened = view.opened
     name = "" if opened is None else f"{opened.session_id}  {opened.title or ''}"
-    space = max(room.height - _HEAD_LINES - 1, 1)
+    space = max(space - 1, 1)
     end = max(len(view.lines) - view.scrolled, 1)
     return [(name, "bold"), *((line, "") for line in view.lines[max(end - space, 0) : end])]
 
