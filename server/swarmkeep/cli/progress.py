@@ -121,8 +121,8 @@ def show_progress(
         if bar is not None:
             bar.end()
         so_far = f"{progress} so far; " if unit else ""
-        told = f"{so_far}nothing was changed" if on_interrupt is None else on_interrupt(progress)
-        say(f"interrupted: {told}")
+        outcome = f"{so_far}nothing was changed" if on_interrupt is None else on_interrupt(progress)
+        say(f"interrupted: {outcome}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         if bar is not None:

@@ -53,9 +53,9 @@ def backup(
             "the backup goes to standard output, so there can be no JSON; name a file", param_hint="'--json'"
         )
     url = load_settings(database_url=database_url).database_url
-    told = f"nothing was written to {output}"
+    unwritten = f"nothing was written to {output}"
     with (
-        show_progress("writing", "row", quiet=quiet, on_interrupt=lambda _: told) as progress,
+        show_progress("writing", "row", quiet=quiet, on_interrupt=lambda _: unwritten) as progress,
         open_atomically(output) as file,
     ):
         done = write_backup(url, file, to_timestamp(datetime.now(UTC)), on_row=progress.advance)

@@ -69,8 +69,8 @@ def checkpoint(
                     count += 1
                     yield line
 
-            told = f"nothing was written to {output}"
-            with show_progress("recording", "head", quiet=quiet, on_interrupt=lambda _: told) as progress:
+            unwritten = f"nothing was written to {output}"
+            with show_progress("recording", "head", quiet=quiet, on_interrupt=lambda _: unwritten) as progress:
                 write_atomically(output, progress.track(count_lines()))
     except BadCheckpoint as error:
         raise Refused(str(error)) from None

@@ -83,9 +83,9 @@ def prune(
                 for session in looked.track(sessions)
                 if session.updated_at < before
             ]
-        told = "{} would be deleted; nothing was" if dry_run else "{} deleted; the others are unchanged"
+        outcome = "{} would be deleted; nothing was" if dry_run else "{} deleted; the others are unchanged"
         with show_progress(
-            "deleting", "session", len(old), quiet=quiet, on_interrupt=lambda done: told.format(done)
+            "deleting", "session", len(old), quiet=quiet, on_interrupt=lambda done: outcome.format(done)
         ) as progress:
             if dry_run:
                 gone = list(progress.track(old))
@@ -132,6 +132,6 @@ def _delete_all(
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         for start in range(0, len(old), _AT_ONCE):
             refusals += threads.map(delete, old[start : start + _AT_ONCE])
-    told = list(zip(old, refusals, strict=True))
-    gone = [session for session, refusal in told if refusal is None]
-    return gone, [(session.id, refusal) for session, refusal in told if refusal is not None]
+    results = list(zip(old, refusals, strict=True))
+    gone = [session for session, refusal in results if refusal is None]
+    return gone, [(session.id, refusal) for session, refusal in results if refusal is not None]

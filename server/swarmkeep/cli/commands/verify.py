@@ -209,28 +209,26 @@ def _compare_log(found: Source, noted: CheckpointHead) -> tuple[str, str]:
         else:
             verification = found.verify(noted.session_id, head=head, tenant=noted.tenant)
     except (SessionNotFound, NoSession):
-        told = _find_deletion(found, noted)
-        return (
-            ("deleted", told)
-            if told
-            else ("vanished", f"it had {pluralize(noted.seq, 'event')}, and no deletion is recorded")
-        )
+        deletion = _find_deletion(found, noted)
+        if deletion:
+            return "deleted", deletion
+        return "vanished", f"it had {pluralize(noted.seq, 'event')}, and no deletion is recorded"
     if verification.valid:
         return ("redacted", _describe_redacted(verification)) if verification.redacted_count else ("unchanged", "")
     first = verification.problems[0]
     outcome = next((one.code for one in verification.problems if one.code in ("truncated", "rewritten")), "invalid")
-    told = "" if outcome == "invalid" or noted.session_id is None else _find_deletion(found, noted)
-    return ("deleted", f"{told}, and created again") if told else (outcome, first.detail)
+    deletion = "" if outcome == "invalid" or noted.session_id is None else _find_deletion(found, noted)
+    return ("deleted", f"{deletion}, and created again") if deletion else (outcome, first.detail)
 
 
 def _find_deletion(found: Source, noted: CheckpointHead) -> str:
     """What the audit log says of the session's end, if it does."""
     for entry in found.audit(noted.tenant):
-        told = entry.data
+        data = entry.data
         if entry.type != "session.deleted":
             continue
-        if told.get("session_id") == noted.session_id and _is_at_least(told.get("seq"), noted.seq):
-            return f"deleted at {entry.at} by {entry.by or 'somebody'}: {told.get('reason') or 'no reason given'}"
+        if data.get("session_id") == noted.session_id and _is_at_least(data.get("seq"), noted.seq):
+            return f"deleted at {entry.at} by {entry.by or 'somebody'}: {data.get('reason') or 'no reason given'}"
     return ""
 
 

@@ -69,12 +69,12 @@ def format_message(message: Message) -> str:
     match message.get("role"):
         case "assistant":
             sender = message.get("sender") or "assistant"
-            told = [f"{sender}: {part}" for part in (text, *format_calls(message)) if part]
+            lines = [f"{sender}: {part}" for part in (text, *format_calls(message)) if part]
         case "tool":
-            told = [f"  → {shorten(text, MAX_TEXT)}{_describe_asking(message)}"]
+            lines = [f"  → {shorten(text, MAX_TEXT)}{_describe_asking(message)}"]
         case role:
-            told = [f"{role}: {text}"]
-    return "\n".join(place + part.replace("\n", _FURTHER_LINE) for part in told)
+            lines = [f"{role}: {text}"]
+    return "\n".join(place + part.replace("\n", _FURTHER_LINE) for part in lines)
 
 
 def _describe_asking(message: Message) -> str:
