@@ -48,4 +48,7 @@ def describe(passing: Any) -> str:
 
 
 def _describe_content(content: Any) -> str:
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    """Its text, with the kind of each part that has none, such as a picture."""
+    if isinstance(content, list):
+        return "\n".join(part["text"] if "text" in part else f"[{part.get('type')}]" for part in content)
+    return content if isinstance(content, str) else ""

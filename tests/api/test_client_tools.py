@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any, Literal
 
 import pytest
@@ -50,6 +51,27 @@ async def test_an_async_client_calls_functions_until_the_run_ends(service: Runni
             "additionalProperties": False,
         },
     }
+
+
+async def test_what_a_plain_function_returns_is_awaited(service: RunningServer, model: ScriptedModel) -> None:
+    def watch(where: str) -> Awaitable[str]:
+        return look(where)
+
+    model.call("watch", {"where": "town"}, id="c1")
+    model.say("Done.")
+    async with AsyncClient(service.url) as client:
+        await (await client.sessions.create()).run("Go.", tools=[watch])
+
+    def talk() -> None:
+        model.call("watch", {"where": "town"}, id="c1")
+        model.say("Done.")
+        with Client(service.url) as client:
+            client.sessions.create().run("Go.", tools=[watch])
+
+    await asyncio.to_thread(talk)
+    results = [model.requests[number]["messages"][-1]["content"] for number in (1, 3)]
+    refused = "Error: watch failed: TypeError: it returned a coroutine, which the AsyncClient would await"
+    assert results == ["all is well in town", refused]
 
 
 async def test_a_blocking_client_does_so_too(service: RunningServer, model: ScriptedModel) -> None:

@@ -125,8 +125,17 @@ def find_differences(wanted: Any, given: Any, where: str) -> Iterator[str]:
                 yield f"{where}: {key!r} is missing"
             else:
                 yield from find_differences(value, given[key], f"{where}.{key}")
-    elif wanted != given or isinstance(wanted, bool) != isinstance(given, bool):
+    elif not _are_equal(wanted, given):
         yield f"{where}: {shorten(json.dumps(given, ensure_ascii=False))}, not {json.dumps(wanted, ensure_ascii=False)}"
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Whether JSON values are the same: true is not 1, wherever it stands."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_are_equal(value, other[key]) for key, value in one.items())
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def shorten(text: str) -> str:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from swarmkeep import Agent, Refusal, tool
 from swarmkeep.audit.redact import redact
+from swarmkeep.guardrails import limit_length
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
     KEY,
@@ -40,6 +41,13 @@ from tests.engine.guardrails.guards import (
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
+
+
+def test_a_limit_of_length_counts_texts_and_no_pictures() -> None:
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 1000}"}}
+    messages = [{"content": [{"type": "text", "text": "Look!"}, picture]}, {"content": None}, {"content": "Well?"}]
+    assert limit_length(24)(messages, {}) is None
+    assert limit_length(23)(messages, {}) == Refusal("This is too long.")
 
 
 @pytest.mark.parametrize("guardrail", [no_secrets, no_secrets_async])

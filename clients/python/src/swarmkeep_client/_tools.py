@@ -81,18 +81,25 @@ class CallerTools:
 def carry_out(call: PendingCall, function: CallerFunction) -> ToolResult:
     """Call the function; whatever happens becomes a result that the model reads."""
     try:
-        content = _to_text(function.function(**function.bind(call.arguments)))
+        value = function.function(**function.bind(call.arguments))
+        if inspect.iscoroutine(value):
+            value.close()
+            raise TypeError("it returned a coroutine, which the AsyncClient would await")
+        content = _to_text(value)
     except Exception as error:
         return _describe_error(call, error)
     return {"tool_call_id": call.tool_call_id, "content": content}
 
 
 async def carry_out_async(call: PendingCall, function: CallerFunction) -> ToolResult:
-    """As `carry_out`; plain functions run in a thread."""
-    if not function.is_async:
-        return await asyncio.to_thread(carry_out, call, function)
+    """As `carry_out`; plain functions run in a thread, and what they return is awaited where it can be."""
     try:
-        content = _to_text(await function.function(**function.bind(call.arguments)))
+        arguments = function.bind(call.arguments)
+        if function.is_async:
+            value = await function.function(**arguments)
+        else:
+            value = await asyncio.to_thread(function.function, **arguments)
+        content = _to_text(await value if inspect.isawaitable(value) else value)
     except Exception as error:
         return _describe_error(call, error)
     return {"tool_call_id": call.tool_call_id, "content": content}
