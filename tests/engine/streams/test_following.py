@@ -13,12 +13,13 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.events import RunCancelled, RunStarted
 from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.engine.streams.following import PageLimits, flatten, follow_batches, read_pages
+from swarmkeep.engine.streams.following import PageLimits, ReadPosition, flatten, follow_batches, read_pages
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.streams.pauses import with_pauses
 from tests.engine.cluster import KEY, take_items
 from tests.engine.streams.items import REPLY, SECONDS, make_delta, make_event
+from tests.support.growth import count_values
 
 
 class ListedLog:
@@ -135,6 +136,22 @@ async def test_a_patch_in_the_middle_of_a_message_does_not_silence_it() -> None:
         hub.publish(KEY, cancelled)
         hub.show(KEY, make_delta("b"))
         assert await take_items(items, 4) == [make_delta("a"), patch, cancelled, make_delta("b")]
+
+
+def test_a_reader_remembers_no_more_runs_than_there_may_be_pieces_of() -> None:
+    position, fact = ReadPosition(0, most_runs=10), RunCancelled(stop_reason="cancelled")
+
+    def list_stale(first: int) -> list[int]:
+        for seq in range(first, first + 100):
+            position.note(make_event(seq, fact, f"run-{seq}"))
+        return [seq for seq in range(1, first + 100) if not position.is_fresh(make_delta("a", seq - 1, f"run-{seq}"))]
+
+    assert list_stale(1) == list(range(1, 101))
+    kept = count_values(position)
+    assert list_stale(101) == list(range(1, 201))
+    assert count_values(position) == kept
+    # Of a run that was never heard of nothing is late that comes after those that are forgotten.
+    assert position.is_fresh(make_delta("a", 190, "other"))
 
 
 async def test_silence_is_a_sign_of_life() -> None:

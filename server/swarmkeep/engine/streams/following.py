@@ -15,22 +15,31 @@ from swarmkeep.store.ports import EventStore, SessionKey
 from swarmkeep.store.ports.log import is_full_page
 
 
-class _ReadPosition:
-    """How far a reader is: the last event that it was given, and where each run's last message ended."""
+class ReadPosition:
+    """How far a reader is: the last event that it was given, and where the last message of each run ended, of as many
+    runs as a feed may have pieces of."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: int, *, most_runs: int = 4096) -> None:
         self.after = after
+        self._most_runs = most_runs
         self._hash = ""
+        # In the order of their seqs.
         self._spoken: dict[str | None, int] = {}
+        self._forgotten = 0
 
     def note(self, event: RecordedEvent) -> None:
         self.after, self._hash = event.seq, event.hash
         if ends_message(event):
+            self._spoken.pop(event.run_id, None)
             self._spoken[event.run_id] = event.seq
+            if len(self._spoken) > self._most_runs:
+                # A reader may look on for as long as the session lasts, which has any number of runs.
+                self._forgotten = self._spoken.pop(next(iter(self._spoken)))
 
     def restart(self) -> None:
         self.after, self._hash = 0, ""
         self._spoken.clear()
+        self._forgotten = 0
 
     def is_in(self, found: RecordedEvent | None) -> bool:
         """Whether this is the event that was given last; without it the session is another one that has got the id."""
@@ -38,7 +47,7 @@ class _ReadPosition:
 
     def is_fresh(self, item: Item) -> bool:
         """Whether it is a piece of a message that has not been given whole meanwhile."""
-        return not isinstance(item, RecordedEvent) and item.seq >= self._spoken.get(item.run_id, 0)
+        return not isinstance(item, RecordedEvent) and item.seq >= self._spoken.get(item.run_id, self._forgotten)
 
 
 class PageLimits:
@@ -137,7 +146,7 @@ async def follow_batches(
     """
     feed = feed or hub.open_feed(key)
     try:
-        position = _ReadPosition(after)
+        position = ReadPosition(after)
         found: LogChange | None = LOG_CHANGED
         while True:
             if not is_complete:
@@ -157,7 +166,7 @@ async def follow_batches(
         feed.close()
 
 
-def _take_batch(feed: Feed, position: _ReadPosition) -> tuple[Batch | None, bool]:
+def _take_batch(feed: Feed, position: ReadPosition) -> tuple[Batch | None, bool]:
     """What is in the feed and new to the reader; and False where an event is missing, which the log has.
 
     Empty if there was nothing in the feed, None if there was nothing new.
@@ -179,7 +188,7 @@ def _take_batch(feed: Feed, position: _ReadPosition) -> tuple[Batch | None, bool
 
 
 async def _read_on(
-    store: EventStore, key: SessionKey, position: _ReadPosition, feed: Feed | None, limits: PageLimits
+    store: EventStore, key: SessionKey, position: ReadPosition, feed: Feed | None, limits: PageLimits
 ) -> AsyncGenerator[Batch]:
     """What the log holds beyond the position; all of it if the session is not the one that the position is in.
 
@@ -197,7 +206,7 @@ async def _read_on(
                 yield _take_events(events, position, feed)
 
 
-def _take_events(events: list[RecordedEvent], position: _ReadPosition, feed: Feed | None) -> Batch:
+def _take_events(events: list[RecordedEvent], position: ReadPosition, feed: Feed | None) -> Batch:
     """The first events out of a page, which keeps none of them."""
     batch: Batch = []
     for event in events[:_BATCH_ITEMS]:
