@@ -94,8 +94,8 @@ async def test_a_fork_has_its_own_copy_of_what_it_refers_to(store: SqlStore) -> 
 
 
 def test_the_cache_is_bounded_by_bytes_and_forgets_a_session() -> None:
-    cache = FileCache(10)
-    cache.put_all(KEY, {"a": b"12345", "b": b"12345", "c": b"x" * 11})
+    cache = FileCache(10_000)
+    cache.put_all(KEY, {"a": bytes(4500), "b": bytes(4500), "c": bytes(9501)})
     assert set(cache.get_all(KEY, ["a", "b", "c"])) == {"a", "b"}
     other = new_key()
     cache.put_all(other, {"d": b"1"})
@@ -103,3 +103,13 @@ def test_the_cache_is_bounded_by_bytes_and_forgets_a_session() -> None:
     cache.drop(KEY)
     assert cache.get_all(KEY, ["a", "b"]) == {}
     assert cache.get_all(other, ["d"]) == {"d": b"1"}
+
+
+def test_the_cache_keeps_no_more_small_files_than_its_memory_has_room_for() -> None:
+    cache, names = FileCache(100_000), [str(number) for number in range(400)]
+
+    def count_kept(some: list[str]) -> int:
+        cache.put_all(KEY, dict.fromkeys(some, b""))
+        return len(cache.get_all(KEY, names))
+
+    assert count_kept(names[:200]) == 200 == count_kept(names)
