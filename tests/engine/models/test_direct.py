@@ -106,6 +106,19 @@ async def test_who_is_not_there_is_told_as_the_official_client_does(stream: bool
     assert failure.error.code == "provider_unreachable"
 
 
+@STREAM
+async def test_nothing_of_one_answer_is_kept_for_the_next_request(
+    model: ScriptedModel, client: AsyncOpenAI, stream: bool
+) -> None:
+    body = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hi."}}]}
+    for transport in open_both(client):
+        for number in range(2):
+            model.raw(body, headers={"set-cookie": f"c{number}=kept; Path=/"})
+            await ask(transport, stream=stream)
+    assert len(model.headers) == 4
+    assert not any("cookie" in headers for headers in model.headers)
+
+
 def test_behind_a_proxy_the_official_client_goes_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:3128")
     monkeypatch.setenv("NO_PROXY", "models.example")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -75,6 +76,8 @@ def make_provider_client(
         # seem to hang.
         limits=Limits(max_connections=None, max_keepalive_connections=100),
         follow_redirects=False,
+        # Of one conversation nothing is kept for the next, and none of what a server makes up.
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         event_hooks={"response": [partial(bound_response, limits=reply_limits)]},
     )
     return ProviderClient(
