@@ -25,11 +25,13 @@ from swarmkeep.agent import ToolFailed
 from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.mcp import servers as mcp_servers
 from swarmkeep.engine.mcp.bounds import Bound, ConnectionLimits, MessageLimits, ServerFlooded
-from swarmkeep.engine.mcp.http import BoundedBody
+from swarmkeep.engine.mcp.client import list_offered, open_client
+from swarmkeep.engine.mcp.http import BoundedBody, BoundedCookieJar, open_http
 from swarmkeep.engine.mcp.pool import ServerPool
 from swarmkeep.engine.mcp.servers import check_client
 from swarmkeep.engine.mcp.stdio import LineReader
 from tests.engine.cluster import wait_until
+from tests.support.growth import find_texts
 from tests.support.processes import free_port
 
 PROGRAM = Path(__file__).parents[2] / "support" / "mcp" / "server.py"
@@ -250,6 +252,50 @@ async def test_a_server_that_forgets_every_session_is_told_to_the_model(pool: Se
         with pytest.raises(ToolFailed, match="it did not run: it does not know the session any more"):
             await pool.call("", server, "read", {}, "call_1")
     assert forgetful.asked.count("tools/call") == 2
+
+
+async def ignore_message(message: object) -> None:
+    """As one who waits for nothing."""
+
+
+async def test_of_a_servers_cookies_the_first_are_kept_and_brought_up_to_date() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.headers.get("cookie", ""))
+        made_up = [("set-cookie", f"c{len(asked)}-{number}=x; Path=/") for number in range(30)]
+        node = ("set-cookie", f"node={len(asked)}; Path=/")
+        return httpx2.Response(200, headers=[node, ("set-cookie", f"long={'x' * 5000}; Path=/"), *made_up])
+
+    asked: list[str] = []
+    jar = BoundedCookieJar()
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer), cookies=jar) as client:
+        for _ in range(8):
+            await client.get("http://files.example/mcp")
+    assert len({len(cookies.split("; ")) for cookies in asked[2:]}) == 1
+    assert len(jar) == 50
+    assert [cookies.split("; ")[0] for cookies in asked[1:]] == [f"node={number}" for number in range(1, 8)]
+
+
+async def test_of_tools_that_are_listed_no_more_nothing_is_kept() -> None:
+    def answer(message: dict[str, Any]) -> bytes:
+        if message.get("method") != "tools/list":
+            return write_result(message)
+        page = (message.get("params") or {}).get("cursor", "0")
+        lists.append(page)
+        tools = [{"name": f"tool-{len(lists):04}-{n}", "inputSchema": {"type": "object"}} for n in range(5)]
+        result = {"tools": tools} | ({"nextCursor": "1"} if page == "0" else {})
+        return write_answer(
+            200, "application/json", json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+        )
+
+    lists: list[str] = []
+    kept: list[int] = []
+    async with serve(answer) as server, open_client(open_http(server, MessageLimits()), ignore_message) as client:
+        for _ in range(2):
+            for _ in range(5):
+                offered, _left = await list_offered(client, server)
+                assert len(offered) == 10
+            kept.append(len(find_texts(client, "tool-")))
+    assert kept == [10, 10]
 
 
 async def test_what_is_too_large_to_be_offered_is_named_in_the_log(

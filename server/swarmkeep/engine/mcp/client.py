@@ -57,10 +57,19 @@ async def list_offered(client: Client, server: MCPServer) -> tuple[list[OfferedT
         cursor = page.next_cursor
         if cursor is None or len(found) > 4 * MOST_TOOLS:
             break
+    _forget_others(client, {tool.name for tool in found})
     offered = list(read_tools(server, found))
     names = {tool.name for tool in offered}
     left = [tool.name for tool in found if tool.name not in names and server.offers(tool.name)]
     return offered, left
+
+
+def _forget_others(client: Client, names: set[str]) -> None:
+    """Of a list in pages the official client keeps what it has of every tool that any list ever had."""
+    for held in ("_tool_output_schemas", "_x_mcp_header_maps"):
+        found = getattr(client.session, held, {})
+        for name in found.keys() - names:
+            del found[name]
 
 
 async def call_tool(client: Client, *, tool: str, arguments: dict[str, Any], call_id: str) -> CallToolResult:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
+from http.cookiejar import Cookie, CookieJar
 
 import httpx2
 from mcp.client._transport import TransportStreams
@@ -30,6 +31,9 @@ from swarmkeep.engine.models.media_types import is_event_stream
 _READ_SECONDS = 900.0
 # No server's code: what a server answers that does not know the session is told by it.
 SESSION_GONE = -39_404
+# As many and as long as a browser keeps at least.
+_MOST_COOKIES = 50
+_COOKIE_CHARACTERS = 4096
 _SESSION_HEADER = "mcp-session-id"
 _PHRASES = {int(status): status.phrase for status in HTTPStatus}
 _SEPARATOR = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
@@ -44,6 +48,7 @@ async def open_http(server: MCPServer, limits: MessageLimits) -> AsyncGenerator[
         headers={**server.headers, "Accept-Encoding": "identity"},
         timeout=timeout,
         follow_redirects=False,
+        cookies=BoundedCookieJar(),
         event_hooks={"response": [partial(_bound_response, bound=bound)]},
     )
     async with (
@@ -51,6 +56,17 @@ async def open_http(server: MCPServer, limits: MessageLimits) -> AsyncGenerator[
         streamable_http_client(server.url, http_client=client, max_sse_event_size=limits.message_bytes) as streams,
     ):
         yield streams
+
+
+class BoundedCookieJar(CookieJar):
+    """The first cookies of a connection: what spreads requests over several servers may know them by one. More would be
+    kept, and sent, for as long as the connection lasts."""
+
+    def set_cookie(self, cookie: Cookie) -> None:
+        is_short = len(cookie.name) + len(cookie.value or "") <= _COOKIE_CHARACTERS
+        is_known = any((one.domain, one.path, one.name) == (cookie.domain, cookie.path, cookie.name) for one in self)
+        if is_short and (is_known or len(self) < _MOST_COOKIES):
+            super().set_cookie(cookie)
 
 
 async def _bound_response(response: httpx2.Response, bound: Bound) -> None:

@@ -26,12 +26,14 @@ from swarmkeep.engine.toolbox.toolbox import ReadTexts, RecordedToolbox, choose_
 TextCache: TypeAlias = LRUCache[str, str]
 T = TypeVar("T")
 _CACHED_CHARACTERS = 16_000_000
+# What a text's name and its place in the cache take: a list of few tools is shorter.
+_CHARACTERS_PER_TEXT = 500
 # So many are read and written in a millisecond.
 _LONG_LIST = 64_000
 
 
 def make_text_cache() -> TextCache:
-    return LRUCache(_CACHED_CHARACTERS, getsizeof=len)
+    return LRUCache(_CACHED_CHARACTERS, getsizeof=lambda text: len(text) + _CHARACTERS_PER_TEXT)
 
 
 class _Made(msgspec.Struct, frozen=True, kw_only=True):
