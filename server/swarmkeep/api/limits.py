@@ -25,3 +25,5 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     waiting_replays: int = 8
     # Until a request that waits for a run begins to watch whether its client is still there.
     leaving_seconds: float = 1.0
+    # Of a conversation that is not stored, on one WebSocket: its frames, files included, and the responses to them.
+    unstored_bytes: int = 100_000_000

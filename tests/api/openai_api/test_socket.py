@@ -207,6 +207,20 @@ async def test_a_continuation_that_fails_forgets_what_it_went_on_from(
         assert (await client.refused(**went_on))[0] == "previous_response_not_found"
 
 
+async def test_what_is_not_stored_goes_on_up_to_a_size(sqlite_ready: str, model: ScriptedModel) -> None:
+    settings, limits = scripted(sqlite_ready, model), ServerLimits(unstored_bytes=20_000)
+    async with start_server(settings, limits) as service, open_socket(service) as client:
+        for _ in range(3):
+            model.say("OK.")
+        # One that goes on from nothing may be as large as a frame may be.
+        await client.respond(store=False, input="x" * 21_000)
+        first = await client.respond(store=False, input="x" * 6_000)
+        second = await client.respond(store=False, input="x" * 6_000, previous_response_id=first["id"])
+        goes_on: Json = {"store": False, "previous_response_id": second["id"]}
+        assert await client.refused(input="x" * 6_000, **goes_on) == ("too_large", None)
+        assert await client.refused(input="x", **goes_on) == ("previous_response_not_found", "previous_response_id")
+
+
 async def test_a_model_that_fails_forgets_it_too(service: RunningServer, model: ScriptedModel) -> None:
     async with open_socket(service) as client:
         model.say("OK.")

@@ -61,10 +61,11 @@ async def responses_socket(socket: Socket) -> None:
 
 
 class _KeptResponse(msgspec.Struct, frozen=True):
-    """A response that is in no log, and what a next one goes on from."""
+    """A response that is in no log, and what a next one goes on from. `size`: the bytes that were said so far."""
 
     response_id: str
     session: UnstoredSession
+    size: int
 
 
 class _ResponsesSocket:
@@ -103,7 +104,7 @@ class _ResponsesSocket:
         while True:
             text = await self._frames.get()
             try:
-                last = encode(await self._respond(text))
+                last = await self._respond(text)
             except (*CLIENT_GONE, Unauthenticated):
                 raise
             except Exception as error:
@@ -113,26 +114,38 @@ class _ResponsesSocket:
                 self._idle.set()
                 await self._socket.send_text(last)
 
-    async def _respond(self, text: bytes) -> Json:
+    async def _respond(self, text: bytes) -> bytes:
         """Send a response's events, but for the last, which is returned: nothing of it is left to do then."""
         kept = self._take_kept(text)
+        size = len(text) + (0 if kept is None else kept.size)
+        self._refuse_excess(kept, size)
         async with self._begin_lock:
             await authorize_command(self._principal, self._socket.scope)
             self._principal.require("run")
             frame = await read_create(text, self._socket.app.state.body_limits.max_values)
-            response = await self._begin(frame, kept)
+            response = await self._begin(frame, None if kept is None else kept.session)
         last = await self._send_events(response)
+        encoded = encode(last)
         if response.session is not None and response.builder.outcome.status != "failed":
-            self._kept = _KeptResponse(last["response"]["id"], response.session)
-        return last
+            self._kept = _KeptResponse(last["response"]["id"], response.session, size + len(encoded))
+        return encoded
 
-    def _take_kept(self, text: bytes) -> UnstoredSession | None:
+    def _refuse_excess(self, kept: _KeptResponse | None, size: int) -> None:
+        """All of it is in memory, for as long as the connection is. What goes on from nothing has limits already."""
+        most = self._principal.service.limits.unstored_bytes
+        if kept is not None and size > most:
+            raise TooLarge(
+                f"a response that is not stored, with those that it continues, has more than {most} bytes; begin anew, "
+                "or have it stored"
+            )
+
+    def _take_kept(self, text: bytes) -> _KeptResponse | None:
         """What a frame goes on from, if that is kept here; from now on it is not, unless all goes well."""
         header, kept = read_header(text), self._kept
         if header is None or kept is None or header.previous_response_id != kept.response_id:
             return None
         self._kept = None
-        return kept.session
+        return kept
 
     async def _begin(self, frame: CreateFrame, kept: UnstoredSession | None) -> FollowedResponse:
         run_request = await read_run_request(self._principal, replace(frame, stream=True))
