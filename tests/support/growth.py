@@ -20,6 +20,16 @@ def find_texts(root: object, prefix: str) -> set[str]:
     return {found for found in _walk(root) if isinstance(found, str) and found.startswith(prefix)}
 
 
+def count_holders(marker: str) -> int:
+    """How many objects of this process hold a text with this in it."""
+    gc.collect()
+    return sum(1 for one in gc.get_objects() if any(_has(found, marker) for found in _list_held(one)))
+
+
+def _has(found: object, marker: str) -> bool:
+    return marker in found if isinstance(found, str) else isinstance(found, bytes) and marker.encode() in found
+
+
 def _walk(root: object) -> Iterator[object]:
     seen, waiting = {id(root)}, [root]
     while waiting:

@@ -1,0 +1,31 @@
+"""Forgets long addresses. The framework keeps what it has read of the last 1,024, however long they are, for as long as
+the process lives; of paths before anybody has shown a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from swarmkeep.api.access.asgi import Application, Receive, Scope, Send
+
+# Longer than any that this server's own client and page send, but for the ids of an export.
+_LONG_BYTES = 1_000
+
+
+class LongAddresses:
+    """An ASGI application around another, whose caches of addresses are emptied by `clears` after a long one."""
+
+    def __init__(
+        self, app: Application, clears: Iterable[Callable[[], None]], *, long_bytes: int = _LONG_BYTES
+    ) -> None:
+        self._app = app
+        self._clears = tuple(clears)
+        self._long_bytes = long_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = len(scope["path"]) + len(scope["query_string"])
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if size > self._long_bytes:
+                for clear in self._clears:
+                    clear()
