@@ -23,6 +23,7 @@ from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.idempotency import IdempotentRequest, run_once
 from swarmkeep.engine.limits import ForkQuota, Limits, check_session_quotas
+from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.session_plans import SessionPlan, make_plan, plan_fork
 from swarmkeep.engine.stored_sessions import choose_keys, delete_session, fork_session, make_session, view_change
 from swarmkeep.engine.worker.worker import Worker
@@ -33,11 +34,14 @@ from swarmkeep.store.ports import AppendResult, IdempotencyRecord, SessionKey
 class Sessions:
     """Sessions of every tenant; each call names its own."""
 
-    def __init__(self, store: Archive, registry: Registry, worker: Worker, limits: Limits) -> None:
+    def __init__(
+        self, store: Archive, registry: Registry, worker: Worker, limits: Limits, servers: ToolServers
+    ) -> None:
         self._store = store
         self._registry = registry
         self._worker = worker
         self._limits = limits
+        self._servers = servers
         self._sizes = limits.sizes
         self._quota = limits.storage_quota
         self._forks = ForkQuota(limits.max_forks_per_minute)
@@ -275,6 +279,7 @@ class Sessions:
         gone = await delete_session(self._store, key, force=force, if_match=if_match, by=by, reason=reason)
         for each in gone:
             self._worker.abandon(each)
+            self._servers.close_session(each)
 
 
 def check_objects(context_variables: Json, metadata: Json) -> tuple[Json, Json]:

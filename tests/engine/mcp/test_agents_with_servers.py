@@ -378,6 +378,22 @@ async def test_each_session_may_have_a_process_of_its_own(
     assert len(read_lines(folder, "starts")) == 2
 
 
+async def test_a_sessions_own_process_ends_with_it_and_serves_no_other_of_its_name(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path
+) -> None:
+    agent = Agent(name="A", mcp_servers=[make_server(folder, scope="session")])
+    first, second = [await cluster.open_engine(agent) for _ in range(2)]
+    script(model, "One.", "Two.", "Three.")
+    await open_session(first)
+    for number, engine in enumerate((first, second)):
+        await run_to_end(engine, run_id=f"r{number}")
+    await first.sessions.delete(KEY)
+    await wait_until(lambda: first.servers.list_statuses() == [])
+    await open_session(second)
+    await run_to_end(second, run_id="r2")
+    assert len(read_lines(folder, "starts")) == 3
+
+
 async def test_a_list_that_was_redacted_is_recorded_anew(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:

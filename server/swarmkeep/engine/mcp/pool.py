@@ -170,7 +170,7 @@ class ServerPool:
         return list(found.values())
 
     def close_scope(self, scope: str) -> None:
-        """Close the connections of one session, and wait for nothing."""
+        """Close the connections of one session, whose scopes begin so, and wait for nothing."""
         self._submit(self._close(scope))
 
     async def close(self) -> None:
@@ -186,7 +186,7 @@ class ServerPool:
         self._thread.join(_CLOSE_SECONDS)
 
     async def _close(self, scope: str | None = None) -> None:
-        chosen = [key for key in self._connections if scope is None or key[1] == scope]
+        chosen = [key for key in self._connections if scope is None or key[1].startswith(scope)]
         closing = [self._begin_to_close(self._connections.pop(key)) for key in chosen]
         await asyncio.gather(*(closing if scope is not None else self._closing), return_exceptions=True)
 

@@ -16,6 +16,7 @@ from swarmkeep.engine.agents.registry import AgentsError
 from swarmkeep.engine.mcp.statuses import ServerStatus
 from swarmkeep.engine.tool_runners import ToolRunner
 from swarmkeep.engine.toolbox.toolbox import ReadTexts, Toolbox
+from swarmkeep.store.ports import SessionKey
 
 if TYPE_CHECKING:
     from swarmkeep.engine.mcp.pool import ServerPool
@@ -74,10 +75,23 @@ class ToolServers:
         if self._pool is not None:
             self._pool.close_scope(scope)
 
+    def close_session(self, key: SessionKey) -> None:
+        """Close what a session has had of its own, which was deleted: another may get its id."""
+        self.close_scope(_name_session(key))
+
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
+
+
+def name_scope(key: SessionKey, created_at: str) -> str:
+    """What a stored session's own connections are known by: on other servers, they outlive the session for a while."""
+    return f"{_name_session(key)}{created_at}"
+
+
+def _name_session(key: SessionKey) -> str:
+    return f"{key.tenant}/{key.id}/"
 
 
 def check_client(agents: Iterable[Agent]) -> None:

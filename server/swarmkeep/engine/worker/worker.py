@@ -20,7 +20,7 @@ from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import log_failure
 from swarmkeep.engine.limits import Limits
 from swarmkeep.engine.loop import make_loop
-from swarmkeep.engine.mcp.servers import ToolServers
+from swarmkeep.engine.mcp.servers import ToolServers, name_scope
 from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
 from swarmkeep.engine.models.secrets import Secrets
@@ -187,9 +187,9 @@ class Worker:
         self, session_log: StoreSessionLog, policy: SessionPolicy, begun: list[RecordedEvent]
     ) -> AsyncGenerator[Item]:
         """What the loop gives; with traces, each run is a span, and so are its calls."""
-        key = session_log.key
+        key, scope = session_log.key, name_scope(session_log.key, session_log.state.created_at)
         read_texts = partial(self._store.read_blobs, key)
-        toolbox = self._servers.make_toolbox(f"{key.tenant}/{key.id}", self._tool_runner, read_texts)
+        toolbox = self._servers.make_toolbox(scope, self._tool_runner, read_texts)
         parts = (session_log, self._registry, self._model, self._tool_runner, policy, begun)
         tracing = self._tracing
         loop = make_loop(*parts, toolbox=toolbox, trace_calls=None if tracing is None else tracing.trace_calls)
