@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from types import FrameType, FunctionType, ModuleType
 
 # What is there once, however much is held; and where somebody just is.
@@ -18,6 +19,21 @@ def count_values(root: object) -> int:
 def find_texts(root: object, prefix: str) -> set[str]:
     """The texts that are held by this object, of those that begin so."""
     return {found for found in _walk(root) if isinstance(found, str) and found.startswith(prefix)}
+
+
+def measure(root: object, *packages: str) -> Counter[str]:
+    """How many objects of these packages this one holds, by their classes, and how much is in their own containers."""
+    gc.collect()
+    found: Counter[str] = Counter()
+    for one in _walk(root):
+        if type(one).__module__.startswith(packages):
+            name = type(one).__qualname__
+            found[name] += 1
+            own = getattr(one, "__dict__", {})
+            for held in (*gc.get_referents(one), *own.values()):
+                if isinstance(held, list | set | deque | Mapping) and held is not own:
+                    found[f"in {name}"] += len(held)
+    return found
 
 
 def count_holders(marker: str) -> int:
