@@ -9,6 +9,7 @@ import pytest
 from swarmkeep.audit.prices import PricesError, read_prices
 from swarmkeep.domain.costs.prices import Price, PriceTable
 from swarmkeep.domain.usage import Cost, ModelShare
+from tests.support.growth import find_texts
 
 TABLE = """{
   "gpt-4o*": {"input": 2.5, "cached_input": 1.25, "output": 10},
@@ -58,6 +59,13 @@ def test_a_name_comes_before_patterns_and_of_these_the_longest() -> None:
 def test_patterns_are_any_text_and_any_character(pattern: str, fitting: list[str], others: list[str]) -> None:
     table = PriceTable({pattern: Price(input=1, output=1)}, "EUR")
     assert [model for model in (*fitting, *others) if table.find(model) is not None] == fitting
+
+
+def test_of_long_names_nothing_is_kept() -> None:
+    table = PriceTable({"m*": Price(input=1, output=1)}, "EUR")
+    names = [f"m-{number}{'x' * 1000}" for number in range(5)]
+    assert [table.find(name) for name in names] == [table.prices["m*"]] * 5
+    assert find_texts(table, "m-") == set()
 
 
 def test_calls_are_added_up_as_far_as_they_have_a_price() -> None:

@@ -24,6 +24,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cached_input: _Amount | None = None
 
 
+_LONGEST_KEPT_NAME = 200
+
+
 class PriceTable:
     """Prices by model: a model's own name comes before patterns (`gpt-4o*`), and of these the longest that fits."""
 
@@ -34,7 +37,8 @@ class PriceTable:
         self._find = lru_cache(maxsize=1000)(self._look_up)
 
     def find(self, model: str) -> Price | None:
-        return self._find(model)
+        # Callers may name any model, in as many letters as a request has: what is kept of them is short.
+        return self._find(model) if len(model) <= _LONGEST_KEPT_NAME else self._look_up(model)
 
     def add_up(self, shares: Iterable[ModelShare]) -> Cost | None:
         """What these calls cost; None where not one of them has a price."""
