@@ -8,10 +8,8 @@ from functools import partial
 from typing import Any, cast
 
 from litestar import Litestar, Request, Response, Router
-from litestar._kwargs.extractors import create_query_default_dict
-from litestar._parsers import parse_query_string
 from litestar.config.cors import CORSConfig
-from litestar.datastructures import URL, State
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.events import BaseEventEmitterBackend
 from litestar.openapi.config import OpenAPIConfig
@@ -24,7 +22,7 @@ import swarmkeep
 from swarmkeep.api.access.asgi import Application, Message, Scope
 from swarmkeep.api.access.compression import Compression
 from swarmkeep.api.access.head_requests import HeadRequests
-from swarmkeep.api.access.long_addresses import LongAddresses
+from swarmkeep.api.access.long_addresses import LongAddresses, find_address_caches
 from swarmkeep.api.access.request_log import RequestLog
 from swarmkeep.api.access.unrouted import Unrouted
 from swarmkeep.api.auth.context import identify_principal
@@ -172,20 +170,12 @@ def build_api(
         response_class=JsonResponse,
     )
     # Around all of it: middleware of the framework's own does not see what no route answers.
-    framework = LongAddresses(cast(Application, app.asgi_handler), _list_address_caches(app))
+    framework = LongAddresses(cast(Application, app.asgi_handler), find_address_caches(app))
     routed = Unrouted(framework, _PREFIXES, partial(_refuse_without_key, app))
     within = Compression(HeadRequests(routed))
     log = RequestLog(within, partial(_note_beginning, app), partial(_refuse_cut_off, app), writes_lines=access_log)
     app.asgi_handler = cast(ASGIApp, log)
     return app
-
-
-def _list_address_caches(app: Litestar) -> list[Callable[[], None]]:
-    """How each of those that the framework keeps parts of addresses in is emptied."""
-    kept: Any = (
-        app.asgi_router.handle_routing, parse_query_string, create_query_default_dict, URL._new, URL.from_components,
-    )  # fmt: skip
-    return [each.cache_clear for each in kept]
 
 
 async def _before_request(request: Request[Any, Any, Any]) -> Response[None] | None:

@@ -4,11 +4,34 @@ the process lives; of paths before anybody has shown a key."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
+
+from litestar import Litestar
 
 from swarmkeep.api.access.asgi import Application, Receive, Scope, Send
 
 # Longer than any that this server's own client and page send, but for the ids of an export.
 _LONG_BYTES = 1_000
+# Functions of the framework that keep what they were called with; some have private names.
+_CACHES = (
+    ("litestar._parsers", "parse_query_string"),
+    ("litestar._kwargs.extractors", "create_query_default_dict"),
+    ("litestar.datastructures", "URL._new"),
+    ("litestar.datastructures", "URL.from_components"),
+)
+
+
+def find_address_caches(app: Litestar) -> list[Callable[[], None]]:
+    """What empties each cache of addresses; not of those that a later release of the framework names otherwise."""
+    found: list[Any] = [app.asgi_router.handle_routing]
+    for module, name in _CACHES:
+        try:
+            found.append(attrgetter(name)(import_module(module)))
+        except (ImportError, AttributeError):
+            continue
+    return [cached.cache_clear for cached in found if hasattr(cached, "cache_clear")]
 
 
 class LongAddresses:
