@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
+import shutil
 import sqlite3
 import sys
 import time
@@ -353,6 +354,47 @@ async def main(url, name, count):
 
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 """
+
+
+async def test_a_file_that_is_not_there_any_more_takes_no_commits_until_it_is_back(path: Path, store: SqlStore) -> None:
+    await begin_session(store)
+    away = path.with_name("away.db")
+    path.rename(away)
+    for use in (store.ping, partial(begin_session, store, OTHER)):
+        with pytest.raises(StoreUnavailable, match="deleted or moved"):
+            await use()
+    away.rename(path)
+    await store.ping()
+    await begin_session(store, OTHER)
+    assert await _read_all(path) == {KEY.id: 1, OTHER.id: 1}
+
+
+async def test_a_file_that_was_replaced_is_neither_read_nor_written(path: Path, store: SqlStore) -> None:
+    await begin_session(store)
+    copy = path.with_name("copy.db")
+    shutil.copy(path, copy)
+    copy.rename(path)
+    for use in (store.ping, partial(begin_session, store, OTHER)):
+        with pytest.raises(StoreUnavailable, match="was replaced"):
+            await use()
+
+
+async def test_a_log_that_was_deleted_is_saved_and_nothing_is_written_any_more(path: Path, store: SqlStore) -> None:
+    await begin_session(store)
+    path.with_name(f"{path.name}-wal").unlink()
+    for use in (store.ping, partial(begin_session, store, OTHER)):
+        with pytest.raises(StoreUnavailable, match="write-ahead log .* was deleted"):
+            await use()
+    # As after a crash: of the server's files only the database is left.
+    saved = shutil.copy(path, path.with_name("saved.db"))
+    assert await _read_all(saved) == {KEY.id: 1}
+
+
+async def _read_all(path: Path) -> dict[str, int]:
+    reading = open_store(f"sqlite:///{path}", read_only=True)
+    heads = await reading.read_heads([KEY, OTHER])
+    await reading.close()
+    return {key.id: head.seq for key, head in heads.items()}
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection
 
@@ -20,6 +20,7 @@ from swarmkeep.store.ports.database import Render, Rows
 from swarmkeep.store.sqlite.batches import CommitFailed, Job, RolledBack, commit, deliver
 from swarmkeep.store.sqlite.connections import BUSY_SECONDS, connect
 from swarmkeep.store.sqlite.errors import describe_failed_commit, raise_store_error, translate_sqlite_error
+from swarmkeep.store.sqlite.open_files import FilesChanged, OpenFiles, save_log
 from swarmkeep.store.sqlite.read_only import ReadOnlyFile
 from swarmkeep.store.sqlite.scrubbing import LogScrubber
 from swarmkeep.store.urls import SqliteFile
@@ -50,13 +51,14 @@ class SqliteDatabase:
         self._max_waiting = max_waiting
         self._busy_seconds = busy_seconds
         self._read_only = read_only
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | Literal["look"] | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="swarmkeep-read")
         # Of their own, because other reads are not to wait for those that take their time.
         self._snapshot_readers = ThreadPoolExecutor(_SNAPSHOT_READERS, thread_name_prefix="swarmkeep-snapshot")
         self._local = threading.local()
-        self._open_files: list[ReadOnlyFile] = []
+        self._readable: list[ReadOnlyFile] = []
+        self._files = OpenFiles(file)
         self._closed = False
         self._has_written = self._has_failed = False
 
@@ -150,13 +152,13 @@ class SqliteDatabase:
     def _finish(self) -> None:
         self._readers.shutdown(wait=True)
         self._snapshot_readers.shutdown(wait=True, cancel_futures=True)
-        for file in self._open_files:
+        for file in self._readable:
             file.close()
         # Last, because the last writing connection to close removes the write-ahead log.
         if self._writer is not None:
             self._jobs.put(None)
             self._writer.join()
-        elif self._open_files and not self._read_only:
+        elif self._readable and not self._read_only:
             # Nothing was written, but those that read have made the log's files, and may not remove them.
             with contextlib.suppress(Exception):
                 _discard(connect(self._file, "rw", busy_seconds=self._busy_seconds))
@@ -169,9 +171,16 @@ class SqliteDatabase:
         file: ReadOnlyFile | None = getattr(self._local, "file", None)
         if file is None:
             file = self._local.file = ReadOnlyFile(self._file, no_trace=self._read_only)
-            self._open_files.append(file)
+            self._readable.append(file)
         try:
+            if not self._read_only:
+                self._files.check()
             return file.run(query)
+        except FilesChanged:
+            if self._files.has_lost_log():
+                # Whoever writes can still save what was in it.
+                self._jobs.put("look")
+            raise
         except Exception as error:
             # It may be this connection that broke, so the next read makes another.
             file.close()
@@ -184,14 +193,19 @@ class SqliteDatabase:
         while (batch := self._take_batch(scrubber.wait_seconds)) is not None:
             try:
                 connection = connection or connect(self._file, "rw", busy_seconds=self._busy_seconds)
+                self._check_files(connection)
                 if batch:
-                    commit(connection, batch, self._file.display)
+                    self._commit(connection, batch)
+            except FilesChanged as error:
+                # The connection is kept: it has open what somebody may put back.
+                for job in batch:
+                    job.fail(FilesChanged(*error.args))
             except Exception as error:
                 # A new error for each: a task that raises one adds its own traceback to it.
                 for job in batch:
                     job.fail(self._translate_error(error))
                 if connection is not None:
-                    _discard(connection)
+                    self._discard_writer(connection)
                 connection = None
                 scrubber.break_off()
             if any(job.erases for job in batch):
@@ -209,6 +223,19 @@ class SqliteDatabase:
             _discard(connection)
         deliver(erasers)
 
+    def _check_files(self, connection: Connection) -> None:
+        if self._files.has_lost_log():
+            save_log(connection)
+        self._files.check()
+
+    def _commit(self, connection: Connection, batch: list[Job]) -> None:
+        commit(connection, batch, self._file.display)
+        self._files.note_written()
+
+    def _discard_writer(self, connection: Connection) -> None:
+        _discard(connection)
+        self._files.note_closed()
+
     def _take_batch(self, wait_seconds: float | None) -> list[Job] | None:
         """The jobs that wait, at least one unless none came in that time; None when it is time to stop."""
         try:
@@ -217,14 +244,15 @@ class SqliteDatabase:
             return []
         if first is None:
             return None
-        batch = [first]
+        batch = [] if first == "look" else [first]
         with contextlib.suppress(queue.Empty):
             while len(batch) < _MAX_BATCH:
                 job = self._jobs.get_nowait()
                 if job is None:
                     self._jobs.put(None)
                     break
-                batch.append(job)
+                if job != "look":
+                    batch.append(job)
         return batch
 
     def _translate_error(self, error: Exception) -> Exception:

@@ -1,0 +1,82 @@
+"""Whether a database's files are still those that were opened.
+
+SQLite goes on with files that somebody has deleted, moved or replaced: it reads and writes what has no name any more,
+and is gone for good when the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from sqlalchemy import Connection
+
+from swarmkeep.store.ports.errors import StoreUnavailable
+from swarmkeep.store.urls import SqliteFile
+
+_Identity = tuple[int, int]
+
+
+class FilesChanged(StoreUnavailable):
+    """The files are others than those that were opened, or none. The connections that have them open are in order."""
+
+
+class OpenFiles:
+    """The files of a database that a process has open, known by what they are rather than by their names."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._log_path = f"{file.path}-wal"
+        self._database: _Identity | None = None
+        self._log: _Identity | None = None
+        self._has_lost_log = False
+
+    def check(self) -> None:
+        """Before each use; the first one says which file it is.
+
+        Raises FilesChanged: for the database until it is back, for its log for good.
+        """
+        place, found = self._file.display, _identify(str(self._file.path))
+        self._database = self._database or found
+        if self._database is not None and found is None:
+            raise FilesChanged(
+                f"the file of the database at {place} was deleted or moved while the server had it open; put it back, "
+                "or restart the server without what it holds"
+            )
+        if found != self._database:
+            raise FilesChanged(
+                f"the file of the database at {place} was replaced while the server had it open; put the first one "
+                "back, or restart the server with this one"
+            )
+        if self.has_lost_log():
+            raise FilesChanged(
+                f"the write-ahead log {self._log_path} was deleted or replaced while the server had it open; restart "
+                "the server, which has written to the database what was in it"
+            )
+
+    def has_lost_log(self) -> bool:
+        """Whether the log has gone at any time: connections that have different ones would damage the database."""
+        self._has_lost_log |= self._log is not None and _identify(self._log_path) != self._log
+        return self._has_lost_log
+
+    def note_written(self) -> None:
+        """The connection that writes has committed, so there is a log; it stays as long as that connection is open."""
+        self._log = self._log or _identify(self._log_path)
+
+    def note_closed(self) -> None:
+        """The connection that writes was closed: the next one may make another log."""
+        self._log = None
+
+
+def save_log(connection: Connection) -> None:
+    """Write to the database what is in the log that the connection has open, be it deleted or not."""
+    raw: Any = connection.connection.dbapi_connection
+    raw.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def _identify(path: str) -> _Identity | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
