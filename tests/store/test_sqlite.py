@@ -390,6 +390,14 @@ async def test_a_log_that_was_deleted_is_saved_and_nothing_is_written_any_more(p
     assert await _read_all(saved) == {KEY.id: 1}
 
 
+def test_a_log_without_its_database_is_left_as_it_is(tmp_path: Path) -> None:
+    url, log = f"sqlite:///{tmp_path / 'moved.db'}", tmp_path / "moved.db-wal"
+    log.write_bytes(b"committed last")
+    with pytest.raises(StoreUnavailable, match=r"is missing, and moved\.db-wal"):
+        schema.upgrade(url)
+    assert list_names(tmp_path) == [log.name]
+
+
 async def _read_all(path: Path) -> dict[str, int]:
     reading = open_store(f"sqlite:///{path}", read_only=True)
     heads = await reading.read_heads([KEY, OTHER])

@@ -136,6 +136,12 @@ def test_a_file_that_cannot_be_made_is_wrong(cli: CommandLine, healthy: list[str
     assert checks(result)["database"][0] == "wrong"
 
 
+def test_a_log_without_its_database_is_wrong(cli: CommandLine, healthy: list[str]) -> None:
+    (cli.folder / "swarmkeep.db-wal").write_bytes(b"committed last")
+    status, detail = checks(cli(*healthy, "--json"))["database"]
+    assert (status, "put the file back" in detail) == ("wrong", True)
+
+
 def test_secrets_are_not_shown(cli: CommandLine, healthy: list[str]) -> None:
     env = {
         "OPENAI_API_KEY": "sk-hunter2",

@@ -29,7 +29,7 @@ from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.revision import LATEST_REVISION
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
-from swarmkeep.store.sqlite.writable import refuse_read_only
+from swarmkeep.store.sqlite.writable import refuse_orphaned_log, refuse_read_only
 from swarmkeep.store.urls import BadDatabaseUrl, Location, SqliteFile, locate
 from swarmkeep_migrations import REVISIONS
 
@@ -81,6 +81,11 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
     place = location.display
     if isinstance(location, SqliteFile) and not location.path.exists():
         folder = location.path.parent
+        try:
+            refuse_orphaned_log(location)
+        except StoreUnavailable as error:
+            yield CheckResult("database", "wrong", str(error))
+            return
         if folder.is_dir() and os.access(folder, os.W_OK):
             yield CheckResult("database", "ok", f"{place} does not exist yet; the server makes it")
             yield _check_disk(location)

@@ -10,6 +10,7 @@ from sqlalchemy.pool import StaticPool
 
 from swarmkeep.store.ports.errors import UPGRADE_HINT, StoreUnavailable
 from swarmkeep.store.sqlite.privacy import create_private_file
+from swarmkeep.store.sqlite.writable import refuse_orphaned_log
 from swarmkeep.store.urls import SqliteFile
 
 Mode = Literal["rw", "rwc", "ro", "immutable"]
@@ -27,6 +28,7 @@ def make_engine(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float
         if mode != "rwc" and not file.path.exists():
             raise StoreUnavailable(f"no database at {file.display}; to create it, {UPGRADE_HINT}")
         if mode == "rwc":
+            refuse_orphaned_log(file)
             create_private_file(file.path)
         query = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
         # Without an isolation level the driver begins no transactions by itself, so that `begin` can.

@@ -1,4 +1,4 @@
-"""Whether a database file can be written to, which SQLite says only when it is tried."""
+"""Whether a database file can be written to, or made: SQLite says so only when it is tried, or not at all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ def refuse_read_only(file: SqliteFile) -> None:
     for path in (file.path, file.path.parent):
         if path.exists() and not _is_writable(path):
             raise StoreUnavailable(f"the database at {file.display} is read-only: {READ_ONLY_HINT}")
+
+
+def refuse_orphaned_log(file: SqliteFile) -> None:
+    """Raises StoreUnavailable if the log of a database is there without its file: SQLite would delete it."""
+    log = file.path.with_name(f"{file.path.name}-wal")
+    if not file.path.exists() and log.exists() and log.stat().st_size:
+        raise StoreUnavailable(
+            f"the file of the database at {file.display} is missing, and {log.name} beside it holds what was committed "
+            "last: put the file back, or move the log away to begin with an empty database"
+        )
 
 
 def _is_writable(path: Path) -> bool:
