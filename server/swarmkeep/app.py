@@ -33,7 +33,7 @@ from swarmkeep.store.schema import upgrade
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
 from swarmkeep.store.sqlite.writable import refuse_read_only
-from swarmkeep.store.urls import SqliteFile, locate
+from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
 
 if TYPE_CHECKING:
     from swarmkeep.engine.tracing.tracing import Tracing
@@ -121,6 +121,8 @@ def make_lifespan(
             _connect_metrics(metrics, engine, store)
             try:
                 await store.ping()
+                if isinstance(location, PostgresServer):
+                    await _warn_of_obstacles(store, settings.workers)
                 keyring = Keyring(SqlApiKeys(store.database))
                 # Before the engine starts, which takes runs over that others have left.
                 await _refuse_to_be_open(settings, keyring)
@@ -153,6 +155,14 @@ async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tra
     finally:
         app.asgi_handler = handler
         await asyncio.to_thread(opened.close)
+
+
+async def _warn_of_obstacles(store: SqlStore, workers: int) -> None:
+    # It starts all the same: what they are in the way of may not be what this server is for.
+    from swarmkeep.store.postgres.obstacles import find_obstacles
+
+    for obstacle in await store.database.read(lambda connection: find_obstacles(connection, servers=workers)):
+        log.warning("the database at %s: %s", store.display, obstacle.description)
 
 
 async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:

@@ -89,6 +89,10 @@ def test_a_pooler_s_url_turns_prepared_statements_off() -> None:
         ("mysql://u:hunter2@h/d", "'mysql'"),
         ("postgresql://u:hunter2@h/d?connect_timeout=soon", "connect_timeout"),
         ("postgresql:u:hunter2@h", "postgresql://USER"),
+        ("postgresql://u:hunter2/x@h/d", "%2F for /"),
+        ("postgresql://u:1/hunter2@h/d", "%2F for /"),
+        ("postgresql://u:hunter2?x@h/d", "%3F for ?"),
+        ("postgresql://u:x@hunter2#/y@h/d", "%23 for #"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_what_to_write(url: str, sentence: str) -> None:

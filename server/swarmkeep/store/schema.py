@@ -24,6 +24,8 @@ from swarmkeep_migrations import REVISIONS
 if TYPE_CHECKING:
     from alembic.config import Config
 
+    from swarmkeep.store.postgres.obstacles import Obstacle
+
 T = TypeVar("T")
 # How many revisions are done, of how many; None where that is known only at the end.
 OnStep = Callable[[int, int | None], None]
@@ -107,10 +109,22 @@ def read_at_one_moment(url: str, job: Callable[[Connection], T]) -> T:
 
         def read(connection: Connection) -> T:
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+            # Whatever the database is told for the short jobs of servers.
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
             return job(connection)
 
         return _run_on_postgres(location, read)
     return _read_sqlite(location, job, no_trace=False)
+
+
+def find_obstacles(url: str, *, servers: int) -> list[Obstacle]:
+    """What so many servers will meet in a PostgreSQL database.
+
+    Raises BadDatabaseUrl, StoreUnavailable.
+    """
+    from swarmkeep.store.postgres.obstacles import find_obstacles
+
+    return _inspect(url, lambda connection: find_obstacles(connection, servers=servers))
 
 
 def change_at_once(url: str, job: Callable[[Connection], T]) -> T:
@@ -122,7 +136,12 @@ def migrate_to(connection: Connection, revision: str, *, on_step: OnStep | None 
     """Bring a database up to a revision, as a part of the transaction that the connection is in."""
     from alembic import command
 
-    steps = _count_steps(current_revision(connection), revision, on_step)
+    found = current_revision(connection)
+    if found is None and connection.dialect.name == "postgresql":
+        from swarmkeep.store.postgres.obstacles import refuse_encoding
+
+        refuse_encoding(connection)
+    steps = _count_steps(found, revision, on_step)
     with _explain_revision(revision):
         command.upgrade(_make_config(connection, steps), revision)
 
@@ -200,7 +219,12 @@ def _migrate(url: str, job: Callable[[Connection], T], *, create: bool) -> T:
 def _inspect(url: str, job: Callable[[Connection], T]) -> T:
     location = locate(url)
     if isinstance(location, PostgresServer):
-        return _run_on_postgres(location, job)
+
+        def look(connection: Connection) -> T:
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
+            return job(connection)
+
+        return _run_on_postgres(location, look)
     return _read_sqlite(location, job, no_trace=True)
 
 

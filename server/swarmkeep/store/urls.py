@@ -13,6 +13,8 @@ _POSTGRES_URL = re.compile(
     r"postgres(?:ql)?(?:\+\w+)?://(?:(?P<auth>[^/?]*)@)?(?P<hosts>[^/?@]*)(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?",
     re.DOTALL,
 )
+_HOST = r"(?:\[[^\]]*\]|[^:,\[\]#]*)(?::\d*)?"
+_HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*:")
 # libpq parameters that asyncpg does not know; it would pass them on as settings, which the server then refuses.
 _IGNORED_PARAMETERS = ("channel_binding", "gssencmode", "keepalives", "keepalives_idle", "pgbouncer", "schema")
@@ -98,6 +100,12 @@ def _parse_postgres(match: re.Match[str]) -> PostgresServer:
     caching = [options.pop(name, "1") for name in ("statement_cache_size", "prepared_statement_cache_size")]
     name = options.pop("user", None), options.pop("password", None)
     hosts = match["hosts"]
+    if _HOSTS.fullmatch(hosts) is None or "@" in (match["database"] or ""):
+        # Its rest was taken for a host or a database, whose names are shown.
+        raise BadDatabaseUrl(
+            "the database URL cannot be read: it may be that the password has characters that have to be written as "
+            "in %2F for /, %3F for ?, %23 for #, %40 for @ and %25 for %"
+        )
     database = unquote(match["database"] or "")
     query = urlencode({"application_name": "swarmkeep", **options})
     return PostgresServer(

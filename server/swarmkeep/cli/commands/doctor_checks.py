@@ -18,6 +18,7 @@ from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model
 from swarmkeep.cli.output import WORKING_BYTES, try_writing
 from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import describe_os_error
+from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.wording import pluralize
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError, Registry
@@ -30,7 +31,7 @@ from swarmkeep.store.revision import LATEST_REVISION
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
 from swarmkeep.store.sqlite.writable import refuse_orphaned_log, refuse_read_only
-from swarmkeep.store.urls import BadDatabaseUrl, Location, SqliteFile, locate
+from swarmkeep.store.urls import BadDatabaseUrl, Location, PostgresServer, SqliteFile, locate
 from swarmkeep_migrations import REVISIONS
 
 # Several processes that write to one file can damage it when the write-ahead log is reset, in versions before.
@@ -95,10 +96,11 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
             )
         return
     try:
+        yield from _find_obstacles(settings, location)
         revision = schema.current(settings.database_url)
         if isinstance(location, SqliteFile):
             refuse_read_only(location)
-    except (StoreUnavailable, SchemaBehind) as error:
+    except (StoreUnavailable, SchemaBehind, Overloaded) as error:
         yield CheckResult("database", "wrong", str(error))
         return
     yield CheckResult("database", "ok", f"{place} can be reached")
@@ -120,6 +122,13 @@ def _check_disk(file: SqliteFile) -> CheckResult:
     return CheckResult("disk", "ok", f"{size} can be written in {folder}")
 
 
+def _find_obstacles(settings: Settings, location: Location) -> list[CheckResult]:
+    if not isinstance(location, PostgresServer):
+        return []
+    found = schema.find_obstacles(settings.database_url, servers=settings.workers)
+    return [CheckResult("database", "wrong" if is_fatal else "warning", text) for is_fatal, text in found]
+
+
 def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
     if revision == LATEST_REVISION:
         return CheckResult("schema", "ok", f"revision {LATEST_REVISION}, as in this release")
@@ -135,7 +144,7 @@ def _check_quotas(settings: Settings) -> CheckResult:
     """How near the tenants are to what they may store."""
     try:
         totals = run_on_store(settings.database_url, SqlStore.list_totals, read_only=True)
-    except StoreUnavailable as error:
+    except (StoreUnavailable, Overloaded) as error:
         return CheckResult("quotas", "wrong", str(error))
     shares = {
         tenant: max(one.sessions / settings.max_sessions, one.bytes / settings.max_stored_bytes)

@@ -15,6 +15,7 @@ from swarmkeep.store.urls import PostgresServer
 _UNAVAILABLE = {"08", "28", "3D", "53", "57", "58", "25"}
 _NO_SCHEMA = {"42P01", "42703", "3F000"}
 _READ_ONLY = "25006"
+_FORBIDDEN = "42501"
 _TOO_SLOW = "57014"
 _LOCKED_OUT = "55P03"
 _BUSY = {"40001", "40P01", _LOCKED_OUT}
@@ -43,6 +44,12 @@ def translate_postgres_error(error: Exception, display: str) -> Exception:
         return missing_schema_error(display)
     if state in _BUSY:
         return Overloaded()
+    if state == _FORBIDDEN:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        return StoreUnavailable(
+            f"cannot use the database at {display}: {cause}; use the role that owns the tables, or "
+            "give this one the rights that it lacks; `swarmkeep doctor` names them"
+        )
     if state == _TOO_SLOW:
         return Overloaded(detail=TOO_SLOW_DETAIL)
     if is_connection_lost(error) or state[:2] in _UNAVAILABLE:

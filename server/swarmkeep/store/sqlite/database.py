@@ -191,23 +191,7 @@ class SqliteDatabase:
         scrubber = LogScrubber(self._file.display)
         erasers: list[Job] = []
         while (batch := self._take_batch(scrubber.wait_seconds)) is not None:
-            try:
-                connection = connection or connect(self._file, "rw", busy_seconds=self._busy_seconds)
-                self._check_files(connection)
-                if batch:
-                    self._commit(connection, batch)
-            except FilesChanged as error:
-                # The connection is kept: it has open what somebody may put back.
-                for job in batch:
-                    job.fail(FilesChanged(*error.args))
-            except Exception as error:
-                # A new error for each: a task that raises one adds its own traceback to it.
-                for job in batch:
-                    job.fail(self._translate_error(error))
-                if connection is not None:
-                    self._discard_writer(connection)
-                connection = None
-                scrubber.break_off()
+            connection = self._write_batch(connection, batch, scrubber)
             if any(job.erases for job in batch):
                 scrubber.note_erased()
             # Whatever becomes of the log, what is committed is committed. Who erases is told once that was tried.
@@ -223,18 +207,30 @@ class SqliteDatabase:
             _discard(connection)
         deliver(erasers)
 
-    def _check_files(self, connection: Connection) -> None:
-        if self._files.has_lost_log():
-            save_log(connection)
-        self._files.check()
-
-    def _commit(self, connection: Connection, batch: list[Job]) -> None:
-        commit(connection, batch, self._file.display)
-        self._files.note_written()
-
-    def _discard_writer(self, connection: Connection) -> None:
-        _discard(connection)
-        self._files.note_closed()
+    def _write_batch(self, connection: Connection | None, batch: list[Job], scrubber: LogScrubber) -> Connection | None:
+        """The connection to go on with; None after an error, which the jobs have then."""
+        try:
+            connection = connection or connect(self._file, "rw", busy_seconds=self._busy_seconds)
+            if self._files.has_lost_log():
+                save_log(connection)
+            self._files.check()
+            if batch:
+                commit(connection, batch, self._file.display)
+                self._files.note_written()
+        except FilesChanged as error:
+            # The connection stays: it has open what somebody may put back.
+            for job in batch:
+                job.fail(FilesChanged(*error.args))
+        except Exception as error:
+            # A new error for each: a task that raises one adds its own traceback to it.
+            for job in batch:
+                job.fail(self._translate_error(error))
+            if connection is not None:
+                _discard(connection)
+            self._files.note_closed()
+            scrubber.break_off()
+            return None
+        return connection
 
     def _take_batch(self, wait_seconds: float | None) -> list[Job] | None:
         """The jobs that wait, at least one unless none came in that time; None when it is time to stop."""
