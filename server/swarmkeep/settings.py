@@ -53,7 +53,8 @@ ListOf = Annotated[tuple[T, ...], NoDecode, BeforeValidator(_split_names)]
 NoneOr = Annotated[T | None, BeforeValidator(_read_none)]
 AnyCase = Annotated[T, BeforeValidator(_lower_case)]
 Names = ListOf[str]
-Seconds = Annotated[float, Field(gt=0)]
+# A hundred years: what lies further ahead may have no date.
+Seconds = Annotated[float, Field(gt=0, le=3_155_760_000)]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
 
 

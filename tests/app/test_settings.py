@@ -87,7 +87,14 @@ def test_addresses_of_this_machine_are_known_by_any_name(host: str, loopback: bo
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("port", 70000), ("lease_seconds", 0), ("agents", "[broken"), ("log_level", "loud"), ("rate_limit_per_minute", 0)],
+    [
+        ("port", 70000),
+        ("lease_seconds", 0),
+        ("approval_seconds", 1e12),
+        ("agents", "[broken"),
+        ("log_level", "loud"),
+        ("rate_limit_per_minute", 0),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ValidationError) as refused:

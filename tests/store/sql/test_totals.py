@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey, StorageQuota
 from swarmkeep.store.ports.totals import TotalsDrift
 from swarmkeep.store.sql.counting.recount import recount_totals
-from swarmkeep.store.sql.counting.totals import SqlTotals
+from swarmkeep.store.sql.counting.totals import Growth, SqlTotals, make_totals_row
 from tests.store.calls import make_reply, record_calls
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, OTHER, begin_session, draft_creation, draft_user_messages, new_key
@@ -176,6 +178,24 @@ async def test_tokens_are_those_of_today_and_stay_when_the_session_goes(opener: 
     behind = opener(clock=lambda: datetime(2026, 3, 1, tzinfo=UTC))
     await record_calls(behind, new_key(), make_reply(total_tokens=50))
     assert (await store.read_totals("default")).tokens == 1
+
+
+async def test_a_clock_that_was_ahead_does_not_keep_tokens_from_being_counted(opener: Opener) -> None:
+    now = datetime(2027, 3, 1, tzinfo=UTC)
+    store = opener(clock=lambda: now)
+    await record_calls(store, KEY, make_reply(total_tokens=10))
+    now = datetime(2026, 12, 31, tzinfo=UTC)
+    for name in islice(_find_names_beside(KEY), 2):
+        await record_calls(store, SessionKey(KEY.tenant, name), make_reply(total_tokens=20))
+    totals = await store.read_totals("default")
+    assert (totals.day, totals.tokens) == ("2026-12-31", 40)
+
+
+def _find_names_beside(key: SessionKey) -> Iterator[str]:
+    """Sessions whose tokens are added to the same row."""
+    slice_of_key = make_totals_row(key, Growth())["slice"]
+    names = (f"beside-{number}" for number in count())
+    return (name for name in names if make_totals_row(SessionKey("", name), Growth())["slice"] == slice_of_key)
 
 
 async def test_a_recount_mends_what_is_wrong_once(opener: Opener) -> None:

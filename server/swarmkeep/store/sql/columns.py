@@ -106,6 +106,23 @@ def _postgres_now(element: Any, compiler: Any, **kw: Any) -> str:
     return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
 
 
+class next_day(FunctionElement[str]):
+    """The day after one that is written as in 2026-01-31."""
+
+    type = Text()
+    inherit_cache = True
+
+
+@compiles(next_day, "sqlite")
+def _sqlite_next_day(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"date({compiler.process(element.clauses, **kw)}, '+1 day')"
+
+
+@compiles(next_day, "postgresql")
+def _postgres_next_day(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"to_char(CAST({compiler.process(element.clauses, **kw)} AS date) + 1, 'YYYY-MM-DD')"
+
+
 class stored_bytes(FunctionElement[int]):
     """How many bytes a text takes; PostgreSQL tells it without reading the text."""
 

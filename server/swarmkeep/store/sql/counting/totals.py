@@ -15,14 +15,14 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, bindparam, case, func, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, case, false, func, literal_column, or_, select
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.totals import StorageQuota, TenantTotals
-from swarmkeep.store.sql.columns import stored_bytes
+from swarmkeep.store.sql.columns import next_day, stored_bytes
 from swarmkeep.store.sql.counting.usage import make_usage_row
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement, build_insert
@@ -107,14 +107,17 @@ def _prepare_count(dialect: str) -> PreparedStatement:
 def add_to_totals(given: Any) -> Any:
     """Have an insert (see `build_insert`) add to the row that is there."""
     new, old = given.excluded, totals.c
-    # Of a day that is over nothing is kept, and what comes late of it is not counted any more.
-    tokens = case((new.day == old.day, old.tokens + new.tokens), (new.day > old.day, new.tokens), else_=old.tokens)
+    # Of a day that is over nothing is kept, and what comes late of it is not counted any more. A day that has not come
+    # is that of a clock which was wrong: until it comes, nothing would be counted.
+    is_day = new.day != literal_column(f"'{_NO_DAY}'")
+    begins = and_(is_day, or_(new.day > old.day, case((is_day, old.day > next_day(new.day)), else_=false())))
+    tokens = case((new.day == old.day, old.tokens + new.tokens), (begins, new.tokens), else_=old.tokens)
     return given.on_conflict_do_update(
         index_elements=[old.tenant, old.slice],
         set_={
             "sessions": old.sessions + new.sessions,
             "bytes": old.bytes + new.bytes,
-            "day": case((new.day > old.day, new.day), else_=old.day),
+            "day": case((begins, new.day), else_=old.day),
             "tokens": tokens,
         },
     )
