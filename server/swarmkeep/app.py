@@ -29,7 +29,7 @@ from swarmkeep.engine.tracing.opening import TracesError, open_tracing
 from swarmkeep.processes.metrics import WorkerMetrics
 from swarmkeep.settings import Settings
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.schema import upgrade
+from swarmkeep.store.schema import find_obstacles, upgrade
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
 from swarmkeep.store.sqlite.writable import refuse_read_only
@@ -122,7 +122,7 @@ def make_lifespan(
             try:
                 await store.ping()
                 if isinstance(location, PostgresServer):
-                    await _warn_of_obstacles(store, settings.workers)
+                    await _warn_of_obstacles(settings, store.display)
                 keyring = Keyring(SqlApiKeys(store.database))
                 # Before the engine starts, which takes runs over that others have left.
                 await _refuse_to_be_open(settings, keyring)
@@ -157,12 +157,10 @@ async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tra
         await asyncio.to_thread(opened.close)
 
 
-async def _warn_of_obstacles(store: SqlStore, workers: int) -> None:
+async def _warn_of_obstacles(settings: Settings, display: str) -> None:
     # It starts all the same: what they are in the way of may not be what this server is for.
-    from swarmkeep.store.postgres.obstacles import find_obstacles
-
-    for obstacle in await store.database.read(lambda connection: find_obstacles(connection, servers=workers)):
-        log.warning("the database at %s: %s", store.display, obstacle.description)
+    for obstacle in await asyncio.to_thread(find_obstacles, settings.database_url, servers=settings.workers):
+        log.warning("the database at %s: %s", display, obstacle.description)
 
 
 async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:
@@ -224,6 +222,11 @@ def _connect_metrics(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
     )
     metrics.add_gauge(
         "swarmkeep_stream_readers", "Open streams.", lambda: engine.hub.reader_count + engine.changes.reader_count
+    )
+    metrics.add_gauge(
+        "swarmkeep_clock_ahead_seconds",
+        "By how much this machine's clock is ahead of the database's.",
+        lambda: engine.clocks.ahead_seconds,
     )
     metrics.add_gauge(
         "swarmkeep_writes_waiting", "Writes that wait for the database.", lambda: store.database.waiting_writes

@@ -24,6 +24,7 @@ from swarmkeep.engine.swarm.unstored import UnstoredRuns
 from swarmkeep.engine.teams.approving import ApprovalsBelow
 from swarmkeep.engine.teams.children import ChildSessions
 from swarmkeep.engine.teams.parents import Parents
+from swarmkeep.engine.worker.clock_watch import ClockWatch
 from swarmkeep.engine.worker.indexing import SearchIndexing
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
@@ -73,6 +74,7 @@ class Engine:
             has_search=self.limits.search == "on",
         )
         self.indexing = SearchIndexing(store)
+        self.clocks = ClockWatch(store)
         if tracing is not None:
             model = tracing.trace_model(model)
             self.hub.add_observer(tracing.observe_event)
@@ -109,6 +111,7 @@ class Engine:
         await self.store.ping()
         self.servers.start(self.registry)
         await self._worker.start()
+        self.clocks.start()
         if self.limits.search == "on":
             self.hub.add_observer(self.indexing.observe_event)
             self.indexing.start()
@@ -122,6 +125,7 @@ class Engine:
         """Drain, unless that was done, and close the store and the model's client."""
         await self.drain()
         await self.indexing.stop()
+        await self.clocks.stop()
         await self.servers.close()
         await self.store.close()
         if self._close_model is not None:

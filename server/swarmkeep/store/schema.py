@@ -123,8 +123,9 @@ def find_obstacles(url: str, *, servers: int) -> list[Obstacle]:
     Raises BadDatabaseUrl, StoreUnavailable.
     """
     from swarmkeep.store.postgres.obstacles import find_obstacles
+    from swarmkeep.store.sql.tables import metadata
 
-    return _inspect(url, lambda connection: find_obstacles(connection, servers=servers))
+    return _inspect(url, lambda connection: find_obstacles(connection, metadata.tables, servers=servers))
 
 
 def change_at_once(url: str, job: Callable[[Connection], T]) -> T:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -185,7 +185,7 @@ async def test_a_clock_that_was_ahead_does_not_keep_tokens_from_being_counted(op
     store = opener(clock=lambda: now)
     await record_calls(store, KEY, make_reply(total_tokens=10))
     now = datetime(2026, 12, 31, tzinfo=UTC)
-    for name in islice(_find_names_beside(KEY), 2):
+    for name in itertools.islice(_find_names_beside(KEY), 2):
         await record_calls(store, SessionKey(KEY.tenant, name), make_reply(total_tokens=20))
     totals = await store.read_totals("default")
     assert (totals.day, totals.tokens) == ("2026-12-31", 40)
@@ -194,7 +194,7 @@ async def test_a_clock_that_was_ahead_does_not_keep_tokens_from_being_counted(op
 def _find_names_beside(key: SessionKey) -> Iterator[str]:
     """Sessions whose tokens are added to the same row."""
     slice_of_key = make_totals_row(key, Growth())["slice"]
-    names = (f"beside-{number}" for number in count())
+    names = (f"beside-{number}" for number in itertools.count())
     return (name for name in names if make_totals_row(SessionKey("", name), Growth())["slice"] == slice_of_key)
 
 

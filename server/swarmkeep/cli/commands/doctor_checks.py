@@ -22,9 +22,11 @@ from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.wording import pluralize
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import AgentsError, Registry
+from swarmkeep.engine.worker.clock_watch import TOLERATED_SECONDS, describe_difference, subtract_clocks
 from swarmkeep.processes.open_files import raise_open_files
 from swarmkeep.settings import Settings
 from swarmkeep.store import schema
+from swarmkeep.store.clock import utc_now
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from swarmkeep.store.revision import LATEST_REVISION
@@ -111,6 +113,7 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
     yield _check_schema(revision, migrates=settings.migrate or isinstance(location, SqliteFile))
     if revision == LATEST_REVISION:
         yield _check_quotas(settings)
+        yield from _check_clock(settings, location)
 
 
 def _check_disk(file: SqliteFile) -> CheckResult:
@@ -159,6 +162,20 @@ def _check_quotas(settings: Settings) -> CheckResult:
         f"and {totals[fullest].bytes} of {pluralize(settings.max_stored_bytes, 'byte')}"
     )
     return CheckResult("quotas", "warning" if shares[fullest] >= FULL_SHARE else "ok", detail)
+
+
+def _check_clock(settings: Settings, location: Location) -> Iterator[CheckResult]:
+    """Of a file there is one clock."""
+    if isinstance(location, PostgresServer):
+        before = utc_now()
+        try:
+            theirs = run_on_store(settings.database_url, SqlStore.read_clock, read_only=True)
+        except (StoreUnavailable, Overloaded) as error:
+            yield CheckResult("clock", "wrong", str(error))
+            return
+        ahead = subtract_clocks(before, theirs, utc_now())
+        if abs(ahead) > TOLERATED_SECONDS:
+            yield CheckResult("clock", "warning", describe_difference(ahead))
 
 
 def _check_agents(settings: Settings) -> tuple[Registry | None, CheckResult]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, bindparam, text
+from sqlalchemy import Connection, Row, text
 
 from swarmkeep.store.ports.errors import StoreUnavailable
-from swarmkeep.store.sql.tables import metadata
 
 # SQL_ASCII converts nothing: it gives back the bytes that it was given, which are UTF-8.
 _FIT_ENCODINGS = ("UTF8", "SQL_ASCII")
@@ -35,7 +34,7 @@ SELECT current_setting('server_encoding') AS encoding,
         SELECT name FROM unnest(CAST(:names AS text[])) AS name, to_regclass(quote_ident(name)) AS found
         WHERE found IS NOT NULL AND row_security_active(found::oid) ORDER BY name
     ) AS filtered
-""").bindparams(bindparam("names", sorted(metadata.tables)))
+""")
 
 
 class Obstacle(NamedTuple):
@@ -45,9 +44,10 @@ class Obstacle(NamedTuple):
     description: str
 
 
-def find_obstacles(connection: Connection, *, servers: int = 1) -> list[Obstacle]:
-    """What so many servers, of one process each, will meet as the role of this connection."""
-    row = connection.execute(_CONDITIONS).one()
+def find_obstacles(connection: Connection, tables: Iterable[str], *, servers: int = 1) -> list[Obstacle]:
+    """What so many servers, of one process each, will meet as the role of this connection; those of the `tables` that
+    there are not yet are left out."""
+    row = connection.execute(_CONDITIONS, {"names": list(tables)}).one()
     return [*_find_fatal(row), *_find_others(row, CONNECTIONS * servers)]
 
 

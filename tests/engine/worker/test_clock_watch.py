@@ -1,0 +1,44 @@
+"""Clocks that differ, or jump, are told in the log: once each."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from swarmkeep.engine.worker.clock_watch import ClockWatch, subtract_clocks
+from swarmkeep.store.clock import utc_now
+from swarmkeep.store.opening import open_store
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+async def test_a_clock_that_differs_or_jumps_is_told_once(ready_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(ready_url)
+    ahead = timedelta(hours=1)
+    watch = ClockWatch(store, clock=lambda: utc_now() + ahead)
+    await watch.compare()
+    await watch.compare()
+    assert 3590 < watch.ahead_seconds <= 3610
+    ahead = timedelta(0)
+    await watch.compare()
+    assert watch.ahead_seconds == 0
+    ahead = timedelta(days=-365)
+    await watch.compare()
+    await store.close()
+    # Connecting may take seconds, which do not count as a difference.
+    beginnings = [
+        r"this machine's clock is 3[56]\d\d s ahead of the database's",
+        "this machine's clock was set back by 3600 s",
+        "this machine's clock agrees with the database's again",
+        "this machine's clock was set back by 31536000 s",
+        r"this machine's clock is 315360\d\d s behind the database's",
+    ]
+    assert len(caplog.messages) == len(beginnings)
+    assert all(map(re.match, beginnings, caplog.messages))
+
+
+@pytest.mark.parametrize(("before", "after", "ahead"), [(-3, 4, 0), (2, 5, 2), (-5, -2, -2)])
+def test_the_time_that_it_took_to_look_is_no_difference(before: int, after: int, ahead: int) -> None:
+    assert subtract_clocks(NOON + timedelta(seconds=before), NOON, NOON + timedelta(seconds=after)) == ahead
