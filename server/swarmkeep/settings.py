@@ -266,6 +266,12 @@ class Settings(BaseSettings):
                 ip_network(network)
         return value
 
+    @field_validator("host")
+    @classmethod
+    def _remove_brackets(cls, value: str) -> str:
+        # As URLs have an address of IPv6, which is not how it is listened on.
+        return value[1:-1] if value.startswith("[") and value.endswith("]") else value
+
     @field_validator("cors_origins")
     @classmethod
     def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:

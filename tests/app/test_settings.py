@@ -77,7 +77,7 @@ def test_limits_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [
-        ("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("localhost", True), ("127.1", True),
+        ("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("[::1]", True), ("localhost", True), ("127.1", True),
         ("0.0.0.0", False), ("0", False), ("::", False), ("192.0.2.1", False), ("2001:db8::1", False),
     ],
 )  # fmt: skip
