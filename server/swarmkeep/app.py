@@ -243,4 +243,4 @@ def resolve_address(settings: Settings) -> tuple[str, int]:
 
 def bracket_host(host: str) -> str:
     """The host as URLs have it."""
-    return f"[{host}]" if ":" in host else host
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

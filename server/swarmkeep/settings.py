@@ -266,12 +266,6 @@ class Settings(BaseSettings):
                 ip_network(network)
         return value
 
-    @field_validator("host")
-    @classmethod
-    def _remove_brackets(cls, value: str) -> str:
-        # As URLs have an address of IPv6, which is not how it is listened on.
-        return value[1:-1] if value.startswith("[") and value.endswith("]") else value
-
     @field_validator("cors_origins")
     @classmethod
     def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -283,7 +277,8 @@ class Settings(BaseSettings):
 
     def resolve_address(self) -> tuple[str, int]:
         """Where to listen; of several addresses that a name has, one of IPv4. Raises OSError and UnicodeError."""
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # URLs have an address of IPv6 in brackets.
+        found = socket.getaddrinfo(self.host.strip("[]"), self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         chosen = min(found, key=lambda info: info[0] != socket.AF_INET)[4]
         return str(chosen[0]), int(chosen[1])
 

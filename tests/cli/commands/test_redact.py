@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
+from swarmkeep.cli.commands.prune import find_cutoff
+from swarmkeep.cli.options import SourceOptions
+from swarmkeep.cli.sources.opening import open_source
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
 
@@ -58,6 +64,21 @@ def test_deletions_are_shown_in_the_audit_log(cli: CommandLine, recorded: Record
     if "--database-url" in place:
         assert entry["by"].startswith("cli")
     assert "(audit log" in cli("verify", "--all", *place).out
+
+
+@pytest.mark.parametrize("days", [365, -365])
+def test_a_clock_that_is_wrong_lets_prune_keep_more(days: int) -> None:
+    right = datetime(2026, 3, 1, tzinfo=UTC)
+    assert find_cutoff(timedelta(days=90), right + timedelta(days=days), right) <= right - timedelta(days=90)
+    assert find_cutoff(timedelta(days=90), right, None) == right - timedelta(days=90)
+
+
+def test_the_clock_is_read_where_sessions_are(recorded: RecordedSession, place: list[str]) -> None:
+    option, value = place
+    with open_source(SourceOptions(**{option[2:].replace("-", "_"): value}), writes=False) as source:
+        found = source.read_clock()
+    assert found is not None
+    assert abs(datetime.now(UTC) - found) < timedelta(minutes=5)
 
 
 def test_old_sessions_are_pruned(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:

@@ -50,8 +50,8 @@ def doctor(
     """Check whether `swarmkeep serve` could start here with these settings, and show them.
 
     Looks at the versions of Python and SQLite, the database and its schema, the space on a SQLite file's disk, the
-    agents and their functions, the model, the port, the clocks, and who has access. Changes nothing. Exit code 1 if something is
-    wrong.
+    clocks, the agents and their functions, the model, the port, and who has access. Changes nothing. Exit code 1 if
+    something is wrong.
     """
     settings = load_settings(
         agents=agents, host=host, port=port, database_url=database_url, offline=offline, model=model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Annotated, NamedTuple
 
@@ -37,6 +37,10 @@ class _Old(NamedTuple):
     id: str
     seq: int
     updated_at: str
+
+
+# Answers are dated to the second, and take their time.
+_TOLERATED = timedelta(seconds=30)
 
 
 def register(app: typer.Typer) -> None:
@@ -72,10 +76,11 @@ def prune(
     """Delete sessions that have not changed for a long time, for good. Sessions with an unfinished run are kept."""
     from swarmkeep.domain.timestamps import to_timestamp
 
-    before = to_timestamp(datetime.now(UTC) - parse_duration(older_than, "--older-than"))
+    age = parse_duration(older_than, "--older-than")
     why = reason or f"pruned: untouched for {older_than}"
     left: list[tuple[str, str]] = []
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=not dry_run) as found:
+        before = to_timestamp(find_cutoff(age, datetime.now(UTC), found.read_clock()))
         sessions = found.sessions(agent=agent, status="idle", metadata=parse_labels(metadata))
         with show_progress("looking for old sessions", "session", quiet=quiet) as looked:
             old = [
@@ -102,6 +107,14 @@ def prune(
     say(f"{pluralize(len(gone), *said)} deleted")
     if left:
         raise typer.Exit(1)
+
+
+def find_cutoff(age: timedelta, own: datetime, theirs: datetime | None) -> datetime:
+    """Since when a session must not have changed, by the clock that is behind: a wrong one is to keep too much."""
+    if theirs is not None and abs(own - theirs) > _TOLERATED:
+        both = f"{own:%Y-%m-%d %H:%M} UTC here, {theirs:%Y-%m-%d %H:%M} UTC where the sessions are"
+        say(f"the clocks differ: it is {both}; the earlier time counts")
+    return min(own, theirs or own) - age
 
 
 def _delete_all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Unpack
 
@@ -93,9 +94,8 @@ class DatabaseSource:
 
     def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         while True:
-            page = self._background.run(
-                self._reader.read_events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
-            )
+            read = self._reader.read_events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
+            page = self._background.run(read)
             yield from page
             if not is_full_page(page, PAGE_SIZE, self._reader.page_bytes):
                 return
@@ -282,6 +282,9 @@ class DatabaseSource:
         checked = verify_all(self._store, self._named_tenant, first=begin)
         for key, found in self._background.iterate(checked):
             yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", to_client_verification(found)
+
+    def read_clock(self) -> datetime:
+        return self._background.run(self._store.read_clock())
 
     def close(self) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypedDict, Unpack
 
 from swarmkeep.domain.codec import Json
@@ -178,6 +179,10 @@ class Source(ChatSource, Protocol):
 
         `first` is the name of the one to begin with.
         """
+        ...
+
+    def read_clock(self) -> datetime | None:
+        """What time it is where the sessions are; None if that cannot be told."""
         ...
 
     def close(self) -> None: ...
