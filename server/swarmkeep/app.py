@@ -22,6 +22,7 @@ from swarmkeep.api.metrics import Metrics
 from swarmkeep.api.service import Service
 from swarmkeep.audit.prices import PricesError, read_prices
 from swarmkeep.domain.costs.prices import PriceTable
+from swarmkeep.domain.errors import Overloaded
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.build import build_engine, list_secrets
 from swarmkeep.engine.engine import Engine
@@ -29,6 +30,7 @@ from swarmkeep.engine.tracing.opening import TracesError, open_tracing
 from swarmkeep.processes.metrics import WorkerMetrics
 from swarmkeep.settings import Settings
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.ports import StoreUnavailable
 from swarmkeep.store.schema import find_obstacles, upgrade
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
@@ -159,7 +161,13 @@ async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tra
 
 async def _warn_of_obstacles(settings: Settings, display: str) -> None:
     # It starts all the same: what they are in the way of may not be what this server is for.
-    for obstacle in await asyncio.to_thread(find_obstacles, settings.database_url, servers=settings.workers):
+    try:
+        found = await asyncio.to_thread(find_obstacles, settings.database_url, servers=settings.workers)
+    except (StoreUnavailable, Overloaded) as error:
+        # It takes a connection of its own, which there may be none for.
+        log.warning("what else may be in the way could not be looked for: %s", error)
+        return
+    for obstacle in found:
         log.warning("the database at %s: %s", display, obstacle.description)
 
 
