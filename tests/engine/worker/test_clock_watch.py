@@ -23,7 +23,7 @@ async def test_a_clock_that_differs_or_jumps_is_told_once(ready_url: str, caplog
     assert 3590 < watch.ahead_seconds <= 3610
     ahead = timedelta(0)
     await watch.compare()
-    assert watch.ahead_seconds == 0
+    assert abs(watch.ahead_seconds) < 1
     ahead = timedelta(days=-365)
     await watch.compare()
     await store.close()
