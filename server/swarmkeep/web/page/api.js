@@ -42,7 +42,7 @@ export const segment = (id) => encodeURIComponent(id);
 export const sessionPath = (id, rest = "") => `sessions/${segment(id)}${rest}`;
 
 // What `early.js` has asked for is asked for once.
-function answered(path, secret) {
+function takeEarlyAnswer(path, secret) {
   const answer = secret === key.get() ? globalThis.early?.get(path) : null;
   globalThis.early?.delete(path);
   return answer;
@@ -54,16 +54,16 @@ async function send(path, { method = "GET", headers = {}, body, signal, secret =
   if (body !== undefined) all["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = (await answered(path, secret)) ?? await fetch(new URL(path, ROOT), { method, headers: all, body, signal, cache: "no-store", credentials: "omit" });
+    answer = (await takeEarlyAnswer(path, secret)) ?? await fetch(new URL(path, ROOT), { method, headers: all, body, signal, cache: "no-store", credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("offline", advice.offline);
   }
   if (answer.ok) return answer;
-  throw await refused(answer);
+  throw await readError(answer);
 }
 
-async function refused(answer) {
+async function readError(answer) {
   const problem = await answer.json().catch(() => ({}));
   const error = new ApiError(problem.code ?? "internal_error", problem.detail ?? answer.statusText, { status: answer.status, problem });
   error.retryAfter = Number(answer.headers.get("Retry-After")) || 0;

@@ -114,7 +114,7 @@ export class Chat {
 
   renewed() {
     this.log.forget();
-    this.app.hush();
+    this.app.clearMessages();
     this.render();
   }
 
@@ -149,7 +149,7 @@ export class Chat {
     const { link } = feed;
     const name = stateTitle(this.id, state);
     if (this.title.textContent !== name) this.title.textContent = name;
-    this.app.titled(this.id, name);
+    this.app.showTitle(this.id, name);
     this.title.title = this.id;
     this.link.className = `link ${link === "live" ? state.outlook : link}`;
     this.link.textContent = link === "live" ? (state.outlook === "idle" ? "" : text.status[state.outlook]) : text.link[link];

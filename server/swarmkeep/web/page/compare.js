@@ -1,7 +1,7 @@
 // Two sessions side by side, from where they part, as they are now and as they go on.
 
 import { get } from "./api.js";
-import { button, clear, h, pretty, throttled } from "./dom.js";
+import { button, clear, h, pretty, throttle } from "./dom.js";
 import { changes } from "./descriptions.js";
 import { Log } from "./log.js";
 import { go, hrefOf } from "./route.js";
@@ -17,7 +17,7 @@ export class Compare {
     this.id = id;
     this.sides = [];
     this.node = h("section", { class: "compare scroll", "aria-label": compareText.title });
-    this.render = throttled(() => this.sides.length && this.draw());
+    this.render = throttle(() => this.sides.length && this.draw());
     clear(this.node, h("header", { class: "view-head" }, h("h1", { class: "view-title" }, compareText.title)), this.form(id, other));
     if (id && other) this.open(id, other);
   }

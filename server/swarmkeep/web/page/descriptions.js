@@ -76,13 +76,16 @@ const SUMMARIES = {
 
 export const tokensOf = ({ data }) => data?.completion?.usage?.total_tokens ?? null;
 
-export function elapsed(from, to) {
-  const ms = Math.max(new Date(to) - new Date(from), 0);
-  if (ms < 1000) return `+${ms} ms`;
-  if (ms < 60_000) return `+${(ms / 1000).toFixed(1)} s`;
-  if (ms < 3_600_000) return `+${Math.floor(ms / 60_000)} m ${Math.round((ms % 60_000) / 1000)} s`;
-  return `+${(ms / 3_600_000).toFixed(1)} h`;
+export function formatLength(ms) {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  const seconds = Math.round(ms / 1000);
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} m ${seconds % 60} s`;
+  if (ms < 86_400_000) return `${(ms / 3_600_000).toFixed(1)} h`;
+  return `${(ms / 86_400_000).toFixed(1)} d`;
 }
+
+export const elapsed = (from, to) => `+${formatLength(Math.max(new Date(to) - new Date(from), 0))}`;
 
 const BAD_ENDS = new Set(["run.failed", "run.interrupted", "guardrail.tripped", "compaction.failed"]);
 const BAD_RESULTS = new Set(["error", "timeout", "unknown_outcome", "denied"]);

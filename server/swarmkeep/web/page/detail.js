@@ -51,18 +51,18 @@ export class Detail {
         may("write") && button(text.redact.open, { kind: "danger", onclick: () => this.redaction.open(seq) })),
       facts(event, events, after),
       readable(event, this.id),
-      changed(before, after.context),
-      run && folded(text.runs.table(run.number), () => runTable(run, this.id, as), { open: wasOpen, kind: "of-run" }),
+      changesNode(before, after.context),
+      run && makeFold(text.runs.table(run.number), () => runTable(run, this.id, as), { open: wasOpen, kind: "of-run" }),
       this.request(event),
       stateNode(after),
       eventDiff(this.app, this.id, seq, events.length, { from, as }),
-      folded(t.raw, () => code(JSON.stringify(event, null, 2))));
+      makeFold(t.raw, () => code(JSON.stringify(event, null, 2))));
     this.node.scrollTop = 0;
     if (focused) this.node.focus();
   }
 
   request({ data, seq }) {
-    return data?.completion?.request ? folded(t.request, () => requestNode(this.id, seq)) : null;
+    return data?.completion?.request ? makeFold(t.request, () => requestNode(this.id, seq)) : null;
   }
 
   async fork(seq) {
@@ -79,7 +79,7 @@ export class Detail {
 const code = (value) => h("pre", { class: "code", tabindex: 0, dir: "auto" }, value);
 const table = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", { dir: "auto" }, value)]));
 
-function folded(title, make, { open = false, kind = "" } = {}) {
+function makeFold(title, make, { open = false, kind = "" } = {}) {
   const node = h("details", { class: `fold ${kind}`, open }, h("summary", {}, title));
   const fill = () => node.open && node.childElementCount === 1 && node.append(make());
   node.addEventListener("toggle", fill);
@@ -147,7 +147,7 @@ function content({ data }, session) {
   return parts.some(Boolean) ? h("div", { class: "content" }, parts) : null;
 }
 
-function changed(before, after) {
+function changesNode(before, after) {
   const found = changes(before, after);
   if (!found.length) return null;
   const cell = (value) => h("td", {}, value === undefined ? h("span", { class: "muted" }, t.nothing) : h("code", { dir: "auto" }, JSON.stringify(value)));
@@ -164,5 +164,5 @@ function stateNode(state) {
       [t.messages, String(state.messages)],
       [t.usage, state.usage.total.toLocaleString("en")],
     ]),
-    folded(t.context, () => code(JSON.stringify(state.context, null, 2)), { open: Object.keys(state.context).length > 0 }));
+    makeFold(t.context, () => code(JSON.stringify(state.context, null, 2)), { open: Object.keys(state.context).length > 0 }));
 }

@@ -96,7 +96,7 @@ export const plain = (source) => h("p", { class: "plain" }, source);
 export const bdi = (value) => h("bdi", {}, value);
 
 // Once per frame at most, and also while the tab is hidden, when there are no frames.
-export function throttled(work) {
+export function throttle(work) {
   let due = false;
   const run = () => {
     due = false;

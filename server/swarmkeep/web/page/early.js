@@ -1,4 +1,4 @@
-// Asks for what the page begins with while its script is still on its way: see `answered` in `api.js`.
+// Asks for what the page begins with while its script is still on its way: see `takeEarlyAnswer` in `api.js`.
 
 const key = sessionStorage.getItem("swarmkeep.key") ?? localStorage.getItem("swarmkeep.key");
 const headers = key ? { Authorization: `Bearer ${key}` } : {};

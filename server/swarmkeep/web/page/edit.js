@@ -3,7 +3,7 @@
 import { getBlob, post, segment, sessionPath } from "./api.js";
 import { button, clear, h } from "./dom.js";
 import { addressOf, isFile } from "./files.js";
-import { openingOf, reworded } from "./opening.js";
+import { openingOf, reword } from "./opening.js";
 import { go } from "./route.js";
 import { text } from "./text.js";
 
@@ -57,7 +57,7 @@ export class EditDialog {
   async fork() {
     const { id, events } = this.session;
     const { at, messages, index, options } = openingOf(events, this.seq);
-    const input = await Promise.all(messages.map((message, place) => withFiles(id, place === index ? reworded(message, this.words.value) : message)));
+    const input = await Promise.all(messages.map((message, place) => withFiles(id, place === index ? reword(message, this.words.value) : message)));
     const made = await post(sessionPath(id, "/fork"), { at });
     this.session.forks = null;
     const changed = { ...(this.agent.value && { agent: this.agent.value }), ...(this.model.value.trim() && { model: this.model.value.trim() }) };

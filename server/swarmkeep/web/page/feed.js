@@ -1,7 +1,7 @@
 // A session as it goes on: every event once and in order, whatever happens to the connection.
 
 import { get, pause, sessionPath, stream } from "./api.js";
-import { throttled } from "./dom.js";
+import { throttle } from "./dom.js";
 import { isFar } from "./latest.js";
 
 const SHORTEST_PAUSE = 300;
@@ -16,7 +16,7 @@ export class Feed {
     this.draft = null;
     this.link = "connecting";
     this.complete = false;
-    this.changed = throttled(() => !this.stopped.signal.aborted && onChange());
+    this.changed = throttle(() => !this.stopped.signal.aborted && onChange());
     this.on = { event: onEvent, reset: onReset, error: onError, far: onFar };
     this.stopped = new AbortController();
     this.opened = new Promise((resolve) => (this.open = resolve));

@@ -15,7 +15,7 @@ export function fold(events, upto = events.length) {
 
 export function apply(state, event) {
   state.seq = event.seq;
-  seen(state, event.agent);
+  noteAgent(state, event.agent);
   const data = event.data;
   if (data === null || typeof data !== "object") {
     add(state, { kind: "removed", seq: event.seq });
@@ -110,7 +110,7 @@ const HANDLERS = {
     add(state, { kind: "handoff", seq, from: data.from, to: data.to, made: true });
   },
   "handoff.ignored": (state, data, { seq }) => {
-    seen(state, data.to);
+    noteAgent(state, data.to);
     add(state, { kind: "handoff", seq, from: data.from, to: data.to, made: false });
   },
   "guardrail.tripped": (state, data, { seq }) => add(state, { kind: "guardrail", seq, stage: data.stage, name: data.name, error: data.error }),
@@ -135,10 +135,10 @@ const HANDLERS = {
     settle(state, "running");
     mark(state, (item) => item.run_id === run_id, "over");
   },
-  "run.completed": (state, data, event) => ended(state, data, event, "completed"),
-  "run.failed": (state, data, event) => ended(state, data, event, "failed"),
-  "run.cancelled": (state, data, event) => ended(state, data, event, "cancelled"),
-  "run.interrupted": (state, data, event) => ended(state, data, event, "interrupted"),
+  "run.completed": (state, data, event) => finishRun(state, data, event, "completed"),
+  "run.failed": (state, data, event) => finishRun(state, data, event, "failed"),
+  "run.cancelled": (state, data, event) => finishRun(state, data, event, "cancelled"),
+  "run.interrupted": (state, data, event) => finishRun(state, data, event, "interrupted"),
 };
 
 const MESSAGES = {
@@ -169,7 +169,7 @@ const MESSAGES = {
   },
 };
 
-function ended(state, data, { seq, run_id }, status) {
+function finishRun(state, data, { seq, run_id }, status) {
   const queued = state.queue.find((entry) => entry.run_id === run_id);
   if (queued) {
     state.queue = state.queue.filter((entry) => entry !== queued);
@@ -222,13 +222,13 @@ function change(state, callId, fields) {
   if (item) Object.assign(item, fields, { version: item.version + 1 });
 }
 
-function seen(state, agent) {
+function noteAgent(state, agent) {
   if (agent && !state.agents.includes(agent)) state.agents.push(agent);
 }
 
 function activate(state, agent) {
   state.agent = agent;
-  seen(state, agent);
+  noteAgent(state, agent);
 }
 
 function count(usage, reported) {

@@ -50,7 +50,7 @@ function paint(node, painted) {
 }
 
 // Colours change no letter of a text. Those of a long one are made in slices.
-async function checked(pieces, code) {
+async function sanitizePieces(pieces, code) {
   const painted = document.createDocumentFragment();
   let until = performance.now() + SLICE_MS;
   for (const markup of pieces) {
@@ -78,7 +78,7 @@ function next() {
 async function take(pieces) {
   clearTimeout(timer);
   const { node, code, name } = waiting[0];
-  const painted = await checked(pieces, code);
+  const painted = await sanitizePieces(pieces, code);
   waiting.shift();
   found.set(`${name}\n${code}`, painted);
   if (found.size > MOST_KEPT) found.delete(found.keys().next().value);

@@ -51,7 +51,7 @@ export class Inbox {
   }
 
   // As the list of sessions hears it: what some are now, or null where it is to be read.
-  heard(changed) {
+  noteChanges(changed) {
     const held = new Set(this.items?.map(({ session }) => session.id));
     if (changed === null || [...changed.values()].some((session) => careOf(session) || held.has(session.id))) this.expect(LOOK_MS);
   }

@@ -5,7 +5,7 @@ import { button, clear, h, icon } from "./dom.js";
 import { InboxLink } from "./inboxlink.js";
 import { KeyDialog } from "./keydialog.js";
 import { findMe, may, nameOfMe } from "./me.js";
-import { adoptAddress, hrefOf, OF_NO_SESSION, parsed, replaceRoute } from "./route.js";
+import { adoptAddress, hrefOf, OF_NO_SESSION, parseRoute, replaceRoute } from "./route.js";
 import { Session } from "./session.js";
 import { Sidebar } from "./sidebar.js";
 import { text } from "./text.js";
@@ -24,7 +24,7 @@ class App {
     this.live = h("div", { class: "unseen", "aria-live": "polite" });
     this.toasts = h("div", { class: "toasts", role: "alert" });
     this.waiting = new InboxLink({ onChange: () => this.tally() });
-    this.sidebar = new Sidebar({ onError: (error) => this.fail(error), onNews: (changed) => this.heard(changed) });
+    this.sidebar = new Sidebar({ onError: (error) => this.fail(error), onNews: (changed) => this.noteChanges(changed) });
     this.tabs = { chat: h("a", { class: "tab" }, text.nav.chat), timeline: h("a", { class: "tab" }, text.nav.timeline), agents: h("a", { class: "tab" }, text.nav.agents) };
     this.beside = { inbox: this.waiting.node, usage: h("a", { href: hrefOf({ view: "usage" }) }, text.usage.title), compare: h("a", { href: hrefOf({ view: "compare" }) }, text.compare.title), audit: h("a", { href: hrefOf({ view: "audit" }), hidden: true }, text.audit.title) };
     this.keys = new KeyDialog({ onChange: () => this.start() });
@@ -96,10 +96,10 @@ class App {
 
   follow() {
     if (adoptAddress()) this.sidebar.adoptFilters();
-    const route = parsed();
+    const route = parseRoute();
     const same = this.route && route.view === this.route.view && route.id === this.route.id && route.other === this.route.other;
     this.route = route;
-    this.dress();
+    this.showRoute();
     if (same && this.view) this.view.moved?.(route);
     else this.reload();
     this.toggleMenu(false);
@@ -113,7 +113,7 @@ class App {
     this.view.moved(this.route);
   }
 
-  dress() {
+  showRoute() {
     const { view, id, name: agent } = this.route;
     // Whoever looks at what is about no session comes back to the one that was open.
     if (!OF_NO_SESSION.has(view)) this.around = id;
@@ -122,14 +122,14 @@ class App {
       if (name === view) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");
     }
-    this.titled(id, agent ?? (this.named?.id === id ? this.named.name : id));
+    this.showTitle(id, agent ?? (this.named?.id === id ? this.named.name : id));
     document.body.dataset.view = view;
     document.body.classList.toggle("with-session", id !== null);
     this.sidebar.show(this.route);
   }
 
   // The browser's title, and so its history and its tabs, have names before ids, too.
-  titled(id, name) {
+  showTitle(id, name) {
     if (id !== this.route.id) return;
     if (id) this.named = { id, name };
     this.title = [name, text[this.route.view].title, text.product].filter(Boolean).join(" · ");
@@ -149,9 +149,9 @@ class App {
   }
 
   // What is heard of sessions, as the list hears it.
-  heard(changed) {
-    this.waiting.inbox?.heard(changed);
-    if (this.route?.view === "usage" && changed) this.view?.heard();
+  noteChanges(changed) {
+    this.waiting.inbox?.noteChanges(changed);
+    if (this.route?.view === "usage" && changed) this.view?.noteChanges();
   }
 
   forgetSession(id) {
@@ -192,8 +192,8 @@ class App {
 
   // The view has made its session itself, and goes on showing it.
   adopt(id) {
-    this.route = parsed(hrefOf({ view: "chat", id }));
-    this.dress();
+    this.route = parseRoute(hrefOf({ view: "chat", id }));
+    this.showRoute();
   }
 
   refresh() {
@@ -206,7 +206,7 @@ class App {
   }
 
   // What was said is not to be read any more.
-  hush() {
+  clearMessages() {
     clear(this.live);
     clear(this.toasts);
   }

@@ -91,7 +91,7 @@ function* drawParts(blocks, into, unfinished) {
   for (const block of blocks) {
     const isLong = block.raw.length > STEP && block[PARTS[block.type]?.[0]]?.length > 1;
     if (length > STEP || (isLong && some.length)) {
-      into.append(formatted(some, unfinished));
+      into.append(format(some, unfinished));
       yield;
       some = [];
       length = 0;
@@ -102,7 +102,7 @@ function* drawParts(blocks, into, unfinished) {
       length += block.raw.length;
     }
   }
-  if (some.length) into.append(formatted(some, unfinished));
+  if (some.length) into.append(format(some, unfinished));
 }
 
 function* drawLong(block, into, unfinished) {
@@ -111,7 +111,7 @@ function* drawLong(block, into, unfinished) {
   const few = Math.max(Math.ceil((parts.length * STEP) / block.raw.length), 1);
   let first = null;
   for (let index = 0; index < parts.length; index += few) {
-    const made = formatted([{ ...block, [name]: parts.slice(index, index + few) }], unfinished);
+    const made = format([{ ...block, [name]: parts.slice(index, index + few) }], unfinished);
     const part = made.querySelector(place);
     if (first) first.append(...part.children);
     else {
@@ -135,7 +135,7 @@ function takeLanguage(node) {
   return language;
 }
 
-function formatted(blocks, unfinished) {
+function format(blocks, unfinished) {
   const fragment = sanitized(marked.parser(blocks), ALLOWED);
   for (const node of fragment.querySelectorAll("[class]")) {
     const language = takeLanguage(node);

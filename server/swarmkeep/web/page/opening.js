@@ -32,7 +32,7 @@ function takeIn({ messages, options }, { type, data }) {
 }
 
 // A message with other words: its files stay.
-export function reworded(message, words) {
+export function reword(message, words) {
   if (!Array.isArray(message.content)) return { ...message, content: words };
   const rest = message.content.filter((part) => part?.type !== "text");
   return { ...message, content: words ? [{ type: "text", text: words }, ...rest] : rest };

@@ -10,12 +10,12 @@ export const OF_NO_SESSION = new Set(["agents", "audit", "inbox", "usage"]);
 const CHOICES = { inbox: ["show", "seen"], usage: ["days", "measure", "of", "model"] };
 const SHAPES_SHOWN = new Set(["runs", "waterfall"]);
 
-export function parsed(hash = location.hash) {
+export function parseRoute(hash = location.hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
   const [view, id] = path.split("/");
   const asked = new URLSearchParams(query);
   const seqOf = (name, least) => (/^\d{1,15}$/.test(asked.get(name)) && Number(asked.get(name)) >= least ? Number(asked.get(name)) : null);
-  const named = id ? decoded(id) : null;
+  const named = id ? decodePart(id) : null;
   return {
     view: VIEWS.has(view) ? view : "chat",
     // Of a session; an agent has a `name`.
@@ -29,7 +29,7 @@ export function parsed(hash = location.hash) {
   };
 }
 
-function decoded(part) {
+function decodePart(part) {
   try {
     return decodeURIComponent(part);
   } catch {
@@ -57,6 +57,6 @@ export const replaceRoute = (route) => {
 // What the address says of filters counts; one that says nothing gets those that there are. Says whether it did.
 export function adoptAddress() {
   const adopted = adoptFilters(location.hash.split("?")[1] ?? "");
-  if (!adopted && filterParts().length) replaceRoute(parsed());
+  if (!adopted && filterParts().length) replaceRoute(parseRoute());
   return adopted;
 }

@@ -18,7 +18,7 @@ export class Rows {
     this.space = h("div", { class: "rows-space", role: "presentation" });
     this.node = h("div", { class: "rows", role: "listbox", tabindex: 0, "aria-label": label }, this.space);
     this.node.addEventListener("scroll", () => this.draw(), { passive: true });
-    this.node.addEventListener("keydown", (event) => onKey(event) || (event.key === "Enter" ? onOpen() : this.moved(event)));
+    this.node.addEventListener("keydown", (event) => onKey(event) || (event.key === "Enter" ? onOpen() : this.move(event)));
     this.node.addEventListener("click", (event) => {
       const row = event.target.closest(".row-line");
       if (row) this.onChoose(Number(row.dataset.index));
@@ -75,7 +75,7 @@ export class Rows {
     return { role: "treeitem", "aria-level": level, "aria-expanded": unfolded === undefined ? undefined : String(unfolded) };
   }
 
-  moved(event) {
+  move(event) {
     const page = Math.max(Math.floor(this.node.clientHeight / ROW_PX) - 1, 1);
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     const step = steps[event.key];

@@ -4,7 +4,7 @@ import { get, sessionPath } from "./api.js";
 import { bdi, button, clear, h, since } from "./dom.js";
 import { chooseFilters, chosenFilters, ENDS, listQuery, matchLines, SPANS, STATES, wordsOf } from "./finding.js";
 import { ListFeed } from "./listfeed.js";
-import { go, hrefOf, parsed, replaceRoute } from "./route.js";
+import { go, hrefOf, parseRoute, replaceRoute } from "./route.js";
 import { text } from "./text.js";
 import { sessionTitle } from "./titles.js";
 
@@ -94,7 +94,7 @@ export class Sidebar {
     const [status, last] = this.status.value.split(":");
     const chosen = { q: this.search.value.trim(), status: last ? "" : status, last, agent: this.agent.value, active: this.time.value };
     chooseFilters(Object.fromEntries(Object.entries(chosen).filter(([, value]) => value)));
-    replaceRoute(parsed());
+    replaceRoute(parseRoute());
     return this.load();
   }
 

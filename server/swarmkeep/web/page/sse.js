@@ -7,13 +7,13 @@ export function sseReader(onFrame) {
     const lines = rest.split("\n\n");
     rest = lines.pop();
     for (const block of lines) {
-      const frame = parsed(block);
+      const frame = parseFrame(block);
       if (frame) onFrame(frame);
     }
   };
 }
 
-function parsed(block) {
+function parseFrame(block) {
   let event = "";
   let id = null;
   let data = "";

@@ -7,28 +7,28 @@ const NAME = "swarmkeep.theme";
 const NEXT = { auto: "light", light: "dark", dark: "auto" };
 const ICON = { auto: "auto", light: "sun", dark: "moon" };
 
-function stored() {
+function readTheme() {
   const theme = localStorage.getItem(NAME);
   return theme in NEXT ? theme : "auto";
 }
 
-function wear(theme) {
+function applyTheme(theme) {
   document.documentElement.dataset.theme = theme;
 }
 
-wear(stored());
+applyTheme(readTheme());
 
 export function themeButton() {
-  const control = button(text.theme.label, { icon: ICON[stored()], kind: "ghost theme", quiet: true });
+  const control = button(text.theme.label, { icon: ICON[readTheme()], kind: "ghost theme", quiet: true });
   const show = () => {
-    const theme = stored();
-    wear(theme);
+    const theme = readTheme();
+    applyTheme(theme);
     control.title = text.theme[theme];
     control.setAttribute("aria-label", text.theme[theme]);
     control.replaceChildren(icon(ICON[theme]));
   };
   control.addEventListener("click", () => {
-    localStorage.setItem(NAME, NEXT[stored()]);
+    localStorage.setItem(NAME, NEXT[readTheme()]);
     show();
   });
   show();

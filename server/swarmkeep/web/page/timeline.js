@@ -186,7 +186,7 @@ export class Timeline {
     this.problems.show();
     this.forks.show();
     this.title.textContent = stateTitle(this.id, this.session.state);
-    this.app.titled(this.id, this.title.textContent);
+    this.app.showTitle(this.id, this.title.textContent);
     this.link.className = `link ${feed.link}`;
     this.link.textContent = feed.link === "live" ? "" : text.link[feed.link];
     this.note.hidden = feed.complete && this.shown.length > 0;

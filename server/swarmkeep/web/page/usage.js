@@ -65,7 +65,7 @@ export class UsageView {
   }
 
   // Something was recorded somewhere.
-  heard() {
+  noteChanges() {
     this.due ??= setTimeout(() => {
       this.due = null;
       this.load();

@@ -1,5 +1,6 @@
 // The rows of runs: a head with what a run took, and a bar for each thing that took time in it.
 
+import { formatLength } from "./descriptions.js";
 import { h, icon, lane, timeOf } from "./dom.js";
 import { costOf, costOfRun, formatCost } from "./prices.js";
 import { endOfRun, isBadSpan, lengthOfSpan, runTotals } from "./spans.js";
@@ -8,15 +9,6 @@ import { text } from "./text.js";
 
 const runText = text.runs;
 const NARROWEST_BAR = 0.4;
-
-export function lasted(ms) {
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
-  const seconds = Math.round(ms / 1000);
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} m ${seconds % 60} s`;
-  if (ms < 86_400_000) return `${(ms / 3_600_000).toFixed(1)} h`;
-  return `${(ms / 86_400_000).toFixed(1)} d`;
-}
 
 export function headRow(run, folded) {
   const sum = runTotals(run);
@@ -28,7 +20,7 @@ export function headRow(run, folded) {
     h("span", { class: `state ${run.status}` }, text.status[run.status] ?? run.status),
     h("span", { class: "row-summary" }, said, run.error && ` · ${run.error.message}`),
     cost && h("span", { class: "row-tokens" }, cost),
-    h("span", { class: "row-time" }, lasted(endOfRun(run) - run.begun)),
+    h("span", { class: "row-time" }, formatLength(endOfRun(run) - run.begun)),
   ];
 }
 
@@ -37,7 +29,7 @@ export function spanRow(run, span, laneOf) {
     h("span", { class: "span-agent" }, span.agent ? lane(h("span", { class: "dot", "aria-hidden": "true" }), laneOf(span.agent)) : null),
     h("span", { class: `row-title span-name ${isBadSpan(span) ? "bad" : ""}`, "aria-hidden": "true" }, h("span", { class: "span-kind" }, runText.kinds[span.kind]), h("bdi", {}, span.name)),
     h("span", { class: "track", "aria-hidden": "true" }, spanBar(run, span)),
-    h("span", { class: "row-time", "aria-hidden": "true" }, span.from === span.to ? "" : lasted(lengthOfSpan(span, run))),
+    h("span", { class: "row-time", "aria-hidden": "true" }, span.from === span.to ? "" : formatLength(lengthOfSpan(span, run))),
     h("span", { class: "unseen" }, describeSpan(run, span)),
   ];
 }
@@ -68,9 +60,9 @@ function describeSpan(run, span) {
     `${runText.kinds[kind]} ${name}`.trim(),
     agent && runText.by(agent),
     spanStatus(span),
-    runText.began(lasted(Math.max(span.from - run.begun, 0))),
-    span.from === span.to ? null : runText.took(lasted(lengthOfSpan(span, run))),
-    first === null || first === undefined ? null : runText.first(lasted(first)),
+    runText.began(formatLength(Math.max(span.from - run.begun, 0))),
+    span.from === span.to ? null : runText.took(formatLength(lengthOfSpan(span, run))),
+    first === null || first === undefined ? null : runText.first(formatLength(first)),
     tokens && runText.tokens(tokens.prompt, tokens.completion),
     tokens?.cached ? runText.cached(tokens.cached) : null,
     cost,
