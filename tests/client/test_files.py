@@ -125,3 +125,19 @@ async def test_usage_comes_row_by_row(server: StubServer, client: Client, async_
     query = "group_by=day&group_by=model&from=2026-01-01&agent=Ann&limit=1"
     assert [received.target for received in server.received] == [f"/v1/usage?{query}", f"/v1/usage?{query}&cursor=c"]
     assert [row.model_calls async for row in async_client.usage()] == [2]
+
+
+def test_one_name_may_stand_for_a_list_of_one(server: StubServer, client: Client) -> None:
+    replay = {"matches": True, "turns": 1, "last_seq": 3, "divergences": [], "redacted": []}
+    server.script(
+        make_json_reply({"data": [], "next_cursor": None}),
+        make_lines(b"one\n"),
+        make_json_reply(samples.make_session()),
+        make_json_reply(replay),
+    )
+    assert list(client.usage("agent")) == []
+    assert b"".join(client.export("s1")) == b"one\n"
+    assert client.sessions.get("s1").replay(ignore="model").matches
+    targets = [received.target for received in server.received]
+    assert targets == ["/v1/usage?group_by=agent", "/v1/export?id=s1", "/v1/sessions/s1", "/v1/sessions/s1/replay"]
+    assert json.loads(server.received[-1].body) == {"ignore": ["model"]}

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeVar
 
 from swarmkeep_client._json import decode
 from swarmkeep_client._requests import (
-    Query,
     accept_stream,
     build_path,
     build_query,
@@ -18,6 +17,7 @@ from swarmkeep_client._requests import (
     make_read,
     make_write,
     read_as,
+    repeat_parameter,
 )
 from swarmkeep_client._tools import CallerTools
 from swarmkeep_client._wire import Answer, Call, Request
@@ -153,13 +153,13 @@ def remove_message(session_id: str, seq: int, *, tool_call_id: str | None) -> Ca
 
 
 def list_events(session_id: str, *, after: int | None, type: EventTypes, page_size: int | None) -> Call[Page[Event]]:
-    filters = (*build_query(after=after, limit=page_size), *_make_type_query(type))
+    filters = (*build_query(after=after, limit=page_size), *repeat_parameter("type", type))
     return Call(make_read(session_id, "events", query=filters), read_as(Page[Event]))
 
 
 def follow_events(session_id: str, *, after: int, type: EventTypes) -> Request:
     return accept_stream(
-        make_read(session_id, "events", query=(*build_query(after=after), *_make_type_query(type))), after
+        make_read(session_id, "events", query=(*build_query(after=after), *repeat_parameter("type", type))), after
     )
 
 
@@ -244,11 +244,6 @@ def _refuse_unknown(given: Mapping[str, object], words: type) -> None:
     unknown = given.keys() - words.__annotations__.keys()
     if unknown:
         raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
-
-
-def _make_type_query(type: EventTypes) -> Query:
-    names = [type] if isinstance(type, str) else type or ()
-    return tuple(("type", name) for name in names)
 
 
 def _read_health(answer: Answer) -> Health:

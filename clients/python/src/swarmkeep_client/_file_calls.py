@@ -15,13 +15,14 @@ from swarmkeep_client._requests import (
     make_read,
     make_write,
     read_as,
+    repeat_parameter,
 )
 from swarmkeep_client._wire import Call, Request
 from swarmkeep_client.models import ImportReport
 
 
 def export_sessions(
-    ids: Sequence[str] | None,
+    ids: str | Sequence[str] | None,
     *,
     agent: str | None = None,
     status: str | None = None,
@@ -29,7 +30,7 @@ def export_sessions(
 ) -> Request:
     wanted = {f"metadata.{key}": format_filter_value(value) for key, value in (metadata or {}).items()}
     filters = build_query(agent=agent, status=status, **wanted)
-    return make_get("export", query=(*filters, *(("id", session_id) for session_id in ids or ())))
+    return make_get("export", query=(*filters, *repeat_parameter("id", ids)))
 
 
 def get_transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:

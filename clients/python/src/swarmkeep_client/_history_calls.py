@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swarmkeep_client._fields import SessionFields
-from swarmkeep_client._requests import build_query, build_session_path, format_head, make_read, make_write, read_as
+from swarmkeep_client._requests import (
+    build_query,
+    build_session_path,
+    format_head,
+    list_texts,
+    make_read,
+    make_write,
+    read_as,
+)
 from swarmkeep_client._wire import Call
 from swarmkeep_client.comparisons import Compaction, Comparison, Replay, StateDiff
 from swarmkeep_client.models import Head, Json, Page, SessionState, Verification
@@ -27,8 +35,8 @@ def verify_session(session_id: str, head: Head | None = None) -> Call[Verificati
     return Call(make_read(session_id, "verify", query=build_query(head=format_head(head))), read_as(Verification))
 
 
-def replay_session(session_id: str, *, ignore: Sequence[str], idempotency_key: str | None) -> Call[Replay]:
-    body = {"ignore": list(ignore)} if ignore else None
+def replay_session(session_id: str, *, ignore: str | Sequence[str], idempotency_key: str | None) -> Call[Replay]:
+    body = {"ignore": list_texts(ignore)} if ignore else None
     return Call(make_write("POST", build_session_path(session_id, "replay"), body, idempotency_key), read_as(Replay))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeVar
 from urllib.parse import quote
@@ -39,6 +39,16 @@ def build_query(**values: str | int | None) -> Query:
     """A query string's pairs, without those that are None or False; True is `true`."""
     given = {name: value for name, value in values.items() if value is not None and value is not False}
     return tuple((name, "true" if value is True else str(value)) for name, value in given.items())
+
+
+def list_texts(given: str | Sequence[str] | None) -> list[str]:
+    """Several texts, or one alone: a text is a sequence, too, and must not be taken for its letters."""
+    return [given] if isinstance(given, str) else list(given or ())
+
+
+def repeat_parameter(name: str, given: str | Sequence[str] | None) -> Query:
+    """The pairs of a parameter that may be given several times."""
+    return tuple((name, value) for value in list_texts(given))
 
 
 def format_head(head: Head | None) -> str | None:

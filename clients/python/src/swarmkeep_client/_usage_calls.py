@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarmkeep_client._requests import build_query, make_get, read_as
+from swarmkeep_client._requests import build_query, make_get, read_as, repeat_parameter
 from swarmkeep_client._wire import Call
 from swarmkeep_client.models import Page
 from swarmkeep_client.prices import Prices
@@ -25,7 +25,7 @@ def get_prices() -> Call[Prices]:
 
 def get_usage(
     *,
-    group_by: Sequence[str],
+    group_by: str | Sequence[str],
     first_day: str | None,
     last_day: str | None,
     agent: str | None,
@@ -36,5 +36,5 @@ def get_usage(
     filters = build_query(
         **{"from": first_day, "to": last_day}, agent=agent, model=model, session=session, limit=page_size
     )
-    groups = tuple(("group_by", name) for name in group_by)
+    groups = repeat_parameter("group_by", group_by)
     return Call(make_get("usage", query=(*groups, *filters)), read_as(Page[UsageRow]))

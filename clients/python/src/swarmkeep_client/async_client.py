@@ -26,7 +26,7 @@ from swarmkeep_client.key_lists import AsyncKeys
 from swarmkeep_client.keys import Caller
 from swarmkeep_client.models import Head, Health, ImportReport, Json, Message, Verification
 from swarmkeep_client.prices import Prices
-from swarmkeep_client.usage import Quotas, SessionCounts, UsageRow
+from swarmkeep_client.usage import Quotas, SessionCounts, UsageGroup, UsageRow
 
 
 class AsyncClient:
@@ -70,7 +70,7 @@ class AsyncClient:
 
     def export(
         self,
-        ids: Sequence[str] | None = None,
+        ids: str | Sequence[str] | None = None,
         *,
         agent: str | None = None,
         status: str | None = None,
@@ -105,7 +105,7 @@ class AsyncClient:
 
     def usage(
         self,
-        group_by: Sequence[Literal["day", "agent", "model", "session", "run"]] = (),
+        group_by: UsageGroup | Sequence[UsageGroup] = (),
         *,
         first_day: str | None = None,
         last_day: str | None = None,

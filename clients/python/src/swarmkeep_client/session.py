@@ -224,7 +224,7 @@ class Session(SessionFields):
         """Check the session's hash chain, and all that is stored with it; and that it still has an earlier `head`."""
         return self._sender.perform(past.verify_session(self.id, head))
 
-    def replay(self, *, ignore: Sequence[str] = (), idempotency_key: str | None = None) -> Replay:
+    def replay(self, *, ignore: str | Sequence[str] = (), idempotency_key: str | None = None) -> Replay:
         """Compare today's agents with what is recorded, without calling a model or a tool.
 
         `ignore` names kinds of differences to leave out.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 from swarmkeep_client.prices import Cost
+
+UsageGroup: TypeAlias = Literal["day", "agent", "model", "session", "run"]
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
