@@ -66,6 +66,19 @@ async def test_what_is_wrong_with_other_bodies_is_named(
     assert [error["pointer"] for error in found["errors"]] == [pointer]
 
 
+async def test_the_sentence_says_where_it_is_and_what_is_known(plain: RunningServer) -> None:
+    session = await plain.session()
+    for body, sentence in (
+        ({"on_busy": "wait"}, "on_busy: Invalid enum value 'wait'; known: interrupt, queue, reject"),
+        ({"tools": [{"type": "search"}]}, "tools[0].type: Invalid enum value 'search'; known: function"),
+        ({"max_turns": 0}, "max_turns: Expected 'int' >= 1"),
+        ({"inputs": "x"}, "Object contains unknown field 'inputs'"),
+        ({"input": [{"content": "x"}]}, "input[0]: Object missing required field 'role'"),
+    ):
+        found = check_problem(await plain.post(f"{session}/runs", {"input": "x", **body}), 400, "invalid_request")
+        assert found["detail"] == sentence
+
+
 @pytest.mark.parametrize("body", [{"agent": None}, {"metadata": None}, {"context_variables": None}, {"id": "x"}, [], 5])
 async def test_a_patch_names_what_it_changes(plain: RunningServer, body: Any) -> None:
     session = await plain.session()

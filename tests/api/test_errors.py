@@ -100,6 +100,27 @@ async def test_wrong_query_parameters_are_named(plain: RunningServer, query: str
     assert found["errors"][0]["detail"]
 
 
+async def test_refusals_call_parameters_by_their_names_and_say_what_is_known(plain: RunningServer) -> None:
+    session = await plain.session()
+    for path, name, choices in (
+        (f"{session}/transcript?format=pdf", "format", "markdown, html"),
+        ("/v1/sessions?status=dead", "status", "idle, running, waiting"),
+    ):
+        found = check_problem(await plain.get(path), 400, "invalid_request")
+        assert found["errors"][0]["pointer"] == f"/query/{name}"
+        assert found["detail"].startswith(f"{name}: Invalid enum value")
+        assert sorted(found["detail"].partition("known: ")[2].split(", ")) == sorted(choices.split(", "))
+
+
+async def test_openai_clients_are_told_their_base_url(plain: RunningServer) -> None:
+    """They show nothing but the message of an `error`."""
+    for path in ("/v1/responses", "/v1/chat/completions", "/responses", "/v1/conversations/c/items"):
+        refused = check_problem(await plain.post(path, {"model": "m"}), 404, "not_found")
+        assert "/openai/v1" in refused["detail"]
+        assert refused["error"]["message"] == refused["detail"]
+    assert "error" not in check_problem(await plain.get("/v1/responsesx"), 404, "not_found")
+
+
 async def test_wrong_places_are_named_on_every_list(plain: RunningServer) -> None:
     session = await plain.session()
     big = 2**63

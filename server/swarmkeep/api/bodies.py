@@ -20,7 +20,7 @@ from swarmkeep.api.aside import run_aside
 from swarmkeep.api.body_limits import UNCOUNTED_BYTES
 from swarmkeep.api.http_errors import RequestTimeout, UnsupportedMediaType
 from swarmkeep.api.limits import ServerLimits
-from swarmkeep.domain.checking.inputs import make_invalid_request
+from swarmkeep.domain.checking.refusals import make_invalid_request
 from swarmkeep.domain.codec import MalformedJson, decode, encode, has_more_values
 from swarmkeep.domain.errors import InvalidRequest, TooLarge
 
@@ -118,7 +118,7 @@ def parse_json(text: bytes, type_: Any, name: str, max_values: int) -> Any:
         _refuse_repeated_keys(text)
         return decode(text, type_)
     except msgspec.ValidationError as error:
-        raise make_invalid_request(error) from error
+        raise make_invalid_request(error, type_) from error
     except MalformedJson as error:
         raise InvalidRequest(f"{name} is not valid JSON: {error}") from error
 

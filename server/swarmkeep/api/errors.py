@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
+from litestar.handlers import BaseRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 
 from swarmkeep.api.bodies import JsonResponse
 from swarmkeep.api.http_errors import Forbidden, RateLimited, RequestTimeout, Unauthenticated, UnsupportedMediaType
+from swarmkeep.api.parameters import describe_parameter
 from swarmkeep.domain import errors as domain
 from swarmkeep.logs.outages import outage_log
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 PROBLEM_JSON = "application/problem+json"
 _MAX_PATH_CHARACTERS = 200
 _METHODS_WITHOUT_BODY = ("GET", "DELETE")
+_OPENAI_ROUTE = re.compile(r"(?:/v1)?/(?:responses|chat/completions|conversations|models|embeddings)(?:/|\Z)")
 _POINTERS_OUTSIDE_BODY = ("/query", "/path", "/header")
 
 STATUS: dict[type[domain.DomainError], int] = {
@@ -147,14 +150,14 @@ def describe_error(
 
     There is no request where the error is answered over a WebSocket, or in its handshake.
     """
-    body, headers = make_problem(error)
+    body, headers = make_problem(error, None if request is None else request.scope.get("route_handler"))
     if body["status"] == 500:
         place = "WebSocket" if request is None else f"{request.method} {request.url.path}"
         log.error("%s: unexpected error", place, exc_info=error)
     if request is None:
         return body, headers
     if isinstance(error, HTTPException) and body["status"] in (404, 405):
-        body = {**body, "detail": _describe_missing_route(request, headers)}
+        body = {**body, **_describe_missing_route(request, headers)}
     if isinstance(error, HTTPException) and body["status"] == 413:
         body = {**body, "detail": _describe_body_limit(request)}
     if "errors" in body and request.method in _METHODS_WITHOUT_BODY:
@@ -162,15 +165,19 @@ def describe_error(
     return body, headers
 
 
-def _describe_missing_route(request: Request[Any, Any, Any], headers: dict[str, str]) -> str:
+def _describe_missing_route(request: Request[Any, Any, Any], headers: dict[str, str]) -> dict[str, Any]:
     """The route that is not there, for somebody who has mistyped it."""
     path = request.url.path
     shown = path if len(path) <= _MAX_PATH_CHARACTERS else f"{path[:_MAX_PATH_CHARACTERS]}…"
     methods = next((value for name, value in headers.items() if name.lower() == "allow"), None)
     if methods is not None:
-        return f"{shown} does not support {request.method}; it supports {methods}"
+        return {"detail": f"{shown} does not support {request.method}; it supports {methods}"}
+    if _OPENAI_ROUTE.match(path):
+        # OpenAI's clients, with a base URL that lacks `/openai`, show only the message of an `error`.
+        detail = f"no route for {request.method} {shown}; for OpenAI's clients, the base URL ends with /openai/v1"
+        return {"detail": detail, "error": {"message": detail}}
     prefix = "/openai/v1" if path.startswith("/openai/v1/") else ""
-    return f"no route for {request.method} {shown}; see `{prefix}/openapi.json`"
+    return {"detail": f"no route for {request.method} {shown}; see `{prefix}/openapi.json`"}
 
 
 def _describe_body_limit(request: Request[Any, Any, Any]) -> str:
@@ -186,8 +193,8 @@ def _point_at_query(found: dict[str, str]) -> dict[str, str]:
     return found if inside else {**found, "pointer": f"/query{found['pointer']}"}
 
 
-def make_problem(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
-    """The problem document of an error, and the headers that go with it."""
+def make_problem(error: Exception, handler: BaseRouteHandler | None = None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The problem document of an error, and the headers that go with it. `handler` knows the names of parameters."""
     if isinstance(error, domain.DomainError):
         seconds = getattr(error, "retry_after_seconds", None)
         headers = {} if seconds is None else {"Retry-After": str(seconds)}
@@ -206,11 +213,13 @@ def make_problem(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
         outage_log.note(error, "requests refused")
         return _make_document(503, "schema_behind", "run `swarmkeep db upgrade`"), {}
     if isinstance(error, HTTPException) and error.status_code < 500:
-        return _make_framework_problem(error)
+        return _make_framework_problem(error, handler)
     return _make_document(500, "internal_error", "see the server's log"), {}
 
 
-def _make_framework_problem(error: HTTPException) -> tuple[dict[str, Any], dict[str, str]]:
+def _make_framework_problem(
+    error: HTTPException, handler: BaseRouteHandler | None
+) -> tuple[dict[str, Any], dict[str, str]]:
     status = error.status_code if error.status_code in _CODE_OF_STATUS else 400
     code = _CODE_OF_STATUS[status]
     headers = {
@@ -218,7 +227,7 @@ def _make_framework_problem(error: HTTPException) -> tuple[dict[str, Any], dict[
     }
     if status != 400:
         return _make_document(status, code, TITLES[code].lower()), headers
-    found = [_make_field_error(item) for item in error.extra or () if isinstance(item, dict)]
+    found = [_make_field_error(item, handler) for item in error.extra or () if isinstance(item, dict)]
     found = found or [{"pointer": "", "detail": error.detail}]
     return _make_document(status, code, "; ".join(item["detail"] for item in found), errors=found), headers
 
@@ -234,10 +243,12 @@ def list_methods(methods: Iterable[str]) -> str:
     return ", ".join(sorted(named | {"HEAD"} if "GET" in named else named))
 
 
-def _make_field_error(found: dict[str, Any]) -> dict[str, str]:
-    name, source = str(found.get("key", "")), found.get("source")
+def _make_field_error(found: dict[str, Any], handler: BaseRouteHandler | None) -> dict[str, str]:
+    name, source, message = str(found.get("key", "")), found.get("source"), str(found.get("message", "invalid"))
+    if handler is not None:
+        name, message = describe_parameter(handler, name, message)
     place = f"/{getattr(source, 'value', source or 'query')}/{name}"
-    text = re.sub(r"^Expected `(.+?)`", r"expected \1", str(found.get("message", "invalid")))
+    text = re.sub(r"^Expected `(.+?)`", r"expected \1", message)
     return {"pointer": place, "detail": f"{name}: {text}"}
 
 

@@ -13,6 +13,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 from litestar.types import Scope
 
+from swarmkeep.domain.checking.refusals import add_choices
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.store.cursors import BAD_CURSOR
@@ -95,6 +96,14 @@ def read_query(scope: Scope, known: Mapping[str, bool], open_prefix: str | None 
 
 def _parse_query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+
+def describe_parameter(handler: BaseRouteHandler, name: str, detail: str) -> tuple[str, str]:
+    """What callers call a parameter of a handler, and what is wrong with it, with the values that it may have."""
+    field = handler.parsed_fn_signature.parameters.get(name)
+    if field is None or not isinstance(field.kwarg_definition, QueryParameter):
+        return name, detail
+    return field.kwarg_definition.name or name, add_choices(detail, field.annotation)
 
 
 @lru_cache(256)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from swarmkeep.domain.checking.inputs import check_object, make_invalid_request
+from swarmkeep.domain.checking.inputs import check_object
+from swarmkeep.domain.checking.refusals import make_invalid_request
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.errors import InvalidRequest, TooLarge
 from swarmkeep.domain.run_options import CallerTool
@@ -40,7 +41,7 @@ def _check_tool(tool: Json, pointer: str) -> CallerTool:
     try:
         found = msgspec.convert(tool, CallerTool)
     except msgspec.ValidationError as error:
-        raise make_invalid_request(error, pointer) from error
+        raise make_invalid_request(error, CallerTool, pointer) from error
     if not _NAME.fullmatch(found.function.name):
         detail = "a function's name must have 1 to 64 of the characters a-z A-Z 0-9 _ -"
         raise InvalidRequest(detail, f"{pointer}/function/name")

@@ -10,6 +10,7 @@ import msgspec
 
 from swarmkeep.agent import NotJsonError
 from swarmkeep.agent.values import copy_plain_object
+from swarmkeep.domain.checking.refusals import ID_RULE, make_invalid_request
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidRequest, TooLarge
 from swarmkeep.domain.messages import Entry, find_stray_result
@@ -19,7 +20,6 @@ from swarmkeep.domain.wording import pluralize
 _SESSION_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}", re.ASCII)
 # Of the sessions in which agents are asked by others. Nobody else gives such ids.
 CHILD_PREFIX = "subsess"
-_ID_RULE = "an id must have 1 to 128 of the characters A-Z a-z 0-9 . _ : - and must not be '.' or '..'"
 
 
 class _Function(msgspec.Struct):
@@ -44,31 +44,9 @@ class _Message(msgspec.Struct):
     tool_call_id: str | None = None
 
 
-_QUOTED_FIELD = re.compile(r" field `([^`]*)`")
-_PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-
-
-def make_invalid_request(error: msgspec.ValidationError, pointer: str = "") -> InvalidRequest:
-    """The refusal of a value, below `pointer`, that has not the shape it should have."""
-    detail, _, place = str(error).partition(" - at `")
-    # `$.path`, or of one of an object's keys: `key` in `$.path`.
-    is_key = place.startswith("key` in `")
-    known, _, _ = place.partition("$")[2].partition("[...]")
-    pointer += "".join(f"/{name or index}" for name, index in _PATH_STEP.findall(known))
-    if (named := _QUOTED_FIELD.search(detail)) is not None:
-        pointer += f"/{named[1]}"
-    if pointer == "/id" and "matching regex" in detail:
-        detail = _ID_RULE
-    elif is_key:
-        detail = f"a key: {detail}"
-    elif detail.startswith("Expected `null`, got"):
-        detail = f"`{pointer.rpartition('/')[2]}` is not supported here; leave it out"
-    return InvalidRequest(detail.replace("`", "'"), pointer)
-
-
 def check_id(session_id: str, pointer: str = "/id") -> str:
     if not _SESSION_ID.fullmatch(session_id):
-        raise InvalidRequest(_ID_RULE, pointer)
+        raise InvalidRequest(ID_RULE, pointer)
     return session_id
 
 
@@ -102,7 +80,7 @@ def _check_message(message: Json, pointer: str) -> Json:
     try:
         shape = msgspec.convert(message, _Message)
     except msgspec.ValidationError as error:
-        raise make_invalid_request(error, pointer) from error
+        raise make_invalid_request(error, _Message, pointer) from error
     if shape.role == "tool" and not shape.tool_call_id:
         raise InvalidRequest("a tool message needs a tool_call_id", f"{pointer}/tool_call_id")
     if shape.role in ("user", "system", "developer", "tool") and shape.content is None:
