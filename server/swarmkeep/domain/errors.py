@@ -21,8 +21,9 @@ class DomainError(Exception):
 class InvalidRequest(DomainError):
     code = "invalid_request"
 
-    def __init__(self, detail: str, pointer: str = "") -> None:
-        super().__init__(detail)
+    def __init__(self, detail: str, pointer: str = "", *, place: str = "") -> None:
+        """`place` goes before the sentence, for clients that show nothing else."""
+        super().__init__(f"{place}: {detail}" if place else detail)
         self.errors = [{"pointer": pointer, "detail": detail}]
 
     def extra(self) -> dict[str, Any]:

@@ -290,6 +290,7 @@ async def test_a_run_that_waited_for_outputs_and_several_threads(store: SqlStore
             None,
             "/1/messages/0/tool_call_id",
         ),
+        ([USER, {"type": "function_call", "call_id": "c"}], "chat", None, "POST /openai/v1/conversations"),
         ({"id": "no/id", "messages": []}, "chat", None, "an id must have"),
         ({"nothing": "here"}, "assistants", None, "no threads"),
         ({"object": "thread.message", "role": "user"}, "assistants", None, "does not name its thread"),

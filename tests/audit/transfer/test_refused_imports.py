@@ -149,6 +149,7 @@ def test_a_newer_format_is_refused_by_its_name(text: bytes) -> None:
         (b"{}\n", 1, "not a line of an export"),
         (b'{"session_id":"s","se', 1, "cut off in the middle of this line"),
         (b'[{"role": "user", "content": "Hello"}]', 1, "set `from` (`--from`) to chat, swarm or assistants"),
+        (b'[\n  {"role": "user", "content": "Hello"}\n]\n', 1, "set `from` (`--from`) to chat, swarm or assistants"),
         (b'{"record":"other"}\n', 1, "not a line of an export"),
         (b"\xff\xfe\n", 1, "not JSON"),
         (b'{"session_id":"s","seq":1,"hash":"00","type":"session.created"}\n', 1, "no salt"),

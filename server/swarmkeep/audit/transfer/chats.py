@@ -9,6 +9,12 @@ from swarmkeep.audit.transfer.foreign import Document, ForeignConversation, enum
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidImport
 
+_ITEM_TYPES = ("function_call", "function_call_output", "mcp_call", "reasoning", "item_reference")
+_ITEMS = (
+    "these are items of OpenAI's responses, not messages; create a conversation with them: `items` of "
+    "POST /openai/v1/conversations"
+)
+
 
 def read_chats(found: Iterable[Document]) -> Iterator[ForeignConversation]:
     """The conversations in these documents.
@@ -36,7 +42,7 @@ def _holds_messages(value: Any) -> bool:
 
 def _read_conversation(value: list[Any] | Json, place: str, line: int | None) -> ForeignConversation:
     if isinstance(value, list):
-        return ForeignConversation(messages=_convert_messages(value), place=place, line=line)
+        return ForeignConversation(messages=_convert_messages(value, line), place=place, line=line)
     key = "messages" if "messages" in value else "data"
     metadata, variables = value.get("metadata"), value.get("context_variables")
     known = {key, "id"}
@@ -44,7 +50,7 @@ def _read_conversation(value: list[Any] | Json, place: str, line: int | None) ->
         name for name, item in (("metadata", metadata), ("context_variables", variables)) if isinstance(item, dict)
     }
     return ForeignConversation(
-        messages=_convert_messages(value[key]),
+        messages=_convert_messages(value[key], line),
         place=f"{place}/{key}",
         line=line,
         id=value["id"] if isinstance(value.get("id"), str) else None,
@@ -61,8 +67,10 @@ def _read_agent(value: Any) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def _convert_messages(messages: list[Any]) -> list[Json]:
+def _convert_messages(messages: list[Any], line: int | None) -> list[Json]:
     """The messages; calls of functions as they were before there were tools are told as calls of tools."""
+    if any(isinstance(message, dict) and message.get("type") in _ITEM_TYPES for message in messages):
+        raise InvalidImport(_ITEMS, line=line)
     told: list[Any] = []
     last_call = ""
     for number, message in enumerate(map(_convert_parts, messages)):

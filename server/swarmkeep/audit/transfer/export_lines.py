@@ -28,10 +28,8 @@ MAX_INTEGER = 2**31 - 1
 MAX_SEQ = 2**53 - 1
 
 _BEGINNINGS = (b'{"session_id":', b'{"record":')
-_NO_EXPORT = (
-    "this is not a line of an export; for the file of another program, set `from` (`--from`) to chat, swarm or "
-    "assistants"
-)
+_ADVICE = "for the file of another program, set `from` (`--from`) to chat, swarm or assistants"
+_NO_EXPORT = f"this is not a line of an export; {_ADVICE}"
 
 # A line is whatever somebody sends: no repetition gives back what it took, and JSON values are left to a JSON scanner.
 _TEXT_PATTERN = r'"(?:[^"\\\x00-\x1f]|\\.)*+"'
@@ -130,7 +128,9 @@ def read_export_line(line: bytes) -> EventLine | FileLine | ExportEnd:
     try:
         value = decode(line)
     except MalformedJson as error:
-        raise InvalidLine(f"this is not JSON: {error}") from None
+        # JSON in several lines is what other programs write.
+        why = str(error) if line.startswith(_BEGINNINGS) else f"no export has such a line; {_ADVICE}"
+        raise InvalidLine(f"this is not JSON: {why}") from None
     record = value.get("record") if isinstance(value, dict) else None
     if record == "file":
         return _convert(value, FileLine)

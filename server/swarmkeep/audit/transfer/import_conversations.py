@@ -220,12 +220,13 @@ class _Planner(msgspec.Struct, frozen=True, kw_only=True):
             )
             variables = check_object(conversation.context_variables, "")
         except InvalidRequest as error:
-            raise conversation.make_error(str(error), error.errors[0]["pointer"]) from None
+            found = error.errors[0]
+            raise conversation.make_error(found["detail"], found["pointer"]) from None
         self.sizes.check_messages(taken.messages, "message")
         self.sizes.check_metadata(metadata)
         self.sizes.check_context(variables)
         if not name:
-            raise conversation.make_error("nothing says which agent is to continue; name one")
+            raise conversation.make_error("nothing says which agent is to continue; name one as `agent` (`--agent`)")
 
         def plan(said: Sequence[Json]) -> PlannedEvents:
             named = [

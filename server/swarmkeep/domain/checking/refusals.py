@@ -37,8 +37,7 @@ def make_invalid_request(error: msgspec.ValidationError, type_: Any, pointer: st
         detail = f"a key: {detail}"
     elif detail.startswith(_WRONG_CHOICE) and not is_deeper:
         detail = add_choices(detail, type_, steps)
-    # Most clients show their users nothing but this sentence.
-    return InvalidRequest((f"{_name_place(where)}: " if where else "") + detail.replace("`", "'"), pointer)
+    return InvalidRequest(detail.replace("`", "'"), pointer, place=_name_place(where))
 
 
 def add_choices(detail: str, type_: Any, steps: Sequence[str] = ()) -> str:
