@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from swarmkeep.agent import (
         Agent,
+        AgentFunction,
         Compaction,
         File,
         MCPServer,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "Agent",
+    "AgentFunction",
     "AsyncSwarm",
     "Compaction",
     "File",
