@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from swarmkeep.agent import Agent
-from swarmkeep.audit.replay.divergences import Divergence, check_kinds
+from swarmkeep.audit.replay.divergences import Divergence, check_kinds, format_sides
 from swarmkeep.audit.replay.recorded_sessions import RecordedSession, read_recorded_sessions
 from swarmkeep.audit.replay.session import replay
-from swarmkeep.domain.codec import encode_text
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.agents.registry import Registry
 
@@ -56,7 +55,7 @@ def differences(
     conversation: RecordedConversation,
     agents: Sequence[Agent] | str | Path,
     *,
-    ignore: Collection[str] = (),
+    ignore: str | Collection[str] = (),
     model: str | None = None,
 ) -> list[Divergence]:
     """What today's agents would do differently; no model and no tool is called.
@@ -68,21 +67,25 @@ def differences(
     else:
         registry = Registry(agents, model=model)
     recording = conversation.conversation
-    return replay(recording.events, registry, recording.texts, ignore=check_kinds(ignore)).divergences
+    kinds = check_kinds([ignore] if isinstance(ignore, str) else ignore)
+    return replay(recording.events, registry, recording.texts, ignore=kinds).divergences
 
 
 def assert_replays(
     conversation: RecordedConversation,
     agents: Sequence[Agent] | str | Path,
     *,
-    ignore: Collection[str] = (),
+    ignore: str | Collection[str] = (),
     model: str | None = None,
 ) -> None:
     """Fail, with every difference named, unless today's agents would do what is recorded; see `differences`."""
     found = differences(conversation, agents, ignore=ignore, model=model)
     if found:
-        raise AssertionError(f"{conversation.__name__}: {'; '.join(map(_format_divergence, found))}")
+        title = f"{conversation.__name__} is not what would happen today"
+        raise AssertionError("\n".join([title, *_list_lines(found)]))
 
 
-def _format_divergence(found: Divergence) -> str:
-    return f"event {found.seq}: {found.kind}: recorded {encode_text(found.recorded)}, today {encode_text(found.actual)}"
+def _list_lines(found: Iterable[Divergence]) -> Iterator[str]:
+    for divergence in found:
+        yield f"event {divergence.seq}: {divergence.kind}"
+        yield from (f"  {line}" for line in format_sides(divergence.kind, divergence.recorded, divergence.actual))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, get_args
 
@@ -105,3 +107,24 @@ def _parse(text: str | None) -> Any:
         return [] if text is None else decode(text)
     except MalformedJson:
         return text
+
+
+_DIFFED_KINDS = ("instructions", "tool_schemas", "parameters", "context")
+
+
+def format_sides(kind: str, recorded: Any, actual: Any) -> Iterator[str]:
+    """The two sides of a difference: longer ones as a diff of their lines."""
+    before, after = _format_value(recorded), _format_value(actual)
+    if kind not in _DIFFED_KINDS:
+        yield f"recorded: {before}"
+        yield f"today:    {after}"
+        return
+    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), "recorded", "today", lineterm="", n=2):
+        if not line.startswith("@@"):
+            yield line
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,7 +30,7 @@ from swarmkeep.domain.wording import pluralize
 
 if TYPE_CHECKING:
     from swarmkeep.audit.replay.recorded_sessions import RecordedSession
-    from swarmkeep_client import Divergence, Replay
+    from swarmkeep_client import Replay
 
 _FILE_SUFFIXES = (".jsonl", ".ndjson")
 CheckedSession = tuple[str, "Replay"]
@@ -172,6 +170,8 @@ def _read_lines(file: str) -> Iterator[bytes]:
 
 
 def _put_result(session_id: str, replayed: Replay) -> None:
+    from swarmkeep.audit.replay.divergences import format_sides
+
     if replayed.matches:
         put(f"{session_id}: the same, in {pluralize(replayed.turns, 'turn')}")
     else:
@@ -180,26 +180,5 @@ def _put_result(session_id: str, replayed: Replay) -> None:
         put(f"  not compared, because redacted: {', '.join(f'event {seq}' for seq in replayed.redacted)}")
     for divergence in replayed.divergences:
         put(f"  event {divergence.seq}: {divergence.kind}")
-        for line in format_divergence(divergence):
+        for line in format_sides(divergence.kind, divergence.recorded, divergence.actual):
             put(f"    {line}")
-
-
-_DIFFED_KINDS = ("instructions", "tool_schemas", "parameters", "context")
-
-
-def format_divergence(divergence: Divergence) -> Iterator[str]:
-    """The two sides: longer ones as a diff of their lines."""
-    before, after = _format_value(divergence.recorded), _format_value(divergence.actual)
-    if divergence.kind not in _DIFFED_KINDS:
-        yield f"recorded: {before}"
-        yield f"today:    {after}"
-        return
-    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), "recorded", "today", lineterm="", n=2):
-        if not line.startswith("@@"):
-            yield line
-
-
-def _format_value(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return ", ".join(value)
-    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
