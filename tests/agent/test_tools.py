@@ -212,6 +212,7 @@ def test_a_long_list_of_problems_is_cut() -> None:
         ('{"city": "Oslo"', "they are not valid JSON: Expecting ',' delimiter at line 1, column 16"),
         ('{"city": \n Oslo}', "they are not valid JSON: Expecting value at line 2, column 2"),
         ("{} {}", "they are not valid JSON: Extra data at line 1, column 4"),
+        ('{"city": "Os', "they are not valid JSON: Unterminated string starting at line 1, column 10"),
         ('{"city": "Oslo", "city": "Rome"}', "the key city is there more than once"),
         ('{"city": [{"\u202e": 1, "a": 2, "\u202e": 3}]}', "is there more than once"),
         ("[1, 2]", "they must be a JSON object, but are [1, 2]"),

@@ -105,5 +105,5 @@ def test_a_table_may_be_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_table_is_refused(source: str) -> None:
-    with pytest.raises(PricesError, match="SWARMKEEP_PRICES"):
+    with pytest.raises(PricesError, match=r"SWARMKEEP_PRICES.*(`input` and `output`|cannot be read)"):
         read_prices(source, "USD")

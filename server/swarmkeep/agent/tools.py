@@ -105,8 +105,9 @@ class Tool:
         try:
             given = to_plain_json(json.loads(arguments, object_pairs_hook=_refuse_repeated_keys), "arguments")
         except json.JSONDecodeError as error:
-            where = f"line {error.lineno}, column {error.colno}"
-            raise ToolArgumentsError(self.name, [f"they are not valid JSON: {error.msg} at {where}"]) from error
+            # Some messages end for a place that follows: "Unterminated string starting at".
+            why = f"{error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}"
+            raise ToolArgumentsError(self.name, [f"they are not valid JSON: {why}"]) from error
         except (NotJsonError, _RepeatedKey) as error:
             raise ToolArgumentsError(self.name, [str(error)]) from error
         except RecursionError:

@@ -14,6 +14,9 @@ class PricesError(ValueError):
     """The price table cannot be used as it is; the sentence says why."""
 
 
+_FORM = "each model has `input` and `output`, and may have `cached_input`, per million tokens"
+
+
 def read_prices(source: str | None, currency: str) -> PriceTable | None:
     """The table that a setting names, as JSON or as a file (`.json`, `.toml`). Raises PricesError."""
     if source is None or not source.strip():
@@ -28,5 +31,5 @@ def read_prices(source: str | None, currency: str) -> PriceTable | None:
         raise PricesError(f"SWARMKEEP_PRICES: {text} cannot be read: {error.strerror}") from None
     except (ValueError, msgspec.MsgspecError) as error:
         place = "it" if is_text else text
-        raise PricesError(f"SWARMKEEP_PRICES: {place} is not a table of prices: {error}") from None
+        raise PricesError(f"SWARMKEEP_PRICES: {place} is not a table of prices: {error}; {_FORM}") from None
     return PriceTable(prices, currency)

@@ -161,6 +161,9 @@ def _read_lines(file: BinaryIO) -> Iterator[Any]:
                     yield value
                 waiting = line
         end = decode(waiting or b"null")
+    except gzip.BadGzipFile as error:
+        what = "not a backup of Swarmkeep" if waiting is None else "damaged"
+        raise BadBackup(f"the file is {what}: {error}") from None
     except (OSError, EOFError, zlib.error, MalformedJson) as error:
         raise BadBackup(f"the file is damaged or was cut off: {error}") from None
     if end != {"rows": count, "sha256": digest.hexdigest()}:

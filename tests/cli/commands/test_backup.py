@@ -86,7 +86,7 @@ def test_refusals_leave_nothing_behind(cli: CommandLine, recorded: RecordedSessi
     assert "cannot write" in cli.expect_refusal("backup", "none/x.backup", *recorded.options)
     assert "cannot read" in cli.expect_refusal("restore", "x.backup")
     (tmp_path / "x.backup").write_text("no backup")
-    assert "damaged or was cut off" in cli.expect_refusal("restore", "x.backup")
+    assert "not a backup" in cli.expect_refusal("restore", "x.backup")
     assert [file.name for file in tmp_path.iterdir()] == ["x.backup"]
 
 

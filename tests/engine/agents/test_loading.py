@@ -120,6 +120,13 @@ def test_three_files_of_one_name(tmp_path: Path) -> None:
     assert load_registry(["a", "b", "c"]).names == ["a", "b", "c"]
 
 
+def test_an_empty_package_beside_its_agents(tmp_path: Path) -> None:
+    write_file(tmp_path / "empty_team" / "__init__.py", "")
+    write_file(tmp_path / "empty_team" / "agents.py", 'from swarmkeep import Agent\na = Agent(name="A")')
+    assert "name empty_team/agents.py" in expect_refusal("empty_team")
+    assert load_registry(["empty_team/agents.py"]).names == ["A"]
+
+
 def test_one_file_twice_is_imported_once(tmp_path: Path) -> None:
     write_file(tmp_path / "counted.py", "print('imported')\n" + dedent(TEAM))
     assert load_registry(["counted.py", "./counted.py", str(tmp_path / "counted.py")]).names == ["Triage", "Sales"]

@@ -34,12 +34,19 @@ def load_registry(specs: Sequence[str], *, model: str | None = None) -> Registry
         aliases |= _read_aliases(module, spec)
         found = list(_find_agents(module))
         if not found:
-            raise AgentsError(f"{spec} defines no Agent at its top level")
+            raise AgentsError(f"{spec} defines no Agent at its top level{_hint_at_file(module)}")
         agents += found
     registry = Registry(_drop_duplicates(agents), model=model, aliases=aliases)
     registry.check_aliases()
     _check_schemas(registry)
     return registry
+
+
+def _hint_at_file(module: ModuleType) -> str:
+    """Where the agents of a package may be whose `__init__.py` has none."""
+    file = Path(module.__file__ or "")
+    is_beside = file.name == "__init__.py" and (file.parent / "agents.py").exists()
+    return f"; import them in its __init__.py, or name {file.parent.name}/agents.py" if is_beside else ""
 
 
 def _drop_duplicates(agents: Iterable[Agent]) -> list[Agent]:
