@@ -78,6 +78,9 @@ FirstSession = Annotated[
         autocompletion=complete_session,
     ),
 ]
+# As many as the server takes in one request.
+_MAX_SEQS = 1000
+
 Agents = Annotated[
     list[str] | None,
     typer.Option(
@@ -94,6 +97,22 @@ Offline = Annotated[
     bool,
     typer.Option("--offline", help="Use the built-in offline model, which is not an LLM. [env: SWARMKEEP_OFFLINE]"),
 ]
+
+
+def parse_seqs(given: list[str]) -> list[int]:
+    """Events by their numbers, from `3` and `5-9`."""
+    seqs: dict[int, None] = {}
+    for text in given:
+        first, dash, last = text.partition("-")
+        if not all(part.isascii() and part.isdecimal() and len(part) < 16 for part in (first, last if dash else first)):
+            raise typer.BadParameter(f"write a number, or a range as in 5-9, not {text!r}", param_hint="'--seq'")
+        span = range(int(first), int(last if dash else first) + 1)
+        if not span or not span[0]:
+            raise typer.BadParameter(f"{text} holds no event; events are counted from 1", param_hint="'--seq'")
+        if len(span) > _MAX_SEQS:
+            raise typer.BadParameter(f"at most {_MAX_SEQS} events at once", param_hint="'--seq'")
+        seqs |= dict.fromkeys(span)
+    return list(seqs)
 
 
 def parse_labels(given: list[str] | None) -> dict[str, str]:

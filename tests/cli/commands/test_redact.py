@@ -41,12 +41,20 @@ def test_what_events_say_is_removed(cli: CommandLine, recorded: RecordedSession,
     assert (again.json["seqs"], again.json["seq"]) == ([], None)
 
 
+def test_a_range_of_events_is_removed(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    name = fork(cli, recorded, place, "redacted-range")
+    done = cli("sessions", "redact", name, "--seq", "2", "--seq", "2-4", "--reason", "asked", "--dry-run", *place)
+    assert done.out == f"would remove the content of 3 events of {name}: 2, 3, 4\n"
+
+
 def test_what_cannot_be_redacted_is_refused(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     why = ("--reason", "x")
     assert "no event 999" in cli.expect_refusal("sessions", "redact", recorded.session_id, "--seq", "999", *why, *place)
     assert "nobody" in cli.expect_refusal("sessions", "redact", "nobody", "--seq", "1", *why, *place)
     assert "--reason" in cli.expect_usage_error("sessions", "redact", "one", "--seq", "1", *place)
     assert "--seq" in cli.expect_usage_error("sessions", "redact", "one", *why, *place)
+    for wrong in ("0", "x", "5-3", "3-", "1-99999", "0-4"):
+        assert "--seq" in cli.expect_usage_error("sessions", "redact", "one", "--seq", wrong, *why, *place)
 
 
 def test_deletions_are_shown_in_the_audit_log(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:

@@ -23,6 +23,7 @@ from swarmkeep.cli.options import (
     Status,
     Tenant,
     parse_labels,
+    parse_seqs,
 )
 from swarmkeep.cli.render.messages import describe_status, list_found, put_state
 from swarmkeep.cli.sources.damage import warn_if_damaged
@@ -244,13 +245,15 @@ def remove_message(
     \b
     Examples:
       swarmkeep sessions redact order-4711 --seq 3 --reason "a card number"
-      swarmkeep sessions redact order-4711 --seq 3 --seq 7 --reason "a card number" --include-forks
+      swarmkeep sessions redact order-4711 --seq 3 --seq 7-9 --reason "a card number" --include-forks
       swarmkeep sessions redact order-4711 --seq 3 --reason "a card number" --dry-run
     """,
 )
 def redact(
     session_id: SessionId,
-    seqs: Annotated[list[int], typer.Option("--seq", metavar="SEQ", min=1, help="An event; may be given again.")],
+    given: Annotated[
+        list[str], typer.Option("--seq", metavar="SEQ", help="An event, or several as in 5-9; may be given again.")
+    ],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the session.")],
     include_forks: Annotated[
         bool, typer.Option("--include-forks", help="Also in forks, and in sessions that this one was forked from.")
@@ -264,6 +267,7 @@ def redact(
 ) -> None:
     """Remove the content of events, for good; the hash chain still verifies. Exit code 1 if another session still holds
     it."""
+    seqs = parse_seqs(given)
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
         done = found.redact(session_id, seqs, reason, include_forks=include_forks, dry_run=dry_run)
     left = [copy for copy in done.forks if not copy.redacted and not dry_run]
