@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given as generated
 from hypothesis import strategies as st
+from msgspec import convert, inspect
 from msgspec.structs import replace
 
 from swarmkeep.domain.codec import decode
@@ -119,6 +121,7 @@ def test_a_message_keeps_what_holds_a_conversation_together() -> None:
     assert found["completion"]["usage"] == {"prompt_tokens": 7}
     assert (found["completion"]["model"], found["completion"]["duration_ms"]) == ("gpt-4o", 1.5)
     assert found["completion"]["time_to_first_token_ms"] == 0.5
+    assert redact_fact(MessageAdded(message={"role": "user", "sender": "user"}))["message"]["sender"] == "user"
 
 
 def test_what_stands_for_a_name_and_is_none_goes() -> None:
@@ -163,3 +166,77 @@ def test_what_a_removed_change_had_replaced_does_not_come_back() -> None:
 def test_who_removed_what_stays_when_the_reason_goes() -> None:
     found = redact_fact(SessionRedacted(seqs=(2, 3), reason=CANARY, by="Lee", kept=("x", "y")))
     assert found == {"seqs": [2, 3], "reason": REDACTED, "by": "Lee", "kept": ["x", "y"]}
+
+
+MESSAGE = {
+    **dict.fromkeys(("role", "content", "name", "sender", "tool_call_id", "tool_name", CANARY), CANARY),
+    "tool_calls": [{"id": CANARY, "type": "function", "function": {"name": CANARY, "arguments": CANARY}}],
+}
+# Where each type of fact may still hold a text: ids, agents' names, and words of ours.
+_ENDING = {"stop_reason", "error.code"}
+_WAITING = {"tool_call_id", "reason", "expires_at", "session_id"}
+KEPT: dict[str, set[str]] = {
+    "session.created": {"agent", "parent.run_id", "parent.tool_call_id"},
+    "session.forked": {"from_hash"},
+    "session.imported": {"source", "by"},
+    "session.updated": {"agent"},
+    "session.redacted": {"by", "kept"},
+    "run.queued": {"agent"},
+    "message.added": {
+        "message.tool_call_id", "message.tool_calls.id", "tool.status", "tool.handoff", "tool.session_id",
+    },
+    "message.removed": {"tool_call_id"},
+    "tool.started": {"tool_call_id", "session_id"},
+    "handoff.made": {"from", "to", "tool_call_id"},
+    "handoff.ignored": {"from", "to", "tool_call_id"},
+    "context.updated": {"tool_call_id"},
+    "guardrail.tripped": {"stage", "tool_call_id"},
+    "approval.requested": {"tool_call_id", "expires_at"},
+    "approval.decided": {"tool_call_id", "decision"},
+    "run.waiting": {
+        *(f"pending.{name}" for name in _WAITING),
+        *(f"pending.approvals.{name}" for name in ("session_id", "run_id", "tool_call_id")),
+    },
+    "run.resumed": {"reason"},
+    **dict.fromkeys(("run.completed", "run.failed", "run.cancelled", "run.interrupted"), _ENDING),
+    "compaction.started": {"reason"},
+    "compaction.failed": {"code"},
+}  # fmt: skip
+
+
+def fill(shape: inspect.Type, name: str = "") -> Any:
+    """A value of a type with the canary in all its texts, and nothing left out."""
+    match shape:
+        case inspect.StructType():
+            return {field.encode_name: fill(field.type, field.encode_name) for field in shape.fields}
+        case inspect.UnionType():
+            return fill(next(kind for kind in shape.types if not isinstance(kind, inspect.NoneType)), name)
+        case inspect.VarTupleType():
+            return [fill(shape.item_type, name)]
+        case inspect.DictType():
+            return MESSAGE if name in ("message", "messages") else {CANARY: 7, "a": {"b": CANARY, CANARY: 7}}
+        case inspect.StrType():
+            return CANARY
+        case inspect.BoolType():
+            return True
+    assert isinstance(shape, inspect.IntType | inspect.FloatType | inspect.LiteralType), shape
+    return shape.values[0] if isinstance(shape, inspect.LiteralType) else 7
+
+
+def find_texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Where there are texts within a value; keys among them."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from find_texts(key if key == CANARY else None, (*path, "key"))
+            yield from find_texts(item, (*path, key))
+    elif isinstance(value, list):
+        for item in value:
+            yield from find_texts(item, path)
+    elif isinstance(value, str) and value not in (REDACTED, "{}", "", "function"):
+        yield ".".join(path)
+
+
+def test_of_every_fact_only_ids_and_names_of_agents_stay() -> None:
+    for name, kind in FACTS.items():
+        fact = convert(fill(inspect.type_info(kind)), kind)
+        assert set(find_texts(redact_fact(fact))) == KEPT.get(name, set()), name

@@ -158,6 +158,18 @@ def test_what_is_not_what_it_says_or_not_taken_is_refused(part: Any) -> None:
     refuse_part(part)
 
 
+@pytest.mark.parametrize("form", ["../x", "", "a b", "wav;x", "x" * 100, 7, None])
+def test_a_format_of_audio_is_a_word(form: Any) -> None:
+    refused = refuse_part({"type": "input_audio", "input_audio": {"data": "AAAA", "format": form}})
+    assert refused.errors[0]["pointer"] == "/input/0/content/1/input_audio/format"
+
+
+@pytest.mark.parametrize("content", ["no base64!", "é", "AAA"])
+def test_a_file_without_a_type_is_refused_where_its_content_is_none(content: str) -> None:
+    refused = refuse_part({"type": "file", "file": {"filename": "a", "file_data": content}})
+    assert refused.errors[0]["pointer"] == "/input/0/content/1/file/file_data"
+
+
 def test_which_types_are_taken_is_a_setting() -> None:
     only = msgspec.structs.replace(LIMITS, blob_types=("image/png", "text/*"))
     take_part(make_inline_picture(PICTURE), only)

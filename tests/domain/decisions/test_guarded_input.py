@@ -10,9 +10,21 @@ from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.decisions.guardrails import Trip, find_new_input, refuse_input
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import MessageAdded, RunCompleted
+from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
-from tests.domain.given import OTHER, active_run, answer_message, given, in_run, make_run_started, user_said, when
+from tests.domain.given import (
+    OTHER,
+    RUN,
+    active_run,
+    answer_message,
+    given,
+    in_run,
+    make_run_started,
+    model_reply,
+    user_said,
+    when,
+)
 from tests.support.calls import count_calls
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs
@@ -29,6 +41,25 @@ def test_a_persons_answer_vouches_for_nothing_that_came_before() -> None:
     state = when(state, in_run(OTHER, make_run_started()), user_said("go on"))
     found = find_new_input(state, active_run(state), "triage")
     assert [entry.message["content"] for entry in found] == ["what no guardrail has seen", "go on"]
+
+
+def test_what_is_looked_at_is_what_people_say_and_callers_bring() -> None:
+    def said(role: str, content: str) -> MessageAdded:
+        return MessageAdded(message={"role": role, "content": content, "sender": role})
+
+    state = given(user_said("answered"), said("assistant", "an answer"), said("system", "rules"), user_said("gone"))
+    state = when(state, MessageRemoved(message_seq=state.seq, seqs=(state.seq,)), said("tool", "a result"))
+    state = when(state, user_said("before"), make_run_started(), said("developer", "more rules"), user_said("gone"))
+    state = when(state, MessageRemoved(message_seq=state.seq, seqs=(state.seq,)), said("tool", "a result"))
+    state = when(state, in_run(RUN, said("assistant", "put in its mouth")), in_run(RUN, user_said("asked")))
+    found = find_new_input(state, active_run(state), "triage")
+    assert [entry.message["content"] for entry in found] == [
+        "rules", "before", "more rules", "put in its mouth", "asked",
+    ]  # fmt: skip
+    state = when(state, model_reply(answer_message()), user_said("more"))
+    assert [entry.message["content"] for entry in find_new_input(state, active_run(state), "triage")] == ["more"]
+    # Another agent has seen none of it.
+    assert len(find_new_input(state, active_run(state), "refunds")) == 6
 
 
 def test_what_was_refused_in_a_row_is_looked_at_once() -> None:

@@ -272,7 +272,9 @@ def test_a_hidden_run_is_shown_as_before_and_hiding_it_again_changes_nothing() -
     state = make_talk()
     before = find_run(state, RUN)
     assert before is not None
-    state = when(state, *hide_run(state, RUN, by="Lee"))
+    hidden = hide_run(state, RUN, by="Lee")
+    assert list_facts(hidden) == [RunHidden(by="Lee")]
+    state = when(state, *hidden)
     run = find_run(state, RUN)
     assert run is not None
     assert run.hidden

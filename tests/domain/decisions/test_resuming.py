@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, expire_approvals, resume_run
 from swarmkeep.domain.decisions.settling import settle
@@ -177,6 +180,27 @@ def test_an_id_that_an_earlier_turn_used_can_be_decided_again() -> None:
     assert isinstance(next_step(state), Deny)
 
 
+@pytest.mark.parametrize(
+    ("given_arguments", "edited", "recorded"),
+    [
+        ('{"a": 1}', {"a": 2}, '{"a":2}'),
+        ('{"a": 1}', {"a": 1}, UNSET),
+        ('{"a":', {"a": 1}, '{"a":1}'),
+        ('{"a": 1}', None, UNSET),
+    ],
+)
+def test_arguments_are_recorded_where_they_are_others_than_the_models(
+    given_arguments: str, edited: Any, recorded: Any
+) -> None:
+    state = given(make_run_started(), user_said())
+    message = calling_message(tool_call("c1", "danger", given_arguments))
+    state = record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
+    decision = Approval(tool_call_id="c1", decision="approve", arguments=edited)
+    (fact, _, _) = list_facts(settle(state, resume_run(state, RUN, approvals=[decision])))
+    assert isinstance(fact, ApprovalDecided)
+    assert fact.arguments == recorded
+
+
 # Results from outside.
 
 
@@ -197,6 +221,19 @@ def test_a_result_from_outside_is_recorded_and_the_run_goes_on() -> None:
         RunResumed(reason="tool_results"),
     ]
     assert next_step(record_drafts(state, drafts)) == AskModel()
+
+
+def test_what_is_said_with_a_result_follows_it_once_nothing_is_missing() -> None:
+    state = make_waiting_for_results("c1", "c2")
+    said = [{"role": "user", "content": "and be quick"}]
+    options = RunOptions(max_turns=3)
+    with pytest.raises(InvalidRequest, match=r"the run still waits for: look_up \(c2\)"):
+        resume_run(state, RUN, [tool_answer("c1")], messages=said)
+    drafts = resume_run(state, RUN, [tool_answer("c1"), tool_answer("c2")], messages=said, options=options)
+    assert list_facts(drafts)[2:] == [
+        RunResumed(reason="tool_results", options=options),
+        MessageAdded(message={**said[0], "sender": "user"}),
+    ]
 
 
 def test_an_error_from_outside_is_an_answer_too() -> None:
@@ -299,6 +336,34 @@ def test_an_interrupted_run_takes_no_decisions_until_it_is_tried_again() -> None
     state = when(make_waiting_for_approval("c1"), INTERRUPTED)
     with pytest.raises(RunNotWaiting):
         resume_run(state, RUN, approvals=[approve("c1")])
+
+
+@pytest.mark.parametrize(
+    ("asked", "begun", "imported", "given_up"),
+    [
+        (False, False, False, True),
+        (False, True, False, True),
+        # Whom it asked knows what it was asked; what a file says of that is not believed.
+        (True, True, False, False),
+        (True, False, False, True),
+        (True, True, True, True),
+    ],
+)
+def test_a_call_whose_arguments_were_removed_is_given_up(
+    asked: bool, begun: bool, imported: bool, given_up: bool
+) -> None:
+    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))), INTERRUPTED)
+    run = state.finished[-1]
+    session_id = "s" if asked else None
+    call = replace(
+        run.calls[0], redacted=True, session_id=session_id, attempts=int(begun), imported=imported, approval="approve"
+    )
+    state = replace(state, finished=state.finished.replace_at(-1, replace(run, calls=(call,))))
+    types = list_types(resume_run(state, RUN))
+    assert types == ["run.resumed", *(["message.added"] if given_up else [])]
+    denied = replace(run, calls=(replace(call, approval="deny"),))
+    state = replace(state, finished=state.finished.replace_at(-1, denied))
+    assert list_types(resume_run(state, RUN)) == ["run.resumed"]
 
 
 def test_an_interrupted_run_that_another_one_followed_is_over() -> None:
