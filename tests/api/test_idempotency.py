@@ -132,6 +132,8 @@ async def test_a_patch_is_made_once_even_under_a_condition_that_it_has_outdated(
     await service.patch(session, {"metadata": {"a": 2}})
     assert (await service.patch(session, {"metadata": {"a": 1}}, headers=headers)).json() == answers[0].json()
     assert (await service.get(session)).json()["metadata"] == {"a": 2}
+    other = await service.patch(session, {"metadata": {"a": 1}}, headers={**KEY, "If-Match": '"2"'})
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
 
 
 async def test_a_fork_made_twice_with_one_key_is_one_fork(service: RunningServer) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from swarmkeep.audit.redact import redact
 from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.partial import PartialReply
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.events import RunCompleted, SessionUpdated
@@ -17,8 +19,19 @@ from swarmkeep.domain.state import State
 from swarmkeep.engine.stored_sessions import fork_session
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
+from swarmkeep.store.sql.tables import sessions
+from tests.audit.verify.rows import change_row, read_rows
 from tests.store.calls import make_reply, record_calls
-from tests.store.sessions import KEY, OTHER, begin_session, draft_creation, draft_run_start, draft_user_messages
+from tests.store.sessions import (
+    KEY,
+    OTHER,
+    begin_run,
+    begin_session,
+    draft_creation,
+    draft_run_completion,
+    draft_run_start,
+    draft_user_messages,
+)
 
 
 async def check_while(store: SqlStore, key: SessionKey, step: Callable[[int], Awaitable[None]], steps: int) -> int:
@@ -98,6 +111,23 @@ async def test_a_session_that_is_deleted_meanwhile_is_there_or_is_not(store: Sql
         await store.delete(KEY)
 
     assert await check_while(store, KEY, come_and_go, 60) > 1
+
+
+async def test_beside_a_running_run_stands_only_what_its_model_may_be_saying(store: SqlStore) -> None:
+    state, lease = await begin_run(store)
+    (head,) = await read_rows(store, sessions, id=KEY.id)
+    own, other = (encode_text(PartialReply(run_id=name, seq=state.seq, agent="A", text="x")) for name in ("r1", "r2"))
+    for said in ("", own, None):
+        await change_row(store, sessions, head, partial=said)
+        assert await find_problems(store, KEY) == []
+    for said in (other, "x", '"x"'):
+        await change_row(store, sessions, head, partial=said)
+        assert await find_problems(store, KEY) == [(None, "head_differs")]
+    state = (await store.append(KEY, state, draft_run_completion(state), lease=lease)).state
+    assert await find_problems(store, KEY) == []
+    for said in ("", own):
+        await change_row(store, sessions, head, partial=said)
+        assert await find_problems(store, KEY) == [(None, "head_differs")]
 
 
 def _draft_whole(number: int) -> list[EventDraft]:

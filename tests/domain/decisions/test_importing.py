@@ -28,7 +28,6 @@ from tests.domain.given import (
     record_drafts,
     tool_call,
     user_said,
-    when,
 )
 
 QUEUED = in_run(OTHER, RunQueued(options=RunOptions(), messages=()))

@@ -8,6 +8,8 @@ from swarmkeep.domain.events import MessageAdded, PendingCall, RunResumed, RunWa
 from swarmkeep.domain.facts.compaction import CompactionStarted, CompactionSummarised
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.facts.records import CompletionRecord
+from swarmkeep.domain.facts.tools import ToolsListed
+from swarmkeep.domain.folding.listings import find_listing
 from swarmkeep.domain.history.window import count_turns
 from swarmkeep.domain.state import State
 from tests.domain.given import (
@@ -74,6 +76,15 @@ def test_a_summary_is_paid_for_by_the_run_that_it_was_made_in() -> None:
     for run_id, tokens in ((active_run(state).id, 5), (OTHER, 0), (None, 0)):
         after = when(state, in_run(run_id, fact))
         assert (after.usage.total_tokens, active_run(after).usage.total_tokens) == (5, tokens)
+
+
+def test_a_list_of_tools_names_the_text_that_describes_them() -> None:
+    state = when(TALK, ToolsListed(server="files", schemas="digest"), ToolsListed(server="files", error="gone"))
+    assert list(state.other_texts) == ["digest"]
+    listing = find_listing(state, "triage", "files")
+    assert listing is not None
+    assert (listing.schemas, listing.error) == (None, "gone")
+    assert find_listing(state, "refunds", "files") is None
 
 
 def test_a_run_has_gone_on_once_it_is_resumed() -> None:

@@ -117,6 +117,27 @@ async def test_the_lease_ends_with_the_run(store: SqlStore) -> None:
         await store.append(KEY, appended.state, draft_user_messages("x"), lease=lease)
 
 
+async def test_what_was_asked_of_a_holder_goes_with_its_lease(store: SqlStore) -> None:
+    async def read_partial() -> str | None:
+        return (await store.read_heads([KEY]))[KEY].partial
+
+    state, lease = await begin_run(store, owner="a")
+    assert not await store.ask_for_partial(KEY, "a")
+    assert await store.ask_for_partial(KEY, "b")
+    await store.answer_partial(KEY, lease, "so far")
+    state = (await store.append(KEY, state, draft_user_messages("x"), lease=lease)).state
+    assert await read_partial() == "so far"
+    claimed = await store.append(KEY, state, draft_user_messages("y"), lease=Claim("a", 60))
+    assert await read_partial() is None
+    assert claimed.lease is not None
+    assert await store.ask_for_partial(KEY, "b")
+    await store.answer_partial(KEY, lease, "from before")
+    assert await read_partial() == ""
+    await store.answer_partial(KEY, claimed.lease, "so far")
+    await store.append(KEY, claimed.state, draft_run_completion(claimed.state), lease=claimed.lease)
+    assert await read_partial() is None
+
+
 async def test_whoever_ends_the_run_ends_the_lease(store: SqlStore) -> None:
     state, lease = await begin_run(store)
     appended = await store.append(KEY, state, draft_run_completion(state))

@@ -150,8 +150,6 @@ class StartedCalls:
         try:
             return await self._commit_outcome(run, call, outcome)
         except QuotaExceeded as error:
-            if not outcome.file_content:
-                raise
             return await self._commit_outcome(run, call, outcome.leave_out_files(str(error)))
 
     async def _commit_outcome(self, run: Run, call: ToolCall, outcome: ToolOutcome) -> list[RecordedEvent]:
