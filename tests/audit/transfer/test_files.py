@@ -88,3 +88,12 @@ async def test_a_forged_file_is_refused(store: SqlStore, other: SqlStore) -> Non
     await refuse(other, [*lines[:place], wrong, *lines[place + 1 :]], f"line {place + 1}")
     damaged = [line.replace(b'"Triage"', b'"Triagf"') if number > place else line for number, line in enumerate(lines)]
     await refuse(other, damaged, f"line {place + 2}: ")
+
+
+async def test_a_line_is_named_however_many_files_the_session_before_has(store: SqlStore, other: SqlStore) -> None:
+    await record_session(store, "t", "one", "two", "three")
+    await record_pictures(store)
+    lines = (await export_bytes(store)).splitlines(keepends=True)
+    place = max(number for number, line in enumerate(lines) if b'"session_id":"t"' in line)
+    lines[place] = lines[place].replace(b'"Ann"', b'"Anna"')
+    await refuse(other, lines, f"line {place + 1}: ")

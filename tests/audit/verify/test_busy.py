@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from swarmkeep.audit.redact import redact
-from swarmkeep.audit.verify.session import verify
+from swarmkeep.audit.verify.session import verify, verify_all
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.partial import PartialReply
@@ -111,6 +111,16 @@ async def test_a_session_that_is_deleted_meanwhile_is_there_or_is_not(store: Sql
         await store.delete(KEY)
 
     assert await check_while(store, KEY, come_and_go, 60) > 1
+
+
+async def test_all_of_them_are_checked_in_order_from_the_one_that_is_named(store: SqlStore) -> None:
+    keys = [SessionKey(tenant, name) for tenant in ("a", "b") for name in ("x", "y")]
+    for key in keys:
+        await begin_session(store, key)
+    for place, key in enumerate(keys):
+        assert [checked async for checked, _ in verify_all(store, first=key)] == keys[place:]
+    assert [checked async for checked, _ in verify_all(store, "b", first=keys[1])] == keys[2:]
+    assert [checked async for checked, _ in verify_all(store, "b", first=SessionKey("b", "xx"))] == keys[3:]
 
 
 async def test_beside_a_running_run_stands_only_what_its_model_may_be_saying(store: SqlStore) -> None:
