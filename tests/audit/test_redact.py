@@ -397,7 +397,7 @@ async def test_a_change_of_the_audit_log_is_found(store: SqlStore) -> None:
     await remove_row(store, audit_log, (await read_rows(store, audit_log))[-1])
     assert (await verify_audit_log(store, "default")).valid
     found_at = await verify_audit_log(store, "default", noted=noted)
-    assert [problem.code for problem in found_at.problems] == ["truncated"]
+    assert [(problem.code, problem.seq) for problem in found_at.problems] == [("truncated", 3)]
 
 
 async def test_many_deletions_at_once_are_all_told(store: SqlStore) -> None:

@@ -58,6 +58,12 @@ async def test_sites_that_were_named_may_use_it(sqlite_ready: str) -> None:
             assert stream.answer.headers["access-control-allow-origin"] == "https://two.example"
 
 
+async def test_where_any_site_was_named_any_may_use_it(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready, cors_origins="*")) as service:
+        answer = await service.post("/v1/sessions", {}, headers={"Origin": "https://evil.example"})
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (201, "*")
+
+
 async def test_it_may_be_given_more_names(sqlite_ready: str) -> None:
     given = server_settings(database_url=sqlite_ready, allowed_hosts="Agents.example, other.example")
     async with start_server(given) as service:

@@ -1,0 +1,75 @@
+"""What may become of a session's context, metadata and messages is bounded; what is too large already may shrink."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from swarmkeep.domain.decisions.sizes import SizeLimits
+from swarmkeep.domain.errors import TooLarge
+from swarmkeep.domain.events import ContextUpdated, MessageAdded, RunQueued, SessionUpdated
+from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.domain.state import State
+from tests.domain.given import OTHER, THIRD, given, in_run, when
+
+# {"a":"…"} has eight bytes and the text's.
+LIMITS = SizeLimits(max_context_bytes=20, max_metadata_bytes=20, max_message_bytes=60)
+
+
+def put(name: str, size: int) -> dict[str, Any]:
+    return {name: "x" * (size - 8)}
+
+
+def queue(run_id: str, context: dict[str, Any]) -> Any:
+    return in_run(run_id, RunQueued(options=RunOptions(), messages=(), context_variables=context))
+
+
+def test_exactly_as_much_as_is_allowed_is_taken() -> None:
+    before = given()
+    LIMITS.check_change(before, when(before, ContextUpdated(patch=put("a", 20)), SessionUpdated(metadata=put("a", 20))))
+    for fact, name in (
+        (ContextUpdated(patch=put("a", 21)), "CONTEXT"),
+        (SessionUpdated(metadata=put("a", 21)), "META"),
+    ):
+        with pytest.raises(TooLarge, match=f"SWARMKEEP_MAX_{name}"):
+            LIMITS.check_change(before, when(before, fact))
+
+
+def test_what_is_too_large_may_shrink_and_not_grow() -> None:
+    before = given(ContextUpdated(patch=put("a", 30)))
+    LIMITS.check_change(before, when(before, ContextUpdated(patch=put("a", 29))))
+    LIMITS.check_change(before, when(before, SessionUpdated(metadata=put("a", 20))))
+    with pytest.raises(TooLarge, match="31 bytes"):
+        LIMITS.check_change(before, when(before, ContextUpdated(patch=put("a", 31))))
+
+
+def test_a_queued_run_adds_to_what_those_before_it_will_set() -> None:
+    state = given(ContextUpdated(patch=put("a", 10)))
+    patch = {"b": "x" * 2}
+    LIMITS.check_run_context(state, patch)
+    LIMITS.check_run_context(when(state, queue(OTHER, {"a": None})), patch)
+    filled = when(state, queue(OTHER, {"c": 1}), queue(THIRD, {"d": 1}))
+    LIMITS.check_run_context(filled, {})
+    with pytest.raises(TooLarge, match="SWARMKEEP_MAX_CONTEXT_BYTES"):
+        LIMITS.check_run_context(filled, patch)
+
+
+@pytest.mark.parametrize(
+    ("message", "fits"),
+    [
+        ({"role": "user", "content": "x" * 32, "sender": "y" * 100}, True),
+        ({"role": "user", "content": "x" * 33, "sender": "y"}, False),
+        ({"role": "tool", "tool_call_id": "c" * 100, "content": "x" * 58}, True),
+        ({"role": "tool", "tool_call_id": "c", "content": "x" * 59}, False),
+        ({"role": "tool", "tool_call_id": "c", "content": None}, True),
+        ({"role": "assistant", "content": "x" * 100}, True),
+    ],
+)
+def test_what_a_file_brings_is_as_large_as_what_is_sent(message: dict[str, Any], fits: bool) -> None:
+    state: State = given(MessageAdded(message=message))
+    if fits:
+        LIMITS.check_session(state)
+    else:
+        with pytest.raises(TooLarge, match=r"at seq 2 .*SWARMKEEP_MAX_MESSAGE_BYTES"):
+            LIMITS.check_session(state)
