@@ -131,11 +131,16 @@ async def test_what_was_asked_of_a_holder_goes_with_its_lease(store: SqlStore) -
     assert await read_partial() is None
     assert claimed.lease is not None
     assert await store.ask_for_partial(KEY, "b")
-    await store.answer_partial(KEY, lease, "from before")
-    assert await read_partial() == ""
+    for other in (lease, Lease("b", claimed.lease.epoch)):
+        await store.answer_partial(KEY, other, "not its own")
+        assert await read_partial() == ""
     await store.answer_partial(KEY, claimed.lease, "so far")
+    await store.answer_partial(KEY, claimed.lease, "asked for by nobody")
+    assert await read_partial() == "so far"
     await store.append(KEY, claimed.state, draft_run_completion(claimed.state), lease=claimed.lease)
     assert await read_partial() is None
+    await begin_expired_run(store, OTHER)
+    assert not await store.ask_for_partial(OTHER, "b")
 
 
 async def test_whoever_ends_the_run_ends_the_lease(store: SqlStore) -> None:
@@ -201,6 +206,20 @@ async def test_renewal_extends_the_leases_it_names_and_says_which_are_not_held_a
     assert await store.renew(leases, lease_seconds=60) == {taken, ended, gone}
     assert set(await store.find_abandoned()) == {unnamed, taken}
     assert await store.renew({}, lease_seconds=60) == set()
+
+
+async def test_only_the_lease_itself_is_renewed(store: SqlStore) -> None:
+    async def read_expiry() -> float:
+        query = select(sessions.c.lease_expires_at).where(sessions.c.id == KEY.id)
+        return await store.database.read(lambda connection: connection.execute(query).scalar_one())
+
+    _, lease = await begin_run(store, owner="a")
+    expires_at = await read_expiry()
+    for other in (Lease("b", lease.epoch), Lease("a", lease.epoch + 1), Lease("a", lease.epoch - 1)):
+        assert await store.renew({KEY: other}, lease_seconds=600) == {KEY}
+        assert await read_expiry() == expires_at
+    assert await store.renew({KEY: lease}, lease_seconds=600) == set()
+    assert await read_expiry() > expires_at + 400
 
 
 async def test_a_renewal_of_many_is_one_of_each(store: SqlStore) -> None:

@@ -12,7 +12,14 @@ from sqlalchemy import Connection
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import LeaseLost, QuotaExceeded, SeqConflict
-from swarmkeep.domain.events import CompletionRecord, MessageAdded, RunCompleted, SessionUpdated
+from swarmkeep.domain.events import (
+    CompletionRecord,
+    MessageAdded,
+    RunCompleted,
+    SessionForked,
+    SessionRedacted,
+    SessionUpdated,
+)
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, IdempotencyRecordExists, Lease, StorageQuota
@@ -168,6 +175,8 @@ async def test_a_quota_that_only_texts_of_before_would_fill_is_kept_exactly(
     [
         draft_user_messages(*range(9)),
         [EventDraft(SessionUpdated(metadata={"n": 1}), None, "Triage")],
+        [EventDraft(SessionForked(from_session_id="s", from_seq=1, from_hash="00"), None, "Triage")],
+        [EventDraft(SessionRedacted(seqs=(1,), reason="why", by="Lee", kept=("",)), None, "Triage")],
         [],
     ],
 )

@@ -119,7 +119,8 @@ def find_in_turn(connection: Connection, condition: Any, since: ColumnElement[An
 def ask_for_partial(connection: Connection, key: SessionKey, owner: str) -> bool:
     """Leave the wish in the session's row, if another owner's lease on it has not expired."""
     columns = sessions.c
-    held = (columns.lease_owner.is_not(None), columns.lease_owner != owner, columns.lease_expires_at > database_now())
+    # Neither is true where nobody holds one: then both are null.
+    held = (columns.lease_owner != owner, columns.lease_expires_at > database_now())
     wish = update(sessions).where(*of_session(sessions, key), IS_RUNNING, *held).values(partial="")
     return connection.execute(wish).rowcount == 1
 
