@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from swarmkeep.audit.redact import redact
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.errors import SeqConflict, SessionNotFound
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord
@@ -89,6 +90,16 @@ async def test_a_fork_of_what_is_no_more_is_refused(store: SqlStore) -> None:
     with pytest.raises(SeqConflict):
         await store.fork(KEY, state, OTHER, draft_fork(state))
     assert await store.read(OTHER) == []
+
+
+async def test_a_fork_of_what_was_redacted_meanwhile_is_refused(store: SqlStore) -> None:
+    state = await begin_session(store)
+    state = (await store.append(KEY, state, draft_user_messages("x"))).state
+    await redact(store, KEY, [2], "asked for")
+    with pytest.raises(SeqConflict):
+        await store.fork(KEY, state, OTHER, draft_fork(state))
+    assert await store.read(OTHER) == []
+    await store.fork(KEY, state, OTHER, draft_fork(state), redacted=1)
 
 
 async def test_of_many_forks_to_one_id_one_wins(store: SqlStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict
 from swarmkeep.domain.state import State
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import IdempotencyRecord, IdempotencyRecordExists
+from swarmkeep.store.ports import IdempotencyRecord, IdempotencyRecordExists, SessionKey
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,
@@ -43,6 +43,33 @@ async def test_the_same_key_and_request_say_what_it_led_to(store: SqlStore) -> N
             )
         assert refused.value.record == IdempotencyRecord(key="k", digest="d", seq=1)
     assert await read_all_rows(store) == before
+
+
+async def test_each_key_makes_a_session_of_its_own(store: SqlStore) -> None:
+    for key in (KEY, OTHER):
+        await store.append(key, State(), draft_creation(), idempotency=IdempotencyRecord(key=key.id, digest="d"))
+    for key in (KEY, OTHER):
+        again = IdempotencyRecord(key=key.id, digest="d")
+        with pytest.raises(IdempotencyRecordExists):
+            await store.append(key, State(), draft_creation(), idempotency=again)
+    elsewhere = SessionKey("another tenant", KEY.id)
+    await store.append(elsewhere, State(), draft_creation(), idempotency=IdempotencyRecord(key=KEY.id, digest="d"))
+    with pytest.raises(IdempotencyMismatch):
+        await store.append(
+            SessionKey(KEY.tenant, "third"),
+            State(),
+            draft_creation(),
+            idempotency=IdempotencyRecord(key=KEY.id, digest="d"),
+        )
+
+
+async def test_a_key_that_a_run_begins_with_is_its_sessions_alone(store: SqlStore) -> None:
+    for key in (KEY, OTHER):
+        mark = IdempotencyRecord(key="k", digest="d", run_id="r1")
+        await store.append(key, State(), draft_creation(), idempotency=mark)
+        assert (await store.find_idempotency_record(key, "k")) == IdempotencyRecord(
+            key="k", digest="d", run_id="r1", seq=1
+        )
 
 
 async def test_the_same_key_for_another_request_is_refused(store: SqlStore) -> None:
