@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given as generated
 from hypothesis import strategies as st
 from msgspec import convert, inspect
 from msgspec.structs import replace
 
 from swarmkeep.domain.codec import decode
+from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.steps import next_step
 from swarmkeep.domain.envelope import RecordedEvent, decode_fact
 from swarmkeep.domain.events import (
@@ -32,12 +34,13 @@ from swarmkeep.domain.events import (
     ToolRecord,
     UnknownFact,
 )
+from swarmkeep.domain.facts.fact import Fact
 from swarmkeep.domain.fold import evolve, fold
 from swarmkeep.domain.redaction import REDACTED, redact_payload
 from swarmkeep.domain.request import build_request
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
-from tests.support.logs import any_logs, profiles
+from tests.support.logs import any_logs, profiles, record_drafts
 from tests.support.rules import find_body_faults
 
 CANARY = "canary 7f3a9c"
@@ -49,7 +52,7 @@ def redact_event(event: RecordedEvent) -> RecordedEvent:
     return replace(event, payload=text, fact=fact)
 
 
-def redact_fact(fact: SessionEvent, agent: str = "Triage") -> dict[str, Any]:
+def redact_fact(fact: Fact, agent: str = "Triage") -> dict[str, Any]:
     """What takes the place of a fact."""
     event = RecordedEvent(
         session_id="s",
@@ -202,6 +205,8 @@ KEPT: dict[str, set[str]] = {
     "compaction.started": {"reason"},
     "compaction.failed": {"code"},
 }  # fmt: skip
+# Those that say something of what was sent, or of the tools that it was sent with; and what nobody here has named.
+LOST_NUMBERS = {"history_from", "history_upto", "strict", "idempotent", "destructive", CANARY}
 
 
 def fill(shape: inspect.Type, name: str = "") -> Any:
@@ -223,6 +228,18 @@ def fill(shape: inspect.Type, name: str = "") -> Any:
     return shape.values[0] if isinstance(shape, inspect.LiteralType) else 7
 
 
+def find_numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Where there are numbers within a value, yes and no among them."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from find_numbers(item, (*path, key))
+    elif isinstance(value, list):
+        for item in value:
+            yield from find_numbers(item, path)
+    elif isinstance(value, int | float):
+        yield ".".join(path)
+
+
 def find_texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
     """Where there are texts within a value; keys among them."""
     if isinstance(value, dict):
@@ -236,7 +253,23 @@ def find_texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
         yield ".".join(path)
 
 
-def test_of_every_fact_only_ids_and_names_of_agents_stay() -> None:
+def test_of_every_fact_only_ids_and_names_of_agents_stay_and_numbers() -> None:
     for name, kind in FACTS.items():
-        fact = convert(fill(inspect.type_info(kind)), kind)
-        assert set(find_texts(redact_fact(fact))) == KEPT.get(name, set()), name
+        filled = fill(inspect.type_info(kind))
+        fact = convert(filled, kind)
+        redacted = redact_fact(fact)
+        assert set(find_texts(redacted)) == KEPT.get(name, set()), name
+        lost = set(find_numbers(filled)) - set(find_numbers(redacted))
+        assert {path.rpartition(".")[2] for path in lost} <= LOST_NUMBERS, name
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_call_whose_changed_arguments_were_removed_is_known_by_it(removed: bool) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{}"}}
+    reply = MessageAdded(message={"role": "assistant", "tool_calls": [call]}, completion=CompletionRecord())
+    decided = ApprovalDecided(tool_call_id="c1", decision="approve", arguments='{"a":1}')
+    drafts = draft_events("A", [SessionCreated(agent="A"), RunStarted(options=RunOptions()), reply, decided], "r1")
+    *before, last = record_drafts(drafts)
+    run = fold([*before, redact_event(last) if removed else last]).run
+    assert run is not None
+    assert [call.redacted for call in run.calls] == [removed]

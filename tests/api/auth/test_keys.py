@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.keyring import CACHE_SECONDS, Keyring
@@ -206,6 +207,7 @@ async def test_the_database_is_asked_every_two_seconds_at_most(
     assert await ring.is_valid(made)
     clock.now += 0.001
     assert not await ring.is_valid(made)
+    assert not await ring.is_valid(replace(made, id="never made"))
     assert await ring.find_key(secret) is None
 
     async def gone(*args: object) -> None:
