@@ -393,7 +393,11 @@ async def test_a_change_of_the_audit_log_is_found(store: SqlStore) -> None:
             last = row["seq"] == 3 and column.name == "tenant"
             assert last or not all(verification.valid for verification in found), (row["seq"], column.name)
             await change_row(store, audit_log, changed, **{column.name: row[column.name]})
-    assert (await verify_audit_log(store, "default")).valid
+    assert noted is not None
+    assert (await verify_audit_log(store, "default", noted=noted)).valid
+    other = Head(seq=noted.seq, hash="0" * 64)
+    rewritten = await verify_audit_log(store, "default", noted=other)
+    assert [(problem.code, problem.seq) for problem in rewritten.problems] == [("rewritten", 3)]
     await remove_row(store, audit_log, (await read_rows(store, audit_log))[-1])
     assert (await verify_audit_log(store, "default")).valid
     found_at = await verify_audit_log(store, "default", noted=noted)

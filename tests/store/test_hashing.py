@@ -6,17 +6,20 @@ import hashlib
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
 from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import ContextUpdated
 from swarmkeep.domain.state import State
 from swarmkeep.store.hashing import (
     AUDIT_LOG,
     FORMATS,
     GENESIS,
+    MAX_PAYLOAD_DEPTH,
     commitment_of,
     find_format,
     header_of,
@@ -148,3 +151,17 @@ def test_salts_are_random_and_of_full_length() -> None:
     assert len(set(salts)) == 100
     assert {len(salt) for salt in salts} == {16}
     assert random_salts(0) == []
+
+
+def test_a_payload_may_be_as_deep_as_is_said_and_as_broad_as_it_likes() -> None:
+    def seal_patch(value: Any) -> None:
+        seal("s", State(), [EventDraft(ContextUpdated(patch={"a": value}), None, "A")], at="")
+
+    value: Any = []
+    # The payload and the patch are levels, too, and the empty list is one.
+    for _ in range(MAX_PAYLOAD_DEPTH - 3):
+        value = [value]
+    seal_patch(value)
+    seal_patch([[]] * 10 * MAX_PAYLOAD_DEPTH)
+    with pytest.raises(InvalidRequest, match=f"nested more than {MAX_PAYLOAD_DEPTH} levels deep"):
+        seal_patch([value])
