@@ -19,7 +19,7 @@ REPLY = MessageAdded(
 )
 
 
-def waiting_run(by: str) -> State:
+def waiting_run(by: str | None) -> State:
     """A run that waits for a decision on the call `c1`."""
     state = apply_drafts(State(), draft_events("A", [SessionCreated(agent="A")], None))
     command = StartRun(run_id="r1", messages=({"role": "user", "content": "hi"},), by=by)
@@ -38,6 +38,11 @@ def test_only_somebody_else_decides() -> None:
         decide(state, "Ann")
     decide(state, "Bob")
     decide(state, "Ann", may_be_own=True)
+
+
+def test_where_nobody_has_a_name_anybody_decides() -> None:
+    decide(waiting_run(None), None)
+    decide(waiting_run(None), "Bob")
 
 
 def test_what_a_file_says_of_who_started_it_is_not_believed() -> None:

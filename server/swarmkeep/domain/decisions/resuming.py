@@ -169,7 +169,7 @@ def _decide_approval(state: State, run: Run, approval: Approval, now: datetime |
         raise RunNotWaiting(run.id, run.status)
     if _is_expired(call, now):
         raise AlreadyDecided(call.id, "deny, because nobody decided in time")
-    if not approval.may_be_own and approval.by == run.by:
+    if not approval.may_be_own and approval.by is not None and approval.by == run.by:
         raise OwnApproval(run.id)
     if call.approval is None:
         raise InvalidRequest(f"call {call.id} does not need an approval", "/approvals")
