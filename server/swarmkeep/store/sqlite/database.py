@@ -225,9 +225,10 @@ class SqliteDatabase:
             # A new error for each: a task that raises one adds its own traceback to it.
             for job in batch:
                 job.fail(self._translate_error(error))
+            # First: with its last connection SQLite deletes the log, and whoever reads would take it for lost.
+            self._files.note_closed()
             if connection is not None:
                 _discard(connection)
-            self._files.note_closed()
             scrubber.break_off()
             return None
         return connection
