@@ -285,12 +285,11 @@ def read_count(reported: object) -> int:
 def read_usage(reported: Json | None) -> Usage:
     """A model call as the provider counted it."""
     counts = reported or {}
-    return Usage(
-        read_count(counts.get("prompt_tokens")),
-        read_count(counts.get("completion_tokens")),
-        read_count(counts.get("total_tokens")),
-        1,
-    )
+    prompt, completion, total = counts.get("prompt_tokens"), counts.get("completion_tokens"), counts.get("total_tokens")
+    # Nearly all are in order, and long logs have many: one look at all three.
+    if type(prompt) is type(completion) is type(total) is int and 0 <= prompt | completion | total <= _MAX_COUNT:
+        return Usage(prompt, completion, total, 1)
+    return Usage(read_count(prompt), read_count(completion), read_count(total), 1)
 
 
 def sum_usage(one: Usage, other: Usage) -> Usage:
