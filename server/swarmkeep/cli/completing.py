@@ -83,8 +83,8 @@ def complete_session(ctx: typer.Context, incomplete: str) -> list[str]:
     """The sessions that were used last."""
 
     def find() -> list[str]:
-        with _open_source(ctx) as found:
-            sessions = found.sessions(agent=None, status=None, order="activity", metadata={})
+        with _open_source(ctx) as source:
+            sessions = source.sessions(agent=None, status=None, order="activity", metadata={})
             return [session.id for session in islice(sessions, _MAX_SESSIONS)]
 
     return _offer(find, incomplete)
@@ -94,8 +94,8 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
     """The runs of the session that the line names, the last one first."""
 
     def find() -> list[str]:
-        with _open_source(ctx) as found:
-            begun = found.events(_find_session(ctx), types=("run.queued", "run.started"))
+        with _open_source(ctx) as source:
+            begun = source.events(_find_session(ctx), types=("run.queued", "run.started"))
             return [*reversed(dict.fromkeys(event.run_id for event in begun if event.run_id))]
 
     return _offer(find, incomplete)

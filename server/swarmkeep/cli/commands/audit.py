@@ -34,8 +34,8 @@ def audit(
 ) -> None:
     """Show the audit log: what was done to whole sessions and to keys, when, by whom and why, and when servers
     started."""
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        entries = list(found.audit())
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        entries = list(source.audit())
     if as_json:
         put_json(entries)
         return

@@ -48,8 +48,8 @@ def blob(
         raise typer.BadParameter(
             "the content is not printed to a terminal: give -o FILE, or pipe it to another program", param_hint="'-o'"
         )
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        content = found.blob(session_id, sha256)
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        content = source.blob(session_id, sha256)
     if output is not None:
         write_atomically(output, [content])
     else:

@@ -111,8 +111,8 @@ def check(
 
 
 def _count_sessions(where: SourceOptions) -> int | None:
-    with open_source(where) as found:
-        return found.count_sessions()
+    with open_source(where) as source:
+        return source.count_sessions()
 
 
 def _is_file(name: str) -> bool:

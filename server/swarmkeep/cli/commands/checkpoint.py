@@ -57,15 +57,15 @@ def checkpoint(
     key = load_settings(signing_key=signing_key).signing_key
     at = to_timestamp(datetime.now(UTC))
     try:
-        with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+        with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
             if output is None:
-                put_bytes(write_checkpoint(found.heads(), at, key))
+                put_bytes(write_checkpoint(source.heads(), at, key))
                 return
             count = 0
 
             def count_lines() -> Iterator[bytes]:
                 nonlocal count
-                for line in write_checkpoint(found.heads(), at, key):
+                for line in write_checkpoint(source.heads(), at, key):
                     count += 1
                     yield line
 

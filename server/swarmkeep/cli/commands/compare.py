@@ -43,8 +43,8 @@ def compare(
     api_key: ApiKey = None,
 ) -> None:
     """Show where two sessions part, by the hashes of their events, and what each did since."""
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        comparison = found.compare(session_id, other)
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        comparison = source.compare(session_id, other)
     if as_json:
         put_json(comparison)
     else:

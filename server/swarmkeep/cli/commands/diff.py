@@ -42,8 +42,8 @@ def diff(
     messages."""
     if before > after:
         raise typer.BadParameter("the earlier event comes first", param_hint="'BEFORE'")
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        state_diff = found.diff(session_id, before, after)
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        state_diff = source.diff(session_id, before, after)
     if as_json:
         put_json(state_diff)
         return

@@ -57,11 +57,11 @@ def events(
     from swarmkeep.cli.render.event_summary import format_event_line
     from swarmkeep.cli.sources.conversion import to_client_event
 
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
         chosen = tuple(types or ())
         if not follow:
-            warn_if_damaged(found, session_id)
-            recorded = _choose(found.events(session_id, after=after, types=chosen), run_id)
+            warn_if_damaged(source, session_id)
+            recorded = _choose(source.events(session_id, after=after, types=chosen), run_id)
             if as_json:
                 put_json([*map(to_client_event, recorded)])
                 return
@@ -72,7 +72,7 @@ def events(
             if is_empty:
                 say("there are no such events")
             return
-        for event in _choose(found.follow(session_id, after=after, types=chosen), run_id):
+        for event in _choose(source.follow(session_id, after=after, types=chosen), run_id):
             if as_json:
                 put_json_line(to_client_event(event))
             else:

@@ -98,14 +98,14 @@ def export(
     if everything:
         _export_all(where, _Filters(agent, status, labels), first, output, quiet=quiet)
         return
-    with open_source(where) as found:
+    with open_source(where) as source:
         if form == "jsonl":
-            pieces = found.export(ids, agent=None, status=None, metadata={}, walk=Walk())
+            pieces = source.export(ids, agent=None, status=None, metadata={}, walk=Walk())
         else:
-            pieces = found.transcript(ids[0], "html" if form == "html" else "markdown")
+            pieces = source.transcript(ids[0], "html" if form == "html" else "markdown")
         _write(pieces, output)
         for session_id in dict.fromkeys(ids):
-            warn_if_damaged(found, session_id)
+            warn_if_damaged(source, session_id)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def import_sessions(
     if agent is not None and chosen == "export":
         raise typer.BadParameter("an export already names the active agent; leave --agent out", param_hint="'--agent'")
     where = SourceOptions(url, database_url, tenant, api_key)
-    with open_input(file) as opened, open_source(where, writes=True, creates=not dry_run) as found:
+    with open_input(file) as opened, open_source(where, writes=True, creates=not dry_run) as source:
         # A server reads it once as it is sent; here it is verified first, and read again to be recorded.
         is_verified_first = where.server_url is None and not dry_run and chosen == "export"
         size = _measure(opened) * (2 if is_verified_first else 1)
@@ -87,7 +87,7 @@ def import_sessions(
 
         with show_progress("importing", "byte", size, quiet=quiet, on_interrupt=tell) as progress:
             tracked = cast(BinaryIO, TrackedFile(opened, progress))
-            report = found.import_sessions(tracked, form=chosen, agent=agent, as_id=as_id, dry_run=dry_run)
+            report = source.import_sessions(tracked, form=chosen, agent=agent, as_id=as_id, dry_run=dry_run)
     if as_json:
         put_json(report)
     else:

@@ -79,9 +79,9 @@ def prune(
     age = parse_duration(older_than, "--older-than")
     why = reason or f"pruned: untouched for {older_than}"
     left: list[tuple[str, str]] = []
-    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=not dry_run) as found:
-        before = to_timestamp(find_cutoff(age, datetime.now(UTC), found.read_clock()))
-        sessions = found.sessions(agent=agent, status="idle", metadata=parse_labels(metadata))
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=not dry_run) as source:
+        before = to_timestamp(find_cutoff(age, datetime.now(UTC), source.read_clock()))
+        sessions = source.sessions(agent=agent, status="idle", metadata=parse_labels(metadata))
         with show_progress("looking for old sessions", "session", quiet=quiet) as looked:
             old = [
                 _Old(session.id, session.seq, session.updated_at)
@@ -95,7 +95,7 @@ def prune(
             if dry_run:
                 gone = list(progress.track(old))
             else:
-                gone, left = _delete_all(found, old, why, progress)
+                gone, left = _delete_all(source, old, why, progress)
     if as_json:
         put_json({"deleted": [session.id for session in gone], "kept": [name for name, _ in left], "dry_run": dry_run})
     else:

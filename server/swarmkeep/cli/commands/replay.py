@@ -53,11 +53,11 @@ def replay(
 
     if step and as_json:
         raise typer.BadParameter("--step shows one event at a time, --json all at once", param_hint="'--step'")
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        warn_if_damaged(found, session_id)
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        warn_if_damaged(source, session_id)
         if at is not None:
-            found.session(session_id, at=at)
-        events = takewhile(lambda event: at is None or event.seq <= at, found.events(session_id))
+            source.session(session_id, at=at)
+        events = takewhile(lambda event: at is None or event.seq <= at, source.events(session_id))
         entries = build_timeline(events)
         if as_json:
             put_json(list(entries))

@@ -38,8 +38,8 @@ def request(
     """Show the exact Chat Completions request behind a model's answer, rebuilt from the log."""
     from swarmkeep.domain.codec import decode
 
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        body = found.request(session_id, seq)
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        body = source.request(session_id, seq)
     if raw:
         put_bytes([body])
     else:

@@ -90,7 +90,7 @@ def _describe_interruption(url: str) -> str:
 
 def _find_invalid_logs(url: str, progress: Progress) -> list[str]:
     """The sessions and audit logs that do not verify."""
-    with open_source(SourceOptions(None, url, None, None)) as found:
-        sessions = [name for name, verification in progress.track(found.verify_all()) if not verification.valid]
-        audits = [f"(audit log of {tenant})" for tenant, checked in found.verify_audit() if not checked.valid]
+    with open_source(SourceOptions(None, url, None, None)) as source:
+        sessions = [name for name, verification in progress.track(source.verify_all()) if not verification.valid]
+        audits = [f"(audit log of {tenant})" for tenant, checked in source.verify_audit() if not checked.valid]
         return sessions + audits

@@ -36,8 +36,8 @@ def rename(
     api_key: ApiKey = None,
 ) -> None:
     """Set a session's title (its metadata `title`), and print its name."""
-    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
-        state = found.label(session_id, {"title": title or None})
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as source:
+        state = source.label(session_id, {"title": title or None})
     if as_json:
         put_json(state)
     else:
@@ -73,8 +73,8 @@ def compact(
     """
     from swarmkeep.cli.sources.server import open_server
 
-    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as found:
-        done = found.compact(session_id, keep_turns=keep_turns, instructions=instructions)
+    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as source:
+        done = source.compact(session_id, keep_turns=keep_turns, instructions=instructions)
     if as_json:
         put_json(done)
     elif done.summary is not None:

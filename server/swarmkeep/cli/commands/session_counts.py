@@ -32,8 +32,8 @@ def counts(
     api_key: ApiKey = None,
 ) -> None:
     """Count the sessions that run or wait, and those whose last run failed or was interrupted."""
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        counted = found.counts(children=children)
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        counted = source.counts(children=children)
     if as_json:
         put_json(counted)
         return

@@ -91,8 +91,8 @@ def list_sessions(
 ) -> None:
     """List sessions, the latest first."""
     labels = parse_labels(metadata)
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        sessions = found.sessions(
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        sessions = source.sessions(
             agent=agent, status=status, metadata=labels, last_run=last_run, order=order, children=children, q=search
         )
         shown = list(islice(sessions, limit or None))
@@ -142,15 +142,15 @@ def show(
     api_key: ApiKey = None,
 ) -> None:
     """Show a session: its state and its messages, now or as of an event."""
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
-        state = found.session(session_id, at=at)
-        messages = found.messages(session_id, at=state.seq)
-        warn_if_damaged(found, session_id)
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        state = source.session(session_id, at=at)
+        messages = source.messages(session_id, at=state.seq)
+        warn_if_damaged(source, session_id)
         if as_json:
             put_json({**msgspec.to_builtins(state), "messages": messages})
             return
         put_state(state)
-        put_messages(found, messages, {session_id})
+        put_messages(source, messages, {session_id})
 
 
 @group.command(
@@ -182,8 +182,8 @@ def fork(
 ) -> None:
     """Make a new session that shares another's history; prints its id."""
     labels = parse_labels(metadata)
-    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
-        state = found.fork(session_id, at=at, new_id=new_id, metadata=dict(labels) or None)
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as source:
+        state = source.fork(session_id, at=at, new_id=new_id, metadata=dict(labels) or None)
     if as_json:
         put_json(state)
     else:
@@ -209,8 +209,8 @@ def delete(
     api_key: ApiKey = None,
 ) -> None:
     """Delete a session with all of its events, for good. The audit log keeps a record of the deletion."""
-    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
-        found.delete(session_id, force=force, reason=reason)
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as source:
+        source.delete(session_id, force=force, reason=reason)
     say(f"deleted session {session_id}")
 
 
@@ -234,8 +234,8 @@ def remove_message(
 ) -> None:
     """Take a message out: it is no longer sent to models or shown in lists. The log keeps it; `redact` removes its
     content."""
-    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
-        found.remove_message(session_id, seq, tool_call_id=call)
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as source:
+        source.remove_message(session_id, seq, tool_call_id=call)
     say(f"took {f'call {call} of ' if call else ''}message {seq} out of session {session_id}")
 
 
@@ -268,8 +268,8 @@ def redact(
     """Remove the content of events, for good; the hash chain still verifies. Exit code 1 if another session still holds
     it."""
     seqs = parse_seqs(given)
-    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as found:
-        done = found.redact(session_id, seqs, reason, include_forks=include_forks, dry_run=dry_run)
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as source:
+        done = source.redact(session_id, seqs, reason, include_forks=include_forks, dry_run=dry_run)
     left = [copy for copy in done.forks if not copy.redacted and not dry_run]
     if as_json:
         put_json(done)

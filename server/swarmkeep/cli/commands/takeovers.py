@@ -44,9 +44,9 @@ def takeover(
     """
     from swarmkeep.cli.sources.server import open_server
 
-    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as found:
-        found.open_on_server(session_id).take_over(note=note, force=force)
-        state = found.session(session_id)
+    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as source:
+        source.open_on_server(session_id).take_over(note=note, force=force)
+        state = source.session(session_id)
     waits = f"; run {state.active_run_id} waits for an answer" if state.status == "waiting" else ""
     _tell(state, f"took session {session_id} over from {state.agent}{waits}", as_json)
 
@@ -73,8 +73,8 @@ def answer(
     """
     from swarmkeep.cli.sources.server import open_server
 
-    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as found:
-        message = found.open_on_server(session_id).answer(text)
+    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as source:
+        message = source.open_on_server(session_id).answer(text)
     _tell(message, format_message(message), as_json)
 
 
@@ -109,7 +109,7 @@ def handback(
     """
     from swarmkeep.cli.sources.server import open_server
 
-    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as found:
-        found.open_on_server(session_id).hand_back(note=note, force=force)
-        state = found.session(session_id)
+    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as source:
+        source.open_on_server(session_id).hand_back(note=note, force=force)
+        state = source.session(session_id)
     _tell(state, f"handed session {session_id} back to {state.agent}", as_json)

@@ -52,17 +52,17 @@ def top(
         raise typer.BadParameter("--json needs --once", param_hint="'--json'")
     if not once and not (is_interactive() and has_cursor(sys.stdout)):
         raise Refused("top needs a terminal; --once prints the current state")
-    with open_source(where) as found:
+    with open_source(where) as source:
         if once:
             from swarmkeep.cli.top.snapshot import Reader
 
-            shown = Reader(found, where.server_url).read().snapshot
+            shown = Reader(source, where.server_url).read().snapshot
             put_json(shown) if as_json else _put(shown)
             return
         from swarmkeep.cli.top.loop import watch
 
         try:
-            watch(found, where.server_url or "the database", where.server_url, seconds=seconds)
+            watch(source, where.server_url or "the database", where.server_url, seconds=seconds)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 

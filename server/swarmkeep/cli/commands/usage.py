@@ -81,10 +81,10 @@ def usage(
         limit=_PAGE_SIZE,
     )
     with (
-        open_source(SourceOptions(url, database_url, tenant, api_key)) as found,
+        open_source(SourceOptions(url, database_url, tenant, api_key)) as source,
         show_progress("adding up", "row", quiet=quiet) as progress,
     ):
-        rows = list(progress.track(found.usage(asked)))
+        rows = list(progress.track(source.usage(asked)))
     if as_json:
         put_json([_drop_other_groups(row, by) for row in rows])
     elif rows and plot:

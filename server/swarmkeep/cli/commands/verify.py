@@ -78,12 +78,12 @@ def verify(
     nothing. Exit code 1 if anything is wrong."""
     _check_use(session_id, everything=everything, checkpoint=checkpoint, public_key=public_key, head=head, first=first)
     noted = None if head is None else _parse_head(head)
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as found:
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
         if checkpoint is not None:
-            if not _compare_with_checkpoint(found, checkpoint, public_key, as_json=as_json):
+            if not _compare_with_checkpoint(source, checkpoint, public_key, as_json=as_json):
                 raise typer.Exit(1)
             return
-        count, bad = _verify_sessions(found, session_id, noted, first, as_json=as_json, quiet=quiet)
+        count, bad = _verify_sessions(source, session_id, noted, first, as_json=as_json, quiet=quiet)
     if everything:
         say(f"logs checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
     if bad:

@@ -97,11 +97,11 @@ def whatif(
             raise Refused(NO_MODEL)
         if settings.offline:
             say(OFFLINE_NOTE)
-    with open_source(where, writes=True) as found:
+    with open_source(where, writes=True) as source:
         # Says so, if there is no such event.
-        found.session(session_id, at=at)
-        first = find_opening(found.events(session_id), at)
-        fork = found.fork(session_id, at=first.seq - 1, new_id=new_id, metadata=None).id
+        source.session(session_id, at=at)
+        first = find_opening(source.events(session_id), at)
+        fork = source.fork(session_id, at=first.seq - 1, new_id=new_id, metadata=None).id
     changed: Json = {"agent": agent, "model": model, "instructions": instructions}
     if settings_changed is not None:
         changed["model_settings"] = {**first.options.get("model_settings", {}), **settings_changed}
