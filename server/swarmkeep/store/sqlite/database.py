@@ -177,7 +177,7 @@ class SqliteDatabase:
                 self._files.check()
             return file.run(query)
         except FilesChanged:
-            if self._files.has_lost_log():
+            if self._files.has_lost_log:
                 # Whoever writes can still save what was in it.
                 self._jobs.put("look")
             raise
@@ -211,14 +211,14 @@ class SqliteDatabase:
         """The connection to go on with; None after an error, which the jobs have then."""
         try:
             connection = connection or connect(self._file, "rw", busy_seconds=self._busy_seconds)
-            if self._files.has_lost_log():
-                save_log(connection)
             self._files.check()
             if batch:
                 commit(connection, batch, self._file.display)
                 self._files.note_written()
         except FilesChanged as error:
-            # The connection stays: it has open what somebody may put back.
+            # The connection stays: it has open what somebody may put back, or what is to be saved.
+            if self._files.has_lost_log and connection is not None:
+                save_log(connection)
             for job in batch:
                 job.fail(FilesChanged(*error.args))
         except Exception as error:

@@ -6,7 +6,10 @@ and is gone for good when the process ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
+import time
 from typing import Any
 
 from sqlalchemy import Connection
@@ -15,6 +18,8 @@ from swarmkeep.store.ports.errors import StoreUnavailable
 from swarmkeep.store.urls import SqliteFile
 
 _Identity = tuple[int, int]
+# Each look makes a busy server's threads wait for one another; of several commits within this time, one looks.
+_PAUSE_SECONDS = 0.05
 
 
 class FilesChanged(StoreUnavailable):
@@ -22,42 +27,48 @@ class FilesChanged(StoreUnavailable):
 
 
 class OpenFiles:
-    """The files of a database that a process has open, known by what they are rather than by their names."""
+    """The files of a database that a process has open, known by what they are rather than by their names.
+
+    `has_lost_log`: connections that have different logs would damage the database, so this is for good.
+    """
 
     def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+        self._path = str(file.path)
         self._log_path = f"{file.path}-wal"
         self._database: _Identity | None = None
         self._log: _Identity | None = None
-        self._has_lost_log = False
+        self._next_look = 0.0
+        self.has_lost_log = False
 
     def check(self) -> None:
         """Before each use; the first one says which file it is.
 
         Raises FilesChanged: for the database until it is back, for its log for good.
         """
-        place, found = self._file.display, _identify(str(self._file.path))
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._look()
+            self._next_look = now + _PAUSE_SECONDS
+
+    def _look(self) -> None:
+        found = _identify(self._path)
         self._database = self._database or found
         if self._database is not None and found is None:
             raise FilesChanged(
-                f"the file of the database at {place} was deleted or moved while the server had it open; put it back, "
+                f"the database's file {self._path} was deleted or moved while the server had it open; put it back, "
                 "or restart the server without what it holds"
             )
         if found != self._database:
             raise FilesChanged(
-                f"the file of the database at {place} was replaced while the server had it open; put the first one "
+                f"the database's file {self._path} was replaced while the server had it open; put the first one "
                 "back, or restart the server with this one"
             )
-        if self.has_lost_log():
+        self.has_lost_log |= self._log is not None and _identify(self._log_path) != self._log
+        if self.has_lost_log:
             raise FilesChanged(
                 f"the write-ahead log {self._log_path} was deleted or replaced while the server had it open; restart "
                 "the server, which has written to the database what was in it"
             )
-
-    def has_lost_log(self) -> bool:
-        """Whether the log has gone at any time: connections that have different ones would damage the database."""
-        self._has_lost_log |= self._log is not None and _identify(self._log_path) != self._log
-        return self._has_lost_log
 
     def note_written(self) -> None:
         """The connection that writes has committed, so there is a log; it stays as long as that connection is open."""
@@ -69,9 +80,13 @@ class OpenFiles:
 
 
 def save_log(connection: Connection) -> None:
-    """Write to the database what is in the log that the connection has open, be it deleted or not."""
+    """Write to the database what is in the log that the connection has open, be it deleted or not.
+
+    What fails is left for the next call.
+    """
     raw: Any = connection.connection.dbapi_connection
-    raw.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    with contextlib.suppress(sqlite3.Error):
+        raw.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def _identify(path: str) -> _Identity | None:
