@@ -22,7 +22,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.execute("UPDATE api_keys SET revoked_at = expires_at WHERE revoked_at IS NULL AND expires_at IS NOT NULL")
-    op.execute("UPDATE api_keys SET role = 'read' WHERE role IN ('run', 'approve', 'audit')")
+    op.execute("UPDATE api_keys SET role = 'read' WHERE role IN ('run', 'approve', 'support', 'audit')")
     op.execute("UPDATE api_keys SET role = 'write' WHERE role = 'admin'")
     with op.batch_alter_table("api_keys") as table:
         table.drop_column("expires_at")

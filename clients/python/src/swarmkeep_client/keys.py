@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-Role = Literal["read", "run", "approve", "audit", "write", "admin"]
+Role = Literal["read", "run", "approve", "support", "audit", "write", "admin"]
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
     "read": frozenset({"read"}),
     "run": frozenset({"read", "run"}),
     "approve": frozenset({"read", "approve"}),
+    "support": frozenset({"read", "run", "approve"}),
     "audit": frozenset({"read", "audit"}),
     "write": _OF_SESSIONS,
     "admin": _OF_SESSIONS | {"keys"},

@@ -54,7 +54,7 @@ def create(
     ] = None,
     name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Who or what uses it; kept in events.")] = "",
     role: Annotated[
-        Literal["read", "run", "approve", "audit", "write", "admin"],
+        Literal["read", "run", "approve", "support", "audit", "write", "admin"],
         typer.Option("--role", help="What it may do; `write`: everything but making keys; `read`: change nothing."),
     ] = "write",
     expires: Annotated[

@@ -16,7 +16,7 @@ import msgspec
 
 from swarmkeep.domain.timestamps import parse_timestamp
 
-Role = Literal["read", "run", "approve", "audit", "write", "admin"]
+Role = Literal["read", "run", "approve", "support", "audit", "write", "admin"]
 
 # How exact `last_used_at` is. Each use of a key would else be a write.
 LAST_USED_PRECISION_SECONDS = 60.0
