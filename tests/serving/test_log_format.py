@@ -68,6 +68,7 @@ def test_every_line_is_an_object_that_says_what_it_belongs_to(tmp_path: Path) ->
             assert server.stop() == 0
             lines = read_lines(server)
     assert "canary" not in server.output()
+    assert "agents: 1; sessions that name none begin with 'Clerk'" in [line["message"] for line in lines]
     where = {"tenant": "default", "session_id": "s", "run_id": run["id"]}
     (retry,) = [line for line in lines if line["logger"] == "swarmkeep.engine.models.model"]
     assert {**where, "attempt": 1, "level": "warning"}.items() <= retry.items()

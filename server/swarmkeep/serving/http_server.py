@@ -105,6 +105,8 @@ async def serve_app(
         record = StartRecord(service.engine.store, worker)
         address = f"{bracket_host(settings.host)}:{listener.getsockname()[1]}"
         await record.record_start(settings, address, needs_keys=await service.keyring.is_locked())
+        registry = service.engine.registry
+        log.info("agents: %d; sessions that name none begin with %r", len(registry.names), registry.default)
         tune_garbage_collector()
         try:
             await server.serve(sockets=[listener])
