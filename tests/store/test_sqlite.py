@@ -9,8 +9,10 @@ import resource
 import shutil
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,7 @@ from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.ports import IdempotencyRecord, StoreUnavailable
 from swarmkeep.store.sqlite.connections import connect
 from swarmkeep.store.sqlite.database import SqliteDatabase
+from swarmkeep.store.sqlite.open_files import OpenFiles
 from swarmkeep.store.sqlite.read_only import ReadOnlyFile
 from swarmkeep.store.sqlite.scrubbing import LogScrubber
 from swarmkeep.store.urls import SqliteFile
@@ -390,6 +393,50 @@ async def test_a_file_that_was_replaced_is_neither_read_nor_written(path: Path, 
     for use in (store.ping, partial(begin_session, store, OTHER)):
         with pytest.raises(StoreUnavailable, match="was replaced"):
             await use()
+
+
+async def test_a_file_that_was_replaced_before_anything_was_written_takes_no_commits_once_the_first_is_back(
+    path: Path, store: SqlStore
+) -> None:
+    await store.ping()
+    away, other = path.with_name("away.db"), path.with_name("other.db")
+    shutil.copy(path, other)
+    filling = open_store(f"sqlite:///{other}")
+    await begin_session(filling, OTHER)
+    await filling.close()
+    os.rename(path, away)
+    os.rename(other, path)
+    await _ping_until_noticed(store)
+    with pytest.raises(StoreUnavailable, match="was replaced"):
+        await begin_session(store)
+    os.rename(path, other)
+    os.rename(away, path)
+    await begin_session(store)
+    await store.close()
+    assert await _read_all(path) == {KEY.id: 1}
+
+
+def test_a_log_that_is_closed_while_others_look_is_not_taken_for_lost(path: Path) -> None:
+    files, log = OpenFiles(SqliteFile(path=path)), path.with_name(f"{path.name}-wal")
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            files.check_now()
+
+    with ThreadPoolExecutor() as threads:
+        looking = [threads.submit(look) for _ in range(2)]
+        for _ in range(1000):
+            log.touch()
+            files.note_written()
+            # Others get their turn.
+            time.sleep(0)
+            files.note_closed()
+            log.unlink()
+        is_over.set()
+    for each in looking:
+        each.result()
+    assert not files.has_lost_log
 
 
 async def test_a_log_that_was_deleted_is_saved_and_nothing_is_written_any_more(path: Path, store: SqlStore) -> None:

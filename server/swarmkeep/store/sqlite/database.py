@@ -210,7 +210,10 @@ class SqliteDatabase:
     def _write_batch(self, connection: Connection | None, batch: list[Job], scrubber: LogScrubber) -> Connection | None:
         """The connection to go on with; None after an error, which the jobs have then."""
         try:
-            connection = connection or connect(self._file, "rw", busy_seconds=self._busy_seconds)
+            if connection is None:
+                # One to a file that takes the first one's place would be kept, and be written to once that is back.
+                self._files.check_now()
+                connection = connect(self._file, "rw", busy_seconds=self._busy_seconds)
             self._files.check()
             if batch:
                 commit(connection, batch, self._file.display)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import threading
 import time
 from typing import Any
 
@@ -37,6 +38,8 @@ class OpenFiles:
         self._log_path = f"{file.path}-wal"
         self._database: _Identity | None = None
         self._log: _Identity | None = None
+        # Else a log could be closed, and so deleted, while another thread looks whether it is there.
+        self._log_lock = threading.Lock()
         self._next_look = 0.0
         self.has_lost_log = False
 
@@ -45,12 +48,17 @@ class OpenFiles:
 
         Raises FilesChanged: for the database until it is back, for its log for good.
         """
-        now = time.monotonic()
-        if now >= self._next_look:
-            self._look()
-            self._next_look = now + _PAUSE_SECONDS
+        if time.monotonic() >= self._next_look:
+            self.check_now()
 
-    def _look(self) -> None:
+    def check_now(self) -> None:
+        """`check`, however short ago the last one was: before a connection is made that would stay with its file."""
+        now = time.monotonic()
+        self._check_database()
+        self._check_log()
+        self._next_look = now + _PAUSE_SECONDS
+
+    def _check_database(self) -> None:
         found = _identify(self._path)
         self._database = self._database or found
         if self._database is not None and found is None:
@@ -63,7 +71,10 @@ class OpenFiles:
                 f"the database's file {self._path} was replaced while the server had it open; put the first one "
                 "back, or restart the server with this one"
             )
-        self.has_lost_log |= self._log is not None and _identify(self._log_path) != self._log
+
+    def _check_log(self) -> None:
+        with self._log_lock:
+            self.has_lost_log |= self._log is not None and _identify(self._log_path) != self._log
         if self.has_lost_log:
             raise FilesChanged(
                 f"the write-ahead log {self._log_path} was deleted or replaced while the server had it open; restart "
@@ -75,8 +86,9 @@ class OpenFiles:
         self._log = self._log or _identify(self._log_path)
 
     def note_closed(self) -> None:
-        """The connection that writes was closed: the next one may make another log."""
-        self._log = None
+        """The connection that writes is about to be closed: the next one may make another log."""
+        with self._log_lock:
+            self._log = None
 
 
 def save_log(connection: Connection) -> None:
