@@ -19,6 +19,7 @@ from swarmkeep.audit.transfer.import_export import import_export
 from swarmkeep.domain.errors import QuotaExceeded, SeqConflict
 from swarmkeep.domain.state import State
 from swarmkeep.engine.stored_sessions import fork_session
+from swarmkeep.store.clock import utc_now
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey, StorageQuota
 from swarmkeep.store.ports.totals import TotalsDrift
@@ -181,7 +182,7 @@ async def test_tokens_are_those_of_today_and_stay_when_the_session_goes(opener: 
 
 
 async def test_a_clock_that_was_ahead_does_not_keep_tokens_from_being_counted(opener: Opener) -> None:
-    now = datetime(2027, 3, 1, tzinfo=UTC)
+    now = datetime(2999, 3, 1, tzinfo=UTC)
     store = opener(clock=lambda: now)
     await record_calls(store, KEY, make_reply(total_tokens=10))
     now = datetime(2026, 12, 31, tzinfo=UTC)
@@ -189,6 +190,15 @@ async def test_a_clock_that_was_ahead_does_not_keep_tokens_from_being_counted(op
         await record_calls(store, SessionKey(KEY.tenant, name), make_reply(total_tokens=20))
     totals = await store.read_totals("default")
     assert (totals.day, totals.tokens) == ("2026-12-31", 40)
+
+
+async def test_a_clock_that_is_behind_does_not_end_the_day_of_others(opener: Opener) -> None:
+    now = utc_now()
+    store, behind = opener(clock=lambda: now), opener(clock=lambda: datetime(2020, 1, 1, tzinfo=UTC))
+    await record_calls(store, KEY, make_reply(total_tokens=10))
+    beside = SessionKey(KEY.tenant, next(_find_names_beside(KEY)))
+    await record_calls(behind, beside, make_reply(total_tokens=50))
+    assert (await store.read_totals("default")).tokens == 10
 
 
 def _find_names_beside(key: SessionKey) -> Iterator[str]:

@@ -106,21 +106,21 @@ def _postgres_now(element: Any, compiler: Any, **kw: Any) -> str:
     return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
 
 
-class next_day(FunctionElement[str]):
-    """The day after one that is written as in 2026-01-31."""
+class database_tomorrow(ColumnElement[str]):
+    """The day after today (UTC) by the database's clock, written as in 2026-01-31."""
 
     type = Text()
     inherit_cache = True
 
 
-@compiles(next_day, "sqlite")
-def _sqlite_next_day(element: Any, compiler: Any, **kw: Any) -> str:
-    return f"date({compiler.process(element.clauses, **kw)}, '+1 day')"
+@compiles(database_tomorrow, "sqlite")
+def _sqlite_tomorrow(element: Any, compiler: Any, **kw: Any) -> str:
+    return "date('now', '+1 day')"
 
 
-@compiles(next_day, "postgresql")
-def _postgres_next_day(element: Any, compiler: Any, **kw: Any) -> str:
-    return f"to_char(CAST({compiler.process(element.clauses, **kw)} AS date) + 1, 'YYYY-MM-DD')"
+@compiles(database_tomorrow, "postgresql")
+def _postgres_tomorrow(element: Any, compiler: Any, **kw: Any) -> str:
+    return "to_char(CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) + 1, 'YYYY-MM-DD')"
 
 
 class stored_bytes(FunctionElement[int]):

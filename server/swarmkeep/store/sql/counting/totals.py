@@ -15,14 +15,14 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, case, false, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, case, func, literal_column, or_, select
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.store.clock import Clock, utc_now
 from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.totals import StorageQuota, TenantTotals
-from swarmkeep.store.sql.columns import next_day, stored_bytes
+from swarmkeep.store.sql.columns import database_tomorrow, stored_bytes
 from swarmkeep.store.sql.counting.usage import make_usage_row
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement, build_insert
@@ -108,9 +108,10 @@ def add_to_totals(given: Any) -> Any:
     """Have an insert (see `build_insert`) add to the row that is there."""
     new, old = given.excluded, totals.c
     # Of a day that is over nothing is kept, and what comes late of it is not counted any more. A day that has not come
-    # is that of a clock which was wrong: until it comes, nothing would be counted.
+    # is that of a clock which was wrong: until it comes, nothing would be counted. Which has come is said by the
+    # database, because a clock that is behind must not end the day of all others.
     is_day = new.day != literal_column(f"'{_NO_DAY}'")
-    begins = and_(is_day, or_(new.day > old.day, case((is_day, old.day > next_day(new.day)), else_=false())))
+    begins = and_(is_day, or_(new.day > old.day, old.day > database_tomorrow()))
     tokens = case((new.day == old.day, old.tokens + new.tokens), (begins, new.tokens), else_=old.tokens)
     return given.on_conflict_do_update(
         index_elements=[old.tenant, old.slice],
