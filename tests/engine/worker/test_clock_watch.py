@@ -9,7 +9,8 @@ import pytest
 
 from swarmkeep.engine.worker.clock_watch import ClockWatch, subtract_clocks
 from swarmkeep.store.clock import utc_now
-from swarmkeep.store.opening import open_store
+from swarmkeep.store.opening import SqlStore, open_store
+from tests.engine.cluster import wait_until
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -37,6 +38,26 @@ async def test_a_clock_that_differs_or_jumps_is_told_once(ready_url: str, caplog
     ]
     assert len(caplog.messages) == len(beginnings)
     assert all(map(re.match, beginnings, caplog.messages))
+
+
+async def test_an_error_that_nobody_expects_does_not_end_the_watch(
+    ready_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(ready_url)
+    errors = [RuntimeError("no clock")]
+
+    async def read_clock(self: SqlStore) -> datetime:
+        if errors:
+            raise errors.pop()
+        return utc_now() - timedelta(hours=1)
+
+    monkeypatch.setattr(SqlStore, "read_clock", read_clock)
+    watch = ClockWatch(store, pause_seconds=0.001)
+    watch.start()
+    await wait_until(lambda: watch.ahead_seconds)
+    await watch.stop()
+    await store.close()
+    assert caplog.messages[0] == "the clocks could not be compared; trying again"
 
 
 @pytest.mark.parametrize(("before", "after", "ahead"), [(-3, 4, 0), (2, 5, 2), (-5, -2, -2)])

@@ -14,7 +14,6 @@ from swarmkeep.store.ports.leases import Leases
 
 log = logging.getLogger(__name__)
 
-_PAUSE_SECONDS = 60.0
 # Clocks that are kept in order differ by much less; lists, usage and quotas bear it.
 TOLERATED_SECONDS = 5.0
 
@@ -26,11 +25,17 @@ class ClockWatch:
     """
 
     def __init__(
-        self, store: Leases, *, clock: Clock = utc_now, monotonic: Callable[[], float] = time.monotonic
+        self,
+        store: Leases,
+        *,
+        clock: Clock = utc_now,
+        monotonic: Callable[[], float] = time.monotonic,
+        pause_seconds: float = 60.0,
     ) -> None:
         self._store = store
         self._clock = clock
         self._monotonic = monotonic
+        self._pause_seconds = pause_seconds
         self._last: tuple[datetime, float] | None = None
         self._has_told = False
         self._task: asyncio.Task[None] | None = None
@@ -47,8 +52,11 @@ class ClockWatch:
 
     async def _run(self) -> None:
         while True:
-            await self.compare()
-            await asyncio.sleep(_PAUSE_SECONDS)
+            try:
+                await self.compare()
+            except Exception:
+                log.exception("the clocks could not be compared; trying again")
+            await asyncio.sleep(self._pause_seconds)
 
     async def compare(self) -> None:
         """Look at both clocks. While the database is away there is nothing to compare."""
