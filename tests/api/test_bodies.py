@@ -77,6 +77,9 @@ async def test_the_sentence_says_where_it_is_and_what_is_known(plain: RunningSer
     ):
         found = check_problem(await plain.post(f"{session}/runs", {"input": "x", **body}), 400, "invalid_request")
         assert found["detail"] == sentence
+    wrong = {"approvals": [{"tool_call_id": "c1", "decision": "yes"}]}
+    found = check_problem(await plain.post(f"{session}/runs/r1/resume", wrong), 400, "invalid_request")
+    assert found["detail"] == "approvals[0].decision: Invalid enum value 'yes'; known: approve, deny"
 
 
 @pytest.mark.parametrize("body", [{"agent": None}, {"metadata": None}, {"context_variables": None}, {"id": "x"}, [], 5])

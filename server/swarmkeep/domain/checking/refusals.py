@@ -53,7 +53,7 @@ def _list_choices(shape: inspect.Type, steps: Sequence[str]) -> list[str]:
             return [choice for each in types for choice in _list_choices(each, steps)]
         case inspect.LiteralType(values=values) if not steps:
             return [str(value) for value in values]
-        case inspect.ListType(item_type=item) if steps:
+        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item) if steps:
             return _list_choices(item, steps[1:])
         case inspect.StructType(fields=fields) if steps:
             found = (field.type for field in fields if field.encode_name == steps[0])
