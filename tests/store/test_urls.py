@@ -91,6 +91,7 @@ def test_a_pooler_s_url_turns_prepared_statements_off() -> None:
         ("postgresql:u:hunter2@h", "postgresql://USER"),
         ("postgresql://u:hunter2/x@h/d", "%2F for /"),
         ("postgresql://u:1/hunter2@h/d", "%2F for /"),
+        ("postgresql://u:1?hunter2@h/d", "%3F for ?"),
         ("postgresql://u:hunter2?x@h/d", "%3F for ?"),
         ("postgresql://u:x@hunter2#/y@h/d", "%23 for #"),
     ],

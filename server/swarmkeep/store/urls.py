@@ -100,8 +100,9 @@ def _parse_postgres(match: re.Match[str]) -> PostgresServer:
     caching = [options.pop(name, "1") for name in ("statement_cache_size", "prepared_statement_cache_size")]
     name = options.pop("user", None), options.pop("password", None)
     hosts = match["hosts"]
-    if _HOSTS.fullmatch(hosts) is None or "@" in (match["database"] or ""):
-        # Its rest was taken for a host or a database, whose names are shown.
+    named = [match["database"] or "", *(part.partition("=")[0] for part in (match["query"] or "").split("&"))]
+    if _HOSTS.fullmatch(hosts) is None or any("@" in name for name in named):
+        # Its rest was taken for a host or a database, whose names are shown, or for a parameter.
         raise BadDatabaseUrl(
             "the database URL cannot be read: it may be that the password has characters that have to be written as "
             "in %2F for /, %3F for ?, %23 for #, %40 for @ and %25 for %"
