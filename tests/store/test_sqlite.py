@@ -416,6 +416,25 @@ async def test_a_file_that_was_replaced_before_anything_was_written_takes_no_com
     assert await _read_all(path) == {KEY.id: 1}
 
 
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_the_log_of_a_file_that_was_moved_is_not_left_to_the_one_in_its_place(
+    path: Path, store: SqlStore, is_noticed: bool
+) -> None:
+    away, other = path.with_name("away.db"), path.with_name("other.db")
+    shutil.copy(path, other)
+    filling = open_store(f"sqlite:///{other}")
+    await begin_session(filling, OTHER)
+    await filling.close()
+    await begin_session(store)
+    os.rename(path, away)
+    os.rename(other, path)
+    if is_noticed:
+        await _ping_until_noticed(store)
+    await store.close()
+    assert await _read_all(path) == {OTHER.id: 1}
+    assert await _read_all(away) == {KEY.id: 1}
+
+
 def test_a_log_that_is_closed_while_others_look_is_not_taken_for_lost(path: Path) -> None:
     files, log = OpenFiles(SqliteFile(path=path)), path.with_name(f"{path.name}-wal")
     is_over = threading.Event()

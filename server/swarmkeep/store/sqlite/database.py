@@ -20,7 +20,7 @@ from swarmkeep.store.ports.database import Render, Rows
 from swarmkeep.store.sqlite.batches import CommitFailed, Job, RolledBack, commit, deliver
 from swarmkeep.store.sqlite.connections import BUSY_SECONDS, connect
 from swarmkeep.store.sqlite.errors import describe_failed_commit, raise_store_error, translate_sqlite_error
-from swarmkeep.store.sqlite.open_files import FilesChanged, OpenFiles, save_log
+from swarmkeep.store.sqlite.open_files import FilesChanged, OpenFiles
 from swarmkeep.store.sqlite.read_only import ReadOnlyFile
 from swarmkeep.store.sqlite.scrubbing import LogScrubber
 from swarmkeep.store.urls import SqliteFile
@@ -177,8 +177,8 @@ class SqliteDatabase:
                 self._files.check()
             return file.run(query)
         except FilesChanged:
-            if self._files.has_lost_log:
-                # Whoever writes can still save what was in it.
+            if self._writer is not None:
+                # Whoever writes can still save what is in the log.
                 self._jobs.put("look")
             raise
         except Exception as error:
@@ -204,6 +204,10 @@ class SqliteDatabase:
                 erasers = []
         if connection is not None:
             scrubber.scrub(connection, is_last=True)
+            try:
+                self._files.check_now()
+            except FilesChanged:
+                self._files.save_log(connection)
             _discard(connection)
         deliver(erasers)
 
@@ -220,8 +224,8 @@ class SqliteDatabase:
                 self._files.note_written()
         except FilesChanged as error:
             # The connection stays: it has open what somebody may put back, or what is to be saved.
-            if self._files.has_lost_log and connection is not None:
-                save_log(connection)
+            if connection is not None:
+                self._files.save_log(connection)
             for job in batch:
                 job.fail(FilesChanged(*error.args))
         except Exception as error:

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from swarmkeep.store.ports.errors import StoreUnavailable
+from swarmkeep.store.sqlite.scrubbing import truncate_log
 from swarmkeep.store.urls import SqliteFile
 
 _Identity = tuple[int, int]
@@ -90,15 +91,19 @@ class OpenFiles:
         with self._log_lock:
             self._log = None
 
+    def save_log(self, connection: Connection) -> None:
+        """Write to the database, wherever it is now, what is in the log that the connection has open.
 
-def save_log(connection: Connection) -> None:
-    """Write to the database what is in the log that the connection has open, be it deleted or not.
-
-    What fails is left for the next call.
-    """
-    raw: Any = connection.connection.dbapi_connection
-    with contextlib.suppress(sqlite3.Error):
-        raw.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        The log of a database that was moved is emptied, too: it has the name of that of the file in its place, which
+        SQLite would damage with it. What fails is left for the next call.
+        """
+        raw: Any = connection.connection.dbapi_connection
+        with contextlib.suppress(sqlite3.Error):
+            if self._log is not None and _identify(self._log_path) == self._log:
+                truncate_log(connection)
+            else:
+                # Others may have another log by now, whose index this one shares.
+                raw.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def _identify(path: str) -> _Identity | None:

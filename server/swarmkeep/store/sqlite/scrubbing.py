@@ -61,7 +61,7 @@ class LogScrubber:
             while is_last and (is_more or self._is_merge_due):
                 is_more = self._merge_some(connection, is_last)
             if not self.is_merging:
-                self.is_due = not _truncate_log(connection) or self._is_merge_due
+                self.is_due = not truncate_log(connection) or self._is_merge_due
             self._has_failed = False
         except Exception as error:
             self.break_off()
@@ -141,7 +141,7 @@ def _rebuild_words(raw: Any) -> None:
         raise
 
 
-def _truncate_log(connection: Connection) -> bool:
+def truncate_log(connection: Connection) -> bool:
     """Empty the write-ahead log. False if a reader is in the way."""
     raw: Any = connection.connection.dbapi_connection
     wait = raw.execute("PRAGMA busy_timeout").fetchone()[0]
