@@ -191,7 +191,7 @@ async def test_a_downgrade_leaves_no_key_that_may_do_more_or_lasts_longer(url: s
     upgraded = opener()
     found = {key.id: key for key in await SqlApiKeys(upgraded.database).list_keys()}
     assert found.pop(ending.id).revoked_at == ending.expires_at
-    lesser = {"run": "read", "approve": "read", "audit": "read", "admin": "write"}
+    lesser = {"run": "read", "approve": "read", "support": "read", "audit": "read", "admin": "write"}
     assert {id: key.role for id, key in found.items()} == {id: lesser.get(role, role) for id, role in made.items()}
 
 
