@@ -22,7 +22,6 @@ from swarmkeep.api.metrics import Metrics
 from swarmkeep.api.service import Service
 from swarmkeep.audit.prices import PricesError, read_prices
 from swarmkeep.domain.costs.prices import PriceTable
-from swarmkeep.domain.errors import Overloaded
 from swarmkeep.engine.agents.loading import load_registry
 from swarmkeep.engine.build import build_engine, list_secrets
 from swarmkeep.engine.engine import Engine
@@ -30,7 +29,6 @@ from swarmkeep.engine.tracing.opening import TracesError, open_tracing
 from swarmkeep.processes.metrics import WorkerMetrics
 from swarmkeep.settings import Settings
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import StoreUnavailable
 from swarmkeep.store.schema import find_obstacles, upgrade
 from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sqlite.privacy import describe_exposure, find_exposed_files
@@ -45,6 +43,8 @@ LIMITS = ServerLimits()
 
 log = logging.getLogger(__name__)
 
+# How long the start may wait for a look at the database that it can do without.
+_OBSTACLES_SECONDS = 10.0
 _OPEN_TO_ALL_PAGES = (
     "without API keys and with SWARMKEEP_CORS_ORIGINS=*, every web page that is opened on this machine can read and "
     "change all sessions; name the origins, or make a key with `swarmkeep keys create`"
@@ -124,7 +124,7 @@ def make_lifespan(
             try:
                 await store.ping()
                 if isinstance(location, PostgresServer):
-                    await _warn_of_obstacles(settings, store.display)
+                    await _warn_of_obstacles(settings, location)
                 keyring = Keyring(SqlApiKeys(store.database))
                 # Before the engine starts, which takes runs over that others have left.
                 await _refuse_to_be_open(settings, keyring)
@@ -159,16 +159,19 @@ async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tra
         await asyncio.to_thread(opened.close)
 
 
-async def _warn_of_obstacles(settings: Settings, display: str) -> None:
+async def _warn_of_obstacles(settings: Settings, location: PostgresServer) -> None:
     # It starts all the same: what they are in the way of may not be what this server is for.
     try:
-        found = await asyncio.to_thread(find_obstacles, settings.database_url, servers=settings.workers)
-    except (StoreUnavailable, Overloaded) as error:
+        # The connections that a pooler has are not this server's.
+        servers = settings.workers if location.prepares_statements else 0
+        look = asyncio.to_thread(find_obstacles, settings.database_url, servers=servers)
+        found = await asyncio.wait_for(look, _OBSTACLES_SECONDS)
+    except Exception as error:
         # It takes a connection of its own, which there may be none for.
-        log.warning("what else may be in the way could not be looked for: %s", error)
+        log.warning("what else may be in the way could not be looked for: %s", str(error) or type(error).__name__)
         return
     for obstacle in found:
-        log.warning("the database at %s: %s", display, obstacle.description)
+        log.warning("the database at %s: %s", location.display, obstacle.description)
 
 
 async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:

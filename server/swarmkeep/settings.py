@@ -53,8 +53,9 @@ ListOf = Annotated[tuple[T, ...], NoDecode, BeforeValidator(_split_names)]
 NoneOr = Annotated[T | None, BeforeValidator(_read_none)]
 AnyCase = Annotated[T, BeforeValidator(_lower_case)]
 Names = ListOf[str]
-# A hundred years: what lies further ahead may have no date.
-Seconds = Annotated[float, Field(gt=0, le=3_155_760_000)]
+# What lies further ahead may have no date.
+_HUNDRED_YEARS = 3_155_760_000
+Seconds = Annotated[float, Field(gt=0, le=_HUNDRED_YEARS)]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
 
 
@@ -122,7 +123,10 @@ class Settings(BaseSettings):
         description="How long a server that gives no sign of life keeps its runs; then another server takes them over.",
     )
     grace_seconds: float = Field(
-        default=10.0, ge=0, description="How long running runs may go on after the server is asked to stop."
+        default=10.0,
+        ge=0,
+        le=_HUNDRED_YEARS,
+        description="How long running runs may go on after the server is asked to stop.",
     )
     run_seconds: NoneOr[Seconds] = Field(
         default=3600.0,

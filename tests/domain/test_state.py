@@ -29,6 +29,7 @@ from swarmkeep.domain.events import (
     UnknownFact,
     Usage,
 )
+from swarmkeep.domain.facts.records import sum_usage
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Origin, State
 from tests.domain.given import (
@@ -143,6 +144,12 @@ def test_usage_that_makes_no_sense_counts_as_a_call_without_tokens(usage: dict[s
 def test_usage_larger_than_any_call_can_take_is_bounded() -> None:
     state = given(make_run_started(), user_said(), *[model_reply(answer_message(), {"prompt_tokens": 10**40})] * 2)
     assert active_run(state).usage == Usage(prompt_tokens=2 * 2**40, model_calls=2)
+
+
+def test_sums_of_usage_stay_what_json_can_hold() -> None:
+    most = 2**63 - 1
+    odd = Usage(prompt_tokens=most, completion_tokens=-5, total_tokens=1)
+    assert sum_usage(odd, Usage(prompt_tokens=1, total_tokens=1)) == Usage(prompt_tokens=most, total_tokens=2)
 
 
 def test_a_message_without_completion_is_no_turn_even_if_it_asks_for_tools() -> None:

@@ -458,9 +458,12 @@ def test_a_log_that_is_closed_while_others_look_is_not_taken_for_lost(path: Path
     assert not files.has_lost_log
 
 
-async def test_a_log_that_was_deleted_is_saved_and_nothing_is_written_any_more(path: Path, store: SqlStore) -> None:
+@pytest.mark.parametrize("ending", ["-wal", "-shm"])
+async def test_a_log_that_was_deleted_is_saved_and_nothing_is_written_any_more(
+    path: Path, store: SqlStore, ending: str
+) -> None:
     await begin_session(store)
-    path.with_name(f"{path.name}-wal").unlink()
+    path.with_name(f"{path.name}{ending}").unlink()
     await _ping_until_noticed(store)
     for use in (store.ping, partial(begin_session, store, OTHER)):
         with pytest.raises(StoreUnavailable, match=r"write-ahead log .* was deleted"):
@@ -475,6 +478,8 @@ def test_a_log_without_its_database_is_left_as_it_is(tmp_path: Path) -> None:
     log.write_bytes(b"committed last")
     with pytest.raises(StoreUnavailable, match=r"is missing, and moved\.db-wal"):
         schema.upgrade(url)
+    with pytest.raises(StoreUnavailable, match=r"is missing, and moved\.db-wal"):
+        schema.check(url)
     assert list_names(tmp_path) == [log.name]
 
 

@@ -16,7 +16,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
 from swarmkeep.domain.facts.compaction import CompactionSummarised
-from swarmkeep.domain.state import read_count
+from swarmkeep.domain.facts.records import read_count
 from swarmkeep.processes.metrics import WorkerMetrics
 
 _MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)

@@ -33,6 +33,7 @@ from swarmkeep.domain.events import (
     UnknownFact,
 )
 from swarmkeep.domain.facts.fact import Fact
+from swarmkeep.domain.facts.records import read_usage, sum_usage
 from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
 from swarmkeep.domain.facts.tools import ToolsListed
 from swarmkeep.domain.files.references import list_file_names
@@ -55,15 +56,7 @@ from swarmkeep.domain.folding.takeovers import apply_takeover
 from swarmkeep.domain.folding.waits import make_going_on, make_queued_run, make_waiting, note_approval
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.patch import apply, merge
-from swarmkeep.domain.state import (
-    STATUS_BY_ENDING,
-    Origin,
-    QueuedRun,
-    Run,
-    State,
-    read_usage,
-    sum_usage,
-)
+from swarmkeep.domain.state import STATUS_BY_ENDING, Origin, QueuedRun, Run, State
 
 SessionFact = (
     SessionCreated | SessionUpdated | SessionForked | SessionImported | SessionTakenOver | SessionHandedBack

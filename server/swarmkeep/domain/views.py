@@ -14,11 +14,12 @@ from swarmkeep.agent.output import is_too_large
 from swarmkeep.domain.checking.known_ids import find_finished_runs
 from swarmkeep.domain.codec import Json, MalformedJson, decode, is_deeper_than
 from swarmkeep.domain.events import Parent, PendingCall, RunError, StopReason, Usage
+from swarmkeep.domain.facts.records import sum_usage
 from swarmkeep.domain.facts.takeovers import TakenOver
 from swarmkeep.domain.finding.titles import find_title
 from swarmkeep.domain.folding.waits import make_queued_run
 from swarmkeep.domain.messages import Entry, list_shown, read_tool_calls
-from swarmkeep.domain.state import Origin, Run, RunStatus, SessionStatus, State, sum_usage
+from swarmkeep.domain.state import Origin, Run, RunStatus, SessionStatus, State
 from swarmkeep.domain.usage import Cost
 from swarmkeep.domain.wording import join_text
 

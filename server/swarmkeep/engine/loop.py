@@ -19,7 +19,8 @@ from swarmkeep.domain.decisions.turns import end_run, record_reply
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent
-from swarmkeep.domain.state import Run, State, read_usage, sum_usage
+from swarmkeep.domain.facts.records import read_usage, sum_usage
+from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.guardrails import Guards
 from swarmkeep.engine.agents.outputs import judge_reply
 from swarmkeep.engine.agents.registry import Registry

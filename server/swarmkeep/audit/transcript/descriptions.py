@@ -30,9 +30,10 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
 from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.records import read_usage, sum_usage
 from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
 from swarmkeep.domain.facts.tools import ToolsListed
-from swarmkeep.domain.state import State, read_usage, sum_usage
+from swarmkeep.domain.state import State
 from swarmkeep.domain.wording import format_call, format_calls, join_content, put_name_first
 
 

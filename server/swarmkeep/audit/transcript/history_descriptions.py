@@ -10,9 +10,10 @@ from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.audit.transcript.run_descriptions import MakeEntry, name_actor
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
 from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.records import read_usage
 from swarmkeep.domain.facts.tools import ToolsListed
 from swarmkeep.domain.messages import find_message, read_tool_calls
-from swarmkeep.domain.state import State, read_usage
+from swarmkeep.domain.state import State
 
 HistoryFact = MessageRemoved | CompactionStarted | CompactionSummarised | CompactionFailed | ToolsListed
 _REASONS = {"asked": "it was asked for", "too_long": "the model's provider found the request too long"}

@@ -33,7 +33,8 @@ from swarmkeep.domain.events import (
     ToolStatus,
     Usage,
 )
-from swarmkeep.domain.state import Run, State, ToolCall, make_calls, read_usage, sum_usage
+from swarmkeep.domain.facts.records import read_usage, sum_usage
+from swarmkeep.domain.state import Run, State, ToolCall, make_calls
 
 EDITED = (
     "[A person changed the arguments of this call before approving it. It was made with: {arguments} What follows "

@@ -74,3 +74,34 @@ class ToolRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     session_id: str | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET
     files: tuple[Json, ...] | UnsetType = UNSET
+
+
+# More than any call can take.
+_MAX_COUNT = 2**40
+_MAX_SUM = 2**63 - 1
+
+
+def read_count(reported: object) -> int:
+    """A count as a provider reported it, at most 2**40; a negative or odd one is 0."""
+    return max(0, min(reported, _MAX_COUNT)) if isinstance(reported, int) and not isinstance(reported, bool) else 0
+
+
+def read_usage(reported: Json | None) -> Usage:
+    """A model call as the provider counted it."""
+    counts = reported or {}
+    prompt, completion, total = counts.get("prompt_tokens"), counts.get("completion_tokens"), counts.get("total_tokens")
+    # Nearly all are in order, and long logs have many: one look at all three.
+    if type(prompt) is type(completion) is type(total) is int and 0 <= prompt | completion | total <= _MAX_COUNT:
+        return Usage(prompt, completion, total, 1)
+    return Usage(read_count(prompt), read_count(completion), read_count(total), 1)
+
+
+def sum_usage(one: Usage, other: Usage) -> Usage:
+    prompt = one.prompt_tokens + other.prompt_tokens
+    completion = one.completion_tokens + other.completion_tokens
+    total = one.total_tokens + other.total_tokens
+    # One look at all three: together they have no bit that is too high unless one of them has.
+    if not 0 <= prompt | completion | total <= _MAX_SUM:
+        # Of asked agents an imported record may say anything. A sum that JSON cannot hold could not be recorded.
+        prompt, completion, total = (max(0, min(count, _MAX_SUM)) for count in (prompt, completion, total))
+    return Usage(prompt, completion, total, one.model_calls + other.model_calls)

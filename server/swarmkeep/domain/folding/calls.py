@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.envelope import RecordedEvent, is_redacted
 from swarmkeep.domain.events import ApprovalDecided, MessageAdded, PendingCall, ToolStarted, Usage
+from swarmkeep.domain.facts.records import sum_usage
 from swarmkeep.domain.patch import apply_change
-from swarmkeep.domain.state import Run, State, ToolCall, make_calls, sum_usage
+from swarmkeep.domain.state import Run, State, ToolCall, make_calls
 
 Calls = tuple[ToolCall, ...]
 

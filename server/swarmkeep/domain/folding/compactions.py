@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
+from swarmkeep.domain.facts.records import read_usage, sum_usage
 from swarmkeep.domain.messages import find_message
-from swarmkeep.domain.state import OpenCompaction, State, Summary, read_usage, sum_usage
+from swarmkeep.domain.state import OpenCompaction, State, Summary
 
 
 def apply_compaction(

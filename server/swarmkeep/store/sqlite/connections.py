@@ -25,10 +25,10 @@ def make_engine(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float
     """
 
     def open_file() -> sqlite3.Connection:
+        refuse_orphaned_log(file)
         if mode != "rwc" and not file.path.exists():
             raise StoreUnavailable(f"no database at {file.display}; to create it, {UPGRADE_HINT}")
         if mode == "rwc":
-            refuse_orphaned_log(file)
             create_private_file(file.path)
         query = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
         # Without an isolation level the driver begins no transactions by itself, so that `begin` can.

@@ -174,7 +174,8 @@ class SqliteDatabase:
             self._readable.append(file)
         try:
             if not self._read_only:
-                self._files.check()
+                # A connection stays with the file that it was made to.
+                (self._files.check if file.is_open else self._files.check_now)()
             return file.run(query)
         except FilesChanged:
             if self._writer is not None:

@@ -31,14 +31,16 @@ class FilesChanged(StoreUnavailable):
 class OpenFiles:
     """The files of a database that a process has open, known by what they are rather than by their names.
 
-    `has_lost_log`: connections that have different logs would damage the database, so this is for good.
+    `has_lost_log`: connections that have different logs, or indexes of it, would damage the database, so this is for
+    good.
     """
 
     def __init__(self, file: SqliteFile) -> None:
         self._path = str(file.path)
-        self._log_path = f"{file.path}-wal"
+        self._log_path, self._index_path = f"{file.path}-wal", f"{file.path}-shm"
         self._database: _Identity | None = None
         self._log: _Identity | None = None
+        self._index: _Identity | None = None
         # Else a log could be closed, and so deleted, while another thread looks whether it is there.
         self._log_lock = threading.Lock()
         self._next_look = 0.0
@@ -55,6 +57,8 @@ class OpenFiles:
     def check_now(self) -> None:
         """`check`, however short ago the last one was: before a connection is made that would stay with its file."""
         now = time.monotonic()
+        # Once they are others, each use looks.
+        self._next_look = 0.0
         self._check_database()
         self._check_log()
         self._next_look = now + _PAUSE_SECONDS
@@ -75,16 +79,19 @@ class OpenFiles:
 
     def _check_log(self) -> None:
         with self._log_lock:
-            self.has_lost_log |= self._log is not None and _identify(self._log_path) != self._log
+            self.has_lost_log |= self._log is not None and (
+                _identify(self._log_path) != self._log or _identify(self._index_path) != self._index
+            )
         if self.has_lost_log:
             raise FilesChanged(
-                f"the write-ahead log {self._log_path} was deleted or replaced while the server had it open; restart "
-                "the server, which has written to the database what was in it"
+                f"the write-ahead log {self._log_path}, or its index {self._index_path}, was deleted or replaced while "
+                "the server had it open; restart the server, which has written to the database what was in it"
             )
 
     def note_written(self) -> None:
         """The connection that writes has committed, so there is a log; it stays as long as that connection is open."""
-        self._log = self._log or _identify(self._log_path)
+        if self._log is None:
+            self._index, self._log = _identify(self._index_path), _identify(self._log_path)
 
     def note_closed(self) -> None:
         """The connection that writes is about to be closed: the next one may make another log."""
@@ -99,7 +106,7 @@ class OpenFiles:
         """
         raw: Any = connection.connection.dbapi_connection
         with contextlib.suppress(sqlite3.Error):
-            if self._log is not None and _identify(self._log_path) == self._log:
+            if self._log is not None and not self.has_lost_log and _identify(self._log_path) == self._log:
                 truncate_log(connection)
             else:
                 # Others may have another log by now, whose index this one shares.

@@ -50,6 +50,10 @@ class ReadOnlyFile:
         self._no_trace = False
         return self.run(query)
 
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
     def close(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.state import read_count
+from swarmkeep.domain.facts.records import read_count
 
 
 class UsageSum:

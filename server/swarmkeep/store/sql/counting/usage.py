@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, insert
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import CompletionRecord, MessageAdded, SessionForked
 from swarmkeep.domain.facts.compaction import CompactionSummarised
-from swarmkeep.domain.state import read_count
+from swarmkeep.domain.facts.records import read_count
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.prepared import PreparedStatement
 from swarmkeep.store.sql.tables import of_bound_session, of_session, session_columns, usage
