@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
-from swarmkeep_client import AsyncClient, Client
-from swarmkeep_client._tools import CallerTools
+from swarmkeep_client import AsyncClient, Client, PendingCall
+from swarmkeep_client._tools import CallerFunction, CallerTools, carry_out_async
 from tests.api.server import RunningServer
 from tests.support.scripted import ScriptedModel
 
@@ -72,6 +72,15 @@ async def test_what_a_plain_function_returns_is_awaited(service: RunningServer, 
     results = [model.requests[number]["messages"][-1]["content"] for number in (1, 3)]
     refused = "Error: watch failed: TypeError: it returned a coroutine, which the AsyncClient would await"
     assert results == ["all is well in town", refused]
+
+
+async def test_a_plain_function_may_run_out_of_what_it_looks_through() -> None:
+    def find(name: str) -> str:
+        return next(found for found in () if found == name)
+
+    call = PendingCall(tool_call_id="c1", name="find", arguments='{"name":"Kim"}', reason="tool_results")
+    result = await carry_out_async(call, CallerFunction(find))
+    assert result == {"tool_call_id": "c1", "content": "Error: find failed: StopIteration: ", "is_error": True}
 
 
 async def test_a_blocking_client_does_so_too(service: RunningServer, model: ScriptedModel) -> None:

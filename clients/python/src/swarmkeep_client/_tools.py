@@ -94,15 +94,24 @@ def carry_out(call: PendingCall, function: CallerFunction) -> ToolResult:
 async def carry_out_async(call: PendingCall, function: CallerFunction) -> ToolResult:
     """As `carry_out`; plain functions run in a thread, and what they return is awaited where it can be."""
     try:
-        arguments = function.bind(call.arguments)
         if function.is_async:
-            value = await function.function(**arguments)
+            value = await function.function(**function.bind(call.arguments))
         else:
-            value = await asyncio.to_thread(function.function, **arguments)
+            value, error = await asyncio.to_thread(_try, call, function)
+            if error is not None:
+                raise error
         content = _to_text(await value if inspect.isawaitable(value) else value)
     except Exception as error:
         return _describe_error(call, error)
     return {"tool_call_id": call.tool_call_id, "content": content}
+
+
+def _try(call: PendingCall, function: CallerFunction) -> tuple[Any, Exception | None]:
+    """What a plain function returns, or raises: whoever waits for a thread that raises StopIteration waits forever."""
+    try:
+        return function.function(**function.bind(call.arguments)), None
+    except Exception as error:
+        return None, error
 
 
 def _describe_error(call: PendingCall, error: Exception) -> ToolResult:
