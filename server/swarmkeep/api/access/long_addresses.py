@@ -18,6 +18,7 @@ _LONG_BYTES = 1_000
 _CACHES = (
     ("litestar._parsers", "parse_query_string"),
     ("litestar._kwargs.extractors", "create_query_default_dict"),
+    ("litestar._asgi.routing_trie.traversal", "parse_path_params"),
     ("litestar.datastructures", "URL._new"),
     ("litestar.datastructures", "URL.from_components"),
 )
@@ -45,7 +46,8 @@ class LongAddresses:
         self._long_bytes = long_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        size = len(scope["path"]) + len(scope["query_string"])
+        host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+        size = len(host) + len(scope["path"]) + len(scope["query_string"])
         try:
             await self._app(scope, receive, send)
         finally:
