@@ -77,8 +77,8 @@ const SUMMARIES = {
 export const tokensOf = ({ data }) => data?.completion?.usage?.total_tokens ?? null;
 
 export function formatLength(ms) {
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 999.5) return `${Math.round(ms)} ms`;
+  if (ms < 59_950) return `${(ms / 1000).toFixed(1)} s`;
   const seconds = Math.round(ms / 1000);
   if (seconds < 3600) return `${Math.floor(seconds / 60)} m ${seconds % 60} s`;
   if (ms < 86_400_000) return `${(ms / 3_600_000).toFixed(1)} h`;
