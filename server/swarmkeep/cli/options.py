@@ -108,7 +108,7 @@ def parse_seqs(given: list[str]) -> list[int]:
             raise typer.BadParameter(f"write a number, or a range as in 5-9, not {text!r}", param_hint="'--seq'")
         span = range(int(first), int(last if dash else first) + 1)
         if not span or not span[0]:
-            raise typer.BadParameter(f"{text} holds no event; events are counted from 1", param_hint="'--seq'")
+            raise typer.BadParameter(f"events count from 1, and a range goes up, not {text!r}", param_hint="'--seq'")
         if len(span) > _MAX_SEQS:
             raise typer.BadParameter(f"at most {_MAX_SEQS} events at once", param_hint="'--seq'")
         seqs |= dict.fromkeys(span)

@@ -53,8 +53,11 @@ def test_what_cannot_be_redacted_is_refused(cli: CommandLine, recorded: Recorded
     assert "nobody" in cli.expect_refusal("sessions", "redact", "nobody", "--seq", "1", *why, *place)
     assert "--reason" in cli.expect_usage_error("sessions", "redact", "one", "--seq", "1", *place)
     assert "--seq" in cli.expect_usage_error("sessions", "redact", "one", *why, *place)
-    for wrong in ("0", "x", "5-3", "3-", "1-99999", "0-4"):
-        assert "--seq" in cli.expect_usage_error("sessions", "redact", "one", "--seq", wrong, *why, *place)
+    for wrong, said in (
+        ("0", "count from 1"), ("0-4", "count from 1"), ("5-3", "a range goes up"), ("x", "5-9, not 'x'"),
+        ("3-", "not '3-'"), ("1-99999", "at most 1000"),
+    ):  # fmt: skip
+        assert said in cli.expect_usage_error("sessions", "redact", "one", "--seq", wrong, *why, *place)
 
 
 def test_deletions_are_shown_in_the_audit_log(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
