@@ -108,7 +108,9 @@ ALIVE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2
 def answer_request(connection: socket.socket) -> None:
     received = b""
     while not received.endswith(b"\r\n\r\n"):
-        received += connection.recv(65536)
+        piece = connection.recv(65536)
+        assert piece, "the program has ended"
+        received += piece
     connection.sendall(ALIVE)
 
 
