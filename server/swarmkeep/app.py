@@ -71,6 +71,7 @@ def create_app(
         max_body_values=settings.max_body_values,
         max_import_bytes=settings.max_import_bytes,
         cors_origins=settings.cors_origins,
+        session_headers=settings.openai_session_headers,
         access_log=settings.access_log,
         workers=settings.workers,
     )

@@ -217,6 +217,7 @@ def application(given: Settings, limits: ServerLimits) -> Iterator[Litestar]:
         "max_body_bytes": given.max_body_bytes,
         "max_import_bytes": given.max_import_bytes,
         "cors_origins": tuple(given.cors_origins),
+        "session_headers": tuple(given.openai_session_headers),
         "access_log": given.access_log,
     }
     free = _free[tuple(routes.values())]

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, cast
 
 from litestar import Litestar, Request, Response, Router
-from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.events import BaseEventEmitterBackend
@@ -21,6 +20,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler, HTTPScope
 import swarmkeep
 from swarmkeep.api.access.asgi import Application, Message, Scope
 from swarmkeep.api.access.compression import Compression
+from swarmkeep.api.access.cors import Cors
 from swarmkeep.api.access.head_requests import HeadRequests
 from swarmkeep.api.access.long_addresses import LongAddresses, find_address_caches
 from swarmkeep.api.access.request_log import RequestLog
@@ -99,11 +99,13 @@ def build_api(
     max_body_values: int = 200_000,
     max_import_bytes: int = 0,
     cors_origins: Sequence[str] = (),
+    session_headers: Sequence[str] = (),
     access_log: bool = True,
     workers: int = 1,
 ) -> Litestar:
     """The application. `lifespan` sets `app.state.service` before the first request.
 
+    `session_headers` name a session beside the usual ones, so pages of other origins may send them.
     `workers` is how many processes of this application share the machine's memory.
     """
     large_bodies = max(1, _LARGE_BODIES_AT_ONCE // workers)
@@ -145,7 +147,6 @@ def build_api(
             *page.ROUTES,
         ],
         before_request=_before_request,
-        cors_config=_make_cors_config(cors_origins) if cors_origins else None,
         event_emitter_backend=_NoEventEmitter,
         dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
         exception_handlers={Exception: _make_error_response},
@@ -172,8 +173,9 @@ def build_api(
     # Around all of it: middleware of the framework's own does not see what no route answers.
     framework = LongAddresses(cast(Application, app.asgi_handler), find_address_caches(app))
     routed = Unrouted(framework, _PREFIXES, partial(_refuse_without_key, app))
-    within = Compression(HeadRequests(routed))
-    log = RequestLog(within, partial(_note_beginning, app), partial(_refuse_cut_off, app), writes_lines=access_log)
+    cors = Cors(Compression(HeadRequests(routed)), cors_origins, session_headers)
+    note_beginning = partial(_note_beginning, app, cors)
+    log = RequestLog(cors, note_beginning, partial(_refuse_cut_off, app), writes_lines=access_log)
     app.asgi_handler = cast(ASGIApp, log)
     return app
 
@@ -210,12 +212,13 @@ async def _refuse_without_key(app: Litestar, scope: Scope) -> Application | None
     return None
 
 
-def _note_beginning(app: Litestar, message: Message, scope: Scope) -> None:
+def _note_beginning(app: Litestar, cors: Cors, message: Message, scope: Scope) -> None:
     service: Service = app.state.service
     service.metrics.observe_response(message, scope)
     # An answer to a request has a status, and so has one that refuses a handshake.
     log_refusal(service.refusals, message.get("status"), scope)
     add_security_headers(message)
+    cors.add_headers(message, scope)
 
 
 def _refuse_cut_off(app: Litestar, scope: Scope) -> Application | None:
@@ -241,20 +244,3 @@ class _NoEventEmitter(BaseEventEmitterBackend):
 
     def emit(self, event_id: str, *args: object, **kwargs: object) -> None:
         raise NotImplementedError
-
-
-def _make_cors_config(origins: Sequence[str]) -> CORSConfig:
-    return CORSConfig(
-        allow_origins=list(origins),
-        allow_methods=["GET", "HEAD", "POST", "PATCH", "DELETE"],
-        allow_headers=[
-            "Authorization",
-            "Content-Type",
-            "Idempotency-Key",
-            "If-Match",
-            "Last-Event-ID",
-            "X-Request-Id",
-            "X-Session-Id",
-        ],
-        expose_headers=["ETag", "Location", "Retry-After", "WWW-Authenticate", "X-Request-Id", "X-Session-Id"],
-    )
