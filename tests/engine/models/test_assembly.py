@@ -320,6 +320,20 @@ def test_other_fields_are_kept() -> None:
     }
 
 
+def test_unknown_keys_of_call_pieces_are_kept() -> None:
+    google = {"google": {"thought_signature": "SIG"}}
+    function = {"name": "look", "arguments": "", "note": "a"}
+    pieces = [
+        {"index": 0, "id": "a", "type": "function", "function": function, "extra_content": google, "steps": [1]},
+        {"index": 0, "function": {"arguments": "{}", "note": None}, "extra_content": None, "steps": [2]},
+    ]
+    chunks = [make_chunk({"tool_calls": [piece], "reasoning_details": [n]}) for n, piece in enumerate(pieces)]
+    message = assemble_message([*chunks, make_chunk({"reasoning_details": []}), END])
+    call = {**make_call("a", "look", "{}"), "extra_content": google, "steps": [1, 2]}
+    assert message["tool_calls"] == [{**call, "function": {"name": "look", "arguments": "{}", "note": "a"}}]
+    assert message["reasoning_details"] == [0, 1]
+
+
 def test_a_reply_that_says_nothing_is_a_reply() -> None:
     assert assemble_message([END]) == {"role": "assistant", "content": None}
 

@@ -14,6 +14,8 @@ from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
 _MAX_NAME_CHARACTERS = 1000
 # What a stream says where it ends on purpose.
 END_OF_STREAM: Json = {"object": "done"}
+_CALL_KEYS = {"index", "id", "type", "function"}
+_FUNCTION_KEYS = {"name", "arguments"}
 
 
 class Assembly:
@@ -125,7 +127,7 @@ class Assembly:
                 regular[key] = text
             elif value is not None:
                 self._take(len(key) + len(encode_text(value)))
-                self._other_fields[key] = value
+                merge_field(self._other_fields, key, value)
         return regular
 
     def _take(self, characters: int) -> None:
@@ -147,6 +149,14 @@ class Assembly:
             raise MalformedReply("a tool call in the model's stream has a name that is not text")
         self._take(sum(len(text) for text in (name, arguments) if isinstance(text, str)))
         self._calls[position].add(piece.get("id"), name, arguments)
+        for kept, given, regular in (
+            (self._calls[position].extras, piece, _CALL_KEYS),
+            (self._calls[position].function_extras, function, _FUNCTION_KEYS),
+        ):
+            for key in given.keys() - regular:
+                if given[key] is not None:
+                    self._take(len(key) + len(encode_text(given[key])))
+                    merge_field(kept, key, given[key])
         return {
             "index": position,
             "id": piece.get("id"),
@@ -189,6 +199,9 @@ class _Call:
         self._name = ""
         self._arguments: list[str] = []
         self._given: Any = None
+        self.extras: Json = {}
+        """What the provider attaches to the call; `function_extras`: to the function in it."""
+        self.function_extras: Json = {}
 
     @property
     def arguments(self) -> Any:
@@ -207,7 +220,18 @@ class _Call:
             self._given = arguments
 
     def assemble(self) -> Json:
-        return {"id": self.id, "type": "function", "function": {"name": self._name, "arguments": self.arguments}}
+        function = {"name": self._name, "arguments": self.arguments, **self.function_extras}
+        return {"id": self.id, "type": "function", "function": function, **self.extras}
+
+
+def merge_field(kept: Json, key: str, value: Any) -> None:
+    """Add what a piece says under a key that only its provider knows: lists are joined, else the last value counts."""
+    before = kept.get(key)
+    if isinstance(before, list) and isinstance(value, list):
+        before += value
+    elif value or before is None:
+        # The first list is copied, as it grows.
+        kept[key] = list(value) if isinstance(value, list) else value
 
 
 def list_objects(value: object, name: str) -> list[Json]:
