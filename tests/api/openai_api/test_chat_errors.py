@@ -125,9 +125,10 @@ WRONG_MESSAGES: list[tuple[Json, str]] = [
     ({"role": "user", "content": [{"type": ["text"]}]}, ".content[0].type"),
     ({"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}, ".content[0].type"),
     ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text"}]}, ".content[1].text"),
-    ({"role": "user", "content": [{"type": "image_url", "image_url": "http://a"}]}, ".content[0].image_url"),
-    ({"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": ""}}]}, ".content[0].input_audio"),
-    ({"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}, ".content[0].file"),
+    ({"role": "user", "content": [{"type": "image_url", "image_url": 1}]}, ".content[0].image_url"),
+    ({"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": ""}}]},
+     ".content[0].input_audio.format"),
+    ({"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}, ".content[0].file.file_id"),
     ({"role": "user", "content": "hi", "name": 1}, ".name"),
     ({"role": "user", "content": "hi", "tool_calls": [CALL]}, ".tool_calls"),
     ({"role": "system", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}, ".content[0].type"),
@@ -146,7 +147,7 @@ WRONG_MESSAGES: list[tuple[Json, str]] = [
     ({"role": "tool", "content": "a", "tool_call_id": 1}, ".tool_call_id"),
     ({"role": "tool", "content": None, "tool_call_id": "c1"}, ".content"),
     ({"role": "tool", "content": [{"type": "image_url"}], "tool_call_id": "c1"}, ".content[0]"),
-]
+]  # fmt: skip
 
 
 def check_refusal(answer: Any, param: str | None, status: int = 400) -> Json:

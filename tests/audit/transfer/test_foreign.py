@@ -95,6 +95,17 @@ async def test_texts_in_the_form_of_responses_can_be_sent(store: SqlStore) -> No
     ]
 
 
+async def test_results_among_a_user_s_parts_become_tool_messages(store: SqlStore) -> None:
+    asked = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look_up", "input": {}}]}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "found"}]}
+    answered = {"role": "user", "content": [result, {"type": "text", "text": "go on"}]}
+    report = await import_value(store, [USER, asked, answered, {"role": "user", "content": [{**result}]}])
+    sent = build_sent_messages(await read_state(store, report.sessions[0].id))
+    assert [(message["role"], message["content"]) for message in sent[2:]] == [
+        ("assistant", None), ("tool", "found"), ("user", [{"type": "text", "text": "go on"}]),
+    ]  # fmt: skip
+
+
 async def test_a_fine_tuning_file_is_a_session_in_each_line(store: SqlStore) -> None:
     lines = [{"messages": [{**USER, "content": str(number)}, HELLO], "tools": []} for number in range(3)]
     text = b"\n".join(encode_value(line) for line in lines)

@@ -32,6 +32,23 @@ def test_the_request_holds_instructions_model_and_history_and_nothing_else(swarm
     ]
 
 
+def test_parts_of_other_interfaces_are_converted_or_refused(swarm: Runner, model: ScriptedModel) -> None:
+    model.say("Hello!")
+    said: list[Json] = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes?"}]},
+        user_message("Well."),
+    ]
+    swarm.run(Agent(), said)
+    assert find_body_faults(model.raw_requests[-1]) == []
+    assert [message["content"] for message in model.requests[-1]["messages"][1:]] == [
+        [{"type": "text", "text": "Hi"}], [{"type": "text", "text": "Yes?"}], "Well.",
+    ]  # fmt: skip
+    for part in ({"type": "video_url", "video_url": {"url": "x"}}, {"type": "text"}, "text"):
+        with pytest.raises(ValueError, match="content"):
+            swarm.run(Agent(), [{"role": "user", "content": [part]}])
+
+
 def test_tools_go_with_their_settings(swarm: Runner, model: ScriptedModel) -> None:
     def look(city: str) -> str:
         """Look out of the window."""

@@ -156,11 +156,11 @@ def _convert_message(item: Json) -> Json:
     if notes:
         kept["annotations"] = notes
     refusals = [str(part["refusal"]) for part in parts if part.get("type") == "refusal" and part.get("refusal")]
-    told: Json = {"role": item.get("role"), "content": _convert_content(parts), "imported": kept}
+    told: Json = {"role": item.get("role"), "content": _convert_content(item.get("role"), parts), "imported": kept}
     return {**told, "refusal": "\n".join(refusals)} if refusals else told
 
 
-def _convert_content(parts: list[Json]) -> str | list[Json]:
+def _convert_content(role: Any, parts: list[Json]) -> str | list[Json]:
     told: list[Json] = []
     for part in parts:
         match part.get("type"):
@@ -168,12 +168,15 @@ def _convert_content(parts: list[Json]) -> str | list[Json]:
                 text = part.get("text")
                 value = text.get("value") if isinstance(text, dict) else text
                 told.append({"type": "text", "text": value if isinstance(value, str) else ""})
-            case "image_url":
+            case "image_url" if role == "user":
                 told.append(part)
+            case "image_url":
+                # No model is sent a picture as what it said.
+                address = part.get("image_url")
+                told.append(_name_image(address.get("url") if isinstance(address, dict) else address))
             case "image_file":
                 file = part.get("image_file")
-                name = file.get("file_id") if isinstance(file, dict) else "?"
-                told.append({"type": "text", "text": f"[image: {name}]"})
+                told.append(_name_image(file.get("file_id") if isinstance(file, dict) else "?"))
             case "refusal":
                 pass
             case kind:
@@ -181,6 +184,10 @@ def _convert_content(parts: list[Json]) -> str | list[Json]:
     if all(part["type"] == "text" for part in told):
         return "\n".join(part["text"] for part in told)
     return told
+
+
+def _name_image(name: Any) -> Json:
+    return {"type": "text", "text": f"[image: {name}]"}
 
 
 def _convert_calls(step: Json) -> list[Json]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from swarmkeep.audit.transfer.foreign import Document, ForeignConversation, enumerate_places
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidImport
+from swarmkeep.domain.wording import join_content
 
 _ITEM_TYPES = ("function_call", "function_call_output", "mcp_call", "reasoning", "item_reference")
 _ITEMS = (
@@ -68,12 +70,16 @@ def _read_agent(value: Any) -> str | None:
 
 
 def _convert_messages(messages: list[Any], line: int | None) -> list[Json]:
-    """The messages; calls of functions as they were before there were tools are told as calls of tools."""
+    """The messages; calls of functions as they were before there were tools are told as calls of tools.
+
+    Parts are converted where messages of any door are. What becomes several messages is split here, and texts are
+    named here: of both, the id of a conversation that has none is made.
+    """
     if any(isinstance(message, dict) and message.get("type") in _ITEM_TYPES for message in messages):
         raise InvalidImport(_ITEMS, line=line)
     told: list[Any] = []
     last_call = ""
-    for number, message in enumerate(map(_convert_parts, messages)):
+    for number, message in enumerate(chain.from_iterable(_split_results(_convert_texts(each)) for each in messages)):
         if (
             isinstance(message, dict)
             and isinstance(message.get("function_call"), dict)
@@ -90,7 +96,7 @@ def _convert_messages(messages: list[Any], line: int | None) -> list[Json]:
     return told
 
 
-def _convert_parts(message: Any) -> Any:
+def _convert_texts(message: Any) -> Any:
     """The message, and texts in it that are named as Responses names them as Chat Completions does."""
     parts = message.get("content") if isinstance(message, dict) else None
     if not isinstance(parts, list) or not any(map(_is_text_of_responses, parts)):
@@ -105,3 +111,21 @@ def _is_text_of_responses(part: Any) -> bool:
         and part.get("type") in ("input_text", "output_text")
         and isinstance(part.get("text"), str)
     )
+
+
+def _split_results(message: Any) -> list[Any]:
+    """The message; of one of Anthropic's with results of calls among its parts, these as messages before the rest."""
+    parts = message.get("content") if isinstance(message, dict) and message.get("role") == "user" else None
+    if not isinstance(parts, list) or not any(map(_is_result, parts)):
+        return [message]
+    rest = [part for part in parts if not _is_result(part)]
+    results = [
+        {"role": "tool", "tool_call_id": part.get("tool_use_id"), "content": join_content(part.get("content"))}
+        for part in parts
+        if _is_result(part)
+    ]
+    return [*results, {**message, "content": rest}] if rest else results
+
+
+def _is_result(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "tool_result"

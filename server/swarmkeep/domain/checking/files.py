@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from swarmkeep.domain.codec import Json, encode
+from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidRequest, TooLarge
 from swarmkeep.domain.files.media_types import UNKNOWN, find_contradiction, recognise
 from swarmkeep.domain.files.references import KINDS, FileReference, has_content_kind
@@ -23,19 +23,16 @@ _AUDIO_FORMAT = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}", re.ASCII)
 _AUDIO_TYPES = {"mp3": "audio/mpeg"}
 # What a data URL says before its content; no media type is longer.
 _MAX_HEADER = 300
-_TEXT_TYPES = ("text", "refusal")
 # The top-level type that a part's content must be of.
 _TOP_TYPES = {"image_url": "image/", "input_audio": "audio/"}
 
 
 class FileLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in bytes. `blob_types`: media types that are taken, `audio/*` for all of audio. `max_other_part_bytes`: of
-    a part of a type that is not known here, and so is kept in the event as it is, as JSON."""
+    """Sizes in bytes. `blob_types`: media types that are taken, `audio/*` for all of audio."""
 
     max_blob_bytes: int = 5_000_000
     max_message_blob_bytes: int = 20_000_000
     max_message_blobs: int = 100
-    max_other_part_bytes: int = 262_144
     blob_types: tuple[str, ...] = (
         "image/png",
         "image/jpeg",
@@ -90,7 +87,6 @@ ANY_FILES = FileLimits(
     max_blob_bytes=40_000_000,
     max_message_blob_bytes=sys.maxsize,
     max_message_blobs=sys.maxsize,
-    max_other_part_bytes=sys.maxsize,
     blob_types=("*/*",),
 )
 
@@ -123,7 +119,6 @@ def _take_out(message: Json, pointer: str, limits: FileLimits, files: dict[str, 
     for place, part in enumerate(content):
         inline = _find_inline(part, f"{pointer}/content/{place}")
         if inline is None:
-            _check_other_part(part, f"{pointer}/content/{place}", limits)
             parts.append(part)
             continue
         count += 1
@@ -136,18 +131,6 @@ def _take_out(message: Json, pointer: str, limits: FileLimits, files: dict[str, 
         files.setdefault(name, data)
         parts.append(inline.refer(name, len(data)))
     return {**message, "content": parts} if count else message
-
-
-def _check_other_part(part: object, pointer: str, limits: FileLimits) -> None:
-    """Raise TooLarge for a part that is no text, and would have much in the event that nobody here knows."""
-    if not isinstance(part, dict) or part.get("type") in _TEXT_TYPES or has_content_kind(part):
-        return
-    if len(encode(part)) > limits.max_other_part_bytes:
-        known = ", ".join(KINDS)
-        most = limits.max_other_part_bytes
-        raise TooLarge(
-            f"{pointer} has more than {most} bytes, and its type is not known here; files are parts of type {known}"
-        )
 
 
 class _Inline(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,8 +176,6 @@ def _find_inline(part: object, pointer: str) -> _Inline | None:
         raise InvalidRequest("send content inline, not as a reference to stored content", f"{pointer}/blob")
     kind = part["type"]
     value = part.get(kind)
-    if kind == "image_url" and isinstance(value, str):
-        value = {"url": value}
     member = KINDS[kind][1]
     if isinstance(value, dict) and not isinstance(value.get(member), str | None):
         raise InvalidRequest(f"{member} must be a text", f"{pointer}/{kind}/{member}")

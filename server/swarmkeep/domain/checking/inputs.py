@@ -14,6 +14,7 @@ from swarmkeep.domain.checking.refusals import ID_RULE, make_invalid_request
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.errors import InvalidRequest, TooLarge
 from swarmkeep.domain.messages import Entry, find_stray_result
+from swarmkeep.domain.parts import convert_message
 from swarmkeep.domain.wording import pluralize
 
 # Not "." or "..": clients take these out of a URL's path, so that such a session could never be reached.
@@ -68,7 +69,10 @@ def check_object(value: Json, pointer: str) -> Json:
 
 
 def check_messages(value: str | list[Json], pointer: str, max_messages: int | None = None) -> tuple[Json, ...]:
-    """Messages as they are kept; a string is one message of the user. Raises InvalidRequest and TooLarge."""
+    """Return messages as they are kept, with parts of Chat Completions only; a string is one message of the user.
+
+    Raises InvalidRequest and TooLarge.
+    """
     if isinstance(value, str):
         return ({"role": "user", "content": value},)
     if max_messages is not None and len(value) > max_messages:
@@ -83,9 +87,10 @@ def _check_message(message: Json, pointer: str) -> Json:
         raise make_invalid_request(error, _Message, pointer) from error
     if shape.role == "tool" and not shape.tool_call_id:
         raise InvalidRequest("a tool message needs a tool_call_id", f"{pointer}/tool_call_id")
-    if shape.role in ("user", "system", "developer", "tool") and shape.content is None:
+    converted = convert_message(check_object(message, pointer), pointer)
+    if shape.role in ("user", "system", "developer", "tool") and converted.get("content") is None:
         raise InvalidRequest(f"a {shape.role} message needs content", f"{pointer}/content")
-    return check_object(message, pointer)
+    return converted
 
 
 def refuse_stray_results(messages: Sequence[Json], pointer: str, history: Sequence[Entry] = ()) -> None:

@@ -14,7 +14,9 @@ from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.sizes import UNBOUNDED
 from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.messages import ROLES
+from swarmkeep.domain.parts import convert_message
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import OpenRegistry
 from swarmkeep.engine.loop import Loop, make_loop
@@ -138,4 +140,10 @@ def _check_message(message: Any, index: int) -> Json:
     plain = copy_plain_object(message, f"messages[{index}]")
     if plain.get("role") not in ROLES:
         raise ValueError(f"messages[{index}].role is {plain.get('role')!r}; it must be one of {', '.join(ROLES)}")
-    return plain
+    content = plain.get("content")
+    if isinstance(content, list) and not all(isinstance(part, dict) for part in content):
+        raise ValueError(f"messages[{index}].content must be a text, or a list of parts that are objects")
+    try:
+        return convert_message(plain, f"/messages/{index}")
+    except InvalidRequest as error:
+        raise ValueError(f"{error.errors[0]['pointer']}: {error.errors[0]['detail']}") from None

@@ -7,6 +7,7 @@ from typing import Any
 from swarmkeep.api.openai.errors import Refused
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.files.references import read_reference
+from swarmkeep.domain.parts import THOUGHTS
 
 
 def read_text(item: Json, name: str, param: str) -> str:
@@ -65,6 +66,9 @@ def read_assistant_content(content: object, param: str) -> Json:
                 texts.append(text)
             case {"type": "refusal", "refusal": str(text)}:
                 refusals.append(text)
+            case {"type": str(kind)} if kind in THOUGHTS:
+                # Left out where any message brings them.
+                pass
             case _:
                 raise Refused("an assistant's parts must be `output_text` or `refusal`", f"{param}[{place}]")
     return {"content": "".join(texts), **({"refusal": "".join(refusals)} if refusals else {})}
