@@ -28,6 +28,12 @@ Verbosity = Literal["low", "medium", "high"]
 _INCLUDABLE = ("reasoning.encrypted_content", "usage")
 
 
+def refuse_logprobs(asked: int | None, param: str) -> None:
+    """Raise Refused if log probabilities are asked for: they are not kept of what a model answers."""
+    if asked:
+        raise Refused("log probabilities of tokens are not available; leave this out", param)
+
+
 class Conversation(Body, frozen=True, kw_only=True):
     """A conversation, by its id."""
 
@@ -92,7 +98,7 @@ class CreateResponse(_ResponseInput, frozen=True, kw_only=True):
     top_p: Probability | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: int | None = None
     max_output_tokens: Tokens | None = None
 
     user: str | None = None
@@ -107,9 +113,11 @@ class CreateResponse(_ResponseInput, frozen=True, kw_only=True):
     access_programs: None = None
     context_management: None = None
 
-    def check_include(self) -> None:
-        """Raise Refused for what cannot be included."""
+    def check_fields(self) -> None:
+        """Raise Refused for what an answer cannot have."""
+        refuse_logprobs(self.top_logprobs, "top_logprobs")
         for place, name in enumerate(self.include or ()):
+            refuse_logprobs(name == "message.output_text.logprobs", f"include[{place}]")
             if name not in _INCLUDABLE:
                 raise Refused(f"{name!r} cannot be included here", f"include[{place}]")
 

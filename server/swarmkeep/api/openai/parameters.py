@@ -37,8 +37,6 @@ ECHOED = (
 def read_settings(body: CreateResponse) -> Json:
     """The parameters of the model's requests that the body asks for."""
     settings = {there: value for here, there in SETTINGS.items() if (value := getattr(body, here)) is not None}
-    if body.top_logprobs:
-        settings |= {"logprobs": True, "top_logprobs": body.top_logprobs}
     if body.reasoning is not None and body.reasoning.effort is not None:
         settings["reasoning_effort"] = body.reasoning.effort
     if body.text is not None and body.text.verbosity is not None:
@@ -181,7 +179,6 @@ def collect_echo(body: CreateResponse, **more: Any) -> Json:
         "text": None if body.text is None else show_text(body.text.format, body.text.verbosity),
         "reasoning": show_reasoning(body.reasoning),
         **{name: getattr(body, name) for name in SETTINGS},
-        "top_logprobs": body.top_logprobs,
         **more,
     }
     return {**echo, **{name: value for name, value in msgspec.to_builtins(shown).items() if value is not None}}

@@ -51,7 +51,7 @@ def require_permissions(principal: Principal, given: Input) -> None:
 
 async def read_run_request(principal: Principal, body: CreateResponse) -> RunRequest:
     """Read a request, a long one in a thread. Raises Refused, Forbidden, InvalidRequest, TooLarge."""
-    body.check_include()
+    body.check_fields()
     if body.conversation is not None and body.previous_response_id is not None:
         raise Refused("use `conversation` or `previous_response_id`, not both", "previous_response_id")
     items = body.input

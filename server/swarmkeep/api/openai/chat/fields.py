@@ -21,6 +21,7 @@ from swarmkeep.api.openai.fields import (
     Temperature,
     Tokens,
     Verbosity,
+    refuse_logprobs,
 )
 from swarmkeep.api.openai.parameters import (
     make_choice_refusal,
@@ -78,7 +79,7 @@ class CreateChatCompletion(Body, frozen=True, kw_only=True):
     n: Literal[1] | None = None
     modalities: Annotated[list[Literal["text"]], Meta(max_length=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Literal[0] | None = None
+    top_logprobs: int | None = None
     audio: None = None
     functions: None = None
     function_call: None = None
@@ -89,8 +90,8 @@ class CreateChatCompletion(Body, frozen=True, kw_only=True):
 
     def check_fields(self) -> None:
         """Raise Refused for values that go together with nothing here."""
-        if self.logprobs:
-            raise Refused("log probabilities of tokens are not available", "logprobs")
+        refuse_logprobs(self.logprobs, "logprobs")
+        refuse_logprobs(self.top_logprobs, "top_logprobs")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise Refused("use `max_completion_tokens` or `max_tokens`, not both", "max_tokens")
 
