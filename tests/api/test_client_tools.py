@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Awaitable
-from typing import Any, Literal
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
+from pydantic import BaseModel, Field
 
+from swarmkeep.agent import Tool, ToolArgumentsError
 from swarmkeep_client import AsyncClient, Client, PendingCall
-from swarmkeep_client._tools import CallerFunction, CallerTools, carry_out_async
+from swarmkeep_client._tools import CallerFunction, CallerTools, WrongArguments, carry_out, carry_out_async
 from tests.api.server import RunningServer
 from tests.support.scripted import ScriptedModel
 
@@ -151,3 +160,119 @@ def test_functions_that_cannot_be_described_are_refused() -> None:
         CallerTools([anything])
     with pytest.raises(TypeError, match="has no name"):
         CallerTools([lambda: 1])
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Place:
+    city: str
+    floor: int = 0
+
+
+class Order(BaseModel):
+    id: str
+    lines: list[int] = []
+
+
+class Sensor(msgspec.Struct):
+    id: str
+
+
+HINTS = [
+    int, float, bool, str, list, dict, list[int], set[str], dict[str, int], tuple[int, str], int | None, str | None,
+    int | str, Literal["a", "b"], Literal[1, 2], Colour, Colour | None, Colour | str, date, Any,
+    Annotated[int, Field(ge=3)], Annotated[int, "a number"], Place, list[Place], Order, Order | None, Place | Order,
+]  # fmt: skip
+VALUES = [
+    5, 5.0, 5.5, "5", "5.0", " 5 ", "x", "", True, None, "yes", "null", 2**70, "a", "red", "2031-06-01", [], ["1", 2.0],
+    {}, {"a": "1"}, {"city": 1, "floor": "2"}, {"id": 5, "lines": ["1", 2.0]}, [{"city": "Rome"}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hint", HINTS, ids=str)
+def test_values_convert_as_for_agents_functions(hint: Any) -> None:
+    def give(n): ...  # type: ignore[no-untyped-def]
+
+    give.__annotations__ = {"n": hint}
+    ours, agents = CallerFunction(give), Tool(give)
+    for value in VALUES:
+        text = json.dumps({"n": value})
+        try:
+            expected = agents.bind(text, context_variables={}, tool_call_id="c").keywords
+        except ToolArgumentsError:
+            with pytest.raises(WrongArguments, match=r"^n"):
+                ours.bind(text)
+        else:
+            assert repr(ours.bind(text)) == repr(expected)
+
+
+def test_unhinted_and_none_defaults_take_anything() -> None:
+    def give(a, b: int = None, c="c"): ...  # type: ignore[no-untyped-def,assignment]  # noqa: RUF013
+
+    assert CallerFunction(give).bind('{"a": [1], "b": null}') == {"a": [1], "b": None}
+    assert CallerFunction(give).describe()["function"]["parameters"]["required"] == ["a"]
+    assert CallerFunction(look_up_order).bind("null") == CallerFunction(look_up_order).bind(" ") == {}
+
+
+def look_up_order() -> Order:
+    """Take nothing."""
+    return Order(id="A", lines=[1])
+
+
+def test_pydantic_models_are_described_and_returned_as_json() -> None:
+    def buy(order: Order, where: Place, colour: Colour = Colour.RED) -> list[Order]:
+        return [order]
+
+    described = CallerFunction(buy).describe()["function"]["parameters"]
+    assert described["required"] == ["order", "where"]
+    assert described["$defs"]["Order"]["properties"]["lines"]["items"] == {"type": "integer"}
+    arguments = '{"order": {"id": "5"}, "where": {"city": "Rome"}, "colour": "red"}'
+    call = PendingCall(tool_call_id="c1", name="buy", arguments=arguments, reason="tool_results")
+    assert carry_out(call, CallerFunction(buy))["content"] == '[{"id":"5","lines":[]}]'
+    assert carry_out(call, CallerFunction(look_up_order))["is_error"]
+
+
+def test_structs_of_msgspec_stay_possible() -> None:
+    def read(sensor: Sensor, where: Place) -> None: ...
+
+    assert CallerFunction(read).bind('{"sensor": {"id": "a"}, "where": {"city": "x"}}')["sensor"] == Sensor(id="a")
+
+
+def test_wrong_arguments_are_named_together() -> None:
+    with pytest.raises(WrongArguments) as refused:
+        CallerFunction(open_door).bind('{"times": "often", "wide": true}')
+    assert str(refused.value) == "'wide' is unexpected; door is missing; times: Expected `int`, got `str`"
+    for text in ("[1]", "null", "3", "{", '"\\ud800"'):
+        with pytest.raises(WrongArguments, match=r"^they "):
+            CallerFunction(open_door).bind(text)
+
+
+def test_client_converts_without_pydantic() -> None:
+    program = """
+import sys
+sys.modules["pydantic"] = None
+from dataclasses import dataclass
+from swarmkeep_client._tools import CallerFunction
+@dataclass
+class Place:
+    city: str
+    floor: int = 0
+def give(n: int, many: list[int], name: str, place: Place, maybe: bool | None = None): ...
+bound = CallerFunction(give).bind(
+    '{"n": "5", "many": [1.0, "2"], "name": 17, "place": {"city": "Rome", "floor": "2"}, "maybe": "true"}')
+assert bound == {"n": 5, "many": [1, 2], "name": "17", "place": Place("Rome", 2), "maybe": True}, bound
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_hints_that_cannot_be_resolved_are_refused_by_name() -> None:
+    def give(n: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    def fine(n: int) -> Missing: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(TypeError, match=r"give.*Missing"):
+        CallerFunction(give)
+    assert CallerFunction(fine).bind('{"n": 5.0}') == {"n": 5}
