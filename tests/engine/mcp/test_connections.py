@@ -317,6 +317,45 @@ async def test_what_is_too_large_to_be_offered_is_named_in_the_log(
     assert "MCP server files: some tools are not offered, because they are too large or too many: write" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("per_page", "wanted", "left", "pages"),
+    [
+        (1, None, "all after page 50 of its list, which has more pages", 50),
+        (100, None, "all after page 9 of its list, which has more pages, tool-200, tool-201", 9),
+        (1, ("tool-3", "late"), "late (not on the first 50 pages of its list, which has more)", 50),
+        (1, ("tool-3",), "", 50),
+    ],
+)
+async def test_tools_on_unread_pages_are_named(
+    pool: ServerPool,
+    caplog: pytest.LogCaptureFixture,
+    per_page: int,
+    wanted: tuple[str, ...] | None,
+    left: str,
+    pages: int,
+) -> None:
+    def answer(message: dict[str, Any]) -> bytes:
+        if message.get("method") != "tools/list":
+            return write_result(message)
+        page = int((message.get("params") or {}).get("cursor", "0"))
+        asked.append(page)
+        numbers = range(page * per_page, (page + 1) * per_page)
+        tools = [{"name": f"tool-{number}", "inputSchema": {"type": "object"}} for number in numbers]
+        result = {"tools": tools, "nextCursor": str(page + 1)}
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        return write_answer(200, "application/json", body.encode())
+
+    asked: list[int] = []
+    async with serve(answer) as server:
+        offer = await pool.find_tools("", server.model_copy(update={"tools": wanted}))
+        assert len(offer.tools or ()) == min(200, per_page * 50 if wanted is None else 1)
+        (status,) = pool.list_statuses()
+    assert asked == list(range(pages))
+    assert status.left.startswith(left)
+    assert bool(status.left) == bool(left) == ("some tools are not offered" in caplog.text)
+    assert left in caplog.text
+
+
 class Pieces(httpx2.AsyncByteStream):
     def __init__(self, stream: bytes, size: int) -> None:
         self._pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
@@ -430,6 +469,19 @@ def read(limits: MessageLimits, *pieces: bytes) -> list[dict[str, Any]]:
 ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{"x":"' + b"y" * 100 + b'"}}\n'
 
 
+@pytest.mark.parametrize("said", ["notifications/message", "notifications/progress", "notifications/cancelled"])
+def test_answers_that_name_a_method_are_read(said: str) -> None:
+    bodies: list[dict[str, Any]] = [
+        {"jsonrpc": "2.0", "id": 7, "result": {"content": [{"type": "text", "text": said}]}},
+        {"result": {"content": [{"type": "text", "text": f'{{"method":"{said}"}}'}]}, "id": 7, "jsonrpc": "2.0"},
+        {"result": {"method": said, "params": {}}, "jsonrpc": "2.0", "id": 7},
+        {"jsonrpc": "2.0", "id": 7, "error": {"code": 1, "message": said}},
+        {"jsonrpc": "2.0", "method": "m", "params": {"method": said}},
+    ]
+    lines = [json.dumps(body).encode() + b"\n" for body in bodies]
+    assert read(MessageLimits(), *lines) == bodies
+
+
 def test_a_servers_error_is_not_taken_for_a_lost_connection() -> None:
     (answer,) = read(MessageLimits(), b'{"jsonrpc":"2.0","id":7,"error":{"code":-32000,"message":"no room"}}\n')
     assert answer["error"] == {"code": INTERNAL_ERROR, "message": "no room"}
@@ -502,7 +554,11 @@ def test_a_flood_closes_the_connection() -> None:
     with pytest.raises(ServerFlooded, match="too much at once"):
         read(limits, *[b"\n"] * 11)
     # Lines for a log are thrown away unread.
-    assert read(limits, b'{"jsonrpc":"2.0","method":"notifications/message"}\n' * 11) == []
+    for idle in (
+        b'{"jsonrpc":"2.0","method":"notifications/message"}\n',
+        b' {"method" : "notifications/progress" }\n',
+    ):
+        assert read(limits, idle * 11) == []
     with pytest.raises(ServerFlooded):
         read(limits, b"A" * 51)
 

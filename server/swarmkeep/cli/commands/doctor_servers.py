@@ -44,8 +44,12 @@ def check_mcp_servers(registry: Registry) -> Iterator[CheckResult]:
             why = status.error or "it did not answer in time"
             words = f"; its last output: {status.last_words}" if status.last_words else ""
             yield CheckResult("mcp server", "warning", f"{place} cannot be reached: {why}{words}")
+            continue
+        offered = f"{place} offers {pluralize(status.tools, 'tool')}"
+        if status.left:
+            yield CheckResult("mcp server", "warning", f"{offered}; too large or too many are: {status.left}")
         else:
-            yield CheckResult("mcp server", "ok", f"{place} offers {pluralize(status.tools, 'tool')}")
+            yield CheckResult("mcp server", "ok", offered)
 
 
 async def _connect(servers: list[MCPServer]) -> list[ServerStatus]:

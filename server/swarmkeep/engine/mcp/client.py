@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
 
@@ -48,20 +48,36 @@ async def _accept_result(name: str, result: CallToolResult) -> None:
 
 
 async def list_offered(client: Client, server: MCPServer) -> tuple[list[OfferedTool], list[str]]:
-    """What is offered of its tools, and the names of those that are wanted and are too large or too many."""
+    """What is offered of its tools, and the names of those that are wanted and are too large or too many.
+
+    A list that is not read to its end is named first, and which pages of it were read.
+    """
     found: list[Tool] = []
     cursor: str | None = None
-    for _ in range(_MOST_PAGES):
+    pages = 0
+    while pages < _MOST_PAGES and len(found) <= 4 * MOST_TOOLS:
         page = await client.list_tools(cursor=cursor)
+        pages += 1
         found += page.tools
         cursor = page.next_cursor
-        if cursor is None or len(found) > 4 * MOST_TOOLS:
+        if cursor is None:
             break
-    _forget_others(client, {tool.name for tool in found})
+    known = {tool.name for tool in found}
+    _forget_others(client, known)
     offered = list(read_tools(server, found))
     names = {tool.name for tool in offered}
     left = [tool.name for tool in found if tool.name not in names and server.offers(tool.name)]
+    if cursor is not None:
+        left = [*_describe_unread(server, pages, known), *left]
     return offered, left
+
+
+def _describe_unread(server: MCPServer, pages: int, known: Collection[str]) -> list[str]:
+    """Name what may be on the pages that were not read; nothing, where all that is wanted was found before."""
+    if server.tools is None:
+        return [f"all after page {pages} of its list, which has more pages"]
+    missing = [name for name in server.tools if name not in known]
+    return [f"{name} (not on the first {pages} pages of its list, which has more)" for name in missing]
 
 
 def _forget_others(client: Client, names: set[str]) -> None:

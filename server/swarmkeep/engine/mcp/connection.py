@@ -103,6 +103,10 @@ class Connection:
         return self._list.tools
 
     @property
+    def left(self) -> str:
+        return self._list.left
+
+    @property
     def is_busy(self) -> bool:
         return self._running > 0 or self._waiting > 0 or not self._queue.empty()
 

@@ -26,7 +26,8 @@ class ToolList:
         self.tools: tuple[OfferedTool, ...] | None = None
         self._server = server
         self._secrets = secrets
-        self._left: list[str] = []
+        self.left = ""
+        """Which tools agents do without, for whoever runs this."""
         self._listed_at = 0.0
         self._is_stale = False
 
@@ -43,14 +44,14 @@ class ToolList:
 
     def _tell_left(self, left: list[str]) -> None:
         """Tell whoever runs this which tools agents do without, once."""
-        if left and left != self._left:
-            names = self._secrets.mask(", ".join(left))[:_NAMES_CHARACTERS]
+        names = self._secrets.mask(", ".join(left))[:_NAMES_CHARACTERS]
+        if names and names != self.left:
             log.warning(
                 "MCP server %s: some tools are not offered, because they are too large or too many: %s",
                 self._server.name,
                 names,
             )
-        self._left = left
+        self.left = names
 
     async def listen(self, client: Client) -> None:
         """Hear of changes from a server that is to be asked for them; the others say so by themselves."""

@@ -166,6 +166,7 @@ class ServerPool:
                 error=one.error,
                 tools=None if one.tools is None else len(one.tools),
                 last_words=one.last_words,
+                left=one.left,
             )
         return list(found.values())
 

@@ -6,8 +6,11 @@ import msgspec
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How it is with a server; `tools` is how many it offers, if it ever said so, and `last_words` what it wrote to its
-    standard error before it went, for whoever runs it."""
+    """How it is with a server, for its operator.
+
+    `tools` is how many it offers, if it ever said so; `left` names those that are too large or too many to be offered;
+    `last_words` is what it wrote to its standard error before it went.
+    """
 
     name: str
     address: str
@@ -15,3 +18,4 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     tools: int | None
     last_words: str = ""
+    left: str = ""

@@ -36,6 +36,8 @@ _FIRST_ID = re.compile(
 )
 _LAST_ID_FOLLOWS = re.compile(rb'\s*\{\s*(?:%s\s*,\s*)?"(?:result|error)"\s*:' % _VERSION)
 _LAST_ID = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*%s\s*)?\}$' % _VERSION)
+# Only where it is the message's own method: an answer's text may say the same.
+_IDLE_TALK = re.compile(rb'\s*\{\s*(?:%s\s*,\s*)?"method"\s*:\s*"notifications/(?:message|progress)"' % _VERSION)
 _EDGE_BYTES = 200
 _STOP_SECONDS = 2.0
 _EXIT_SECONDS = 0.5
@@ -126,8 +128,7 @@ def _refuse(request_id: int, why: str) -> SessionMessage:
 
 def _is_idle_talk(line: bytes) -> bool:
     """Whether it is a line for a log, or about progress: nobody here looks at them, and they may be many."""
-    head = line[:_EDGE_BYTES]
-    return b'"notifications/message"' in head or b'"notifications/progress"' in head
+    return _IDLE_TALK.match(line[:_EDGE_BYTES]) is not None
 
 
 class LastWords:
