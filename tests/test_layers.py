@@ -142,7 +142,7 @@ ONLY_IN: dict[str, set[str]] = {
     "typer": {"cli"},
     "swarmkeep_client": {"cli", "repl"},
     "prompt_toolkit": {"cli"},
-    "yaml": {"evals"},
+    "ruamel": {"evals"},
     "opentelemetry": {"engine"},
     "mcp": {"engine"},
     "anyio": {"engine"},

@@ -16,7 +16,7 @@ agents: shop.py
 cases:
   - name: first
     conversation: [Hello, {say: "Buy it on 2031-06-01.", expect: {function: buy}}]
-    context_variables: {day: 2031-06-01, yes: true, no: off}
+    context_variables: {day: 2031-06-01, yes: true, no: off, at: 12:30}
     expect: {agent: Sales, text: [bought, "/for \\\\d+/"]}
 """
 
@@ -33,8 +33,8 @@ def test_a_case_is_read_as_it_stands(tmp_path: Path) -> None:
     assert found.agents == "shop.py"
     assert [message.say for message in case.messages] == ["Hello", "Buy it on 2031-06-01."]
     assert isinstance(case.conversation[1], Say)
-    # A date, and a word that old YAML takes for a boolean, are the text that they are in JSON.
-    assert case.context_variables == {"day": "2031-06-01", "yes": True, "no": "off"}
+    # A date, a time, and a word that old YAML takes for a boolean, are the text that they are in JSON.
+    assert case.context_variables == {"day": "2031-06-01", "yes": True, "no": "off", "at": "12:30"}
     assert not case.is_judged
 
 
@@ -120,6 +120,15 @@ BAD = {
         "cases:\n  - name: one\n    recorded: a\n    ignore: [moods]\n",
         ", line 4, /cases/0/ignore: unknown kind of difference 'moods'",
     ),
+    "key twice": (
+        CASE + "    expect: {agent: Bob}\n",
+        ", line 5, /cases/0/expect: the key is there twice; the first is in line 4",
+    ),
+    "key twice deep inside": (
+        CASE + "    history:\n      - role: user\n        content: a\n        content: b\n",
+        ", line 8, /cases/0/history/0/content: the key is there twice; the first is in line 7",
+    ),
+    "file's key twice": (CASE + "cases: []\n", ", line 5, /cases: the key is there twice; the first is in line 1"),
     "a tag that would make an object": ("cases: !!python/object/apply:os.getcwd []\n", "it is not YAML"),
 }
 
@@ -132,6 +141,21 @@ def test_what_is_wrong_is_named_with_its_line(name: str, tmp_path: Path) -> None
         load_cases([file])
     assert str(file) in str(refused.value)
     assert said in str(refused.value)
+
+
+def test_json_with_a_key_twice_is_refused(tmp_path: Path) -> None:
+    text = '{\n\t"cases": [\n\t\t{"name": "one", "conversation": ["Hi"],\n\t\t"name": "two"}\n\t]\n}'
+    with pytest.raises(InvalidCases, match=r"cases\.json, line 4, /cases/0/name: the key is there twice"):
+        load_cases([write_cases(tmp_path, text, "cases.json")])
+
+
+def test_merged_keys_may_be_given_again(tmp_path: Path) -> None:
+    text = "needs: &n model\ncases:\n  - &one\n    name: one\n    conversation: [Hi]\n    expect: {agent: Ann}\n"
+    (found,) = load_cases([write_cases(tmp_path, text + "  - <<: *one\n    name: two\n    needs: *n\n")])
+    assert [(case.name, case.needs, case.expect.agent) for case in found.cases] == [
+        ("one", None, "Ann"),
+        ("two", "model", "Ann"),
+    ]
 
 
 def test_json_with_a_fault_is_named_with_its_line(tmp_path: Path) -> None:

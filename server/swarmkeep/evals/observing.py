@@ -118,24 +118,18 @@ def _check_guardrails(expect: Expect, observed: Observation) -> Iterator[str]:
 
 
 def find_differences(wanted: Any, given: Any, where: str) -> Iterator[str]:
-    """Where `given` lacks something of `wanted`; it may have more keys."""
+    """Find where `given` lacks something of `wanted`: objects may have more keys, at any depth, lists no more items."""
     if isinstance(wanted, dict) and isinstance(given, dict):
         for key, value in wanted.items():
             if key not in given:
                 yield f"{where}: {key!r} is missing"
             else:
                 yield from find_differences(value, given[key], f"{where}.{key}")
-    elif not _are_equal(wanted, given):
+    elif isinstance(wanted, list) and isinstance(given, list) and len(wanted) == len(given):
+        for index, (value, found) in enumerate(zip(wanted, given, strict=True)):
+            yield from find_differences(value, found, f"{where}: item {index + 1}")
+    elif wanted != given or isinstance(wanted, bool) != isinstance(given, bool):  # true is not 1
         yield f"{where}: {shorten(json.dumps(given, ensure_ascii=False))}, not {json.dumps(wanted, ensure_ascii=False)}"
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    """Whether JSON values are the same: true is not 1, wherever it stands."""
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_are_equal, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_are_equal(value, other[key]) for key, value in one.items())
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def shorten(text: str) -> str:
