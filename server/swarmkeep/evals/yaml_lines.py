@@ -6,29 +6,29 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.constructor import SafeConstructor
-from ruamel.yaml.error import YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+if TYPE_CHECKING:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.nodes import Node
 
 
 class UnreadableFile(ValueError):
     """The file is not there, or no YAML or JSON; the sentence names file and line."""
 
 
-class _Constructor(SafeConstructor):
-    """Plain values only, as JSON has them: dates stay text. In YAML 1.2 so do words such as yes, no, on and off, and
-    times. No tag makes anything else."""
-
-
-_Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
-
-
 def _make_reader() -> YAML:
+    """A reader of plain values only, as JSON has them: dates stay text, and in YAML 1.2 so do times and words such as
+    yes, no, on and off. No tag makes anything else."""
+    from ruamel.yaml import YAML  # loaded with the first file of cases, which few processes read
+    from ruamel.yaml.constructor import SafeConstructor
+
+    class Constructor(SafeConstructor):
+        pass
+
+    Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
     reader = YAML(typ="safe", pure=True)
-    reader.Constructor = _Constructor
+    reader.Constructor = Constructor
     # They are refused with the lines of both; see `_iterate_lines`.
     reader.allow_duplicate_keys = True
     return reader
@@ -49,6 +49,8 @@ def find_lines(file: Path, text: str) -> dict[str, int]:
 
 @contextmanager
 def _explain_errors(file: Path) -> Iterator[None]:
+    from ruamel.yaml.error import YAMLError
+
     try:
         yield
     except OSError as error:
@@ -65,7 +67,7 @@ def _explain_errors(file: Path) -> Iterator[None]:
         raise UnreadableFile(f"{file}: it cannot be read: {error}") from None
 
 
-def _describe_yaml_error(file: Path, error: YAMLError) -> str:
+def _describe_yaml_error(file: Path, error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     where = "" if mark is None else f", line {mark.line + 1}"
     return f"{file}{where}: it is not YAML: {getattr(error, 'problem', None) or error}"
@@ -79,7 +81,7 @@ def _iterate_lines(node: Node | None, pointer: str) -> Iterator[tuple[str, int]]
     if node is None:
         return
     yield pointer, node.start_mark.line + 1
-    if isinstance(node, MappingNode):
+    if node.id == "mapping":
         lines: dict[tuple[str, str], int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
@@ -90,6 +92,6 @@ def _iterate_lines(node: Node | None, pointer: str) -> Iterator[tuple[str, int]]
             lines[name] = line
             yield from _iterate_lines(value, f"{pointer}/{key.value}")
             yield f"{pointer}/{key.value}", line
-    elif isinstance(node, SequenceNode):
+    elif node.id == "sequence":
         for index, value in enumerate(node.value):
             yield from _iterate_lines(value, f"{pointer}/{index}")
