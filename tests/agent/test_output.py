@@ -21,6 +21,7 @@ from swarmkeep.agent.output import (
     OUTPUT_TOOL,
     InvalidOutput,
     OutputTypeError,
+    check_schema,
     make_output_format,
 )
 from swarmkeep.agent.strictness import is_strict
@@ -178,6 +179,27 @@ def test_a_type_that_no_answer_can_be_checked_by_is_refused(schema: Any, words: 
         make_output_format(schema)
     with pytest.raises(ValidationError, match=words):
         Agent(output_type=schema)
+
+
+def test_patterns_of_an_agent_are_bounded_together() -> None:
+    def with_patterns(count: int, pattern: str) -> Any:
+        return {"type": "object", "properties": {f"a{n}": {"pattern": pattern} for n in range(count)}}
+
+    assert make_output_format(with_patterns(1, "^.{1,1000}$")).check("{}") == {}
+    assert make_output_format(with_patterns(200, "^[a-z]{2,64}$")).check("{}") == {}
+    for count, pattern, words in ((40, r"\pL{100}", "regex"), (201, "^a$", "more than 200 patterns")):
+        with pytest.raises(OutputTypeError, match=words):
+            make_output_format(with_patterns(count, pattern))
+
+
+def test_a_schema_is_checked_without_its_patterns() -> None:
+    # Compiled, each would take megabytes; the last is none at all.
+    patterns = {f"a{n}": {"pattern": r"\pL{100}{100}"} for n in range(1000)}
+    check_schema({"$schema": "http://127.0.0.1:9/", "properties": {**patterns, "z": {"pattern": "("}}}, "it")
+    check_schema({"properties": {"a b": True, "x": {"$ref": "#/properties/a%20b"}}}, "it")
+    for schema in ({"pattern": 1}, {"properties": {"a": {"type": "strin"}}}, {"items": {"$ref": "#/nowhere"}}):
+        with pytest.raises(OutputTypeError, match="not a JSON schema"):
+            check_schema(schema, "it")
 
 
 def test_a_schema_that_says_the_same_a_million_times_is_refused() -> None:

@@ -13,7 +13,13 @@ from pydantic import TypeAdapter, ValidationError
 from swarmkeep.agent.errors import NotJsonError
 from swarmkeep.agent.model_settings import ModelSettingsError, copy_json_object
 from swarmkeep.agent.schema import Schema, describe_type
-from swarmkeep.agent.schema_bounds import MAX_PARTS, find_foreign_reference, has_too_many_parts
+from swarmkeep.agent.schema_bounds import (
+    MAX_PARTS,
+    count_patterns,
+    find_foreign_reference,
+    find_missing_reference,
+    has_too_many_parts,
+)
 from swarmkeep.agent.strictness import is_strict, tighten
 from swarmkeep.agent.values import to_plain_json
 
@@ -22,6 +28,11 @@ MAX_SCHEMA_BYTES = 65_536
 # Of an answer: what is read within a few milliseconds, because nothing else runs meanwhile.
 MAX_CHARACTERS = 1_000_000
 MAX_VALUES = 20_000
+MAX_PATTERNS = 200
+# Compiled: of one, which is what the engine itself allows, and of all of a schema.
+_MAX_PATTERN_BYTES = 10_000_000
+_MAX_PATTERNS_BYTES = 64_000_000
+_RULES = "https://json-schema.org/draft/2020-12/schema"
 _SHOWN_PROBLEMS = 5
 _SHOWN_CHARACTERS = 300
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -146,7 +157,7 @@ def _make_type_format(hint: Any) -> OutputFormat:
 @functools.lru_cache(maxsize=256)
 def _make_schema_format(text: str) -> OutputFormat:
     schema: Schema = json.loads(text)
-    validator = check_schema(schema, "output_type")
+    validator = _make_validator(schema, "output_type")
 
     def check(text: str, value: Any) -> Any:
         problems = []
@@ -164,19 +175,45 @@ def _make_schema_format(text: str) -> OutputFormat:
     return OutputFormat(name, schema, check, strict=is_strict(schema), runs_code=False)
 
 
-def check_schema(schema: Schema, label: str) -> Any:
-    """What checks values by a schema. Raises OutputTypeError where that cannot be done, or would take too long."""
+def check_schema(schema: Schema, label: str) -> None:
+    """Check that it is a JSON schema, without what it takes to check values by it: its patterns are not compiled, of
+    which a few characters can take megabytes. Raises OutputTypeError."""
     if (foreign := find_foreign_reference(schema)) is not None:
         raise OutputTypeError(f"{label} refers to {foreign[:100]!r}, which is outside of the schema itself")
     if has_too_many_parts(schema):
         raise OutputTypeError(f"{label} has more than {MAX_PARTS} parts once its references are followed")
-    import jsonschema_rs  # only agents with a schema of their own need it
+    error = next(_load_rules().iter_errors(schema), None)
+    if error is not None:
+        place = "".join(f"/{step}" for step in error.instance_path)
+        problem = f"{place or 'it'}: {error.message[:_SHOWN_CHARACTERS]}"
+        raise OutputTypeError(f"{label} is not a JSON schema that can be checked: {problem}")
+    if (missing := find_missing_reference(schema)) is not None:
+        raise OutputTypeError(f"{label} is not a JSON schema that can be checked: {missing[:100]!r} is not there")
 
+
+@functools.cache
+def _load_rules() -> Any:
+    """What checks schemas. It is its own, because a schema can name another by an address, which would be fetched."""
+    import jsonschema_rs  # only what brings a schema needs it
+
+    return jsonschema_rs.Draft202012Validator({"$ref": _RULES}, retriever=_refuse_retrieval)
+
+
+def _make_validator(schema: Schema, label: str) -> Any:
+    """What checks values by an agent's schema. Raises OutputTypeError where that cannot be done, or would take too
+    long."""
+    check_schema(schema, label)
+    import jsonschema_rs
+
+    count = count_patterns(schema)
+    if count > MAX_PATTERNS:
+        raise OutputTypeError(f"{label} has more than {MAX_PATTERNS} patterns")
+    # A regular expression takes time in proportion to the text; one that cannot is refused, and so is one that is
+    # larger, compiled, than its part of what all may take together.
+    size = min(_MAX_PATTERN_BYTES, _MAX_PATTERNS_BYTES // max(count, 1))
+    options = jsonschema_rs.RegexOptions(size_limit=size)
     try:
-        # A regular expression takes time in proportion to the text; one that cannot is refused.
-        return jsonschema_rs.Draft202012Validator(
-            schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse_retrieval
-        )
+        return jsonschema_rs.Draft202012Validator(schema, pattern_options=options, retriever=_refuse_retrieval)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         reason = str(error).partition("\n")[0]
         raise OutputTypeError(f"{label} is not a JSON schema that can be checked: {reason[:300]}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 from swarmkeep.agent.schema import Schema
 
@@ -19,6 +20,27 @@ def find_foreign_reference(schema: Schema) -> str | None:
             if isinstance(target, str) and not (target == "#" or target.startswith("#/")):
                 return target
     return None
+
+
+def find_missing_reference(schema: Schema) -> str | None:
+    """A reference to a place that the schema does not have. A part with an `$id` may have places of its own."""
+    if any(isinstance(part.get("$id"), str) for part in iterate_objects(schema) if part is not schema):
+        return None
+    known: set[str] = set()
+    for part in iterate_objects(schema):
+        target = part.get("$ref")
+        if isinstance(target, str) and target not in known:
+            if not isinstance(_look_up(schema, target), (dict, bool)):
+                return target
+            known.add(target)
+    return None
+
+
+def count_patterns(schema: Schema) -> int:
+    """How many regular expressions it has; what only looks like one counts, too."""
+    texts = sum(isinstance(part.get("pattern"), str) for part in iterate_objects(schema))
+    maps = (part.get("patternProperties") for part in iterate_objects(schema))
+    return texts + sum(len(found) for found in maps if isinstance(found, dict))
 
 
 def has_too_many_parts(schema: Schema) -> bool:
@@ -49,7 +71,7 @@ def has_too_many_parts(schema: Schema) -> bool:
 def _look_up(schema: Schema, target: str) -> Any:
     found: Any = schema
     for step in target.removeprefix("#").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
         if isinstance(found, list):
             found = found[int(name)] if name.isascii() and name.isdigit() and int(name) < len(found) else None
         else:

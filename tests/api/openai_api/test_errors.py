@@ -49,6 +49,7 @@ NOT_UNDERSTOOD: list[tuple[Json, str]] = [
     ({"metadata": {f"k{number}": "v" for number in range(17)}}, "metadata"),
     ({"metadata": {"k" * 65: "v"}}, "metadata"),
     ({"input": [{"type": "item_reference", "id": f"msg_s1.c{number}"} for number in range(101)]}, "input"),
+    ({"input": [{"type": "item_reference", "id": "msg_s1.c1"}] * 2_001}, "input"),
     ({"text": {"format": {"type": "xml"}}}, "text.format"),
     ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"a": "x" * 600_000}}}}, "text.format"),
     ({"conversation": 7}, "conversation"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI
+from openai import APIStatusError, AsyncOpenAI
 
 from tests.api.server import RunningServer
 from tests.support.pictures import (
@@ -63,6 +63,29 @@ async def test_a_reference_to_an_item_brings_its_picture(openai: AsyncOpenAI, mo
     model.say("A cat.")
     await openai.responses.create(model="Front", input=[{"type": "item_reference", "id": item.id or ""}])
     assert model.requests[0]["messages"][-1] == SENT
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_each_reference_to_a_file_counts(openai: AsyncOpenAI, model: ScriptedModel, store: bool) -> None:
+    part: Any = {"type": "input_file", "file_data": make_data_url(b"%PDF-1.7" + bytes(4_000_000), "application/pdf")}
+    conversation: Any = await openai.conversations.create(items=[{"role": "user", "content": [part]}])
+    [item] = (await openai.conversations.items.list(conversation.id)).data
+    named: Any = {"type": "item_reference", "id": item.id or ""}
+    model.say("A file.")
+    await openai.responses.create(model="Front", input=[named] * 2, store=store)
+    assert len(model.raw_requests[0]) > 2 * 5_000_000
+    model.say("Too many.")
+    await openai.responses.create(model="Front", input=[named] * 40, store=store)
+    assert len(model.raw_requests[1]) < 100_000
+
+
+async def test_each_reference_to_a_text_counts(openai: AsyncOpenAI) -> None:
+    conversation: Any = await openai.conversations.create(items=[{"role": "user", "content": "x" * 3_000_000}])
+    [item] = (await openai.conversations.items.list(conversation.id)).data
+    named: Any = {"type": "item_reference", "id": item.id or ""}
+    with pytest.raises(APIStatusError) as refused:
+        await openai.responses.create(model="Front", input=[named] * 40)
+    assert (refused.value.status_code, refused.value.code) == (413, "too_large")
 
 
 async def test_what_is_not_stored_goes_on_from_stored_pictures(openai: AsyncOpenAI, model: ScriptedModel) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
@@ -13,15 +14,15 @@ import msgspec
 from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.openai.errors import Refused, make_not_found
-from swarmkeep.api.openai.items.files import measure_item, put_back_files
+from swarmkeep.api.openai.items.files import measure_files, put_back_files
 from swarmkeep.api.openai.items.ids import ItemPlace, ResponseId, parse_item_id, parse_response_id
 from swarmkeep.api.openai.items.input_items import collect_references, is_reference
 from swarmkeep.api.openai.items.output_items import is_reply
 from swarmkeep.api.openai.items.session_items import SessionItems
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
-from swarmkeep.domain.codec import Json
+from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.errors import SessionNotFound, TooLarge
 from swarmkeep.domain.events import RunResumed, RunWaiting
 from swarmkeep.domain.files.places import MAX_SENT_BYTES
 from swarmkeep.domain.run_options import RunOptions
@@ -36,6 +37,8 @@ T = TypeVar("T")
 FEW_MESSAGES = 500
 # Each is read as a whole. Frameworks that name what was said before make a conversation with each request.
 _MAX_SESSIONS = 100
+# Each becomes an item of its own, however short its name is.
+_MAX_REFERENCES = 2_000
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
@@ -178,13 +181,16 @@ async def read_items(session_id: str, state: State, read: Callable[[SessionItems
 
 
 async def resolve_references(principal: Principal, items: list[Any]) -> list[Any]:
-    """The input, with the items themselves in the place of references to them. Raises Refused."""
-    wanted = collect_references(items)
+    """The input, with the items themselves in the place of references to them. Raises Refused and TooLarge."""
+    is_long = len(items) > FEW_MESSAGES
+    wanted = await run_aside(is_long, collect_references, items)
     if not wanted:
         return items
+    if wanted.total() > _MAX_REFERENCES:
+        raise Refused(f"the input may refer to items at most {_MAX_REFERENCES} times", "input")
     known: dict[str, Json] = {}
     spare = MAX_SENT_BYTES
-    sessions = _group_by_session(wanted)
+    sessions = await run_aside(is_long, _group_by_session, wanted)
     if len(sessions) > _MAX_SESSIONS:
         raise Refused(f"the input may refer to items of at most {_MAX_SESSIONS} conversations", "input")
     for session_id, names in sessions.items():
@@ -193,10 +199,18 @@ async def resolve_references(principal: Principal, items: list[Any]) -> list[Any
             state = await principal.reader.state(key)
         except SessionNotFound:
             continue
-        found = await read_items(session_id, state, partial(_find_items, names))
-        whole = await put_back_files(principal.store, key, found, max_bytes=spare)
-        spare -= sum(map(measure_item, found))
+        found, size = await read_items(session_id, state, partial(_find_items, wanted, names))
+        # What several references name is sent as often.
+        spare -= size
+        if spare < 0:
+            raise TooLarge(f"the items that the input refers to have more than {MAX_SENT_BYTES} bytes together")
+        whole = await put_back_files(principal.store, key, found, max_bytes=spare, times=wanted)
+        spare = max(0, spare - await run_aside(is_long, measure_files, found, wanted))
         known |= {item["id"]: item for item in whole}
+    return await run_aside(is_long, _replace_references, items, known)
+
+
+def _replace_references(items: list[Any], known: dict[str, Json]) -> list[Any]:
     resolved = []
     for place, item in enumerate(items):
         if is_reference(item):
@@ -208,7 +222,7 @@ async def resolve_references(principal: Principal, items: list[Any]) -> list[Any
     return resolved
 
 
-def _group_by_session(item_ids: Sequence[str]) -> dict[str, list[str]]:
+def _group_by_session(item_ids: Iterable[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for item_id in item_ids:
         if (named := parse_item_id(item_id)) is not None:
@@ -216,10 +230,10 @@ def _group_by_session(item_ids: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _find_items(item_ids: Sequence[str], items: SessionItems) -> list[Json]:
-    """Those that are there."""
-    found = map(items.find, item_ids)
-    return [listed.item for listed in found if listed is not None and not listed.is_gone]
+def _find_items(wanted: Counter[str], item_ids: Sequence[str], items: SessionItems) -> tuple[list[Json], int]:
+    """Those that are there, and how many bytes they have, each as often as it is wanted, without their files."""
+    found = [listed.item for listed in map(items.find, item_ids) if listed is not None and not listed.is_gone]
+    return found, sum(len(encode(item)) * wanted[item["id"]] for item in found)
 
 
 def find_asked_call(session_id: str, run: Run, request_id: str) -> str | None:

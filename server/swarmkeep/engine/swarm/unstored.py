@@ -21,6 +21,7 @@ from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import Draining, TooLarge
 from swarmkeep.domain.events import RunStarted
 from swarmkeep.domain.files.places import MAX_SENT_BYTES
+from swarmkeep.domain.files.references import list_references
 from swarmkeep.domain.request import ModelRequest, build_request
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
@@ -66,8 +67,10 @@ class UnstoredSession:
         self._brought_bytes = 0
 
     def count_files(self, taken: TakenMessages) -> None:
-        """Count the files of messages, which it keeps inline. Raises TooLarge if no request could have them all."""
-        self._brought_bytes += sum(map(len, taken.files.values()))
+        """Count the files of messages, which it keeps inline wherever they are. Raises TooLarge if no request could
+        have them all."""
+        references = (found for message in taken.messages for found in list_references(message))
+        self._brought_bytes += sum(reference.size for reference in references)
         if self._brought_bytes > MAX_SENT_BYTES:
             raise TooLarge(
                 "the files of a response that is not stored, and of those that it continues, have more than "

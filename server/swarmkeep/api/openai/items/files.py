@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from swarmkeep.api.openai.items.content import show_part
@@ -14,24 +15,47 @@ from swarmkeep.store.ports import EventStore, SessionKey
 
 
 async def put_back_files(
-    store: EventStore, key: SessionKey, items: Sequence[Json], *, max_bytes: int = MAX_SENT_BYTES
+    store: EventStore,
+    key: SessionKey,
+    items: Sequence[Json],
+    *,
+    max_bytes: int = MAX_SENT_BYTES,
+    times: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Json]:
-    """The items with the content of the session's files that they show: up to a limit, and then words."""
-    references = {reference.sha256: reference for reference in _list_references(items)}
-    if not references:
+    """The items with the content of the session's files that they show: up to a limit, and then words.
+
+    `times`: how often each item is shown, by its id, where that is not once.
+    """
+    sizes = _add_sizes(items, times)
+    if not sizes:
         return list(items)
     wanted: list[str] = []
-    for reference in references.values():
-        if reference.size <= max_bytes:
-            wanted.append(reference.sha256)
-            max_bytes -= reference.size
+    for name, size in sizes.items():
+        if size <= max_bytes:
+            wanted.append(name)
+            max_bytes -= size
     files = await store.read_files(key, wanted)
     return await asyncio.to_thread(lambda: [_put_back(item, files) for item in items])
 
 
 def measure_item(item: Json) -> int:
     """The bytes of an item once its files are put back."""
-    return len(encode(item)) + sum(reference.size * 4 // 3 for reference in _list_references([item]))
+    return len(encode(item)) + measure_files([item])
+
+
+def measure_files(items: Iterable[Json], times: Mapping[str, int] = MappingProxyType({})) -> int:
+    """The bytes that the files of items take once they are put back."""
+    return sum(size * 4 // 3 for size in _add_sizes(items, times).values())
+
+
+def _add_sizes(items: Iterable[Json], times: Mapping[str, int]) -> dict[str, int]:
+    """The files of items by their hashes, with the bytes of all places where each is shown."""
+    sizes: dict[str, int] = {}
+    for item in items:
+        for reference in _list_references([item]):
+            size = reference.size * times.get(str(item.get("id")), 1)
+            sizes[reference.sha256] = sizes.get(reference.sha256, 0) + size
+    return sizes
 
 
 def _list_references(items: Iterable[Json]) -> Iterator[FileReference]:

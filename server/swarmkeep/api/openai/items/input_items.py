@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -164,6 +165,6 @@ def _add_call(found: Input, call_id: str, item: Json, param: str) -> None:
         found.messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
 
 
-def collect_references(value: Iterable[Any]) -> list[str]:
-    """The ids that an input refers to, each once."""
-    return list(dict.fromkeys(str(item.get("id")) for item in value if is_reference(item)))
+def collect_references(value: Iterable[Any]) -> Counter[str]:
+    """The ids that an input refers to, and how often."""
+    return Counter(str(item.get("id")) for item in value if is_reference(item))
