@@ -20,6 +20,7 @@ from swarmkeep.agent.mcp_servers import MCPServer, check_mcp_servers
 from swarmkeep.agent.model_settings import check_model_settings
 from swarmkeep.agent.output import OUTPUT_TOOL, OutputFormat, OutputMode, OutputTypeError, make_output_format
 from swarmkeep.agent.schema import Schema
+from swarmkeep.agent.schema_bounds import advise_on_unions
 from swarmkeep.agent.shape import CONTEXT, unwrap_partial
 from swarmkeep.agent.tools import Tool
 
@@ -142,7 +143,9 @@ class Agent(BaseModel):
 
     @model_validator(mode="after")
     def _check_output(self) -> Self:
-        self.output()
+        output = self.output()
+        if output is not None and output.advice is not None:
+            warnings.warn(f"output_type of agent {self.name!r}: {output.advice}", UserWarning, stacklevel=2)
         return self
 
     def output(self) -> OutputFormat | None:
@@ -228,7 +231,10 @@ def _list_settings(kind: type[BaseModel]) -> list[str]:
 
 def _make_tool(agent: str, function: AgentFunction) -> Tool:
     try:
-        return Tool(function)
+        tool = Tool(function)
+        if (advice := advise_on_unions(tool.schema["function"]["parameters"])) is not None:
+            warnings.warn(f"{tool.name}() of agent {agent!r}: {advice}", UserWarning, stacklevel=2)
+        return tool
     except InvalidFunctionError as error:
         raise InvalidFunctionError(error.function, error.reason, agent=agent) from error
     except FunctionSchemaError as error:

@@ -15,6 +15,8 @@ from swarmkeep.agent.model_settings import ModelSettingsError, copy_json_object
 from swarmkeep.agent.schema import Schema, describe_type
 from swarmkeep.agent.schema_bounds import (
     MAX_PARTS,
+    UnionBounds,
+    advise_on_unions,
     count_patterns,
     find_foreign_reference,
     find_missing_reference,
@@ -35,6 +37,7 @@ _MAX_PATTERNS_BYTES = 64_000_000
 _RULES = "https://json-schema.org/draft/2020-12/schema"
 _SHOWN_PROBLEMS = 5
 _SHOWN_CHARACTERS = 300
+_TOO_DEEP = "it is nested too deep for a union whose schemas contain it"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
 
 OutputMode = Literal["response_format", "tool"]
@@ -59,12 +62,15 @@ class OutputFormat:
     """A type or a JSON schema that answers are made to. It never changes.
 
     `schema` is what the model is told; share it, do not change it. `runs_code`: checking an answer may run code of the
-    type's author.
+    type's author. `advice` is what its author should know.
     """
 
-    __slots__ = ("_check", "name", "runs_code", "schema", "strict")
+    __slots__ = ("_check", "advice", "name", "runs_code", "schema", "strict")
 
-    def __init__(self, name: str, schema: Schema, check: Check, *, strict: bool, runs_code: bool) -> None:
+    def __init__(
+        self, name: str, schema: Schema, check: Check, *, strict: bool, runs_code: bool, advice: str | None = None
+    ) -> None:
+        self.advice = advice
         self.name = name
         self.schema = schema
         self.strict = strict
@@ -141,7 +147,11 @@ def _make_type_format(hint: Any) -> OutputFormat:
     if schema.get("type") != "object":
         raise OutputTypeError(f"output_type {hint!r} is not an object: wrap it in a model, a dataclass or a TypedDict")
 
+    bounds = UnionBounds(schema, is_tagged=True)
+
     def check(text: str, value: Any) -> Any:
+        if bounds.is_too_deep(value):
+            raise InvalidOutput([_TOO_DEEP])
         try:
             return adapter.validate_json(text, strict=True)
         except ValidationError as error:
@@ -151,7 +161,8 @@ def _make_type_format(hint: Any) -> OutputFormat:
 
     narrow = tighten(schema)
     strict = is_strict(narrow)
-    return OutputFormat(_clean_name(name), narrow if strict else schema, check, strict=strict, runs_code=True)
+    sent, advice = narrow if strict else schema, advise_on_unions(schema)
+    return OutputFormat(_clean_name(name), sent, check, strict=strict, runs_code=True, advice=advice)
 
 
 @functools.lru_cache(maxsize=256)
@@ -159,7 +170,11 @@ def _make_schema_format(text: str) -> OutputFormat:
     schema: Schema = json.loads(text)
     validator = _make_validator(schema, "output_type")
 
+    bounds = UnionBounds(schema, is_tagged=False)
+
     def check(text: str, value: Any) -> Any:
+        if bounds.is_too_deep(value):
+            raise InvalidOutput([_TOO_DEEP])
         problems = []
         for error in validator.iter_errors(value):
             place = "".join(f"/{step}" for step in error.instance_path)

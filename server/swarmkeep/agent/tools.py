@@ -14,6 +14,7 @@ from swarmkeep.agent.errors import NotJsonError, ToolArgumentsError
 from swarmkeep.agent.hints import ToolCallId
 from swarmkeep.agent.options import get_options
 from swarmkeep.agent.schema import Schema, make_adapters, make_schema
+from swarmkeep.agent.schema_bounds import UnionBounds
 from swarmkeep.agent.shape import CONTEXT, Parameter, read_shape
 from swarmkeep.agent.values import quote, to_plain_json
 
@@ -32,6 +33,7 @@ class Tool:
 
     __slots__ = (
         "_adapters",
+        "_bounds",
         "_hidden",
         "_shape",
         "asked_agent",
@@ -62,6 +64,7 @@ class Tool:
         self._shape = shape
         self._adapters: dict[str, TypeAdapter[Any]] = make_adapters(shape)
         self.schema: Schema = make_schema(shape, self._adapters)
+        self._bounds = UnionBounds(self.schema["function"]["parameters"], is_tagged=True)
         # Names that **kwargs must not let the model fill.
         self._hidden = {CONTEXT, *shape.bound, *(p.name for p in shape.parameters)}
 
@@ -140,6 +143,9 @@ class Tool:
         adapter = self._adapters.get(parameter.name)
         if adapter is None or (value is None and parameter.default is None):
             return value
+        if self._bounds.is_too_deep(value, self.schema["function"]["parameters"]["properties"].get(parameter.name)):
+            problems.append(f"{parameter.name} is nested too deep for a union whose models contain it")
+            return _ABSENT
         try:
             return adapter.validate_python(value)
         except ValidationError as error:
@@ -168,11 +174,12 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _describe_problems(parameter: str, error: ValidationError) -> list[str]:
     found = error.errors(include_url=False, include_context=False)
+    # Of each the value is written: of one that is large, not of all that is wrong in it.
     texts = [
         _describe_problem(parameter, problem["loc"], problem["type"], problem["msg"], problem["input"])
-        for problem in found
+        for problem in found[:_SHOWN_PROBLEMS]
     ]
-    return texts if len(texts) <= _SHOWN_PROBLEMS else [*texts[:_SHOWN_PROBLEMS], f"{parameter} has more such errors"]
+    return texts if len(found) <= _SHOWN_PROBLEMS else [*texts, f"{parameter} has more such errors"]
 
 
 def _describe_problem(parameter: str, location: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
