@@ -16,6 +16,8 @@ from tests.web.window import PHONE, Api, Window
 
 pytestmark = pytest.mark.long
 
+LAMP = {"type": "function", "function": {"name": "light", "parameters": {"type": "object", "properties": {}}}}
+
 
 @pytest.fixture
 def talk(model: ScriptedModel, api: Api) -> str:
@@ -29,6 +31,8 @@ def talk(model: ScriptedModel, api: Api) -> str:
         session,
         [make_message(make_inline_picture(make_png(9, 9)), text="What is this?")],
         model_settings={"temperature": 0},
+        tools=[LAMP],
+        parallel_tool_calls=False,
         context_variables={"place": "Rome"},
     )
     return session
@@ -62,6 +66,7 @@ def test_a_message_is_said_otherwise_in_a_fork(window: Window, talk: str, api: A
     expect(find_side(window, 1)).to_contain_text("In Brittany.")
     asked = model.requests[-1]
     assert (asked["model"], asked["temperature"], asked["messages"][0]["content"]) == ("another-model", 0, "Sell.")
+    assert (asked["tools"][-1], asked["parallel_tool_calls"]) == (LAMP, False)
     said, picture = asked["messages"][-1]["content"]
     assert said == {"type": "text", "text": "Where is this?"}
     assert picture["image_url"]["url"].startswith("data:image/png;base64,")

@@ -30,9 +30,10 @@ class NewRun(Body, frozen=True, kw_only=True):
     """`input` is what the user says, or a list of Chat Completions messages. `context_variables` is merged first.
 
     `max_turns` counts model calls. `tools` are functions of the caller, as in Chat Completions: the run waits for the
-    results of their calls. `model_settings` override the agents' own, name by name; null removes one. `instructions`
-    follow the agents' own. `response_format`, as in Chat Completions, is sent instead of the agents' own. `on_busy`:
-    what happens while another run is active: this one is refused, waits for its turn, or has the other one cancelled.
+    results of their calls. `parallel_tool_calls` overrides the agents' own, and so do `model_settings`, name by name;
+    null removes one. `instructions` follow the agents' own. `response_format`, as in Chat Completions, is sent instead
+    of the agents' own. `on_busy`: what happens while another run is active: this one is refused, waits for its turn, or
+    has the other one cancelled.
     """
 
     input: str | list[Json]
@@ -45,6 +46,7 @@ class NewRun(Body, frozen=True, kw_only=True):
     execute_tools: bool = True
     tools: list[Json] | None = None
     tool_choice: str | Json | None = None
+    parallel_tool_calls: bool | None = None
     model_settings: Json | None = None
     instructions: str | None = None
     response_format: Json | None = None
@@ -73,6 +75,7 @@ class NewRun(Body, frozen=True, kw_only=True):
             stream=self.stream or self.background,
             tools=check_tools(self.tools) if self.tools else msgspec.UNSET,
             tool_choice=msgspec.UNSET if self.tool_choice is None else check_tool_choice(self.tool_choice),
+            parallel_tool_calls=msgspec.UNSET if self.parallel_tool_calls is None else self.parallel_tool_calls,
             model_settings=msgspec.UNSET if not self.model_settings else check_settings(self.model_settings),
             instructions=self.instructions or msgspec.UNSET,
             response_format=check_format(self.response_format) if self.response_format else msgspec.UNSET,

@@ -24,6 +24,11 @@ class CallerTool(msgspec.Struct, frozen=True, kw_only=True):
     function: CallerFunction
 
 
+NOT_ASKED = frozenset({"stream", "loop_turns", "history_turns", "request"})
+"""Options that another run like one does not take over: how its caller followed it, the limits of its server, and what
+OpenAI's API shows again, which names the session. The page has the same list in `opening.js`."""
+
+
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a run was asked for, and the limits that hold for it; None is without limit.
 
@@ -47,6 +52,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     instructions: str | UnsetType = UNSET
     response_format: Json | UnsetType = UNSET
     request: Json | UnsetType = UNSET
+
+    def list_asked(self) -> Json:
+        """What a caller asked for, as the body of another run has it: every option but those in `NOT_ASKED`."""
+        options: Json = msgspec.to_builtins(self)
+        return {name: value for name, value in options.items() if name not in NOT_ASKED and value is not None}
 
     @property
     def caller_tools(self) -> tuple[CallerTool, ...]:

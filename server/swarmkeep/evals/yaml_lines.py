@@ -78,10 +78,12 @@ class _KeyTwice(Exception):
 
 
 def _iterate_lines(node: Node | None, pointer: str) -> Iterator[tuple[str, int]]:
+    from ruamel.yaml.nodes import MappingNode, SequenceNode
+
     if node is None:
         return
     yield pointer, node.start_mark.line + 1
-    if node.id == "mapping":
+    if isinstance(node, MappingNode):
         lines: dict[tuple[str, str], int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
@@ -92,6 +94,6 @@ def _iterate_lines(node: Node | None, pointer: str) -> Iterator[tuple[str, int]]
             lines[name] = line
             yield from _iterate_lines(value, f"{pointer}/{key.value}")
             yield f"{pointer}/{key.value}", line
-    elif node.id == "sequence":
+    elif isinstance(node, SequenceNode):
         for index, value in enumerate(node.value):
             yield from _iterate_lines(value, f"{pointer}/{index}")

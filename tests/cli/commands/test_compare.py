@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
+from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 
+import swarmkeep
+import swarmkeep_client as client
+from swarmkeep.api.run_bodies import NewRun
+from swarmkeep.cli.chat.conversion import to_start_run
 from swarmkeep.cli.commands.compare import put_comparison
+from swarmkeep.domain.run_options import NOT_ASKED, CallerTool, RunOptions
 from swarmkeep_client import Comparison
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession
+from tests.support.processes import ServerProcess
+
+PAGE = Path(swarmkeep.__file__).with_name("web") / "page"
 
 
 class Terminal(io.StringIO):
@@ -118,6 +129,46 @@ def test_a_run_is_tried_again_with_other_settings(
     assert (request["seed"], request["top_p"], "stop" in request) == (1, 0.5, False)
     assert request["messages"][0]["content"].endswith("\n\nBe brief.")
     assert '"top_p":0.5' in cli("replay", "twice", *place).out
+
+
+LAMP = {"type": "function", "function": {"name": "light", "parameters": {"type": "object", "properties": {}}}}
+# Every option of a run; a new one has to be added here, and is taken over by itself.
+EVERY_OPTION = RunOptions(
+    max_turns=7, model="m", execute_tools=False, stream=True, loop_turns=3, history_turns=4,
+    tools=msgspec.convert([LAMP], tuple[CallerTool, ...]), tool_choice="none", parallel_tool_calls=False,
+    model_settings={"seed": 1, "stop": None}, instructions="Be brief.", response_format={"type": "json_object"},
+    request={"model": "m"},
+)  # fmt: skip
+
+
+def test_another_run_has_every_option_that_is_asked_for() -> None:
+    every = set(RunOptions.__struct_fields__)
+    assert {name for name in every if getattr(EVERY_OPTION, name) != getattr(RunOptions(), name)} == every
+    asked = EVERY_OPTION.list_asked()
+    assert asked.keys() == every - NOT_ASKED
+    # Over HTTP, through the client, in this process, and on the page.
+    assert asked.keys() <= set(NewRun.__struct_fields__)
+    assert asked.keys() <= client.RunOptions.__annotations__.keys()
+    again = to_start_run("hi", cast("client.RunOptions", asked), stream=True).options
+    assert again == msgspec.structs.replace(EVERY_OPTION, loop_turns=None, history_turns=None, request=msgspec.UNSET)
+    (listed,) = re.findall(r"const NOT_ASKED = (\[.*\]);", (PAGE / "opening.js").read_text())
+    assert set(json.loads(listed)) == NOT_ASKED
+
+
+@pytest.mark.long
+def test_a_run_is_tried_again_with_its_tools(cli: CommandLine) -> None:
+    place = ["--database-url", f"sqlite:///{cli.folder / 'swarmkeep.db'}"]
+    with ServerProcess(cli.folder, database_url=place[1], agents=[ACME]) as server:
+        with client.Client(server.url) as sessions:
+            session = sessions.sessions.create(id="first")
+            session.run("Hello", tools=[LAMP], tool_choice="none", parallel_tool_calls=False)
+            at = str(session.refresh().seq)
+        assert cli("whatif", "first", "--at", at, "--id", "there", "--url", server.url).code == 0
+    assert cli("whatif", "first", "--at", at, "--id", "here", "--offline", "--agents", ACME, *place).code == 0
+    for session_id in ("first", "there", "here"):
+        events = cli("events", session_id, "--json", *place).json
+        (options,) = [event["data"]["options"] for event in events if event["type"] == "run.started"]
+        assert (options["tools"], options["tool_choice"], options["parallel_tool_calls"]) == ([LAMP], "none", False)
 
 
 @pytest.mark.long

@@ -49,6 +49,7 @@ class RunOptions(TypedDict, total=False):
     execute_tools: bool | None
     tools: Sequence[CallerTool] | None
     tool_choice: str | Json | None
+    parallel_tool_calls: bool | None
     model_settings: Json | None
     instructions: str | None
     response_format: Json | None

@@ -34,18 +34,11 @@ def to_client_run(view: RunView) -> Run:
 
 def to_start_run(said: str | Sequence[Message], asked: Asked | None, *, stream: bool) -> StartRun:
     asked = asked or {}
+    given = {name: value for name in RunOptions.__struct_fields__ if (value := asked.get(name)) not in (None, {}, "")}
     return StartRun(
         run_id=make_id("run"),
         messages=({"role": "user", "content": said},) if isinstance(said, str) else tuple(said),
-        options=RunOptions(
-            stream=stream,
-            max_turns=asked.get("max_turns"),
-            model=asked.get("model"),
-            execute_tools=asked.get("execute_tools") is not False,
-            model_settings=asked.get("model_settings") or msgspec.UNSET,
-            instructions=asked.get("instructions") or msgspec.UNSET,
-            response_format=asked.get("response_format") or msgspec.UNSET,
-        ),
+        options=msgspec.convert({**given, "stream": stream}, RunOptions),
         agent=asked.get("agent"),
         context_variables=asked.get("context_variables") or {},
     )

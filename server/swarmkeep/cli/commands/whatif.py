@@ -142,9 +142,6 @@ class RunOpening(NamedTuple):
     options: Json
 
 
-_TAKEN_OVER = ("max_turns", "model", "execute_tools", "model_settings", "instructions", "response_format")
-
-
 def find_opening(events: Iterable[RecordedEvent], at: int) -> RunOpening:
     """The opening of the run that event `at` belongs to. Raises Refused if it belongs to none."""
     from swarmkeep.domain.events import RunStarted
@@ -162,13 +159,9 @@ def find_opening(events: Iterable[RecordedEvent], at: int) -> RunOpening:
 
 
 def _read_options(fact: SessionEvent) -> Json:
-    from msgspec import UNSET
-
     from swarmkeep.domain.events import RunStarted
 
-    options = fact.options if isinstance(fact, RunStarted) else None
-    given = {name: getattr(options, name, None) for name in _TAKEN_OVER}
-    return {name: value for name, value in given.items() if value not in (None, UNSET)}
+    return fact.options.list_asked() if isinstance(fact, RunStarted) else {}
 
 
 def _take_in(fact: SessionEvent, found: RunOpening) -> bool:

@@ -1,6 +1,7 @@
 // How a run began: what was said, what was asked for besides, and the last event before all of that.
 
-const TAKEN_OVER = ["max_turns", "model", "execute_tools", "model_settings", "instructions", "response_format"];
+// Another run has every option but these: how that one was followed, its server's limits, and what names its session.
+const NOT_ASKED = ["stream", "loop_turns", "history_turns", "request"];
 
 // The opening that the message of event `seq` belongs to; `index` is its place among the messages.
 export function openingOf(events, seq) {
@@ -18,8 +19,7 @@ export function openingOf(events, seq) {
 }
 
 function optionsOf(options) {
-  const given = TAKEN_OVER.map((name) => [name, options?.[name]]);
-  return Object.fromEntries(given.filter(([, value]) => value !== null && value !== undefined));
+  return Object.fromEntries(Object.entries(options ?? {}).filter(([name, value]) => value !== null && !NOT_ASKED.includes(name)));
 }
 
 function takeIn({ messages, options }, { type, data }) {
