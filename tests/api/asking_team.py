@@ -1,4 +1,4 @@
-"""A desk that asks a clerk, who needs an approval to pay, and an office that asks several at once."""
+"""A desk that asks a clerk, who needs an approval to pay, an office that asks several at once, and a boss who pays."""
 
 from swarmkeep import Agent, tool
 
@@ -16,3 +16,4 @@ office = Agent(
     functions=[clerk.as_tool("ask_clerk", "Ask the clerk.", concurrent=True)],
     concurrent_tools=True,
 )
+boss = Agent(name="Boss", functions=[pay, clerk.as_tool("ask_clerk", "Ask the clerk.")])

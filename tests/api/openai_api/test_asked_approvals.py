@@ -110,3 +110,27 @@ async def test_decisions_for_several_that_are_asked_at_once_are_wanted_at_once(
     assert answer.output_text == "All is paid."
     results = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
     assert results == ["7 are paid.", "9 are paid."]
+
+
+async def test_own_request_and_one_below_are_answered_together(
+    service: RunningServer, openai: AsyncOpenAI, model: ScriptedModel
+) -> None:
+    model.calls([Call("ask_clerk", {"input": "Pay 7."}, id="c1"), Call("pay", {"amount": 9}, id="p9")])
+    model.call("pay", {"amount": 7}, id="p7")
+    waiting: Any = await openai.responses.create(model="Boss", input="Pay 7 and 9.")
+    requests = {item.arguments: item for item in waiting.output if item.type == "mcp_approval_request"}
+    own, below = requests['{"amount": 9}'], requests['{"amount": 7}']
+    for wrong in ([approve(own)], [approve(below)], [approve(own), approve(own), approve(below)]):
+        with pytest.raises(BadRequestError):
+            await openai.responses.create(model="Boss", previous_response_id=waiting.id, input=wrong)
+    session = waiting.id.partition(".")[2]
+    chat: Any = {"model": "Boss", "messages": [{"role": "user", "content": "Well?"}]}
+    with pytest.raises(BadRequestError, match=f"(?s)p7|pay in .*p9.*sessions/{session}/"):
+        await openai.chat.completions.create(**chat, extra_headers={"X-Session-Id": session})
+    model.say("7 are paid.")
+    model.say("All is paid.")
+    decided = [approve(own), approve(below)]
+    answer = await openai.responses.create(model="Boss", previous_response_id=waiting.id, input=decided)
+    assert answer.output_text == "All is paid."
+    results = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    assert results == ["7 are paid.", "paid 9"]

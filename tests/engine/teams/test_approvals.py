@@ -7,9 +7,11 @@ import io
 import pytest
 from msgspec.structs import replace
 
-from swarmkeep import Agent
+from swarmkeep import Agent, tool
+from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.audit.transfer.export import iterate_keys, write_export
 from swarmkeep.audit.transfer.import_export import import_export
+from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.decisions.resuming import Approval
 from swarmkeep.domain.errors import QuotaExceeded
 from swarmkeep.domain.events import RunWaiting
@@ -31,7 +33,7 @@ from tests.engine.cluster import (
     wait_for_state,
 )
 from tests.engine.teams.team import ask_for_payment, find_child, make_team, open_team
-from tests.support.scripted import ScriptedModel
+from tests.support.scripted import Call, ScriptedModel
 
 pytestmark = pytest.mark.one_database
 
@@ -134,3 +136,65 @@ async def test_what_waits_is_recorded_as_waiting_for_a_session(cluster: EngineCl
     fact = (await read_log(engine))[-1].fact
     assert isinstance(fact, RunWaiting)
     assert fact.pending[0].session_id == child.id
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("order", ["pa", "ap"])
+@pytest.mark.parametrize("first", ["own", "below"])
+async def test_own_approval_and_one_below_pend_together(
+    cluster: EngineCluster, model: ScriptedModel, first: str, order: str, at_once: bool
+) -> None:
+    paid: list[int] = []
+
+    @tool(requires_approval=True, concurrent=at_once)
+    def spend(amount: int) -> str:
+        """Spend an amount."""
+        paid.append(amount)
+        return f"spent {amount}"
+
+    clerk = Agent(name="Clerk", functions=[spend])
+    desk = Agent(
+        name="Desk",
+        functions=[spend, clerk.as_tool("ask_clerk", "Ask the clerk.", concurrent=at_once)],
+        concurrent_tools=at_once,
+    )
+    engine = await cluster.open_engine(desk)
+    await open_session(engine)
+    calls = {"p": Call("spend", {"amount": 1}, "own"), "a": Call("ask_clerk", {"input": "Spend 2."}, "asked")}
+    model.calls([calls[name] for name in order])
+    model.call("spend", {"amount": 2}, id="below", when=lambda request: request["messages"][-1]["role"] == "user")
+    await engine.runs.start(KEY, make_start_run())
+    if order == "pa" and not at_once:
+        # In their order: the clerk is asked once this one is decided.
+        await wait_for_state(engine, lambda state: state.status == "waiting")
+        first = "own"
+    else:
+        await wait_for_state(
+            engine,
+            lambda state: state.run is not None and {"own", "asked"} == {c.tool_call_id for c in state.run.pending},
+        )
+    yes = [Approval(tool_call_id="own", decision="approve")]
+
+    async def decide_below() -> None:
+        child = await find_child(engine)
+        await wait_for_state(engine, lambda state: state.status == "waiting", child)
+        approval = [Approval(tool_call_id="below", decision="approve")]
+        await engine.runs.resume(child, derive_child_run(child), approvals=approval)
+
+    model.say("Spent.", when=lambda request: request["messages"][-1]["content"] == "spent 2")
+    model.say("All spent.")
+    if first == "own":
+        await engine.runs.resume(KEY, "r1", approvals=yes)
+        if order == "pa" and not at_once:
+            await wait_for_state(engine, lambda state: state.run is not None and bool(state.run.awaited_calls))
+        await decide_below()
+    else:
+        await decide_below()
+        await wait_for_state(
+            engine, lambda state: state.run is not None and [c.tool_call_id for c in state.run.pending] == ["own"]
+        )
+        await engine.runs.resume(KEY, "r1", approvals=yes)
+    assert (await wait_for_end(engine)).output_text == "All spent."
+    assert sorted(paid) == [1, 2]
+    assert (await replay_session(engine.store, engine.registry, KEY)).divergences == []
+    assert (await verify(engine.store, KEY)).valid

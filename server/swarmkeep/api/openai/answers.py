@@ -35,7 +35,7 @@ def read_answers(principal: Principal, session_id: str, run: Run, request: RunRe
     """What a waiting run is given by a request. Raises Refused for a call that is left without an answer."""
     below = dict(list_requests_below(session_id, run.last_wait, run.pending))
     if below and request.input.approvals:
-        return Answers([], [], [], _read_below(principal, below, request))
+        return _read_below(principal, session_id, run, below, request)
     outside = [call.tool_call_id for call in run.pending if call.reason == "tool_results"]
     results, messages = _split_results(request.input.messages, outside)
     approvals = [_read_approval(principal, session_id, run, answer) for answer in request.input.approvals]
@@ -53,22 +53,35 @@ def read_answers(principal: Principal, session_id: str, run: Run, request: RunRe
     return Answers(results, approvals, messages)
 
 
-def _read_below(principal: Principal, below: Mapping[str, AwaitedApproval], request: RunRequest) -> list[ApprovalBelow]:
-    """The decisions for all that is waited for in other sessions. Raises Refused."""
+def _read_below(
+    principal: Principal, session_id: str, run: Run, below: Mapping[str, AwaitedApproval], request: RunRequest
+) -> Answers:
+    """The decisions for all that is waited for in other sessions, and for calls of this one beside them. Raises
+    Refused."""
     if request.input.messages:
         message = "send decisions on the calls of an asked agent alone: that agent continues first"
         raise Refused(message, "input")
     decisions: dict[str, ApprovalBelow] = {}
+    own: list[Approval] = []
     for answer in request.input.approvals:
         call = below.get(answer.request_id)
-        if call is None or answer.request_id in decisions:
+        if call is None:
+            own.append(_read_approval(principal, session_id, run, answer))
+            continue
+        if answer.request_id in decisions:
             raise Refused(f"there is no open request {answer.request_id!r}", answer.param)
         approval = _make_approval(principal, call.tool_call_id, answer)
         decisions[answer.request_id] = ApprovalBelow(call.session_id, call.run_id, approval)
     for item_id, call in below.items():
         if item_id not in decisions:
             raise Refused(f"no approval response found for {item_id} ({call.name})", "input")
-    return list(decisions.values())
+    given = {approval.tool_call_id for approval in own}
+    for pending in run.pending:
+        if pending.reason == "approval" and pending.tool_call_id not in given:
+            raise Refused(
+                f"no approval response found for function call {pending.tool_call_id} ({pending.name})", "input"
+            )
+    return Answers([], own, [], list(decisions.values()))
 
 
 def _split_results(messages: Sequence[Json], open_ids: list[str]) -> tuple[list[ToolAnswer], list[Json]]:

@@ -203,7 +203,9 @@ async def _resume(
     if answers.below:
         options = request.options if principal.may("run") else UNSET
         approving = principal.engine.approvals_below
-        position = await approving.decide(key, run.id, answers.below, options=options, idempotency=idempotency)
+        position = await approving.decide(
+            key, run.id, answers.below, own=answers.approvals, options=options, idempotency=idempotency
+        )
         return StartedResponse(key, part, position)
     position = await principal.engine.runs.resume(
         key,

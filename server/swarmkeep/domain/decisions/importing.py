@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from swarmkeep.domain.decisions.concurrent_calls import make_changes
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
-from swarmkeep.domain.decisions.steps import make_pending_call
-from swarmkeep.domain.decisions.turns import request_approval
+from swarmkeep.domain.decisions.turns import make_pending_call, request_approval
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import IMPORTED, RunError, RunInterrupted, RunWaiting, SessionImported, Usage
 from swarmkeep.domain.state import Run, State

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from swarmkeep.domain.decisions.loop_detection import is_looping
+from swarmkeep.domain.decisions.turns import list_undecided, make_pending_call
 from swarmkeep.domain.events import PendingCall, StopReason
 from swarmkeep.domain.state import QueuedRun, Run, State, ToolCall
 
@@ -114,8 +115,7 @@ def _next_call_step(run: Run) -> CallTool | CallTools | Deny | Wait:
     outside = tuple(make_pending_call(call, "tool_calls") for call in run.outside_open_calls)
     for call in run.own_open_calls:
         if call.approval == "requested":
-            undecided = [open_call for open_call in run.own_open_calls if open_call.approval == "requested"]
-            return Wait((*(make_pending_call(each, "approval") for each in undecided), *outside), "approval")
+            return Wait((*list_undecided(run), *outside), "approval")
         return Deny(call) if call.approval == "deny" else CallTool(call)
     return Wait(outside, "tool_calls")
 
@@ -132,13 +132,3 @@ def _has_begun(step: Step) -> bool:
 def _wait_for_person(step: Step | None = None) -> Wait:
     """In the place of a step that nobody has begun. What else the run waits for may be decided meanwhile."""
     return Wait((PERSON, *(step.pending if isinstance(step, Wait) else ())), "person")
-
-
-def make_pending_call(call: ToolCall, stop_reason: StopReason) -> PendingCall:
-    return PendingCall(
-        tool_call_id=call.id,
-        name=call.name,
-        arguments=call.arguments,
-        reason="approval" if stop_reason == "approval" else "tool_results",
-        expires_at=call.expires_at,
-    )

@@ -20,6 +20,7 @@ from swarmkeep.domain.events import (
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
+    PendingCall,
     RunCancelled,
     RunCompleted,
     RunError,
@@ -160,12 +161,28 @@ def make_result_message(call: ToolCall, content: str, agent: str) -> Json:
 
 
 def record_waits(run: Run, waiting: Sequence[tuple[ToolCall, ToolOutcome]]) -> list[SessionEvent]:
-    """The run waits for the sessions of these calls, as far as they are open still."""
+    """The run waits for the sessions of these calls, as far as they are open still, and for the approvals that are
+    requested for others: what can be decided is pending, in whatever order it was asked for."""
     open_ids = {call.id for call in run.open_calls}
-    pending = tuple(
+    sessions = [
         await_session(call, outcome.session_id, outcome.approvals) for call, outcome in waiting if call.id in open_ids
+    ]
+    return [RunWaiting(pending=(*sessions, *list_undecided(run)))] if sessions else []
+
+
+def list_undecided(run: Run) -> tuple[PendingCall, ...]:
+    """The calls of a run that wait for an approval of their own."""
+    return tuple(make_pending_call(call, "approval") for call in run.own_open_calls if call.approval == "requested")
+
+
+def make_pending_call(call: ToolCall, stop_reason: StopReason) -> PendingCall:
+    return PendingCall(
+        tool_call_id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        reason="approval" if stop_reason == "approval" else "tool_results",
+        expires_at=call.expires_at,
     )
-    return [RunWaiting(pending=pending)] if pending else []
 
 
 def _add_edit_note(call: ToolCall, outcome: ToolOutcome) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from swarmkeep.domain.decisions.drafts import apply_drafts
 from swarmkeep.domain.decisions.resuming import Approval, keep_limits, resume_run
 from swarmkeep.domain.decisions.teams import go_on_with_session
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
@@ -46,10 +47,11 @@ class ApprovalsBelow:
         run_id: str,
         decisions: Sequence[ApprovalBelow],
         *,
+        own: Sequence[Approval] = (),
         options: RunOptions | UnsetType = UNSET,
         idempotency: IdempotentRequest | None = None,
     ) -> RunPosition:
-        """Have a run go on, by `options`, once what it waits for in sessions below is decided.
+        """Have a run go on, by `options`, once what it waits for in sessions below is decided, and `own` calls of it.
 
         The run goes on first, so that this request is answered by what it does then; should the decisions not be
         recorded after all, it waits again. Raises what `Runs.resume` raises.
@@ -60,7 +62,7 @@ class ApprovalsBelow:
         async def begin() -> list[RecordedEvent]:
             await self._runs.check_capacity(key)
             await self._check(below)
-            return await self._go_on(key, run_id, below, chosen, idempotency)
+            return await self._go_on(key, run_id, below, own, chosen, idempotency)
 
         begun = await run_once(self._store, key, idempotency, begin)
         if isinstance(begun, IdempotencyRecord):
@@ -80,14 +82,20 @@ class ApprovalsBelow:
         key: SessionKey,
         run_id: str,
         below: dict[tuple[SessionKey, str], list[Approval]],
+        own: Sequence[Approval],
         options: RunOptions | UnsetType,
         idempotency: IdempotentRequest | None,
     ) -> list[RecordedEvent]:
+        now = await self._store.read_clock()
+
         def decide(state: State) -> list[EventDraft]:
             awaited = () if state.run is None else state.run.awaited_calls
-            drafts = awaited and go_on_with_session(state, run_id, awaited[0], keep_limits(state, options))
-            if not drafts:
+            decided = resume_run(state, run_id, (), own, now=now) if own and awaited else []
+            after = apply_drafts(state, decided)
+            going_on = awaited and go_on_with_session(after, run_id, awaited[0], keep_limits(after, options))
+            if not going_on:
                 raise RunNotWaiting(run_id, "running")
+            drafts = [*decided, *going_on]
             check_session_quotas(state, drafts, self._limits)
             return drafts
 

@@ -89,8 +89,6 @@ class Parents:
                 return partial(_give_up, run_id=run_id, call_id=awaited)
             if not is_waiting:
                 return partial(go_on_with_session, run_id=run_id, call_id=awaited)
-        if calls:
-            return lambda state: None
         if await self.is_orphan(key, state):
             return lambda state: cancel_run(state, derive_child_run(key))
         return None

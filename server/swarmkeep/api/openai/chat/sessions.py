@@ -90,13 +90,17 @@ def _refuse_open_approval(key: SessionKey, run: Run) -> None:
     """Chat completions have no word for a decision: it is made elsewhere, and then the run goes on."""
     below = [_describe_wait_below(call) for call in run.pending if call.reason == "session"]
     if below:
-        raise Refused("; ".join(below), "messages", code="approval_pending")
+        own = [_describe_own_wait(key, run, call) for call in run.pending if call.reason == "approval"]
+        raise Refused("; ".join([*below, *own]), "messages", code="approval_pending")
     for call in run.pending:
         if call.reason == "person":
             raise Refused(f"{TAKEN_OVER}, and no answer is there yet", "messages", code="approval_pending")
         if call.reason == "approval":
-            what = f"the call {call.tool_call_id} ({call.name}) waits for an approval"
-            raise Refused(f"{what}: {describe_decision(key.id, run.id)}", "messages", code="approval_pending")
+            raise Refused(_describe_own_wait(key, run, call), "messages", code="approval_pending")
+
+
+def _describe_own_wait(key: SessionKey, run: Run, call: PendingCall) -> str:
+    return f"the call {call.tool_call_id} ({call.name}) waits for an approval: {describe_decision(key.id, run.id)}"
 
 
 def _describe_wait_below(call: PendingCall) -> str:
