@@ -18,6 +18,7 @@ from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, start_run
+from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import QuotaExceeded, RequestNotKept, SessionBusy
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
@@ -331,6 +332,40 @@ async def test_what_is_taken_out_is_not_sent_in_other_words_either(opened: Any) 
     assert (await read_state(engine)).summary is None
     await run_to_end(engine, "Go on.", "last")
     assert HEADING not in json.dumps(scripted.requests[-1])
+
+
+@pytest.mark.parametrize("crossing", ["redact", "remove", "recreate"])
+async def test_summary_of_words_taken_out_meanwhile_is_dropped(
+    cluster: EngineCluster, model: ScriptedModel, crossing: str
+) -> None:
+    engine = await cluster.open_engine(Agent(name="A"))
+    history = [{"role": role, "content": f"{SECRET} {number}"} for number in range(6) for role in ("user", "assistant")]
+    await open_session(engine, messages=history)
+    model.hang(then=f"They said {SECRET}.")
+    asked = asyncio.ensure_future(engine.compactions.compact(KEY, keep_turns=1))
+    await model.wait_for_requests_async(1)
+    log = await read_log(engine)
+    if crossing == "redact":
+        await redact(engine.store, KEY, [event.seq for event in log], "private", publish=engine.publish)
+    elif crossing == "remove":
+        for entry in list((await read_state(engine)).messages):
+            await engine.sessions.remove_message(KEY, entry.seq)
+    else:
+        await engine.sessions.delete(KEY, force=True)
+        clean = [{**message, "content": "hello"} for message in history]
+        await open_session(engine, messages=clean)
+        await engine.store.append(KEY, await read_state(engine), draft_events("A", [log[-1].fact], None))
+    model.say("They said hello.")
+    model.release()
+    if crossing == "remove":
+        # There is nothing left to sum up.
+        model._replies.clear()
+    await asked
+    state = await read_state(engine)
+    assert state.compaction is None
+    assert SECRET not in repr(state.summaries)
+    assert SECRET not in str(model.requests[1:])
+    assert (await verify(engine.store, KEY)).valid
 
 
 async def test_a_session_at_rest_is_compacted_when_somebody_asks(opened: Any) -> None:

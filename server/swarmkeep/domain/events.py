@@ -74,13 +74,17 @@ class SessionUpdated(Fact, frozen=True, kw_only=True):
 
 
 class SessionRedacted(Fact, frozen=True, kw_only=True):
-    """`kept` is, for each of `seqs`, the SHA-256 (hex) of the text that stands there now in the payload's place."""
+    """`kept` is, for each of `seqs`, the SHA-256 (hex) of the text that stands there now in the payload's place.
+
+    `texts`: those, by their hashes, that events name still and that were removed all the same.
+    """
 
     type: ClassVar[str] = "session.redacted"
     seqs: tuple[int, ...]
     reason: str
     by: str | None = None
     kept: tuple[str, ...] = ()
+    texts: tuple[str, ...] | UnsetType = UNSET
 
 
 class RunQueued(Fact, frozen=True, kw_only=True):

@@ -173,7 +173,13 @@ def _apply_handoff_made(state: State, event: RecordedEvent, fact: HandoffMade) -
     return replace(state, agent=fact.to_agent)
 
 
-def _keep(state: State, event: RecordedEvent, fact: SessionRedacted | UnknownFact) -> State:
+def _apply_session_redacted(state: State, event: RecordedEvent, fact: SessionRedacted) -> State:
+    # What is under way with the messages as they were, as a summary is, comes too late from here on.
+    forgotten = state.forgotten_texts if fact.texts is UNSET else state.forgotten_texts | {*fact.texts}
+    return replace(state, last_change=event.seq, forgotten_texts=forgotten)
+
+
+def _keep(state: State, event: RecordedEvent, fact: UnknownFact) -> State:
     return state
 
 
@@ -188,11 +194,11 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
     if state.run is not None:
         ended = RunInterrupted(stop_reason="interrupted", usage=state.run.usage)
         context, run = make_held_changes(state.context_variables, state.run)
-        state = _end_active(replace(state, context_variables=context), forget_sessions(run), event, ended)
+        state = _end_active(replace(state, context_variables=context), run, event, ended)
     origin = Origin(session_id=fact.from_session_id, seq=fact.from_seq, hash=fact.from_hash)
     # A fork is asked nothing by anybody, and nobody speaks in it for its agent.
     return replace(
-        forget_approvals(state),
+        forget_approvals(forget_sessions(state)),
         queue=(),
         compaction=None,
         forked_from=origin,
@@ -280,5 +286,6 @@ _STEPS: dict[type[Fact], Callable[[State, RecordedEvent, Any], State]] = {
     **dict.fromkeys(get_args(RunFact), _apply_run_event),
     **dict.fromkeys(get_args(SessionFact), _apply_session_event),
     **dict.fromkeys(get_args(HistoryFact), apply_history_event),
-    **dict.fromkeys((SessionRedacted, UnknownFact), _keep),
+    SessionRedacted: _apply_session_redacted,
+    UnknownFact: _keep,
 }

@@ -228,6 +228,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Lists of tools: of each agent and server, the last one counts."""
     forgot_keys: bool = False
     """Whether the beginning of a run was redacted, and with it the idempotency key that it may have come with."""
+    forgotten_texts: frozenset[str] = frozenset()
+    """The hashes of texts that were removed although events name them. A later event may have brought one back."""
     taken_over: TakenOver | None = None
     handback_note: HandbackNote | None = None
 

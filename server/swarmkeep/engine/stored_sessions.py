@@ -23,6 +23,7 @@ from swarmkeep.domain.errors import (
     SessionExists,
     SessionNotFound,
 )
+from swarmkeep.domain.events import ToolStarted
 from swarmkeep.domain.files.references import SHA256
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
@@ -118,7 +119,10 @@ async def find_descendants(store: Archive, key: SessionKey, state: State) -> dic
     found: dict[SessionKey, State] = {}
     waiting = [(key, state)]
     while waiting:
-        for child in list_children(*waiting.pop()):
+        above, known = waiting.pop()
+        # The log knows them all; a state forgets the calls that were given up, and those that were taken out.
+        starts = await store.read(above, types=[ToolStarted.type])
+        for child in list_children(above, known, starts):
             with contextlib.suppress(SessionNotFound):
                 if child not in found:
                     found[child] = await store.state(child)

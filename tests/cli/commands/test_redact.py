@@ -44,7 +44,9 @@ def test_what_events_say_is_removed(cli: CommandLine, recorded: RecordedSession,
 def test_a_range_of_events_is_removed(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     name = fork(cli, recorded, place, "redacted-range")
     done = cli("sessions", "redact", name, "--seq", "2", "--seq", "2-4", "--reason", "asked", "--dry-run", *place)
-    assert done.out == f"would remove the content of 3 events of {name}: 2, 3, 4\n"
+    assert done.out == f"would remove the content of 4 events of {name}: 2, 3, 4, 5\n", (
+        "with the start of the call of 4"
+    )
 
 
 def test_what_cannot_be_redacted_is_refused(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
@@ -115,6 +117,23 @@ def test_old_sessions_are_pruned(cli: CommandLine, recorded: RecordedSession, pl
     assert cli("sessions", "show", "old", *place).code == 1
     assert cli("sessions", "show", "young", *place).code == 0
     assert cli("audit", "--json", *place).json[-1]["data"]["reason"] == "pruned: untouched for 90d"
+
+
+def test_prune_deletes_asked_sessions_left_alone(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    file = _find_file(cli, place)
+    if file is None:
+        return
+    for name, parent in (("orphan", "gone"), ("asked", recorded.session_id)):
+        fork(cli, recorded, place, name, "--metadata", "kind=asked")
+        with closing(sqlite3.connect(file)) as connection, connection:
+            link = f'{{"session_id":"{parent}","run_id":"r","tool_call_id":"c","depth":1}}'
+            change = (
+                "UPDATE sessions SET view = json_set(replace(view, updated_at, ?), '$.parent', json(?)),"
+                " updated_at = ? WHERE id = ?"
+            )
+            connection.execute(change, ["2020-01-01T00:00:00.000000Z", link, "2020-01-01T00:00:00.000000Z", name])
+    pruned = cli("prune", "--older-than", "90d", "--json", "--metadata", "kind=asked", *place).json
+    assert (pruned["deleted"], pruned["kept"]) == (["orphan"], [])
 
 
 def _find_file(cli: CommandLine, place: list[str]) -> Path | None:

@@ -6,20 +6,31 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from swarmkeep.audit.replay.session import replay_session
+from swarmkeep.audit.verify.session import verify
 from swarmkeep.domain.errors import SessionBusy, SessionNotFound
 from swarmkeep.engine.teams.links import derive_child_run
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
     KEY,
+    LIMITS,
     EngineCluster,
     kill_engine,
+    open_session,
     read_log,
     read_state,
     run_to_end,
     wait_for_end,
     wait_for_state,
 )
-from tests.engine.teams.team import ask_clerk, ask_for_payment, ask_hanging_clerk, find_result, open_team
+from tests.engine.teams.team import (
+    ask_clerk,
+    ask_for_payment,
+    ask_hanging_clerk,
+    find_child,
+    find_result,
+    open_team,
+)
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -111,3 +122,54 @@ async def test_a_fork_keeps_the_result_and_is_asked_by_nobody(cluster: EngineClu
     engine, child = await ask_clerk(cluster, model)
     fork = await engine.sessions.fork(child, session_id="copy")
     assert (fork.parent, fork.forked_from is None) == (UNSET, False)
+
+
+@pytest.mark.parametrize("left", ["timeout", "removed", "run time"])
+async def test_sessions_of_calls_given_up_are_deleted_too(
+    cluster: EngineCluster, model: ScriptedModel, left: str
+) -> None:
+    if left == "removed":
+        engine, child = await ask_clerk(cluster, model)
+        asking = next(entry for entry in (await read_state(engine)).messages if entry.message.get("tool_calls"))
+        await engine.sessions.remove_message(KEY, asking.seq)
+    else:
+        limits = replace(LIMITS, run_seconds=0.3) if left == "run time" else LIMITS
+        engine = await open_team(cluster, limits=limits, **({"timeout": 0.3} if left == "timeout" else {}))
+        await open_session(engine)
+        model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+        model.hang()
+        if left == "timeout":
+            model.say("It takes too long.")
+        await run_to_end(engine)
+        child = await find_child(engine)
+        await wait_for_state(engine, lambda state: state.run is None, child)
+        model.release()
+    await engine.sessions.delete(KEY)
+    with pytest.raises(SessionNotFound):
+        await read_state(engine, child)
+
+
+async def test_interrupted_fork_asks_nobody_again(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one, child = await ask_hanging_clerk(cluster, model)
+    await one.drain()
+    assert (await read_state(one)).finished[-1].status == "interrupted"
+    two = await open_team(cluster)
+    copy = replace(KEY, id="copy")
+    await two.sessions.fork(KEY, session_id=copy.id)
+    model.release()
+    model.say("It is not known.")
+    before = model.request_count
+    await two.runs.resume(copy, "r1")
+    assert (await wait_for_end(two, key=copy)).output_text == "It is not known."
+    assert model.request_count == before + 1
+    tool_result = find_result(await read_log(two, copy)).tool
+    assert tool_result is not None
+    assert tool_result.status == "unknown_outcome"
+    # The original goes on where it was.
+    model.say("Yes.")
+    model.say("Yes, it is.")
+    await two.runs.resume(KEY, "r1")
+    assert (await wait_for_end(two)).output_text == "Yes, it is."
+    for key in (KEY, copy, child):
+        assert (await verify(two.store, key)).valid
+        assert (await replay_session(two.store, two.registry, key)).divergences == []

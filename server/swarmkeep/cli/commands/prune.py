@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from threading import Lock
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -28,6 +28,9 @@ from swarmkeep.cli.sources.options import SourceOptions
 from swarmkeep.cli.sources.source import Source
 from swarmkeep.cli.terminal import put, put_json, say
 from swarmkeep.domain.wording import pluralize
+
+if TYPE_CHECKING:
+    from swarmkeep_client import SessionState
 
 # Each waits for the disk, and those that are made at once share that.
 _AT_ONCE = 16
@@ -81,12 +84,12 @@ def prune(
     left: list[tuple[str, str]] = []
     with open_source(SourceOptions(url, database_url, tenant, api_key), writes=not dry_run) as source:
         before = to_timestamp(find_cutoff(age, datetime.now(UTC), source.read_clock()))
-        sessions = source.sessions(agent=agent, status="idle", metadata=parse_labels(metadata))
+        sessions = source.sessions(agent=agent, status="idle", metadata=parse_labels(metadata), children=True)
         with show_progress("looking for old sessions", "session", quiet=quiet) as looked:
             old = [
                 _Old(session.id, session.seq, session.updated_at)
                 for session in looked.track(sessions)
-                if session.updated_at < before
+                if session.updated_at < before and not _goes_with_another(source, session)
             ]
         outcome = "{} would be deleted; nothing was" if dry_run else "{} deleted; the others are unchanged"
         with show_progress(
@@ -107,6 +110,23 @@ def prune(
     say(f"{pluralize(len(gone), *said)} deleted")
     if left:
         raise typer.Exit(1)
+
+
+def _goes_with_another(source: Source, session: SessionState) -> bool:
+    """Whether it was made to ask another agent, and the session that asked is still there: that one's deletion deletes
+    it, too."""
+    from swarmkeep.domain.errors import SessionNotFound
+
+    if session.parent is None:
+        return False
+    try:
+        source.session(session.parent.session_id)
+    except Exception as error:
+        # By its code: a server's client has an error of its own for it.
+        if getattr(error, "code", None) != SessionNotFound.code:
+            raise
+        return False
+    return True
 
 
 def find_cutoff(age: timedelta, own: datetime, theirs: datetime | None) -> datetime:

@@ -58,12 +58,16 @@ def make_held_changes(context: Json, run: Run) -> tuple[Json, Run]:
     return context, run
 
 
-def forget_sessions(run: Run) -> Run:
-    """The run of a fork: what its calls asked was asked by another session's."""
+def forget_sessions(state: State) -> State:
+    """The state of a fork: what the calls of a run that may be tried again have asked was asked by another session's,
+    so that what came of it is not known here."""
+    if not len(state.finished) or state.finished[-1].status != "interrupted":
+        return state
+    run = state.finished[-1]
     for call in run.calls:
         if call.session_id is not None:
             run = change_call(run, call.id, session_id=None)
-    return run
+    return state if run is state.finished[-1] else replace(state, finished=state.finished.replace_at(-1, run))
 
 
 def forget_approvals(state: State) -> State:

@@ -8,7 +8,8 @@ from msgspec import UNSET
 
 from swarmkeep.domain.checking.inputs import CHILD_PREFIX
 from swarmkeep.domain.checking.known_ids import find_finished_runs
-from swarmkeep.domain.events import Parent
+from swarmkeep.domain.envelope import RecordedEvent
+from swarmkeep.domain.events import Parent, ToolStarted
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.ids import derive_id
 from swarmkeep.store.ports import SessionKey
@@ -55,14 +56,14 @@ def find_replaced_run(state: State, run_id: str) -> Run | None:
     return state.finished[at - 1] if at and state.finished[at - 1].status == "interrupted" else None
 
 
-def list_children(key: SessionKey, state: State) -> list[SessionKey]:
-    """All sessions that were made for calls of this one; those of the session that it is a fork of are not its own."""
-    runs: Iterable[Run] = (*state.finished, *([] if state.run is None else [state.run]))
-    found = [child for run in runs for child in list_open_children(key, state, run)]
-    for entry in state.messages:
-        tool = entry.tool
-        if tool is not None and tool.session_id is not UNSET:
-            child = derive_child(key, state, entry.run_id or "", str(entry.message.get("tool_call_id")))
-            if child.id == tool.session_id:
-                found.append(child)
-    return list(dict.fromkeys(found))
+def list_children(key: SessionKey, state: State, starts: Iterable[RecordedEvent]) -> list[SessionKey]:
+    """All sessions that were made for calls of this one, by the `starts` of its calls; those of the session that it is
+    a fork of are not its own."""
+    found: dict[SessionKey, None] = {}
+    for event in starts:
+        fact = event.fact
+        if isinstance(fact, ToolStarted) and fact.session_id is not UNSET:
+            child = derive_child(key, state, event.run_id or "", fact.tool_call_id)
+            if child.id == fact.session_id:
+                found[child] = None
+    return list(found)
