@@ -183,7 +183,7 @@ KEPT: dict[str, set[str]] = {
     "session.forked": {"from_hash"},
     "session.imported": {"source", "by"},
     "session.updated": {"agent"},
-    "session.redacted": {"by", "kept"},
+    "session.redacted": {"by", "kept", "texts"},
     "run.queued": {"agent"},
     "message.added": {
         "message.tool_call_id", "message.tool_calls.id", "tool.status", "tool.handoff", "tool.session_id",

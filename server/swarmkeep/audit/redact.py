@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from itertools import chain
 
 import msgspec
+from msgspec import UNSET
 
-from swarmkeep.audit.redaction_copies import find_same_text
+from swarmkeep.audit.redaction_copies import (
+    find_copies_above,
+    find_copies_below,
+    find_forgotten_texts,
+    find_parent,
+    find_same_text,
+    list_asked,
+)
 from swarmkeep.audit.verify.session import read_pages
 from swarmkeep.domain.decisions.commands import refuse_if_busy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
@@ -29,10 +38,13 @@ from swarmkeep.domain.state import State
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.attempts import decide_until_recorded
 from swarmkeep.engine.idempotency import IdempotentRequest, find_record, run_once
+from swarmkeep.engine.teams.links import derive_child_run
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.aside import free_aside, free_state_aside
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, IdempotencyRecordExists, SessionKey
+
+log = logging.getLogger(__name__)
 
 Publish = Callable[[SessionKey, list[RecordedEvent]], None]
 
@@ -41,7 +53,10 @@ MAX_REASON = 1000
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """Another session that holds the same events. `redacted`: they were removed there, too."""
+    """Another session that holds the same events, or the same text where one of its agents was asked or has asked.
+
+    `redacted`: they were removed there, too.
+    """
 
     session_id: str
     seqs: list[int]
@@ -71,9 +86,10 @@ async def redact(
 ) -> Redaction:
     """Remove the payloads of events, and every copy of them in the database that belongs to this session.
 
-    Of other sessions that hold copies, forks of this one and those it is from, `include_forks` redacts those that are
-    not busy; otherwise they are named. Done again, it removes nothing twice. `publish` is told what was recorded.
-    A `dry_run` says what would be removed, and of which sessions, and removes nothing.
+    The sessions of agents that ask one another are redacted with it, as far as they repeat it and are not busy. Of
+    others that hold copies, forks of this one and those it is from, `include_forks` redacts those that are not busy;
+    otherwise they are named. Done again, it removes nothing twice. `publish` is told what was recorded. A `dry_run`
+    says what would be removed, and of which sessions, and removes nothing.
 
     Raises SessionNotFound, EventNotFound, SessionBusy, InvalidRequest, IdempotencyMismatch.
     """
@@ -85,13 +101,17 @@ async def redact(
     at = made.seq if isinstance(made, IdempotencyRecord) else made.state.seq if isinstance(made, AppendResult) else None
     told = await store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
     fact = told[-1].fact if told and at is not None else None
+    removed = {*seqs, *(fact.seqs if isinstance(fact, SessionRedacted) else ())}
     # Done again with its idempotency key it is told as it was then, whatever has followed.
     state = await store.state(key, at=at)
     return Redaction(
         session=view_session(key.id, state),
         seqs=list(fact.seqs) if isinstance(fact, SessionRedacted) else [],
         seq=None if fact is None else at,
-        forks=await _handle_copies(store, key, seqs, redact_one if include_forks else None),
+        forks=[
+            *await _handle_linked(store, key, removed, redact_one),
+            *await _handle_copies(store, key, sorted(removed), redact_one if include_forks else None),
+        ],
     )
 
 
@@ -103,7 +123,10 @@ async def _preview(store: Archive, key: SessionKey, seqs: Sequence[int]) -> Reda
         session=view_session(key.id, plan.state),
         seqs=list(plan.texts),
         seq=None,
-        forks=[Copy(session_id=other.id, seqs=held, redacted=False) for other, held in copies.items()],
+        forks=[
+            *await _handle_linked(store, key, {*seqs, *plan.texts}, None),
+            *(Copy(session_id=other.id, seqs=held, redacted=False) for other, held in copies.items()),
+        ],
     )
 
 
@@ -127,17 +150,20 @@ async def _redact_session(
     """Redact one session; None if there was nothing left to remove."""
 
     async def remove() -> AppendResult | None:
-        log = await read_whole_log(store, key)
-        plan = await asyncio.to_thread(_plan, key, log, seqs)
+        stored = await read_whole_log(store, key)
+        plan = await asyncio.to_thread(_plan, key, stored, seqs)
         if not plan.texts:
             # There is nothing to record a key with; but it may be the one that the removal came with.
             if (earlier := await find_record(store, key, idempotency)) is not None:
                 raise IdempotencyRecordExists(earlier)
             return None
         kept = tuple(map(digest, plan.texts.values()))
-        fact = SessionRedacted(seqs=tuple(plan.texts), reason=reason, by=by, kept=kept)
+        forgotten = tuple(plan.forgotten_texts)
+        fact = SessionRedacted(
+            seqs=tuple(plan.texts), reason=reason, by=by, kept=kept, texts=forgotten if forgotten else UNSET
+        )
         record = None if idempotency is None else idempotency.make_record()
-        return await store.redact(key, log, plan.texts, EventDraft(fact, None, plan.state.agent), idempotency=record)
+        return await store.redact(key, stored, plan.texts, EventDraft(fact, None, plan.state.agent), idempotency=record)
 
     made = await decide_until_recorded(remove)
     if made is not None and publish is not None:
@@ -146,10 +172,12 @@ async def _redact_session(
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """A session, and what is to stand in the place of its payloads, by seq."""
+    """A session, what is to stand in the place of its payloads, by seq, and the texts, by hash, that are to go although
+    events name them."""
 
     state: State
     texts: dict[int, str]
+    forgotten_texts: list[str]
 
 
 def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _Plan:
@@ -161,9 +189,11 @@ def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _
     for seq in seqs:
         if seq not in known:
             raise EventNotFound.out_of_range(key.id, state.seq, seq)
-    copies = find_same_text([one.event for one in log], seqs)
-    chosen = sorted({seq for seq in (*seqs, *copies) if known[seq].salt is not None})
-    return _Plan(state, {seq: redact_payload(known[seq].event) for seq in chosen})
+    events = [one.event for one in log]
+    wanted = {*seqs, *find_same_text(events, seqs)}
+    chosen = sorted(seq for seq in wanted if seq in known and known[seq].salt is not None)
+    stand_ins = {seq: redact_payload(known[seq].event) for seq in chosen}
+    return _Plan(state, stand_ins, find_forgotten_texts(events, wanted))
 
 
 async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
@@ -208,3 +238,65 @@ async def _handle_copies(
                 continue
         found.append(Copy(session_id=other.id, seqs=held, redacted=gone))
     return found
+
+
+async def _handle_linked(
+    store: Archive,
+    key: SessionKey,
+    seqs: Collection[int],
+    redact_one: Callable[[SessionKey, Sequence[int]], Awaitable[object]] | None,
+) -> list[Copy]:
+    """The sessions of agents that ask one another, as far as they repeat what is removed from one of them: redacted,
+    too, if it is said how."""
+    found: list[Copy] = []
+    known = {key}
+    waiting: list[tuple[SessionKey, Collection[int]]] = [(key, seqs)]
+    while waiting:
+        here, gone = waiting.pop()
+        for other, held in await _find_linked(store, here, gone):
+            if other in known:
+                continue
+            known.add(other)
+            is_redacted = False
+            if redact_one is not None:
+                try:
+                    await redact_one(other, held)
+                    is_redacted = True
+                except SessionBusy:
+                    log.info("session %s: it is busy, and not redacted with session %s", other.id, key.id)
+                except SessionNotFound:
+                    continue
+            found.append(Copy(session_id=other.id, seqs=held, redacted=is_redacted))
+            waiting.append((other, held))
+    return found
+
+
+async def _find_linked(store: Archive, key: SessionKey, seqs: Collection[int]) -> list[tuple[SessionKey, list[int]]]:
+    """The sessions right below one and right above it that repeat any of these events, and where."""
+    here = await _read_events(store, key)
+
+    def name_run(session_id: str) -> str:
+        return derive_child_run(SessionKey(key.tenant, session_id))
+
+    found: list[tuple[SessionKey, list[int]]] = []
+    for asked in await asyncio.to_thread(list_asked, here, name_run):
+        other = SessionKey(key.tenant, asked.session_id)
+        below = await _read_events(store, other)
+        if find_parent(below) in (None, key.id):
+            found.append((other, sorted(await asyncio.to_thread(find_copies_below, here, seqs, below, asked))))
+    parent = find_parent(here)
+    if parent is not None:
+        other = SessionKey(key.tenant, parent)
+        above = await _read_events(store, other)
+        for asked in await asyncio.to_thread(list_asked, above, name_run):
+            if asked.session_id == key.id:
+                found.append((other, sorted(await asyncio.to_thread(find_copies_above, above, here, seqs, asked))))
+    return [(other, held) for other, held in found if held]
+
+
+async def _read_events(store: Archive, key: SessionKey) -> list[RecordedEvent]:
+    """All of a session; nothing where it is not there any more."""
+    try:
+        return [one.event for one in await read_whole_log(store, key)]
+    except SessionNotFound:
+        return []

@@ -1,70 +1,341 @@
-"""Events of a session that say what another one says, too: whoever redacts the one means all of them."""
+"""The copies that the server makes of a text: whoever redacts one of them means all of them.
+
+`COPIES` lists those within a session, one kind a row, and `find_linked` those in the sessions of agents that ask one
+another. What a person or a model says twice is no copy: nothing here compares texts.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+import msgspec
 from msgspec import UNSET
 
+from swarmkeep.domain.decisions.outputs import OUTPUT_INVALID
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import (
     ApprovalDecided,
+    ApprovalRequested,
     ContextUpdated,
+    GuardrailTripped,
     MessageAdded,
+    RunEnded,
     RunQueued,
     RunResumed,
     RunStarted,
+    RunWaiting,
+    SessionCreated,
+    SessionEvent,
     ToolStarted,
 )
-from swarmkeep.domain.facts.compaction import CompactionSummarised
+from swarmkeep.domain.facts.compaction import CompactionStarted, CompactionSummarised
 from swarmkeep.domain.facts.takeovers import SessionHandedBack
+from swarmkeep.domain.facts.tools import ToolsListed
+from swarmkeep.domain.messages import read_tool_calls
+from swarmkeep.domain.redaction import REDACTED
+
+Events = Sequence[RecordedEvent]
 
 
-def find_same_text(events: Sequence[RecordedEvent], seqs: Sequence[int]) -> set[int]:
-    """The seqs of what repeats any of these events, or is repeated by it, in `events`: all of a session's."""
-    finders = (_find_summaries, _find_held_changes, _find_run_copies, _find_changed_arguments, _find_notes)
-    return {seq for find in finders for seq in find(events, seqs)}
+class Copies(msgspec.Struct, frozen=True):
+    """Redacting one of `sources` redacts `copies`, too."""
+
+    sources: Collection[int]
+    copies: Collection[int]
 
 
-def _find_summaries(events: Sequence[RecordedEvent], seqs: Sequence[int]) -> Iterator[int]:
-    """The summaries that cover one of these events: it may be told in them in other words."""
-    named = sorted(seqs)
+def _share(*seqs: int) -> Copies:
+    """Events that say the same: each of them is a copy of the others."""
+    return Copies(seqs, seqs)
+
+
+def _find_summaries(events: Events) -> Iterator[Copies]:
     for event in events:
-        fact = event.fact
-        if isinstance(fact, CompactionSummarised):
-            at = bisect_left(named, fact.first_seq)
-            if at < len(named) and named[at] <= min(fact.last_seq, event.seq):
-                yield event.seq
+        if isinstance(event.fact, CompactionSummarised):
+            yield Copies(range(event.fact.first_seq, min(event.fact.last_seq, event.seq) + 1), (event.seq,))
 
 
-def _find_held_changes(events: Sequence[RecordedEvent], seqs: Sequence[int]) -> Iterator[int]:
-    """A change of the context that had to wait for other calls is in the call's result, and in the event that made it:
-    of these events, the other one."""
-    named = set(seqs)
+def _find_summary_requests(events: Events) -> Iterator[Copies]:
+    begins, has_text = 0, False
+    for event in events:
+        if isinstance(event.fact, CompactionStarted):
+            begins, has_text = event.seq, event.fact.instructions is not None
+        elif has_text and isinstance(event.fact, CompactionSummarised):
+            yield Copies((begins,), (event.seq,))
+
+
+def _find_held_changes(events: Events) -> Iterator[Copies]:
     results: dict[object, int] = {}
     for event in events:
         fact = event.fact
         if isinstance(fact, MessageAdded) and fact.tool is not None and fact.tool.context is not UNSET:
             results[fact.message.get("tool_call_id")] = event.seq
         elif isinstance(fact, ContextUpdated) and (result := results.get(fact.tool_call_id)) is not None:
-            if event.seq in named:
-                yield result
-            elif result in named:
-                yield event.seq
+            yield _share(result, event.seq)
 
 
-def _find_run_copies(events: Sequence[RecordedEvent], seqs: Sequence[int]) -> Iterator[int]:
-    """What a run was asked for with is in each event that begins it or goes on with it, its input in `run.queued`."""
-    named, asking = set(seqs), (RunQueued, RunStarted, RunResumed)
-    chosen = [event for event in events if event.seq in named]
-    asked = {event.run_id for event in chosen if isinstance(event.fact, asking)}
-    said = {event.run_id for event in chosen if _is_input(event)}
+def _find_options(events: Events) -> Iterator[Copies]:
+    for run in _list_runs(events):
+        asking = [event for event in run if isinstance(event.fact, RunQueued | RunStarted | RunResumed)]
+        places = [event.seq for event in asking]
+        yield _share(*places)
+        if any(_has_texts(event) for event in asking):
+            answers = [event.seq for event in run if _is_answer(event)]
+            yield Copies(places, answers)
+
+
+def _has_texts(event: RecordedEvent) -> bool:
+    """Whether the options of a run hold what the requests to its model repeat."""
+    options = event.fact.options if isinstance(event.fact, RunQueued | RunStarted | RunResumed) else UNSET
+    if options is UNSET:
+        return False
+    texts = (options.instructions, options.tools, options.tool_choice, options.response_format)
+    return any(text is not UNSET for text in texts) or _has_text(options.model_settings)
+
+
+def _has_text(value: object) -> bool:
+    """Whether there is anything in settings but numbers and switches."""
+    if isinstance(value, Mapping):
+        return any(map(_has_text, value.values()))
+    return any(map(_has_text, value)) if isinstance(value, list | tuple) else isinstance(value, str)
+
+
+def _find_queued_input(events: Events) -> Iterator[Copies]:
+    for run in _list_runs(events):
+        queued = [event.seq for event in run if isinstance(event.fact, RunQueued)]
+        if queued:
+            yield _share(*queued, *(event.seq for event in run if _is_input(event)))
+
+
+def _find_queued_context(events: Events) -> Iterator[Copies]:
+    for run in _list_runs(events):
+        queued = [event.seq for event in run if isinstance(event.fact, RunQueued)]
+        for event in run if queued else ():
+            if isinstance(event.fact, MessageAdded):
+                # Whatever changes the context from here on was not asked for with the run.
+                break
+            if isinstance(event.fact, ContextUpdated):
+                yield _share(*queued, event.seq)
+
+
+def _find_arguments(events: Events) -> Iterator[Copies]:
+    for call in _list_calls(events):
+        places = (call.message, *call.requests, *call.waits, *call.starts)
+        yield _share(*places)
+        # What is wrong with arguments is said in their words.
+        yield Copies(places, call.failures)
+
+
+def _find_changed_arguments(events: Events) -> Iterator[Copies]:
+    for call in _list_calls(events):
+        if call.edits:
+            yield _share(*call.edits, *call.edited_starts, *call.results)
+
+
+def _find_denials(events: Events) -> Iterator[Copies]:
+    for call in _list_calls(events):
+        if call.denials:
+            yield _share(*call.denials, *call.results)
+
+
+def _find_notes(events: Events) -> Iterator[Copies]:
+    noted = 0
     for event in events:
-        if event.run_id is not None and isinstance(event.fact, asking):
-            has_input = isinstance(event.fact, RunQueued) and event.run_id in said
-            if event.run_id in asked or has_input:
-                yield event.seq
+        fact = event.fact
+        if isinstance(fact, SessionHandedBack) and fact.note is not UNSET:
+            noted = event.seq
+        elif noted and isinstance(fact, MessageAdded) and fact.person is not UNSET and _get_role(fact) == "user":
+            # It may come later, in a message of its own.
+            yield _share(noted, event.seq)
+            noted = 0
+
+
+def _find_refusals(events: Events) -> Iterator[Copies]:
+    """A guardrail's words are in what stands for the answer, before or after it, or in the call's result."""
+    for run in _list_runs(events):
+        for place, event in enumerate(run):
+            fact = event.fact
+            if not isinstance(fact, GuardrailTripped):
+                continue
+            beside = (*run[place + 1 : place + 2], *run[max(place - 1, 0) : place])
+            yield _share(event.seq, *(other.seq for other in beside if _says_refusal(fact, other)))
+            if fact.messages is not UNSET:
+                # It is about them, and may repeat what it refuses.
+                yield Copies(fact.messages, (event.seq, *(other.seq for other in beside if _says_refusal(fact, other))))
+
+
+def _says_refusal(fact: GuardrailTripped, event: RecordedEvent) -> bool:
+    said = event.fact
+    if not isinstance(said, MessageAdded):
+        return False
+    if fact.tool_call_id is not UNSET:
+        return said.message.get("tool_call_id") == fact.tool_call_id
+    return said.guardrail is not UNSET
+
+
+def _find_corrections(events: Events) -> Iterator[Copies]:
+    for run in _list_runs(events):
+        answer = 0
+        for event in run:
+            fact = event.fact
+            if _is_answer(event):
+                answer = event.seq
+            elif not answer:
+                continue
+            elif _says_what_is_wrong(fact):
+                yield Copies((answer,), (event.seq,))
+
+
+def _says_what_is_wrong(fact: SessionEvent) -> bool:
+    if isinstance(fact, RunEnded):
+        return fact.error is not None and fact.error.code == OUTPUT_INVALID
+    return isinstance(fact, MessageAdded) and fact.correction is not UNSET
+
+
+def _find_errors(events: Events) -> Iterator[Copies]:
+    for run in _list_runs(events):
+        ends = [event.seq for event in run if isinstance(event.fact, RunEnded) and event.fact.error is not None]
+        if ends:
+            yield Copies([event.seq for event in run if isinstance(event.fact, MessageAdded)], ends)
+
+
+def _find_listings(events: Events) -> Iterator[Copies]:
+    by_server: dict[str, list[int]] = {}
+    for event in events:
+        if isinstance(event.fact, ToolsListed):
+            by_server.setdefault(event.fact.server, []).append(event.seq)
+    for seqs in by_server.values():
+        yield _share(*seqs)
+
+
+COPIES: dict[str, Callable[[Events], Iterator[Copies]]] = {
+    "messages in a summary": _find_summaries,
+    "a compaction's instructions in its requests": _find_summary_requests,
+    "a change of the context in the result that held it": _find_held_changes,
+    "a run's options in each event that it begins or goes on with, and in its answers' requests": _find_options,
+    "a queued run's input": _find_queued_input,
+    "a queued run's context variables": _find_queued_context,
+    "a call's arguments in its approval, its waits, its start, and in what is wrong with them": _find_arguments,
+    "arguments that a person has changed": _find_changed_arguments,
+    "the reason of a denial in the result": _find_denials,
+    "a note for the agent": _find_notes,
+    "a guardrail's refusal": _find_refusals,
+    "an answer in what is wrong with it": _find_corrections,
+    "a run's messages in the error that ended it": _find_errors,
+    "a server's tools in each of its lists": _find_listings,
+}
+"""Each kind of copy within a session, by what is copied and where to."""
+
+
+def find_same_text(events: Events, seqs: Collection[int]) -> set[int]:
+    """The seqs of what repeats any of these events, or is repeated by it, in `events`: all of a session's."""
+    named, in_order = set(seqs), sorted(seqs)
+    found: set[int] = set()
+    for find in COPIES.values():
+        for group in find(events):
+            if _touches(group.sources, named, in_order):
+                found.update(group.copies)
+    return found
+
+
+def _touches(sources: Collection[int], named: set[int], in_order: Sequence[int]) -> bool:
+    if not isinstance(sources, range):
+        return not named.isdisjoint(sources)
+    # One may cover all of a session.
+    at = bisect_left(in_order, sources.start)
+    return at < len(in_order) and in_order[at] < sources.stop
+
+
+def find_forgotten_texts(events: Events, seqs: Collection[int]) -> list[str]:
+    """The texts of requests, by their hashes, that have the lists of tools among these events: the answers that name
+    them stay, and the texts are removed."""
+    named, found = set(seqs), dict[str, None]()
+    redacted: dict[str, set[str]] = {}
+    for event in events:
+        fact = event.fact
+        if isinstance(fact, ToolsListed):
+            of_agent = redacted.setdefault(event.agent, set())
+            (of_agent.add if event.seq in named else of_agent.discard)(fact.server)
+        elif isinstance(fact, MessageAdded) and redacted.get(event.agent) and event.seq not in named:
+            request = None if fact.completion is None else fact.completion.request
+            if request is not None and request.tools is not None:
+                found[request.tools] = None
+    return list(found)
+
+
+def _list_runs(events: Events) -> list[list[RecordedEvent]]:
+    """The events of each run."""
+    runs: dict[str, list[RecordedEvent]] = {}
+    for event in events:
+        if event.run_id is not None:
+            runs.setdefault(event.run_id, []).append(event)
+    return list(runs.values())
+
+
+class _Call(msgspec.Struct):
+    """A call, by the seqs of what is recorded of it: `message` asks for it."""
+
+    run_id: str | None
+    id: str
+    message: int
+    requests: list[int] = []
+    waits: list[int] = []
+    starts: list[int] = []
+    edits: list[int] = []
+    edited_starts: list[int] = []
+    denials: list[int] = []
+    results: list[int] = []
+    failures: list[int] = []
+    changes: list[int] = []
+    session_id: str | None = None
+
+
+def _list_calls(events: Events) -> list[_Call]:
+    """Every call that a model has asked for. One that asks under an id that was used before is another one."""
+    found: list[_Call] = []
+    current: dict[object, _Call] = {}
+    for event in events:
+        fact = event.fact
+        if isinstance(fact, MessageAdded) and fact.tool is None:
+            for call_id, _, _ in read_tool_calls(fact.message):
+                current[call_id] = _Call(event.run_id, call_id, event.seq)
+                found.append(current[call_id])
+        elif isinstance(fact, MessageAdded):
+            _note_place(current.get(fact.message.get("tool_call_id")), event)
+        elif isinstance(fact, RunWaiting):
+            for pending in fact.pending:
+                _note_place(current.get(pending.tool_call_id), event)
+        elif isinstance(fact, ApprovalRequested | ApprovalDecided | ToolStarted | ContextUpdated):
+            _note_place(current.get(fact.tool_call_id), event)
+    return found
+
+
+def _note_place(call: _Call | None, event: RecordedEvent) -> None:
+    if call is None:
+        return
+    match event.fact:
+        case MessageAdded(tool=tool):
+            call.results.append(event.seq)
+            if tool is not None and tool.status == "error":
+                call.failures.append(event.seq)
+        case RunWaiting():
+            call.waits.append(event.seq)
+        case ApprovalRequested():
+            call.requests.append(event.seq)
+        case ApprovalDecided(decision="deny"):
+            call.denials.append(event.seq)
+        case ApprovalDecided(arguments=edited) if edited is not UNSET:
+            call.edits.append(event.seq)
+        case ToolStarted(session_id=session_id):
+            (call.edited_starts if call.edits else call.starts).append(event.seq)
+            call.session_id = call.session_id if session_id is UNSET else session_id
+        case ContextUpdated():
+            call.changes.append(event.seq)
+
+
+def _get_role(fact: MessageAdded) -> object:
+    return fact.message.get("role")
 
 
 def _is_input(event: RecordedEvent) -> bool:
@@ -72,35 +343,85 @@ def _is_input(event: RecordedEvent) -> bool:
     return isinstance(fact, MessageAdded) and fact.tool is None and fact.completion is None and fact.person is UNSET
 
 
-def _find_changed_arguments(events: Sequence[RecordedEvent], seqs: Sequence[int]) -> Iterator[int]:
-    """Arguments that a person has changed are in the decision, where the call starts, and in its result."""
-    same: dict[str, set[int]] = {}
-    for event in events:
-        fact = event.fact
-        if isinstance(fact, ApprovalDecided) and fact.arguments is not UNSET:
-            same[fact.tool_call_id] = {event.seq}
-        elif isinstance(fact, ToolStarted) and fact.tool_call_id in same:
-            same[fact.tool_call_id].add(event.seq)
-        elif isinstance(fact, MessageAdded) and (group := same.get(fact.message.get("tool_call_id", ""))) is not None:
-            group.add(event.seq)
-    named = set(seqs)
-    for group in same.values():
-        if not named.isdisjoint(group):
-            yield from group
+def _is_answer(event: RecordedEvent) -> bool:
+    return isinstance(event.fact, MessageAdded) and event.fact.completion is not None
 
 
-def _find_notes(events: Sequence[RecordedEvent], seqs: Sequence[int]) -> Iterator[int]:
-    """The note of somebody who hands back is told to the model in a message of its own, which may come later."""
-    named, noted = set(seqs), 0
-    for event in events:
-        fact = event.fact
-        if isinstance(fact, SessionHandedBack) and fact.note is not UNSET:
-            noted = event.seq
-        elif noted and isinstance(fact, MessageAdded) and _is_note(fact):
-            if noted in named or event.seq in named:
-                yield from (noted, event.seq)
-            noted = 0
+class AskedSession(msgspec.Struct, frozen=True):
+    """A session in which an agent is asked: for which call, and in which run of it."""
+
+    session_id: str
+    call_id: str
+    asking_run: str
+    asked_run: str
 
 
-def _is_note(fact: MessageAdded) -> bool:
-    return fact.person is not UNSET and fact.message.get("role") == "user"
+def list_asked(events: Events, name_run: Callable[[str], str]) -> list[AskedSession]:
+    """The sessions in which a session's agents asked others; `name_run` gives the run in which one was asked."""
+    return [
+        AskedSession(call.session_id, call.id, call.run_id or "", name_run(call.session_id))
+        for call in _list_calls(events)
+        if call.session_id is not None
+    ]
+
+
+def find_copies_below(above: Events, seqs: Collection[int], below: Events, asked: AskedSession) -> set[int]:
+    """The events of an asked session that repeat any of `seqs` in the session above it."""
+    named, found = set(seqs), set[int]()
+    for upper, lower in _pair_copies(above, below, asked):
+        if not named.isdisjoint(upper):
+            found.update(lower)
+    # Its context began as a copy of what was set until it was asked.
+    begun = next((event.seq for event in above if _begins(event, asked)), 0)
+    if any(event.seq in named and event.seq < begun and _sets_context(event) for event in above):
+        found.update(event.seq for event in below if isinstance(event.fact, SessionCreated))
+    return found
+
+
+def find_copies_above(above: Events, below: Events, seqs: Collection[int], asked: AskedSession) -> set[int]:
+    """The events of the session above that any of `seqs` in an asked session repeat, or are repeated by. Not those of
+    the context that it began with: that was all of it at once."""
+    named, found = set(seqs), set[int]()
+    for upper, lower in _pair_copies(above, below, asked):
+        if not named.isdisjoint(lower):
+            found.update(upper)
+    return found
+
+
+def _begins(event: RecordedEvent, asked: AskedSession) -> bool:
+    return isinstance(event.fact, ToolStarted) and event.fact.session_id == asked.session_id
+
+
+def _sets_context(event: RecordedEvent) -> bool:
+    return isinstance(event.fact, SessionCreated | ContextUpdated | RunQueued)
+
+
+def _pair_copies(
+    above: Events, below: Events, asked: AskedSession
+) -> Iterator[tuple[Collection[int], Collection[int]]]:
+    """Events of the session above, and those below it with the same text."""
+    calls = [call for call in _list_calls(above) if (call.run_id or "", call.id) == (asked.asking_run, asked.call_id)]
+    call = next((call for call in reversed(calls) if call.session_id == asked.session_id), None)
+    if call is None:
+        return
+    run = [event for event in below if event.run_id == asked.asked_run]
+    # What it was asked.
+    question = [event.seq for event in run if isinstance(event.fact, RunQueued) or _is_input(event)]
+    yield (call.message, *call.requests, *call.starts, *call.edits, *call.edited_starts), question
+    # Its answer, or why there is none.
+    ends = [event.seq for event in run if isinstance(event.fact, RunEnded) and event.fact.error is not None]
+    said = [event.seq for event in run if _is_answer(event)][-1:]
+    yield call.results, (*said, *ends)
+    changes = [event.seq for event in run if isinstance(event.fact, ContextUpdated)]
+    yield (*call.changes, *call.results), changes
+    # Calls that wait there are listed above.
+    calls_below = _list_calls(below)
+    yield call.waits, [seq for each in calls_below for seq in (each.message, *each.requests) if each.requests]
+
+
+def find_parent(below: Events) -> str | None:
+    """The id of the session above an asked one, where its first event still says it."""
+    fact = below[0].fact if below else None
+    if not isinstance(fact, SessionCreated) or fact.parent is UNSET or fact.parent.session_id == REDACTED:
+        return None
+    return fact.parent.session_id

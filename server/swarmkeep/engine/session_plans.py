@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.domain.checking.inputs import check_object
@@ -136,7 +137,11 @@ async def _describe_copied_redactions(
     if not unannounced:
         return []
     digests = tuple(digest(redacted_payloads[seq]) for seq in unannounced)
-    return [SessionRedacted(seqs=tuple(unannounced), reason=f"removed in {key.id} before it was forked", kept=digests)]
+    reason = f"removed in {key.id} before it was forked"
+    forgotten = tuple(sorted((await store.state(key)).forgotten_texts - base.forgotten_texts))
+    return [
+        SessionRedacted(seqs=tuple(unannounced), reason=reason, kept=digests, texts=forgotten if forgotten else UNSET)
+    ]
 
 
 async def _describe_copied_imports(store: Archive, key: SessionKey, base: State) -> list[SessionEvent]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 import threading
@@ -18,7 +19,10 @@ from swarmkeep import Agent, AsyncSwarm, MCPServer, Swarm
 from swarmkeep.audit.redact import redact
 from swarmkeep.audit.replay.requests import rebuild_request
 from swarmkeep.audit.replay.session import replay_session
+from swarmkeep.audit.transfer.export import iterate_keys, write_export
+from swarmkeep.audit.transfer.import_export import import_export
 from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.errors import RequestNotKept
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.facts.tools import ToolsListed
 from swarmkeep.domain.views import RunView
@@ -43,6 +47,7 @@ from tests.support.scripted.replies import Call, to_reply
 
 SERVERS = Path(__file__).parents[2] / "support" / "mcp"
 SECRET = "hunter2-and-more"
+DESCRIPTION = "Add two numbers"
 
 
 @pytest.fixture
@@ -402,8 +407,24 @@ async def test_a_list_that_was_redacted_is_recorded_anew(
     await open_session(engine)
     await run_to_end(engine)
     (seq,) = [event.seq for event in await read_log(engine) if event.type == "tools.listed"]
+    answer = (await read_log(engine))[-2].seq
+    assert DESCRIPTION in (await rebuild_request(engine.store, KEY, answer)).decode()
     await redact(engine.store, KEY, [seq], "no longer wanted")
+    # Its descriptions are in no request any more, and the answers are left.
+    with pytest.raises(RequestNotKept, match="tool schemas"):
+        await rebuild_request(engine.store, KEY, answer)
+    copy = await engine.sessions.fork(KEY, session_id="copy", at=answer)
+    for key in (KEY, SessionKey(KEY.tenant, copy.id)):
+        exported = b"".join([piece async for piece in write_export(engine.store, iterate_keys([key]), alone=True)])
+        assert DESCRIPTION not in exported.decode()
+        assert (await verify(engine.store, key)).problems == []
+        assert (await replay_session(engine.store, engine.registry, key)).divergences == []
+        imported = SessionKey(KEY.tenant, f"import-{key.id}")
+        await import_export(engine.store, KEY.tenant, io.BytesIO(exported), as_id=imported.id)
+        assert (await verify(engine.store, imported)).problems == []
+    assert (await read_log(engine))[answer - 1].fact.message["content"] == "One."
     await run_to_end(engine, "again", "r2")
+    assert (await replay_session(engine.store, engine.registry, KEY)).divergences == []
     gone, anew = list_listings(await read_log(engine))
     assert (gone.schemas, [tool.name for tool in gone.tools]) == (None, ["add"])
     assert anew.schemas is not None

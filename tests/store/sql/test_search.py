@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import SessionForked, SessionRedacted, SessionUpdated
+from swarmkeep.domain.events import ContextUpdated, RunWaiting, SessionForked, SessionRedacted, SessionUpdated
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.finding.words import list_words, make_snippet, parse_terms
 from swarmkeep.domain.redaction import redact_payload
@@ -106,6 +106,19 @@ async def test_what_is_gone_is_not_found(store: SqlStore) -> None:
     assert await find(store, "canary") == []
     rows = await store.database.read(lambda connection: list(connection.execute(select(search.c.session_id))))
     assert {row.session_id for row in rows} == {"a"}
+
+
+@pytest.mark.parametrize("is_waiting", [True, False])
+async def test_message_taken_out_during_a_run_is_not_found(store: SqlStore, is_waiting: bool) -> None:
+    first = await say(store, "a", "canary one")
+    begun = (await store.append(key("a"), first, draft_run_start(first), lease=Claim("w", 30.0))).state
+    waits = draft_events("Ann", [RunWaiting(pending=())] if is_waiting else [ContextUpdated(patch={"a": 1})], "r1")
+    before = (await store.append(key("a"), begun, waits)).state
+    await index_all(store)
+    removed = draft_events("Ann", [MessageRemoved(message_seq=first.seq, seqs=(first.seq,))], None)
+    await store.append(key("a"), before, removed)
+    await index_all(store)
+    assert await find(store, "canary") == []
 
 
 async def redact_all(store: SqlStore, name: str) -> None:

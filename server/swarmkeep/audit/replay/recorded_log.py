@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -40,7 +42,9 @@ from swarmkeep.domain.events import (
 )
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
 from swarmkeep.domain.facts.history import MessageRemoved
+from swarmkeep.domain.facts.tools import ToolsListed
 from swarmkeep.domain.fold import evolve
+from swarmkeep.domain.folding.listings import find_listing
 from swarmkeep.domain.state import State
 from swarmkeep.engine.policy import Decide, decide_nothing
 
@@ -89,6 +93,23 @@ class RecordedLog:
 
     def is_redacted_at(self, seq: int) -> bool:
         return is_redacted(self._events[seq - 1])
+
+    def find_redacted_listing(self, agent: str, servers: Iterable[str]) -> int | None:
+        """A list of tools that the agent is offered now and whose descriptions were redacted, if there is one."""
+        offered = [find_listing(self.state, agent, server) for server in servers]
+        if not any(listing is not None and listing.is_without_schemas for listing in offered):
+            return None
+        seqs = self._redacted_listings.get(agent, [])
+        at = bisect_left(seqs, self.next_event.seq)
+        return seqs[at - 1] if at else None
+
+    @cached_property
+    def _redacted_listings(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for event in self._events:
+            if isinstance(event.fact, ToolsListed) and is_redacted(event):
+                found.setdefault(event.agent, []).append(event.seq)
+        return found
 
     @property
     def event_after_next(self) -> RecordedEvent | None:

@@ -196,8 +196,12 @@ class _CurrentRequests:
         unknown = callable(agent.instructions) and not self._recording.knows_context
         run = self._recording.state.run
         begun = 0 if run is None else run.first_seq
+        listing = self._recording.find_redacted_listing(agent.name, [server.name for server in agent.mcp_servers])
         for difference in compare_requests(recorded, asked, self._texts):
-            if begun and difference[0] != "model" and self._recording.is_redacted_at(begun):
+            if listing is not None and difference[0] in ("tool_schemas", "parameters"):
+                # What the model was offered is not known any more, and goes with some parameters.
+                self._recording.findings.add_redacted(listing)
+            elif begun and difference[0] != "model" and self._recording.is_redacted_at(begun):
                 # It may be what the run's caller asked for, which is not known any more.
                 self._recording.findings.add_redacted(begun)
             elif not (unknown and difference[0] == "instructions"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec import UNSET
@@ -102,6 +102,7 @@ class ReferenceCheck:
         self._evidence = evidence
         self._findings = findings
         self._texts: set[str] = set()
+        self._missing_texts: dict[str, int] = {}
         self._files: set[str] = set()
         self._unknown_runs = {record["run_id"] for record in evidence.idempotency_rows} - {None}
 
@@ -109,7 +110,11 @@ class ReferenceCheck:
         """Check a text that an event names, the first time that one does."""
         if name not in self._texts:
             self._texts.add(name)
-            self._check_content("blob", self._evidence.blobs.get(name), f"event {seq} names the text {name}", seq)
+            if name not in self._evidence.blobs:
+                # A redaction may say why.
+                self._missing_texts[name] = seq
+            else:
+                self._check_content("blob", self._evidence.blobs[name], f"event {seq} names the text {name}", seq)
 
     def check_file(self, name: str, seq: int) -> None:
         """Check a file that an event refers to, the first time that one does."""
@@ -127,8 +132,12 @@ class ReferenceCheck:
         """Note that a run exists."""
         self._unknown_runs.discard(run_id)
 
-    def finish(self, last: int) -> None:
-        """Report what no event names, and idempotency records that lead nowhere. `last` is the last event's seq."""
+    def finish(self, last: int, forgotten_texts: Collection[str]) -> None:
+        """Report what no event names, what is missing without being forgotten, and idempotency records that lead
+        nowhere. `last` is the last event's seq."""
+        for name, seq in self._missing_texts.items():
+            if name not in forgotten_texts:
+                self._check_content("blob", None, f"event {seq} names the text {name}", seq)
         for name in sorted(self._evidence.blobs.keys() - self._texts):
             self._findings.add("blob_stray", f"no event names the text {name}")
         for name in sorted(self._evidence.files.keys() - self._files):

@@ -160,7 +160,7 @@ class _SessionCheck:
 
     def finish(self, key: SessionKey) -> None:
         self._chain.finish()
-        self._references.finish(self._chain.last)
+        self._references.finish(self._chain.last, self.state.forgotten_texts)
         evidence, head = self._evidence, self._evidence.head
         if self._usage_rows != evidence.usage_row_count:
             self.findings.add("usage_differs", "a usage row of a call belongs to no event")

@@ -39,6 +39,11 @@ class ToolsListed(Fact, frozen=True, kw_only=True):
     schemas: str | None = None
     error: str | UnsetType = UNSET
 
+    @property
+    def is_without_schemas(self) -> bool:
+        """Whether there are tools, and what describes them was redacted."""
+        return bool(self.tools) and self.schemas is None
+
 
 class ToolListing(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent is offered of an MCP server."""

@@ -54,14 +54,15 @@ class NamedContents(msgspec.Struct, frozen=True):
     files: Sequence[str]
 
 
-def collect_named(state: State) -> NamedContents:
-    """Of a long session that takes its time, and is done before any transaction begins."""
+def collect_named(state: State, forgotten: Collection[str] = ()) -> NamedContents:
+    """Without the texts that are `forgotten` now. Of a long session that takes its time, and is done before any
+    transaction begins."""
     records = [entry.completion.request for entry in state.messages if entry.completion is not None]
     names = {name for record in records if record is not None for name in (record.instructions, record.tools)}
     given = {found.sha256 for entry in state.messages for found in list_result_references(entry.tool)}
     sent = list_file_names(entry.message for entry in state.messages)
     return NamedContents(
-        texts=sorted({name for name in names if name is not None} | set(state.other_texts)),
+        texts=sorted(({name for name in names if name is not None} | set(state.other_texts)).difference(forgotten)),
         files=sorted({*sent, *given, *state.queued_files}),
     )
 

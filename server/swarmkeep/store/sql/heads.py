@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Update, bindparam, case, literal_column, null
 
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import LeaseLost, SeqConflict
+from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import find_last_run_status, view_stored_session
@@ -54,6 +55,11 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_running(self) -> bool:
         return self.state.status == "running"
+
+    @property
+    def changes_index(self) -> bool:
+        """Whether the session is to be indexed: at the end of a turn, and at once when a message is taken out."""
+        return not self.is_running or any(isinstance(one.event.fact, MessageRemoved) for one in self.sealed)
 
     def make_lease(self, epoch: int) -> Lease | None:
         """What is granted with the epoch that the head row has after it."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from msgspec import UNSET
 from sqlalchemy import Connection
 
 from swarmkeep.domain.decisions.sizes import is_heavy
@@ -190,7 +191,9 @@ class SqlEventLog(SqlEventReader):
             free_aside(events)
             free_state_aside(base)
             plan = plan_append(key, base, self._seal(key, base, [draft]), idempotency=idempotency)
-            return plan, redacted, find_idempotency_keys(log, stand_ins), collect_named(plan.state)
+            fact = draft.fact
+            forgotten = fact.texts if isinstance(fact, SessionRedacted) and fact.texts is not UNSET else ()
+            return plan, redacted, find_idempotency_keys(log, stand_ins), collect_named(plan.state, forgotten)
 
         plan, redacted, used_keys, named = await asyncio.to_thread(make_plan)
         self._cache.drop(key)

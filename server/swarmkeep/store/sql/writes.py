@@ -67,7 +67,7 @@ def insert_append(connection: Connection, plan: AppendPlan) -> tuple[Lease | Non
     lease = insert_head(connection, plan) if is_new else advance_head(connection, plan)
     calls, text_bytes = _insert_batches(connection, plan.key, cut(plan.sealed, plan.blobs))
     # One that is made is to be found, though its first run has just begun.
-    if is_new or not plan.is_running:
+    if is_new or plan.changes_index:
         set_mark(connection, plan.key, plan.state.seq)
     if plan.state.metadata is not plan.base.metadata:
         replace_labels(connection, plan)

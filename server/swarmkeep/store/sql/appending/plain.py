@@ -48,6 +48,7 @@ def render_append(plan: AppendPlan, dialect: Dialect) -> tuple[str, Sequence[Any
     shape = Shape(
         mode=plan.lease_mode,
         running=plan.is_running,
+        changes_index=plan.changes_index,
         event_count=len(plan.sealed),
         call_count=len(calls),
         day_count=len(days),

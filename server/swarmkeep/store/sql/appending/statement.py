@@ -38,6 +38,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     text_count: int
     has_record: bool
     has_quota: bool
+    changes_index: bool
 
 
 @functools.cache
@@ -50,7 +51,7 @@ def prepare_append(shape: Shape) -> PreparedStatement:
     texts = _build_texts(head, shape.text_count) if shape.text_count else None
     if texts is not None:
         parts.append(texts)
-    if not shape.running:
+    if shape.changes_index:
         parts.append(_build_mark(head).cte("new_mark"))
     if shape.has_record:
         parts.append(_build_record(head).cte("new_record"))
