@@ -25,6 +25,11 @@ def open_async(url: str, **options: Any) -> AsyncOpenAI:
     return AsyncOpenAI(**settings, http_client=DefaultAsyncHttpxClient(verify=False))
 
 
+def make_answer(**message: Any) -> Json:
+    """An assistant's message as Swarm gives it: the keys that programs read are there, null where there is nothing."""
+    return {"role": "assistant", **dict.fromkeys(("content", "refusal", "function_call", "tool_calls")), **message}
+
+
 class Runner(Protocol):
     """One of the two swarms; `run` and `stream` take the arguments of `Swarm.run`."""
 

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from swarmkeep import Agent
-from tests.engine.swarm.runners import AsyncRunner, Runner, SyncRunner, list_tool_texts
+from tests.engine.swarm.runners import AsyncRunner, Runner, SyncRunner, list_tool_texts, make_answer
 from tests.support.scripted import ScriptedModel
 
 
@@ -41,16 +41,14 @@ def test_ids_that_are_used_again_are_replaced(swarm: Runner, model: ScriptedMode
 
 def test_a_reply_without_text_or_calls_ends_the_run(swarm: Runner, model: ScriptedModel) -> None:
     model.raw({"choices": [{"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "stop"}]})
-    assert swarm.run(Agent(), "Hi").messages == [{"role": "assistant", "content": None, "sender": "Agent"}]
+    assert swarm.run(Agent(), "Hi").messages == [make_answer(sender="Agent")]
 
 
 def test_more_than_text_is_kept(swarm: Runner, model: ScriptedModel) -> None:
     message = {"role": "assistant", "content": None, "refusal": "No.", "reasoning_content": "hm", "audio": None}
     model.raw({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
     [kept] = swarm.run(Agent(name="A"), "Hi").messages
-    assert kept == {
-        "role": "assistant", "content": None, "refusal": "No.", "reasoning_content": "hm", "sender": "A",
-    }  # fmt: skip
+    assert kept == make_answer(refusal="No.", reasoning_content="hm", sender="A")
 
 
 # What clients raise.

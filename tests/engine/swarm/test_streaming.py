@@ -10,7 +10,7 @@ import pytest
 
 from swarmkeep import Agent
 from swarmkeep.domain.codec import Json
-from tests.engine.swarm.runners import Runner, list_tool_texts
+from tests.engine.swarm.runners import Runner, list_tool_texts, make_answer
 from tests.engine.swarm.shop import join_texts, make_refunds_and_sales
 from tests.support.scripted import USAGE, ScriptedModel
 
@@ -24,7 +24,7 @@ def test_a_stream_is_deltas_between_delimiters_and_at_last_the_response(swarm: R
     assert frames[1]["role"] == "assistant"
     assert [frame["content"] for frame in frames[1:-2] if frame.get("content")] == ["Hel", "lo ", "you"]
     response = frames[-1]["response"]
-    assert response.messages == [{"role": "assistant", "content": "Hello you", "sender": "Greeter"}]
+    assert response.messages == [make_answer(content="Hello you", sender="Greeter")]
     assert model.requests[0]["stream"] is True
     assert model.requests[0]["stream_options"] == {"include_usage": True}
 

@@ -10,7 +10,7 @@ import pytest
 
 from swarmkeep import Agent, Result
 from swarmkeep.domain.codec import Json
-from tests.engine.swarm.runners import Runner, user_message
+from tests.engine.swarm.runners import Runner, make_answer, user_message
 from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 
@@ -19,7 +19,7 @@ def test_a_text_is_answered(swarm: Runner, model: ScriptedModel) -> None:
     model.say("Hello!")
     agent = Agent(name="Greeter")
     response = swarm.run(agent, "Hi")
-    assert response.messages == [{"role": "assistant", "content": "Hello!", "sender": "Greeter"}]
+    assert response.messages == [make_answer(content="Hello!", sender="Greeter")]
     assert response.agent is agent
     assert response.context_variables == {}
 
@@ -113,14 +113,8 @@ def test_a_call_is_answered_and_the_model_asked_again(swarm: Runner, model: Scri
     model.say("Three.")
     response = swarm.run(Agent(name="Sums", functions=[add]), "1 + 2?")
     asked, answered, said = response.messages
-    assert asked == {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
-        ],
-        "sender": "Sums",
-    }
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+    assert asked == make_answer(tool_calls=[call], sender="Sums")
     assert answered == {
         "role": "tool", "tool_call_id": "call_1", "tool_name": "add", "content": "3", "sender": "Sums",
     }  # fmt: skip

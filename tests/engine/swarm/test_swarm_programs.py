@@ -239,6 +239,35 @@ TRIAGE = """
 """  # noqa: E501
 
 
+# `eval_utils.py` of Swarm's examples.
+EVALS = """
+    from swarm import Agent, Swarm
+
+    def extract_response_info(response):
+        results = {}
+        for message in response.messages:
+            if message["role"] == "tool":
+                results["tool_calls"] = message["tool_name"]
+                break
+            elif not message["tool_calls"]:
+                results["assistant_response"] = message["content"]
+        return results
+
+    def look_up(item):
+        return "a lamp"
+
+    client = Swarm()
+    agent = Agent(functions=[look_up])
+    messages = []
+    for question in ("Hi!", "What is item_9?", "And now?"):
+        messages = messages + [{"role": "user", "content": question}]
+        response = client.run(agent=agent, messages=messages)
+        print(extract_response_info(response))
+        messages = messages + response.messages
+    print([call["function"]["name"] for m in messages if m.get("tool_calls") for call in m["tool_calls"]])
+"""
+
+
 def run_program(program: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The output of a program once its import says swarmkeep."""
     source = dedent(program).replace("from swarm import", "from swarmkeep import")
@@ -320,3 +349,21 @@ def test_triage(model: ScriptedModel, capsys: pytest.CaptureFixture[str]) -> Non
         "Refunds Agent",
         "Triage Agent",
     ]
+
+
+def test_evals_and_histories_with_null_keys(model: ScriptedModel, capsys: pytest.CaptureFixture[str]) -> None:
+    model.say("Hello!")
+    model.call("look_up", {"item": "item_9"})
+    model.say("A lamp.")
+    model.say("Now, too.")
+    assert run_program(EVALS, capsys) == [
+        "{'assistant_response': 'Hello!'}",
+        "{'tool_calls': 'look_up'}",
+        "{'assistant_response': 'Now, too.'}",
+        "['look_up']",
+    ]
+    for message in model.requests[-1]["messages"]:
+        # A reply that only calls says null itself.
+        assert {key for key in message if message[key] is None} <= {"content"}
+        assert message["content"] or message["tool_calls"]
+        assert message.keys() <= {"role", "content", "tool_calls", "tool_call_id"}

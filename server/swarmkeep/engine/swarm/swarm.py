@@ -16,6 +16,7 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, start_run
 from swarmkeep.domain.decisions.settling import NO_APPROVALS, Approvals
 from swarmkeep.domain.events import MessageAdded
+from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.views import find_answer
 from swarmkeep.engine.agents.approvals import make_approvals
@@ -27,6 +28,8 @@ from swarmkeep.engine.swarm.blocking import ASYNC_CLIENT_MESSAGE, iterate_blocki
 from swarmkeep.engine.swarm.memory_log import MemorySessionLog
 from swarmkeep.engine.swarm.session import MemorySession, make_open_registry
 from swarmkeep.engine.tool_runners import InlineRunner, ThreadRunner, ToolRunner
+
+_OF_ANSWERS = ("content", "refusal", "function_call", "tool_calls")
 
 
 class _SwarmRun:
@@ -100,7 +103,7 @@ class _SwarmRun:
         state = self._session.state
         return Response(
             output=self._read_output(),
-            messages=[dict(entry.message) for entry in state.messages[self._input_count :]],
+            messages=[_make_message(entry) for entry in state.messages[self._input_count :]],
             agent=self._registry.get(state.agent),
             context_variables=copy_plain_object(state.context_variables),
         )
@@ -116,6 +119,13 @@ class _SwarmRun:
         speaker = next((entry.message.get("sender") for entry in reversed(entries) if entry.role == "assistant"), "")
         output = self._registry.get(str(speaker)).output() if answer.is_json else None
         return None if output is None else output.check(answer.text)
+
+
+def _make_message(entry: Entry) -> Json:
+    """A message as Swarm gives it: its programs read `message["tool_calls"]` of every answer. Null keys are never sent
+    to a model when they come back."""
+    absent = _OF_ANSWERS if entry.role == "assistant" else ()
+    return {**dict.fromkeys(absent), **entry.message}
 
 
 def _make_options(model: str | None, max_turns: float, execute_tools: bool, stream: bool) -> RunOptions:
