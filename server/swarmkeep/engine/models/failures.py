@@ -103,8 +103,8 @@ def _describe_status_error(error: Any) -> ProviderFailure:
 
 def _describe_reported_error(body: Mapping[str, Any]) -> ProviderFailure:
     """An error that came where an answer or a piece of one was expected, so without a status of its own."""
-    code, message = body.get("code"), _text_or_empty(body.get("message"))
-    message = message or f"the model reported an error: {dict(body)}"
+    code = body.get("code")
+    message = _read_message(body) or f"the model reported an error: {dict(body)}"
     status = next((value for value in (code, body.get("status")) if _is_status(value)), None)
     if status is not None:
         found = _make_status_error(int(status), "", message)
@@ -142,13 +142,43 @@ def _refine_error(found: RunError, signs: str) -> RunError:
 
 
 def _get_message(error: Any) -> str:
-    body = error.body
-    if isinstance(body, dict):
-        text = body.get("message")
-    else:
-        kind = error.response.headers.get("content-type", "")
-        text = read_page_title(error.response.text) if is_web_page(kind) else None
-    return text if isinstance(text, str) and text else str(error)
+    kind = error.response.headers.get("content-type", "")
+    text = read_page_title(error.response.text) if is_web_page(kind) else _read_message(error.body)
+    return text or str(error)
+
+
+# Where errors say what is wrong, in the order in which it is looked for.
+_MESSAGE_KEYS = ("message", "msg", "detail", "error", "errors")
+_MAX_DEPTH = 5
+_MAX_ERRORS = 5
+_MAX_RAW_CHARACTERS = 20_000
+
+
+def _read_message(body: object, depth: int = 0) -> str:
+    """Return what an error says, in whichever form: Google sends a list, Mistral an object for the message, FastAPI
+    (as gateways are made with) `detail`, LM Studio a text, and OpenRouter its provider's words as text of JSON."""
+    if isinstance(body, str):
+        return body
+    if depth == _MAX_DEPTH:
+        return ""
+    if isinstance(body, list):
+        texts = (_read_message(item, depth + 1) for item in body[:_MAX_ERRORS])
+        return "; ".join(text for text in texts if text)
+    if not isinstance(body, dict):
+        return ""
+    text = next((text for key in _MESSAGE_KEYS if (text := _read_message(body.get(key), depth + 1))), "")
+    metadata = body.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if isinstance(raw, str) and (more := _read_raw_message(raw[:_MAX_RAW_CHARACTERS], depth)):
+        return f"{text}: {more}" if text else more
+    return text
+
+
+def _read_raw_message(raw: str, depth: int) -> str:
+    try:
+        return _read_message(msgspec.json.decode(raw), depth + 1) or raw
+    except (msgspec.DecodeError, RecursionError):
+        return raw
 
 
 def read_page_title(text: str) -> str:
