@@ -22,7 +22,7 @@ from swarmkeep.api.metrics import Metrics
 from swarmkeep.api.service import Service
 from swarmkeep.audit.prices import PricesError, read_prices
 from swarmkeep.domain.costs.prices import PriceTable
-from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.engine.agents.loading import find_model_server, load_registry
 from swarmkeep.engine.build import build_engine, list_secrets
 from swarmkeep.engine.engine import Engine
 from swarmkeep.engine.tracing.opening import TracesError, open_tracing
@@ -94,7 +94,7 @@ def make_lifespan(
     """
     if not settings.agents:
         raise ServeError("there are no agents to serve; name a file, folder or module that defines some with --agents")
-    registry = load_registry(settings.agents, model=settings.model)
+    registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
     location = locate(settings.database_url)
     prices = _read_prices(settings)
     if not (settings.offline or settings.openai_api_key or settings.openai_base_url):

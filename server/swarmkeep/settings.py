@@ -98,6 +98,10 @@ class Settings(BaseSettings):
         "only.",
     )
     model: str | None = Field(default=None, description="The model for agents that do not name one.")
+    model_profile: str | None = Field(
+        default=None,
+        description="How models want to be asked: a JSON object of fields, or of such objects by patterns of names.",
+    )
     offline: bool = Field(
         default=False, description="Use the built-in offline model. It is not an LLM and needs no key."
     )

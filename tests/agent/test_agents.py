@@ -93,6 +93,7 @@ def test_an_agent_has_swarms_fields_and_defaults_and_its_own() -> None:
         "parallel_tool_calls": True,
         "concurrent_tools": False,
         "model_settings": {},
+        "model_profile": {},
         "output_type": None,
         "output_mode": "response_format",
         "output_retries": 2,

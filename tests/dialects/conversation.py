@@ -18,7 +18,7 @@ FORK, THANKS = "Refund nothing else. Weather in Bern?", "Thank you."
 SUMMARY = "Two orders were refunded."
 
 # The dialects in which the conversation is held.
-READY = ("openai",)
+READY = ("openai", "deepseek", "qwen-vllm", "o3", "openrouter", "kimi")
 
 # What the model answers to each message, reply by reply.
 SCRIPT: Mapping[str, Sequence[Answer]] = {

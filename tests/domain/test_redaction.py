@@ -206,7 +206,7 @@ KEPT: dict[str, set[str]] = {
     "compaction.failed": {"code"},
 }  # fmt: skip
 # Those that say something of what was sent, or of the tools that it was sent with; and what nobody here has named.
-LOST_NUMBERS = {"history_from", "history_upto", "strict", "idempotent", "destructive", CANARY}
+LOST_NUMBERS = {"history_from", "history_upto", "version", "strict", "idempotent", "destructive", CANARY}
 
 
 def fill(shape: inspect.Type, name: str = "") -> Any:

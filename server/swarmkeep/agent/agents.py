@@ -17,6 +17,7 @@ from swarmkeep.agent.compaction import Compaction
 from swarmkeep.agent.errors import FunctionSchemaError, InvalidFunctionError
 from swarmkeep.agent.guardrails import Guardrail, check_guardrails
 from swarmkeep.agent.mcp_servers import MCPServer, check_mcp_servers
+from swarmkeep.agent.model_profile import check_model_profile
 from swarmkeep.agent.model_settings import check_model_settings
 from swarmkeep.agent.output import OUTPUT_TOOL, OutputFormat, OutputMode, OutputTypeError, make_output_format
 from swarmkeep.agent.schema import Schema
@@ -66,7 +67,8 @@ class Agent(BaseModel):
     bound methods or callable objects; anything else is refused when the Agent is made. `functions` may be
     appended to later, for agents that hand over to each other; additions are checked before they are used.
 
-    `model_settings` are further parameters of a Chat Completions request, such as `temperature`.
+    `model_settings` are further parameters of a Chat Completions request, such as `temperature`. `model_profile` says
+    how its model wants to be asked. `parallel_tool_calls=None` sends no such parameter.
 
     `output_type` is what its final answers are: a pydantic model, a dataclass, a TypedDict, or a JSON schema as a dict.
     A wrong answer is sent back at most `output_retries` times. `output_mode="tool"`: the model gives it by calling a
@@ -86,9 +88,10 @@ class Agent(BaseModel):
     instructions: str | Callable[..., Any] = "You are a helpful agent."
     functions: list[AgentFunction] = Field(default_factory=FunctionList)
     tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = True
     concurrent_tools: bool = False
     model_settings: dict[str, Any] = {}
+    model_profile: dict[str, str] = {}
     output_type: Any = None
     output_mode: OutputMode = "response_format"
     output_retries: Annotated[int, Field(ge=0, le=20)] = 2
@@ -115,6 +118,11 @@ class Agent(BaseModel):
     @classmethod
     def _check_model_settings(cls, value: object, info: ValidationInfo) -> dict[str, Any]:
         return check_model_settings(value, f"model_settings of agent {info.data.get('name', 'Agent')!r}")
+
+    @field_validator("model_profile", mode="plain")
+    @classmethod
+    def _check_model_profile(cls, value: object, info: ValidationInfo) -> dict[str, str]:
+        return check_model_profile(value, f"model_profile of agent {info.data.get('name', 'Agent')!r}")
 
     @field_validator("input_guardrails", "output_guardrails", mode="plain")
     @classmethod

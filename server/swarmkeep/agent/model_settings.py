@@ -22,6 +22,8 @@ _SCHEMA_FIELDS: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("description", (str, type(None)), "a string"),
 )
 
+# One parameter: the newer name of it first.
+TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 # Names that no setting has, and why.
 ELSEWHERE = {
     "model": "set the agent's or the run's `model`",
@@ -57,6 +59,10 @@ def check_model_settings(value: object, label: str = "model_settings") -> dict[s
     """A copy of parameters for a model, as JSON. Raises ModelSettingsError, naming what is wrong."""
     settings = copy_json_object(value, label, max_bytes=MAX_BYTES)
     _refuse_names(settings, label)
+    if all(settings.get(name) is not None for name in TOKEN_LIMITS):
+        raise ModelSettingsError(
+            f"{label} has max_tokens and max_completion_tokens, which are one limit; give one of them", "max_tokens"
+        )
     extra = settings.get(EXTRA_BODY)
     if extra is not None:
         if not isinstance(extra, dict):
@@ -94,12 +100,25 @@ def _check_json_schema(value: object, label: str) -> None:
         raise ModelSettingsError(f"{label} has no {quote(min(unknown))}", "json_schema")
 
 
-def merge_settings(agent: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+def merge_settings(agent: dict[str, Any], run: dict[str, Any], tokens_parameter: str = "as_given") -> dict[str, Any]:
     """The parameters of an agent with those of a run over them, by name; what is null then is left out. Total: a log
     that came from elsewhere may hold anything.
+
+    The limit of tokens has two names and is one parameter: the run's counts, under the name that the model takes.
     """
-    merged = {**_flatten(agent), **_flatten(run)}
+    merged = override_settings(_flatten(agent), _flatten(run))
+    given = next((name for name in TOKEN_LIMITS if merged.get(name) is not None), None)
+    if given is not None:
+        sent, limit = given if tokens_parameter == "as_given" else tokens_parameter, merged[given]
+        merged = dict((sent, limit) if name in TOKEN_LIMITS else (name, value) for name, value in merged.items())
     return {name: value for name, value in merged.items() if value is not None and name not in ELSEWHERE}
+
+
+def override_settings(settings: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with others over them. The limit of tokens has two names, and stays one setting."""
+    gone = TOKEN_LIMITS if any(name in changed for name in TOKEN_LIMITS) else ()
+    kept = {name: value for name, value in settings.items() if name in changed or name not in gone}
+    return {**kept, **changed}
 
 
 def _flatten(settings: dict[str, Any]) -> dict[str, Any]:

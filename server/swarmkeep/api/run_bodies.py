@@ -12,7 +12,7 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.bodies import Body
 from swarmkeep.domain.checking.caller_tools import check_tool_choice, check_tools
 from swarmkeep.domain.checking.inputs import check_messages, check_object
-from swarmkeep.domain.checking.model_requests import check_format, check_settings
+from swarmkeep.domain.checking.model_requests import check_format, check_profile, check_settings
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import OnBusy, StartRun
 from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer
@@ -30,10 +30,11 @@ class NewRun(Body, frozen=True, kw_only=True):
     """`input` is what the user says, or a list of Chat Completions messages. `context_variables` is merged first.
 
     `max_turns` counts model calls. `tools` are functions of the caller, as in Chat Completions: the run waits for the
-    results of their calls. `parallel_tool_calls` overrides the agents' own, and so do `model_settings`, name by name;
-    null removes one. `instructions` follow the agents' own. `response_format`, as in Chat Completions, is sent instead
-    of the agents' own. `on_busy`: what happens while another run is active: this one is refused, waits for its turn, or
-    has the other one cancelled.
+    results of their calls. `parallel_tool_calls` overrides the agents' own; with null, the model is sent none.
+    `model_settings` override theirs, name by name; null removes one; so does `model_profile` what is known of models.
+    `instructions` follow the agents' own. `response_format`, as in Chat Completions, is sent instead of the agents'
+    own. `on_busy`: what happens while another run is active: this one is refused, waits for its turn, or has the other
+    one cancelled.
     """
 
     input: str | list[Json]
@@ -46,8 +47,9 @@ class NewRun(Body, frozen=True, kw_only=True):
     execute_tools: bool = True
     tools: list[Json] | None = None
     tool_choice: str | Json | None = None
-    parallel_tool_calls: bool | None = None
+    parallel_tool_calls: bool | msgspec.UnsetType | None = msgspec.UNSET
     model_settings: Json | None = None
+    model_profile: Json | None = None
     instructions: str | None = None
     response_format: Json | None = None
     on_busy: OnBusy = "reject"
@@ -75,8 +77,9 @@ class NewRun(Body, frozen=True, kw_only=True):
             stream=self.stream or self.background,
             tools=check_tools(self.tools) if self.tools else msgspec.UNSET,
             tool_choice=msgspec.UNSET if self.tool_choice is None else check_tool_choice(self.tool_choice),
-            parallel_tool_calls=msgspec.UNSET if self.parallel_tool_calls is None else self.parallel_tool_calls,
+            parallel_tool_calls=self.parallel_tool_calls,
             model_settings=msgspec.UNSET if not self.model_settings else check_settings(self.model_settings),
+            model_profile=msgspec.UNSET if not self.model_profile else check_profile(self.model_profile),
             instructions=self.instructions or msgspec.UNSET,
             response_format=check_format(self.response_format) if self.response_format else msgspec.UNSET,
         )

@@ -17,6 +17,7 @@ from swarmkeep.domain.facts.fact import Fact
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.facts.records import CompletionRecord as CompletionRecord
 from swarmkeep.domain.facts.records import ContextChange as ContextChange
+from swarmkeep.domain.facts.records import MessageRules as MessageRules
 from swarmkeep.domain.facts.records import RequestRecord as RequestRecord
 from swarmkeep.domain.facts.records import ToolRecord as ToolRecord
 from swarmkeep.domain.facts.records import Usage as Usage

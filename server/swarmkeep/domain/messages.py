@@ -11,9 +11,10 @@ import msgspec
 from msgspec import UNSET
 
 from swarmkeep.domain.codec import Json, MalformedJson, decode, encode, is_deeper_than, replace_surrogates
-from swarmkeep.domain.events import CompletionRecord, ToolRecord
+from swarmkeep.domain.events import CompletionRecord, MessageRules, ToolRecord
 from swarmkeep.domain.files.results import list_result_parts, make_files_message
 from swarmkeep.domain.history.stand_ins import shorten_text
+from swarmkeep.domain.provider import hide_attached, read_attached, remove_attached, send_back
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 INTERRUPTED = "Interrupted: the outcome of this call is unknown. It may or may not have taken effect."
@@ -37,7 +38,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     `removed`: it was taken out, so that models are not sent it and lists do not show it. `removed_calls`: only these
     calls of it were, by the ids that the message gives them; `removed_content`: what it says was. `shortened`: of its
     content models are sent so many characters, the beginning and the end. `person`: who wrote it in the agent's place,
-    or for the agent when handing back.
+    or for the agent when handing back. `rendered`: as one model is sent it, where that is not as any other is.
     """
 
     seq: int
@@ -53,6 +54,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     is_correction: bool = False
     guardrail: str | None = None
     person: str | None = None
+    rendered: Json | None = None
 
     @property
     def is_question(self) -> bool:
@@ -72,8 +74,25 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def chat_message(self) -> Json:
-        """The message with Chat Completions keys only."""
-        return to_chat_message(self.sent_message)
+        """The message with Chat Completions keys only, or as it was rendered for a model."""
+        return to_chat_message(self.sent_message) if self.rendered is None else self.rendered
+
+    @property
+    def has_attached(self) -> bool:
+        """Whether a model attached something to it, so that not every model is sent the same."""
+        return read_attached(self.message) is not None
+
+    def render(self, rules: MessageRules) -> Entry:
+        """Return the message as it is sent by these rules: itself, where they make no difference."""
+        plain = self.chat_message
+        sent = plain
+        if self.role == "assistant":
+            sent = send_back(sent, self.sent_message, rules)
+        elif self.role == "developer" and rules.developer_role == "system":
+            sent = {**sent, "role": "system"}
+        if rules.content_parts == "text" and isinstance(sent["content"], list):
+            sent = {**sent, "content": _join_parts(sent["content"])}
+        return self if sent is plain else msgspec.structs.replace(self, rendered=sent)
 
     @property
     def sent_message(self) -> Json:
@@ -118,7 +137,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.person is not None:
             place["person"] = self.person
         # Twice: first in order, and last in force whatever keys the message brings.
-        return {**place, "sender": None, **self.shown_message, **place}
+        return {**place, "sender": None, **hide_attached(self.shown_message), **place}
 
 
 def list_shown(entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -133,12 +152,14 @@ def find_message(messages: Sequence[Entry], seq: int) -> int | None:
 
 
 def without_content(message: Json) -> Json:
-    """The message without what it says."""
-    return {key: None if key == "content" else value for key, value in message.items() if key != "refusal"}
+    """The message without what it says, and what came with that."""
+    rest = remove_attached(message)
+    return {key: None if key == "content" else value for key, value in rest.items() if key != "refusal"}
 
 
 def without_calls(message: Json, call_ids: Collection[str]) -> Json:
-    """The message without these of its calls."""
+    """The message without these of its calls, and what came with them."""
+    message = remove_attached(message, tuple(call_ids))
     calls = message.get("tool_calls")
     left = [
         call
@@ -182,6 +203,13 @@ _NOT_IN_AUTHOR_NAMES = re.compile(r"[\s<|\\/>]")
 def _clean_parts(content: object) -> list[Json] | str:
     parts = content if isinstance(content, list) else []
     return [part for part in parts if isinstance(part, dict) and isinstance(part.get("type"), str)] or ""
+
+
+def _join_parts(content: Sequence[Json]) -> str:
+    """The texts of parts as one, for a model that takes nothing else."""
+    left_out = "[left out, because this model takes texts only: {}]"
+    texts = (part.get("text") if part["type"] == "text" else left_out.format(part["type"]) for part in content)
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def read_tool_calls(message: Json) -> list[tuple[str, str, str]]:

@@ -264,6 +264,7 @@ def _redact_options(options: RunOptions) -> RunOptions:
         tools=tuple(names) if names else UNSET,
         tool_choice=UNSET,
         model_settings=UNSET,
+        model_profile=UNSET,
         instructions=UNSET,
         response_format=UNSET,
         request=UNSET,

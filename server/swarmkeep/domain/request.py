@@ -13,21 +13,24 @@ from swarmkeep.agent.model_settings import merge_settings
 from swarmkeep.agent.output import OUTPUT_TOOL
 from swarmkeep.domain.checking.tool_choices import find_tool_choice
 from swarmkeep.domain.codec import Json, decode, encode, encode_text
-from swarmkeep.domain.events import MessageAdded, RequestRecord, SessionEvent
+from swarmkeep.domain.events import MessageAdded, MessageRules, RequestRecord, SessionEvent
 from swarmkeep.domain.facts.compaction import CompactionSummarised
 from swarmkeep.domain.facts.tools import ToolsListed
 from swarmkeep.domain.files.places import choose_sent_files, put_back, put_back_parts
 from swarmkeep.domain.history.sent import History, collect_history, cut_history
 from swarmkeep.domain.history.window import find_window_start
 from swarmkeep.domain.messages import Entry, to_chat_message
+from swarmkeep.domain.model_profiles import ModelServer, choose_profile, make_rules
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State, Summary
+from swarmkeep.domain.wording import join_text
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """An agent as a model sees it: rendered instructions, tool schemas (a JSON array as text, or None), parameters.
 
-    Its output is described by `response_format`, or by the schema of a function to call, as text.
+    Its output is described by `response_format`, or by the schema of a function to call, as text. `server` is where its
+    model is asked, and `model_profile` what the agent says of the model.
     """
 
     name: str
@@ -35,10 +38,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str
     tools: str | None = None
     tool_choice: str | Json | None = None
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = True
     settings: Json = {}
     response_format: Json | None = None
     output_tool: str | None = None
+    server: ModelServer = ModelServer()
+    model_profile: Mapping[str, str] = {}
 
 
 _NO_OPTIONS = RunOptions()
@@ -62,6 +67,13 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The messages after the instructions."""
         return self.history.entries
 
+    @property
+    def leading_message(self) -> Json:
+        """The instructions, with what else stands in front of all messages."""
+        texts = [self.instructions, *(join_text(entry.chat_message["content"]) for entry in self.history.leading)]
+        content = "\n\n".join(filter(None, texts)) if self.history.leading else self.instructions
+        return to_chat_message({"role": "system", "content": content})
+
     @functools.cached_property
     def record(self) -> RequestRecord:
         """What is kept of the request: with the messages of the log, enough to rebuild it to the byte."""
@@ -70,6 +82,9 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             tools=None if self.tools is None else digest(self.tools),
             params=self.params,
             history_from=UNSET if self.history_from is None else self.history_from,
+            rules=msgspec.structs.replace(self.history.rules, model="")
+            if self.history.rules is not None and self.history.is_special
+            else UNSET,
         )
 
     @property
@@ -81,7 +96,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def messages(self) -> list[Json]:
         return [
-            to_chat_message({"role": "system", "content": self.instructions}),
+            self.leading_message,
             *put_back_parts([entry.chat_message for entry in self.entries], self.history.places, self.files),
         ]
 
@@ -99,7 +114,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def body(self) -> bytes:
         """The exact bytes that are sent."""
-        parts = [b'{"messages":[', encode(to_chat_message({"role": "system", "content": self.instructions}))]
+        parts = [b'{"messages":[', encode(self.leading_message)]
         for piece in self.sent_history:
             parts += (b",", piece)
         parts.append(b"]")
@@ -118,6 +133,7 @@ def build_request(state: State, profile: Profile, *, stream: bool = False, turns
     """
     options = _NO_OPTIONS if state.run is None else state.run.options
     params: Json = {"model": options.model or profile.model}
+    model_profile = _choose_model_profile(profile, options)
     tools, response_format = _add_caller_tools(profile.tools, options), profile.response_format
     answers_by_call = False
     if options.response_format is not UNSET:
@@ -131,15 +147,31 @@ def build_request(state: State, profile: Profile, *, stream: bool = False, turns
         if tool_choice is not None:
             params["tool_choice"] = tool_choice
         at_once = options.parallel_tool_calls
-        params["parallel_tool_calls"] = profile.parallel_tool_calls if at_once is UNSET else at_once
+        at_once = profile.parallel_tool_calls if at_once is UNSET else at_once
+        if at_once is not None and model_profile["parallel_tool_calls"] == "send":
+            params["parallel_tool_calls"] = at_once
     if stream:
-        params |= {"stream": True, "stream_options": {"include_usage": True}}
-    params |= merge_settings(profile.settings, options.model_settings or {})
+        params["stream"] = True
+        if model_profile["stream_options"] == "send":
+            params["stream_options"] = {"include_usage": True}
+    params |= merge_settings(profile.settings, options.model_settings or {}, model_profile["tokens_parameter"])
     if response_format is not None:
         params["response_format"] = response_format
     history_from = _find_history_start(state, params["model"], turns)
     instructions = join_instructions(profile.instructions, options.instructions)
-    return assemble_request(state.messages, instructions, tools, params, history_from, state.summary)
+    rules = make_rules(params["model"], profile.server, model_profile)
+    return assemble_request(state.messages, instructions, tools, params, history_from, state.summary, rules)
+
+
+def choose_rules(state: State, profile: Profile) -> MessageRules:
+    """Return the rules by which `build_request` renders messages."""
+    options = _NO_OPTIONS if state.run is None else state.run.options
+    return make_rules(options.model or profile.model, profile.server, _choose_model_profile(profile, options))
+
+
+def _choose_model_profile(profile: Profile, options: RunOptions) -> dict[str, str]:
+    own = options.model_profile or {}
+    return choose_profile(options.model or profile.model, profile.server, profile.model_profile, own)
 
 
 def _add_caller_tools(own: str | None, options: RunOptions) -> str | None:
@@ -186,15 +218,22 @@ def assemble_request(
     params: Json,
     history_from: int | None = None,
     summary: Summary | None = None,
+    rules: MessageRules | None = None,
 ) -> ModelRequest:
-    """Put a request together from its parts, as `build_request` does and as rebuilding a past one does."""
+    """Put a request together from its parts, as `build_request` does and as rebuilding a past one does.
+
+    Without `rules`, messages are rendered by the first ones.
+    """
     # What is summed up is not sent again for a part of it that would be.
     cut = history_from is not None and (summary is None or history_from > summary.last_seq)
+    history = (
+        cut_history(entries, history_from or 0, summary, rules) if cut else collect_history(entries, summary, rules)
+    )
     return ModelRequest(
         instructions=instructions,
         tools=tools,
         params=params,
-        history=cut_history(entries, history_from or 0, summary) if cut else collect_history(entries, summary),
+        history=history,
         history_from=history_from,
     )
 

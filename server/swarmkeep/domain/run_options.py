@@ -34,9 +34,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `max_turns` counts model calls. After `loop_turns` turns in a circle the run ends. A model is sent the last
     `history_turns` turns. `tools` are functions of whoever asks; `tool_choice` and `parallel_tool_calls` go before the
-    agent's. `model_settings` go over the agent's, name by name, and null takes one out; `instructions` follow the
-    agent's own; `response_format` stands in for what agents say of their output. `request` is what else was asked for,
-    kept to be shown again.
+    agent's, and null sends none of the latter. `model_settings` and `model_profile` go over the agent's, name by name,
+    and null takes a setting out; `instructions` follow the agent's own; `response_format` stands in for what agents say
+    of their output. `request` is what else was asked for, kept to be shown again.
     """
 
     max_turns: int | None = None
@@ -47,8 +47,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     history_turns: int | None = None
     tools: tuple[CallerTool, ...] | UnsetType = UNSET
     tool_choice: str | Json | UnsetType = UNSET
-    parallel_tool_calls: bool | UnsetType = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
     model_settings: Json | UnsetType = UNSET
+    model_profile: Json | UnsetType = UNSET
     instructions: str | UnsetType = UNSET
     response_format: Json | UnsetType = UNSET
     request: Json | UnsetType = UNSET

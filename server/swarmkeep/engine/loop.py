@@ -164,7 +164,9 @@ class Loop:
         assert turn.request is not None
         taken = find_call_ids(self._log.state.messages) if reply.message.get("tool_calls") else ()
         aside = is_heavy(reply.message)
-        message = normalise_message(await mask(self._policy, reply.message, aside=aside), turn.agent.name, taken)
+        source = (turn.request.params["model"], turn.profile.server.host)
+        masked = await mask(self._policy, reply.message, aside=aside)
+        message = normalise_message(masked, turn.agent.name, taken, source)
         if turn.agent.output_guardrails:
             trip, text = await self._guards.check_reply(
                 turn.agent, message, self._log.state.context_variables, turn.run.options

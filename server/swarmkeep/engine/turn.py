@@ -18,7 +18,7 @@ from swarmkeep.domain.events import CompletionRecord, RunError
 from swarmkeep.domain.facts.compaction import CompactionStarted
 from swarmkeep.domain.history.sent import measure_new_history
 from swarmkeep.domain.history.window import count_turns
-from swarmkeep.domain.request import ModelRequest, Profile, build_request
+from swarmkeep.domain.request import ModelRequest, Profile, build_request, choose_rules
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.compaction.summarising import find_compaction
@@ -98,7 +98,7 @@ class ModelTurn:
         def build() -> ModelRequest:
             return build_request(self.state, self.profile, stream=self.is_streamed, turns=turns)
 
-        messages, size = measure_new_history(self.state)
+        messages, size = measure_new_history(self.state, choose_rules(self.state, self.profile))
         is_long = messages > _FEW_MESSAGES or size > _FEW_BYTES
         self.request = await self._policy.run_aside(build) if is_long else build()
 

@@ -67,7 +67,7 @@ class MemorySessions:
         self._stream = stream
         self._debug = debug
         self._raises = raises
-        self._registry = OpenRegistry([agent])
+        self._registry = OpenRegistry([agent], server=model.server)
         self._registry.admit(agent)
         self._servers = ToolServers()
         self._logs: dict[str, MemoryEventLog] = {}

@@ -45,6 +45,7 @@ def make_request(
 
 
 HELLO: Json = {"role": "user", "content": "hello", "sender": "user"}
+SOURCE = ("m", "host")
 TOOLS = '[{"type":"function","function":{"name":"look","description":"","parameters":{}}}]'
 
 
@@ -396,12 +397,13 @@ async def test_usage_that_is_no_object_is_left_out(
 
 
 def test_a_message_is_kept_with_its_sender_and_without_nulls() -> None:
-    kept = normalise_message({"role": "model", "content": "hi", "refusal": None, "logprobs": [1]}, "A", ())
-    assert kept == {"role": "assistant", "content": "hi", "logprobs": [1], "sender": "A"}
+    kept = normalise_message({"role": "model", "content": "hi", "refusal": None, "logprobs": [1]}, "A", (), SOURCE)
+    attached = {"model": "m", "server": "host", "message": {"logprobs": [1]}}
+    assert kept == {"role": "assistant", "content": "hi", "provider": attached, "sender": "A"}
 
 
 def test_a_message_of_a_model_cannot_choose_its_sender() -> None:
-    assert normalise_message({"content": "hi", "sender": "B"}, "A", ())["sender"] == "A"
+    assert normalise_message({"content": "hi", "sender": "B"}, "A", (), SOURCE)["sender"] == "A"
 
 
 def test_calls_are_kept_in_one_shape() -> None:
@@ -413,7 +415,7 @@ def test_calls_are_kept_in_one_shape() -> None:
             {"function": "nonsense"},
         ]
     }
-    kept = normalise_message(message, "A", {"used"})["tool_calls"]
+    kept = normalise_message(message, "A", {"used"}, SOURCE)["tool_calls"]
     assert [call["function"] for call in kept] == [
         {"name": "look", "arguments": '{"q":1}'},
         {"name": "", "arguments": "{}"},

@@ -48,7 +48,8 @@ def test_more_than_text_is_kept(swarm: Runner, model: ScriptedModel) -> None:
     message = {"role": "assistant", "content": None, "refusal": "No.", "reasoning_content": "hm", "audio": None}
     model.raw({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
     [kept] = swarm.run(Agent(name="A"), "Hi").messages
-    assert kept == make_answer(refusal="No.", reasoning_content="hm", sender="A")
+    provider = {"model": "gpt-4o", "server": "127.0.0.1", "message": {"reasoning_content": "hm"}}
+    assert kept == make_answer(refusal="No.", sender="A", provider=provider)
 
 
 # What clients raise.

@@ -40,9 +40,10 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     concurrent_tools: list[str] = []
     mcp_servers: list[MCPServerInfo] = []
     model_settings: Json = {}
+    model_profile: Json = {}
     instructions: str | None = None
     tool_choice: str | Json | None = None
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = True
     output_schema: Json | None = None
     output_mode: str = "response_format"
     input_guardrails: list[str] = []

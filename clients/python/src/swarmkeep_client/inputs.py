@@ -37,9 +37,10 @@ class RunOptions(TypedDict, total=False):
     `context_variables` is a JSON merge patch applied first; `max_turns` counts model calls; without `execute_tools`
     the run waits for the results of its tool calls. `tools` are functions of yours, offered beside the agent's:
     `run` calls them here, in their turn, and answers by itself until the run ends; `tool_choice` is `auto`, `none`,
-    `required`, or names a function. `model_settings` go over the agents' own (None takes one out), `instructions`
-    follow theirs, `response_format` replaces their `output_type`. `on_busy` says what happens while another run is
-    active: `reject` (SessionBusy), `queue`, or `interrupt` (that run is cancelled, what it produced stays).
+    `required`, or names a function. `model_settings` go over the agents' own (None takes one out), `model_profile`
+    over what the server knows of its models; `instructions` follow the agents', `response_format` replaces their
+    `output_type`. `on_busy` says what happens while another run is active: `reject` (SessionBusy), `queue`, or
+    `interrupt` (that run is cancelled, what it produced stays).
     """
 
     agent: str | None
@@ -51,6 +52,7 @@ class RunOptions(TypedDict, total=False):
     tool_choice: str | Json | None
     parallel_tool_calls: bool | None
     model_settings: Json | None
+    model_profile: Json | None
     instructions: str | None
     response_format: Json | None
     on_busy: OnBusy | None

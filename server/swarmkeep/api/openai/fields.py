@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from swarmkeep.api.bodies import Body
 from swarmkeep.api.openai.errors import Refused
@@ -74,8 +74,9 @@ class _ResponseInput(Body, frozen=True, kw_only=True):
     conversation: str | Conversation | None = None
     tools: list[Json] | None = None
     tool_choice: str | Json | None = None
-    parallel_tool_calls: bool | None = None
+    parallel_tool_calls: bool | UnsetType | None = UNSET
     text: TextOptions | None = None
+    model_profile: Json | None = None
     reasoning: ReasoningOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
 

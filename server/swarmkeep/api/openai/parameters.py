@@ -175,7 +175,7 @@ def collect_echo(body: CreateResponse, **more: Any) -> Json:
     shown: Json = {
         "instructions": body.instructions,
         "tool_choice": body.tool_choice,
-        "parallel_tool_calls": body.parallel_tool_calls,
+        "parallel_tool_calls": None if body.parallel_tool_calls is UNSET else body.parallel_tool_calls,
         "text": None if body.text is None else show_text(body.text.format, body.text.verbosity),
         "reasoning": show_reasoning(body.reasoning),
         **{name: getattr(body, name) for name in SETTINGS},

@@ -24,7 +24,7 @@ from swarmkeep.api.openai.parameters import (
 )
 from swarmkeep.domain.checking.caller_tools import check_tools
 from swarmkeep.domain.checking.inputs import check_messages, check_object
-from swarmkeep.domain.checking.model_requests import check_format, check_settings
+from swarmkeep.domain.checking.model_requests import check_format, check_profile, check_settings
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.errors import AgentNotFound
 from swarmkeep.domain.run_options import RunOptions
@@ -72,8 +72,9 @@ def _read_run_request(principal: Principal, body: CreateResponse, items: str | l
         stream=bool(body.stream or body.background),
         tools=check_tools(tools) if tools else UNSET,
         tool_choice=read_tool_choice(body.tool_choice),
-        parallel_tool_calls=UNSET if body.parallel_tool_calls is None else body.parallel_tool_calls,
+        parallel_tool_calls=body.parallel_tool_calls,
         model_settings=check_settings(read_settings(body), "") or UNSET,
+        model_profile=check_profile(body.model_profile) if body.model_profile else UNSET,
         instructions=body.instructions or UNSET,
         response_format=UNSET if answer_format is UNSET else check_format(answer_format, "/text/format"),
         request=check_object(collect_echo(body, model=model, conversation=conversation and {"id": conversation}), ""),

@@ -49,8 +49,10 @@ async def rebuild_request(store: EventStore, key: SessionKey, seq: int) -> bytes
     else:
         history_from = None if record.history_from is UNSET else record.history_from
         # Of what is kept with a state, nothing is used: this is put together from the log alone.
-        request = assemble_request(list(before.messages), "", None, record.params, history_from, before.summary)
-        _refuse_gaps(seq, said, before, {entry.seq for entry in request.entries})
+        rules = None if record.rules is UNSET else replace(record.rules, model=str(record.params.get("model", "")))
+        request = assemble_request(list(before.messages), "", None, record.params, history_from, before.summary, rules)
+        sent = {entry.seq for entry in (*request.history.leading, *request.entries)}
+        _refuse_gaps(seq, said, before, sent)
     texts = await store.read_blobs(key, [name for name in (record.instructions, record.tools) if name])
     for what, name in (("instructions", record.instructions), ("tool schemas", record.tools)):
         if name is not None and name not in texts:
@@ -60,8 +62,8 @@ async def rebuild_request(store: EventStore, key: SessionKey, seq: int) -> bytes
     for name in request.file_names:
         if name not in files:
             raise RequestNotKept(seq, f"the file {name} that was sent is not stored any more")
-    sent = replace(request, instructions=texts[record.instructions], tools=tools, files=files)
-    return await asyncio.to_thread(sent.body) if files else sent.body()
+    whole = replace(request, instructions=texts[record.instructions], tools=tools, files=files)
+    return await asyncio.to_thread(whole.body) if files else whole.body()
 
 
 def _rebuild_summary_request(

@@ -10,7 +10,7 @@ import msgspec
 from swarmkeep.cli.background import Background
 from swarmkeep.cli.chat.conversion import to_client_item, to_client_run, to_start_run
 from swarmkeep.domain.decisions import resuming
-from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.engine.agents.loading import find_model_server, load_registry
 from swarmkeep.engine.build import build_engine
 from swarmkeep.engine.ids import make_id
 from swarmkeep.engine.reader import RunPosition
@@ -30,7 +30,7 @@ class LocalChatSession:
     """
 
     def __init__(self, settings: Settings, tenant: str | None, session_id: str | None, agent: str | None) -> None:
-        registry = load_registry(settings.agents, model=settings.model)
+        registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
         if session_id is None and agent is not None:
             registry.get(agent)
         if settings.migrate or isinstance(locate(settings.database_url), SqliteFile):

@@ -107,12 +107,12 @@ def _find_here(agents: list[str] | None, name: str) -> AgentInfo:
     import msgspec
 
     from swarmkeep.cli.configure import load_settings
-    from swarmkeep.engine.agents.loading import load_registry
+    from swarmkeep.engine.agents.loading import find_model_server, load_registry
     from swarmkeep.engine.agents.views import view_agent
     from swarmkeep_client import AgentInfo
 
     settings = load_settings(agents=agents)
-    registry = load_registry(settings.agents, model=settings.model)
+    registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
     view = view_agent(registry, registry.get(name), is_offline=settings.offline)
     return msgspec.convert(msgspec.to_builtins(view), AgentInfo)
 

@@ -135,11 +135,11 @@ def _check_here(
     import msgspec
 
     from swarmkeep.audit.replay.session import replay
-    from swarmkeep.engine.agents.loading import load_registry
+    from swarmkeep.engine.agents.loading import find_model_server, load_registry
     from swarmkeep_client import Replay
 
     settings = load_settings(agents=agents, model=model)
-    registry = load_registry(settings.agents, model=settings.model)
+    registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
     with ExitStack() as stack:
         for conversation in _load_conversations(where, names, stack):
             replayed = replay(conversation.events, registry, conversation.texts, ignore=ignore)

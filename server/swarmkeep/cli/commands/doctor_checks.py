@@ -20,7 +20,7 @@ from swarmkeep.cli.sources.opening import run_on_store
 from swarmkeep.cli.terminal import describe_os_error
 from swarmkeep.domain.errors import Overloaded
 from swarmkeep.domain.wording import pluralize
-from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.engine.agents.loading import find_model_server, load_registry
 from swarmkeep.engine.agents.registry import AgentsError, Registry
 from swarmkeep.engine.worker.clock_watch import TOLERATED_SECONDS, describe_difference, subtract_clocks
 from swarmkeep.processes.open_files import raise_open_files
@@ -182,7 +182,7 @@ def _check_agents(settings: Settings) -> tuple[Registry | None, CheckResult]:
     if not settings.agents:
         return None, CheckResult("agents", "wrong", "there are none; use --agents or SWARMKEEP_AGENTS")
     try:
-        registry = load_registry(settings.agents, model=settings.model)
+        registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
     except AgentsError as error:
         return None, CheckResult("agents", "wrong", str(error))
     functions = sum(len(agent.functions) for agent in registry)

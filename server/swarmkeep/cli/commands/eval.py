@@ -152,14 +152,14 @@ def _find_skip_reason(case: Case, file: CaseFile, *, offline: bool) -> str | Non
 def _open_bench(
     cases: Sequence[Case], plan: _Plan, specs: Sequence[str], stack: ExitStack, background: Background
 ) -> CaseRunner:
-    from swarmkeep.engine.agents.loading import load_registry
+    from swarmkeep.engine.agents.loading import find_model_server, load_registry
     from swarmkeep.engine.models.provider import make_model_client
     from swarmkeep.evals.judging import Judge
     from swarmkeep.evals.running import CaseRunner
     from swarmkeep.store.opening import open_store
 
     settings = plan.settings
-    registry = load_registry(specs, model=settings.model)
+    registry = load_registry(specs, model=settings.model, server=find_model_server(settings))
     asks = any(case.recorded is None or case.is_judged for case in cases)
     if asks and not has_model(settings):
         raise Refused(NO_MODEL)

@@ -102,9 +102,11 @@ def whatif(
         source.session(session_id, at=at)
         first = find_opening(source.events(session_id), at)
         fork = source.fork(session_id, at=first.seq - 1, new_id=new_id, metadata=None).id
+    from swarmkeep.agent.model_settings import override_settings
+
     changed: Json = {"agent": agent, "model": model, "instructions": instructions}
     if settings_changed is not None:
-        changed["model_settings"] = {**first.options.get("model_settings", {}), **settings_changed}
+        changed["model_settings"] = override_settings(first.options.get("model_settings", {}), settings_changed)
     options = {**first.options, **{name: value for name, value in changed.items() if value is not None}}
     with ExitStack() as stack:
         session = _open_session(where, settings, fork, stack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmkeep.agent.model_profile import ModelProfileError, check_model_profile
 from swarmkeep.agent.model_settings import ModelSettingsError, check_model_settings, check_response_format
 from swarmkeep.agent.output import OutputTypeError, check_schema
 from swarmkeep.domain.codec import Json
@@ -13,6 +14,14 @@ def check_settings(settings: Json, pointer: str = "/model_settings") -> Json:
     try:
         return check_model_settings(settings)
     except ModelSettingsError as error:
+        raise InvalidRequest(str(error), f"{pointer}/{error.name}".rstrip("/")) from error
+
+
+def check_profile(profile: Json, pointer: str = "/model_profile") -> Json:
+    """Raises InvalidRequest."""
+    try:
+        return check_model_profile(profile)
+    except ModelProfileError as error:
         raise InvalidRequest(str(error), f"{pointer}/{error.name}".rstrip("/")) from error
 
 

@@ -8,11 +8,30 @@ from msgspec import UNSET, UnsetType
 from swarmkeep.domain.codec import Json
 
 
+class MessageRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """By which rules the messages of a log become those of a request: `version` counts the rules themselves, and the
+    fields are those of a model's profile.
+
+    `model` and `server` are whom the request is for: what these attached to their messages goes back to them. Recorded,
+    `model` is left out, as it is one of the request's parameters.
+    """
+
+    version: int
+    model: str = ""
+    server: str = ""
+    system_messages: str = "anywhere"
+    developer_role: str = "developer"
+    content_parts: str = "parts"
+    attachments: str = "send_back"
+    missing_signatures: str = "omit"
+
+
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a model was sent, beside the messages: two content hashes (SHA-256, hex) and the other parameters.
 
     `history_from`: the seq that the messages begin with, when earlier ones were left out. `history_upto`: the seq up to
-    which the log made up the messages, when some of them were taken out while the model spoke.
+    which the log made up the messages, when some of them were taken out while the model spoke. `rules`: by which rules
+    the messages were rendered, where that made a difference; by the first ones, if absent.
     """
 
     instructions: str
@@ -20,6 +39,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     params: Json = {}
     history_from: int | UnsetType = UNSET
     history_upto: int | UnsetType = UNSET
+    rules: MessageRules | UnsetType = UNSET
 
 
 class CompletionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_right
 from collections.abc import Sequence
 
 import msgspec
 
 from swarmkeep.domain.chain import Chain
+from swarmkeep.domain.events import MessageRules
 from swarmkeep.domain.files.places import FilePlace, Media, find_places
 from swarmkeep.domain.history.stand_ins import make_summary_message
 from swarmkeep.domain.history.window import STANDING_ROLES, find_first_shown, select_earlier, select_from
@@ -22,6 +24,9 @@ class History(msgspec.Struct, frozen=True):
     long it is. `summary` stands in the place of the messages that it covers: of sessions that grew from one, each may
     have its own by the event of the same seq. `places`: where in the JSON references stand in the place of files, in
     order. `media`: these, and what else is no text.
+    `rules`: by which the messages were rendered, the first ones if None. `leading`: messages that are sent in front of
+    all, rather than where they stand. `has_attached`: models attached something to messages, which not every model is
+    sent. `is_special`: something is sent otherwise than by the first rules.
     """
 
     upto: int
@@ -30,6 +35,10 @@ class History(msgspec.Struct, frozen=True):
     summary: Summary | None = None
     places: tuple[FilePlace, ...] = ()
     media: Media = Media()
+    rules: MessageRules | None = None
+    leading: tuple[Entry, ...] = ()
+    has_attached: bool = False
+    is_special: bool = False
 
     @property
     def json(self) -> bytes:
@@ -46,7 +55,14 @@ class History(msgspec.Struct, frozen=True):
 
     def extend(self, later: Sequence[Entry]) -> History:
         """With the messages that follow. Right where a call is not parted from its results."""
-        added = list(pair_results(later))
+        paired = added = list(pair_results(later))
+        leading, rules = self.leading, self.rules
+        if rules is not None:
+            added = [entry.render(rules) for entry in paired]
+            if rules.system_messages == "one_leading":
+                leading += tuple(entry for entry in added if entry.role in STANDING_ROLES)
+                added = [entry for entry in added if entry.role not in STANDING_ROLES]
+        is_special = self.is_special or len(added) < len(paired) or any(map(operator.is_not, added, paired))
         entries, pieces, places, media = self.entries, self.pieces, self.places, self.media
         if any(isinstance(entry.chat_message["content"], list) for entry in added):
             places += find_places(added, self.size + 1 if pieces else 0)
@@ -55,7 +71,23 @@ class History(msgspec.Struct, frozen=True):
             pieces = _add_piece(pieces, b",".join([entry.chat_json for entry in added]))
         for entry in added:
             entries = entries.append(entry)
-        return History(self.upto + len(later), entries, pieces, self.summary, places, media)
+        return msgspec.structs.replace(
+            self,
+            upto=self.upto + len(later),
+            entries=entries,
+            pieces=pieces,
+            places=places,
+            media=media,
+            leading=leading,
+            has_attached=self.has_attached or any(entry.has_attached for entry in paired),
+            is_special=is_special,
+        )
+
+    def holds_for(self, rules: MessageRules | None) -> bool:
+        """Whether the same is sent by other rules."""
+        if rules == self.rules:
+            return True
+        return not self.has_attached and not self.is_special and _is_plain(rules)
 
 
 def _add_piece(pieces: tuple[bytes, ...], last: bytes) -> tuple[bytes, ...]:
@@ -67,61 +99,75 @@ def _add_piece(pieces: tuple[bytes, ...], last: bytes) -> tuple[bytes, ...]:
     return (*pieces[:joined], b",".join((*pieces[joined:], last)))
 
 
-def _begin_history() -> History:
-    return History(0, Chain(), ())
+def _is_plain(rules: MessageRules | None) -> bool:
+    """Whether by these rules only what models attached may be sent otherwise than by the first ones."""
+    return rules is None or rules == MessageRules(
+        version=rules.version, model=rules.model, server=rules.server, attachments=rules.attachments
+    )
 
 
-def _begin_behind_removed(messages: Sequence[Entry]) -> History:
+def _begin_history(rules: MessageRules | None) -> History:
+    return History(0, Chain(), (), rules=rules)
+
+
+def _begin_behind_removed(messages: Sequence[Entry], rules: MessageRules | None) -> History:
     """Whatever old messages were taken out, nothing is sent of them, nor does anything after them belong to them."""
-    return msgspec.structs.replace(_begin_history(), upto=find_first_shown(messages))
+    return msgspec.structs.replace(_begin_history(rules), upto=find_first_shown(messages))
 
 
-def measure_new_history(state: State) -> tuple[int, int]:
+def measure_new_history(state: State, rules: MessageRules | None = None) -> tuple[int, int]:
     """How many messages the next request has to encode, because none before it did, and about how many bytes."""
-    known = _recall_history(state.messages, state.summary) or _begin_behind_removed(state.messages)
+    known = _recall_history(state.messages, state.summary, rules) or _begin_behind_removed(state.messages, rules)
     return len(state.messages) - known.upto, state.size - known.size
 
 
-def _recall_history(messages: Chain[Entry], summary: Summary | None) -> History | None:
+def _recall_history(messages: Chain[Entry], summary: Summary | None, rules: MessageRules | None) -> History | None:
     """What is kept, if calls are over where it ends. Another session that grew from the same messages may have kept it,
     or the reply that ended them may have lost its words since; then what comes now may be results of theirs."""
     known = messages.recall(History)
-    if known is None or known.summary != summary:
+    if known is None or known.summary != summary or not known.holds_for(rules):
         return None
+    known = known if known.rules == rules else msgspec.structs.replace(known, rules=rules)
     return known if known.upto == len(messages) or ends_calls(messages[known.upto]) else None
 
 
-def cut_history(messages: Sequence[Entry], seq: int, summary: Summary | None) -> History:
+def cut_history(
+    messages: Sequence[Entry], seq: int, summary: Summary | None, rules: MessageRules | None = None
+) -> History:
     """What is sent of these messages if they begin with that event: with what holds for all, and what was summed up."""
     sent = select_from(messages, seq)
     standing = sum(entry.seq < seq and entry.role in STANDING_ROLES for entry in sent)
     summed_up = [] if summary is None else [_make_summary_entry(summary)]
-    return _begin_history().extend([*sent[:standing], *summed_up, *sent[standing:]])
+    return _begin_history(rules).extend([*sent[:standing], *summed_up, *sent[standing:]])
 
 
 def _make_summary_entry(summary: Summary) -> Entry:
     return Entry(seq=summary.seq, at=summary.at, run_id=None, message=make_summary_message(summary.text))
 
 
-def _begin_with_summary(messages: Sequence[Entry], summary: Summary) -> History:
+def _begin_with_summary(messages: Sequence[Entry], summary: Summary, rules: MessageRules | None) -> History:
     """What is sent in the place of the messages that were summed up."""
     upto = bisect_right(messages, summary.last_seq, key=lambda entry: entry.seq)
     standing, question = select_earlier(messages, summary.last_seq + 1)
     # Whether it is sent must not hang on more than the next message, which is kept with what this is the beginning of.
     is_answered = upto < len(messages) and (messages[upto].role != "user" or messages[upto].removed)
-    begun = _begin_history().extend([*standing, _make_summary_entry(summary), *(question if is_answered else ())])
+    begun = _begin_history(rules).extend([*standing, _make_summary_entry(summary), *(question if is_answered else ())])
     return msgspec.structs.replace(begun, upto=upto, summary=summary)
 
 
-def collect_history(messages: Sequence[Entry], summary: Summary | None = None) -> History:
+def collect_history(
+    messages: Sequence[Entry], summary: Summary | None = None, rules: MessageRules | None = None
+) -> History:
     """What is sent of these messages. Of a session's own, all that came before the last answer, or whatever else ended
     the calls before it, is kept with them: however long it is, the next request costs what has been said since."""
     if not isinstance(messages, Chain):
-        begun = _begin_history() if summary is None else _begin_with_summary(messages, summary)
+        begun = _begin_history(rules) if summary is None else _begin_with_summary(messages, summary, rules)
         return begun.extend(messages[begun.upto :])
-    known = _recall_history(messages, summary)
+    known = _recall_history(messages, summary, rules)
     if known is None:
-        known = _begin_behind_removed(messages) if summary is None else _begin_with_summary(messages, summary)
+        known = (
+            _begin_behind_removed(messages, rules) if summary is None else _begin_with_summary(messages, summary, rules)
+        )
     end = next((at for at in range(len(messages) - 1, known.upto, -1) if ends_calls(messages[at])), None)
     if end is not None:
         before, known = len(known.entries), known.extend(messages[known.upto : end])

@@ -9,19 +9,46 @@ import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import pydantic
 from pydantic import ValidationError
 
 from swarmkeep.agent import Agent, FunctionSchemaError, InvalidFunctionError
+from swarmkeep.agent.model_profile import ModelProfileError, check_profile_setting
+from swarmkeep.domain.codec import MalformedJson, decode
+from swarmkeep.domain.model_profiles import ModelServer, make_model_server
 from swarmkeep.engine.agents.registry import AgentsError, Registry
 
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[2])
+_DEFAULT_URL = "https://api.openai.com/v1"
+_UNKNOWN_SERVER = ModelServer()
 _PYDANTIC_FOLDER = str(Path(pydantic.__file__).parent)
 
 
-def load_registry(specs: Sequence[str], *, model: str | None = None) -> Registry:
+class ServerSettings(Protocol):
+    """The settings of the server that models are asked at."""
+
+    offline: bool
+    openai_base_url: str | None
+    model_profile: str | None
+
+
+def find_model_server(settings: ServerSettings) -> ModelServer:
+    """Return where models are asked, and what is set for them. Raises AgentsError for a wrong setting."""
+    name = "SWARMKEEP_MODEL_PROFILE"
+    base_url = None if settings.offline else settings.openai_base_url or _DEFAULT_URL
+    if settings.model_profile is None:
+        return make_model_server(base_url)
+    try:
+        return make_model_server(base_url, check_profile_setting(decode(settings.model_profile), name))
+    except MalformedJson:
+        raise AgentsError(f'{name} is not JSON; write it like {{"parallel_tool_calls": "omit"}}') from None
+    except ModelProfileError as error:
+        raise AgentsError(str(error)) from None
+
+
+def load_registry(specs: Sequence[str], *, model: str | None = None, server: ModelServer = _UNKNOWN_SERVER) -> Registry:
     """Import each of `specs` (a file, a folder, or a dotted module name) and collect the agents they define.
 
     The first agent of the first module is the default. Raises AgentsError for a module that does not import, holds no
@@ -36,7 +63,7 @@ def load_registry(specs: Sequence[str], *, model: str | None = None) -> Registry
         if not found:
             raise AgentsError(f"{spec} defines no Agent at its top level{_hint_at_file(module)}")
         agents += found
-    registry = Registry(_drop_duplicates(agents), model=model, aliases=aliases)
+    registry = Registry(_drop_duplicates(agents), model=model, aliases=aliases, server=server)
     registry.check_aliases()
     _check_schemas(registry)
     return registry

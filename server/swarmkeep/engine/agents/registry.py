@@ -9,9 +9,12 @@ from typing import Any
 from swarmkeep.agent import Agent
 from swarmkeep.domain.codec import encode_text
 from swarmkeep.domain.errors import AgentNotFound, AgentUnavailable
+from swarmkeep.domain.model_profiles import ModelServer
 from swarmkeep.domain.request import Profile
 from swarmkeep.engine.agents.mentions import find_handed_over, find_reachable
 from swarmkeep.engine.tool_runners import ToolRunner
+
+_UNKNOWN_SERVER = ModelServer()
 
 
 class AgentsError(ValueError):
@@ -19,15 +22,22 @@ class AgentsError(ValueError):
 
 
 class Registry:
-    """Agents by name, the first being the default. `model` is for agents that name none themselves.
+    """Agents by name, the first being the default. `model` is for agents that name none themselves, and `server` where
+    all models are asked.
 
     `aliases` are names that agents had before, with those that they have now: for sessions that know the old ones.
     """
 
     def __init__(
-        self, agents: Iterable[Agent] = (), *, model: str | None = None, aliases: Mapping[str, str] | None = None
+        self,
+        agents: Iterable[Agent] = (),
+        *,
+        model: str | None = None,
+        aliases: Mapping[str, str] | None = None,
+        server: ModelServer = _UNKNOWN_SERVER,
     ) -> None:
         self._model = model
+        self._server = server
         self._aliases = dict(aliases or {})
         self._agents: dict[str, Agent] = {}
         # Encoding schemas costs more than a turn; an agent's functions seldom change.
@@ -110,6 +120,8 @@ class Registry:
             settings=agent.model_settings,
             response_format=None if output is None or by_call else output.response_format,
             output_tool=encode_text(output.tool_schema) if output is not None and by_call else None,
+            server=self._server,
+            model_profile=agent.model_profile,
         )
 
     def _encode_schemas(self, agent: Agent) -> str | None:

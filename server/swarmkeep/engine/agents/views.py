@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from swarmkeep.agent import Agent, MCPServer
 from swarmkeep.agent.guardrails import name_guardrail
@@ -40,9 +41,10 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     handoffs: list[str]
     asks: dict[str, str]
     tool_choice: str | Json | None
-    parallel_tool_calls: bool
+    parallel_tool_calls: bool | None
     concurrent_tools: list[str]
     model_settings: Json
+    model_profile: Json | UnsetType = UNSET
     output_schema: Json | None
     output_mode: str
     approvals: list[str]
@@ -65,6 +67,7 @@ def view_agent(registry: Registry, agent: Agent, *, is_offline: bool) -> AgentVi
         parallel_tool_calls=agent.parallel_tool_calls,
         concurrent_tools=list_concurrent_tools(agent),
         model_settings=agent.model_settings,
+        model_profile=dict(agent.model_profile) or UNSET,
         output_schema=None if (output := agent.output()) is None else output.schema,
         output_mode=agent.output_mode,
         approvals=[name for name, tool in agent.tools().items() if tool.requires_approval],

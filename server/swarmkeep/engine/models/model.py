@@ -14,8 +14,10 @@ import msgspec
 
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.events import CompletionRecord, RunError
+from swarmkeep.domain.model_profiles import make_model_server
+from swarmkeep.domain.provider import PROVIDER, attach, is_plain_text, list_own_keys
 from swarmkeep.domain.request import ModelRequest
-from swarmkeep.domain.wording import pluralize
+from swarmkeep.domain.wording import join_text, pluralize
 from swarmkeep.engine.models.assembly import Assembly, list_objects, read_content
 from swarmkeep.engine.models.chunks import Chunk
 from swarmkeep.engine.models.failures import ProviderFailure, describe_failure
@@ -89,6 +91,8 @@ class ChatModel:
         pause: Callable[[float], Awaitable[None]] | None = None,
         limits: ReplyLimits | None = None,
     ) -> None:
+        self.server = make_model_server(getattr(client, "base_url", None))
+        """Where the client asks its models, if it says so."""
         self._limits = limits or ReplyLimits()
         self._transport: Transport = choose_transport(client, self._limits)
         self._retries = retries or Retries()
@@ -242,15 +246,20 @@ def _get_first_choice(completion: Json) -> tuple[Json, Json]:
     return message, choices[0]
 
 
-def normalise_message(message: Json, sender: str, taken: Container[str]) -> Json:
-    """The message as it is kept: role, content, tool calls with ids of their own, the sender, and the rest as it came.
+def normalise_message(message: Json, sender: str, taken: Container[str], source: tuple[str, str]) -> Json:
+    """The message as it is kept: role, content, tool calls with ids of their own, the sender, and beside these what the
+    model attached. `source` is the model, and the host of its server.
 
     `taken` are the session's call ids so far. Some servers leave ids out or count them anew each turn; a result could
     then be taken for another call's, so such an id is replaced.
     """
-    kept = {key: value for key, value in message.items() if value is not None and key != "tool_calls"}
-    kept |= {"role": "assistant", "content": message.get("content")}
-    calls = [_normalise_call(call) for call in list_objects(message.get("tool_calls"), "tool calls")]
+    kept = {key: value for key, value in list_own_keys(message).items() if value is not None and key != "tool_calls"}
+    content = message.get("content")
+    if isinstance(content, list) and not is_plain_text(content):
+        content = join_text(content) or None
+    kept |= {"role": "assistant", "content": content}
+    given = list_objects(message.get("tool_calls"), "tool calls")
+    calls = [_normalise_call(call) for call in given]
     used: set[str] = set()
     for call in calls:
         if not call["id"] or call["id"] in used or call["id"] in taken:
@@ -258,6 +267,9 @@ def normalise_message(message: Json, sender: str, taken: Container[str]) -> Json
         used.add(call["id"])
     if calls:
         kept["tool_calls"] = calls
+    attached = attach(message, [(call["id"], came) for call, came in zip(calls, given, strict=True)], *source)
+    if attached is not None:
+        kept[PROVIDER] = attached
     return {**kept, "sender": sender}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 from swarmkeep.agent import Agent
@@ -16,6 +17,7 @@ from swarmkeep.domain.decisions.sizes import UNBOUNDED
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.messages import ROLES
+from swarmkeep.domain.model_profiles import ModelServer
 from swarmkeep.domain.parts import convert_message
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.registry import OpenRegistry
@@ -83,7 +85,8 @@ class MemorySession:
         debug: bool = False,
         toolbox: Toolbox = NO_SERVERS,
     ) -> None:
-        self._policy = MemoryPolicy(AgentsInMemory(model, runner, make_open_registry, MemoryPolicy, toolbox=toolbox))
+        choose_registry = partial(make_open_registry, server=model.server)
+        self._policy = MemoryPolicy(AgentsInMemory(model, runner, choose_registry, MemoryPolicy, toolbox=toolbox))
         self._model = model
         self._tool_runner = runner
         self._registry = registry
@@ -129,9 +132,9 @@ class MemorySession:
             print(f"[{item.at}] {item.type} {item.agent}: {encode_text(item.fact)}")
 
 
-def make_open_registry(agent: Agent) -> OpenRegistry:
+def make_open_registry(agent: Agent, server: ModelServer) -> OpenRegistry:
     """The agents that may be met on the way from this one."""
-    registry = OpenRegistry([agent])
+    registry = OpenRegistry([agent], server=server)
     registry.admit(agent)
     return registry
 

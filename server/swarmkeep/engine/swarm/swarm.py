@@ -48,7 +48,7 @@ class _SwarmRun:
         *,
         runs_at_once: bool = False,
     ) -> None:
-        self._registry = make_open_registry(agent)
+        self._registry = make_open_registry(agent, model.server)
         self._servers = servers
         self._scope = make_id("run")
         toolbox = servers.make_toolbox(self._scope, runner)

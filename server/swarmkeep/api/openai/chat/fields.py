@@ -55,8 +55,9 @@ class CreateChatCompletion(Body, frozen=True, kw_only=True):
     metadata: Metadata | None = None
     tools: list[Json] | None = None
     tool_choice: str | Json | None = None
-    parallel_tool_calls: bool | None = None
+    parallel_tool_calls: bool | UnsetType | None = UNSET
     response_format: Json | None = None
+    model_profile: Json | None = None
 
     temperature: Temperature | None = None
     top_p: Probability | None = None
@@ -188,7 +189,7 @@ def collect_echo(body: CreateChatCompletion, model: str) -> Json:
         "text": _show_format(body),
         "reasoning": {"effort": body.reasoning_effort, "summary": None} if body.reasoning_effort else None,
     }
-    return {name: value for name, value in echo.items() if value is not None}
+    return {name: value for name, value in echo.items() if value not in (None, UNSET)}
 
 
 def _show_tool_choice(choice: str | Json | None) -> str | Json | None:

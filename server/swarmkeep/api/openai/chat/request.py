@@ -23,7 +23,7 @@ from swarmkeep.api.openai.parameters import read_tools
 from swarmkeep.api.openai.run_request import find_agent
 from swarmkeep.domain.checking.caller_tools import check_tools
 from swarmkeep.domain.checking.inputs import check_id, check_messages
-from swarmkeep.domain.checking.model_requests import check_format, check_settings
+from swarmkeep.domain.checking.model_requests import check_format, check_profile, check_settings
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.run_options import RunOptions
@@ -59,8 +59,9 @@ def _read_request(principal: Principal, body: CreateChatCompletion, session_id: 
         stream=bool(body.stream),
         tools=check_tools(tools) if tools else UNSET,
         tool_choice=read_tool_choice(body.tool_choice),
-        parallel_tool_calls=UNSET if body.parallel_tool_calls is None else body.parallel_tool_calls,
+        parallel_tool_calls=body.parallel_tool_calls,
         model_settings=check_settings(read_settings(body), "") or UNSET,
+        model_profile=check_profile(body.model_profile) if body.model_profile else UNSET,
         response_format=UNSET if answer_format is UNSET else check_format(answer_format),
         request=collect_echo(body, model),
     )
