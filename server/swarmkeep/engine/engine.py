@@ -109,6 +109,7 @@ class Engine:
     async def start(self) -> None:
         """Check the database, take over what was abandoned, and keep doing so."""
         await self.store.ping()
+        await self.store.remove_abandoned_copies()
         self.servers.start(self.registry)
         await self._worker.start()
         self.clocks.start()

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, se
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.views import find_last_run_status
 from swarmkeep.store.ports.keys import SessionKey
-from swarmkeep.store.sql.contents import collect_named, delete_unnamed
+from swarmkeep.store.sql.contents import MARKS, collect_named, delete_unnamed
 from swarmkeep.store.sql.heads import is_head
 from swarmkeep.store.sql.reader import SqlEventReader
 from swarmkeep.store.sql.searching.marks import add_marks, count_strays, delete_strays
@@ -23,8 +23,12 @@ from swarmkeep.store.sql.tables import files, of_session, sessions
 
 # This release keeps the two alike in every session that does not run, so one of another release wrote last.
 _IS_STALE: ColumnElement[bool] = and_(sessions.c.status != "running", sessions.c.active_at != sessions.c.updated_at)
-_IS_NOBODYS: ColumnElement[bool] = ~exists().where(
-    sessions.c.tenant == files.c.tenant, sessions.c.id == files.c.session_id
+_MARK = files.alias("mark")
+# Those of a fork that is being made are marked, and removed by their mark.
+_IS_NOBODYS: ColumnElement[bool] = and_(
+    files.c.session_id != MARKS,
+    ~exists().where(sessions.c.tenant == files.c.tenant, sessions.c.id == files.c.session_id),
+    ~exists().where(_MARK.c.tenant == files.c.tenant, _MARK.c.session_id == MARKS, _MARK.c.hash == files.c.session_id),
 )
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from functools import partial
+
+import pytest
+from sqlalchemy import Connection, select
 
 from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.envelope import EventDraft
+from swarmkeep.domain.errors import SeqConflict
 from swarmkeep.domain.events import RunQueued, SessionForked, SessionRedacted
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.store.file_cache import FileCache
+from swarmkeep.store.older_releases import mend_leftovers
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports import SessionKey
+from swarmkeep.store.sql.contents import SLICE_BYTES, copy_slice
 from swarmkeep.store.sql.counting.recount import recount_totals
+from swarmkeep.store.sql.tables import files
 from tests.store.sessions import KEY, begin_session, draft_user_messages, make_picture_part, new_key
 
 PICTURE, OTHER = b"a picture" * 1000, b"another"
@@ -113,3 +123,76 @@ def test_the_cache_keeps_no_more_small_files_than_its_memory_has_room_for() -> N
         return len(cache.get_all(KEY, names))
 
     assert count_kept(names[:200]) == 200 == count_kept(names)
+
+
+async def show_large(store: SqlStore, key: SessionKey, count: int) -> State:
+    state = await begin_session(store, key)
+    for number in range(count):
+        state = await show(store, key, state, bytes([number]) * SLICE_BYTES)
+    return state
+
+
+def draft_fork(source: SessionKey, state: State) -> list[EventDraft]:
+    forked = SessionForked(from_session_id=source.id, from_seq=state.seq, from_hash=state.hash)
+    return draft_events("Ann", [forked], None)
+
+
+async def list_files(store: SqlStore) -> set[tuple[str, str]]:
+    def find(connection: Connection) -> set[tuple[str, str]]:
+        return {(row.session_id, row.hash) for row in connection.execute(select(files.c.session_id, files.c.hash))}
+
+    return await store.database.read(find)
+
+
+async def test_others_write_while_a_fork_copies_large_files(store: SqlStore) -> None:
+    key, copy, other = new_key(), new_key("fork"), new_key("other")
+    state = await show_large(store, key, 10)
+    forking = asyncio.create_task(store.fork(key, state, copy, draft_fork(key, state)))
+    going, written = await begin_session(store, other), 0
+    while not forking.done():
+        going = (await store.append(other, going, draft_user_messages("x"))).state
+        written += 1
+    await forking
+    assert written >= 5
+    assert {name for session, name in await list_files(store) if session == copy.id} == {
+        name for session, name in await list_files(store) if session == key.id
+    }
+    assert {session for session, _ in await list_files(store)} == {key.id, copy.id}
+    assert await recount_totals(store.database, mend=False) == []
+
+
+async def test_a_refused_fork_leaves_no_files(store: SqlStore) -> None:
+    key, copy = new_key(), new_key("fork")
+    state = await show_large(store, key, 3)
+    with pytest.raises(SeqConflict):
+        await store.fork(key, state, copy, draft_fork(key, state), redacted=1)
+    assert {session for session, _ in await list_files(store)} == {key.id}
+    # Where the session is there, what it has itself stays.
+    there = await show(store, copy, await begin_session(store, copy), PICTURE)
+    with pytest.raises(SeqConflict):
+        await store.fork(key, state, copy, draft_fork(key, state))
+    assert {name for session, name in await list_files(store) if session == copy.id} == {NAME}
+    assert await store.state(copy) == there
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+async def test_copies_of_a_fork_that_died_are_removed(store: SqlStore, is_made: bool) -> None:
+    key, copy = new_key(), new_key("fork")
+    state = await show_large(store, key, 3)
+    [first, second, _] = [name for _, name in sorted(await list_files(store))]
+    await store.database.write(partial(copy_slice, source=key, target=copy, hashes=[first, second]))
+    leftovers = await mend_leftovers(store, mend=True)
+    assert leftovers.files == 0
+    content = (await store.read_files(key, [first]))[first]
+    if is_made:
+        await show(store, copy, await begin_session(store, copy), content)
+    await store.remove_abandoned_copies()
+    assert {name for session, name in await list_files(store) if session != key.id} == ({first} if is_made else set())
+    assert {session for session, _ in await list_files(store)} <= {key.id, copy.id}
+    if is_made:
+        assert await store.read_files(copy, [first]) == {first: content}
+    else:
+        await store.database.write(partial(copy_slice, source=key, target=copy, hashes=[second]))
+        await store.fork(key, state, copy, draft_fork(key, state))
+        assert len(await list_files(store)) == 6
+        assert await recount_totals(store.database, mend=False) == []

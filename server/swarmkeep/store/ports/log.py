@@ -160,6 +160,14 @@ class EventLog(EventReader, Protocol):
         The rest is the target's, as in an append. Raises SeqConflict, which names the session, if the target exists,
         or the source no longer has the event that `base` ends with, or not `redacted` of the events have lost their
         payload; QuotaExceeded, IdempotencyMismatch, IdempotencyRecordExists and OutcomeUnknown as `append` does.
+
+        Large files are copied before, in several transactions: others write meanwhile.
+        """
+        ...
+
+    async def remove_abandoned_copies(self) -> None:
+        """Remove the files that were copied for forks that were never recorded, because their process died. A fork that
+        is being made loses what it has copied so far, too, and copies it again.
         """
         ...
 

@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Column, Connection, Table, delete, insert, literal, select
+from sqlalchemy import Column, Connection, Table, delete, exists, func, insert, literal, select
+from sqlalchemy.exc import IntegrityError
 
+from swarmkeep.domain.errors import SeqConflict
 from swarmkeep.domain.files.references import list_file_names
 from swarmkeep.domain.files.results import list_result_references
 from swarmkeep.domain.state import State
@@ -18,8 +20,9 @@ from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.columns import as_bytes, as_text, unescape
 from swarmkeep.store.sql.database import OnDatabase
+from swarmkeep.store.sql.heads import is_head
 from swarmkeep.store.sql.prepared import PreparedStatement, prepare_insert_if_absent, split_parameters
-from swarmkeep.store.sql.tables import blobs, files, of_bound_session, of_session, session_columns
+from swarmkeep.store.sql.tables import blobs, files, of_bound_session, of_session, session_columns, sessions, totals
 
 T = TypeVar("T")
 
@@ -75,17 +78,114 @@ def insert_file(connection: Connection, key: SessionKey, name: str, content: byt
 
 
 def copy_named(connection: Connection, source: SessionKey, target: SessionKey, named: NamedContents) -> None:
-    """Copy these contents to another session of the same tenant."""
-    for content, hashes in ((blobs.c.text, named.texts), (files.c.content, named.files)):
-        table: Any = content.table
-        for some in split_parameters(hashes):
-            rows = select(
-                literal(target.tenant, table.c.tenant.type),
-                literal(target.id, table.c.session_id.type),
-                table.c.hash,
-                content,
-            ).where(*of_session(table, source), table.c.hash.in_(some))
-            connection.execute(insert(table).from_select([column.name for column in table.c], rows))
+    """Copy what a session's events refer to, but for what was copied ahead; that belongs to the target from here on."""
+    # First: whoever removes abandoned copies waits here, or was quicker, and then they are copied now.
+    delete_mark(connection, target)
+    _copy(connection, blobs.c.text, source, target, named.texts)
+    _copy(connection, files.c.content, source, target, named.files)
+
+
+def _copy(
+    connection: Connection, content: Column[Any], source: SessionKey, target: SessionKey, hashes: Sequence[str]
+) -> None:
+    table: Any = content.table
+    there = table.alias()
+    for some in split_parameters(hashes):
+        rows = select(
+            literal(target.tenant, table.c.tenant.type),
+            literal(target.id, table.c.session_id.type),
+            table.c.hash,
+            content,
+        ).where(
+            *of_session(table, source),
+            table.c.hash.in_(some),
+            ~exists().where(
+                there.c.tenant == target.tenant, there.c.session_id == target.id, there.c.hash == table.c.hash
+            ),
+        )
+        connection.execute(insert(table).from_select([column.name for column in table.c], rows))
+
+
+# The files of a fork that is being made are copied before it is recorded, a few at a time, so that others write in
+# between. Until then no session has them, and a mark says so: a row that no session's files can be, since no id has
+# such a character. What a process leaves that died meanwhile is found by it.
+MARKS = "~copying"
+SLICE_BYTES = 2_000_000
+
+
+def plan_slices(connection: Connection, source: SessionKey, hashes: Sequence[str]) -> list[list[str]]:
+    """The files in slices of some bytes each; a larger one is a slice of its own."""
+    sizes: dict[str, int] = {}
+    for some in split_parameters(hashes):
+        query = select(files.c.hash, func.length(files.c.content)).where(
+            *of_session(files, source), files.c.hash.in_(some)
+        )
+        sizes |= {row.hash: row[1] for row in connection.execute(query)}
+    slices: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if size > room or not slices:
+            slices.append([])
+            room = SLICE_BYTES
+        slices[-1].append(name)
+        room -= size
+    return slices
+
+
+def copy_slice(connection: Connection, source: SessionKey, target: SessionKey, hashes: Sequence[str]) -> None:
+    """Copy some files ahead. Raises SeqConflict if there is such a session."""
+    if connection.scalar(select(sessions.c.head_seq).where(*of_session(sessions, target))) is not None:
+        raise SeqConflict(target.id, 0)
+    insert_file(connection, SessionKey(target.tenant, MARKS), target.id, b"")
+    _copy(connection, files.c.content, source, target, hashes)
+
+
+def delete_mark(connection: Connection, target: SessionKey) -> bool:
+    mark = of_session(files, SessionKey(target.tenant, MARKS))
+    return connection.execute(delete(files).where(*mark, files.c.hash == target.id)).rowcount > 0
+
+
+def list_marks(connection: Connection) -> list[SessionKey]:
+    """The sessions that files were copied for and that are not recorded yet, or never."""
+    tenants = connection.scalars(select(totals.c.tenant).distinct()).all()
+    return [
+        SessionKey(tenant, name)
+        for tenant in tenants
+        for name in connection.scalars(select(files.c.hash).where(*of_session(files, SessionKey(tenant, MARKS))))
+    ]
+
+
+def delete_copies(connection: Connection, target: SessionKey, state: State | None) -> None:
+    """Remove what was copied ahead and no session has: the target's `state` is what it is, None if there is none.
+
+    Raises SeqConflict if that has changed.
+    """
+    if state is None:
+        _hold_id(connection, target)
+    elif connection.scalar(select(sessions.c.head_seq).where(*of_session(sessions, target), is_head(state))) is None:
+        raise SeqConflict(target.id, state.seq)
+    if not delete_mark(connection, target):
+        return
+    if state is None:
+        connection.execute(delete(files).where(*of_session(files, target)))
+    else:
+        delete_unnamed(connection, files, target, collect_named(state).files)
+
+
+def _hold_id(connection: Connection, key: SessionKey) -> None:
+    """Have no such session made until the transaction ends: by a row that is made, and removed again. Raises
+    SeqConflict if there is one."""
+    names = [column.name for column in sessions.c if column.name not in ("tenant", "id")]
+    other = select(
+        literal(key.tenant, sessions.c.tenant.type),
+        literal(key.id, sessions.c.id.type),
+        *(sessions.c[name] for name in names),
+    ).limit(1)
+    try:
+        connection.execute(insert(sessions).from_select(["tenant", "id", *names], other))
+    except IntegrityError:
+        raise SeqConflict(key.id, 0) from None
+    connection.execute(delete(sessions).where(*of_session(sessions, key)))
 
 
 def delete_unnamed(connection: Connection, table: Table, key: SessionKey, named: Collection[str]) -> None:

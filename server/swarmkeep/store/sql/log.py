@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from msgspec import UNSET
@@ -38,7 +39,14 @@ from swarmkeep.store.sql import writes
 from swarmkeep.store.sql.appending.plain import is_plain, render_append
 from swarmkeep.store.sql.audit_log import record_audited_events
 from swarmkeep.store.sql.columns import escape
-from swarmkeep.store.sql.contents import NamedContents, collect_named
+from swarmkeep.store.sql.contents import (
+    NamedContents,
+    collect_named,
+    copy_slice,
+    delete_copies,
+    list_marks,
+    plan_slices,
+)
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
 from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
@@ -52,6 +60,8 @@ OnAppend = Callable[[float, BaseException | None], None]
 CACHE_BYTES = 64 * 1024 * 1024
 # PostgreSQL cannot index a key of more than about 2,700 bytes; refused alike on both.
 _MAX_KEY_BYTES = 1000
+# While another writes to the same session.
+_MOST_TRIES = 5
 
 
 class SqlEventLog(SqlEventReader):
@@ -143,9 +153,37 @@ class SqlEventLog(SqlEventReader):
                 return plan, named
 
             plan, named = await run_off_loop(base.seq + _count_work(drafts), make_plan)
+            return await self._finish(plan, self._copy(source, plan, redacted, named))
+
+    async def _copy(self, source: SessionKey, plan: AppendPlan, redacted: int, named: NamedContents) -> Lease | None:
+        slices = []
+        if named.files:
+            slices = await self.database.read(lambda connection: plan_slices(connection, source, named.files))
+        try:
+            # What fits into one goes with the rest.
+            for some in slices if len(slices) > 1 else ():
+                await self.database.write(partial(copy_slice, source=source, target=plan.key, hashes=some))
             # Nothing for the audit log: a redaction that a fork tells of was made, and is told of, in its source.
-            copying = self.database.write(lambda connection: writes.fork(connection, source, plan, redacted, named))
-            return await self._finish(plan, copying)
+            return await self.database.write(lambda connection: writes.fork(connection, source, plan, redacted, named))
+        except BaseException:
+            if len(slices) > 1:
+                await self._remove_copies(plan.key)
+            raise
+
+    async def remove_abandoned_copies(self) -> None:
+        for key in await self.database.read(list_marks):
+            await self._remove_copies(key)
+
+    async def _remove_copies(self, key: SessionKey) -> None:
+        """Remove what was copied ahead for a fork that is not made. What cannot be removed now is found by its mark."""
+        for _ in range(_MOST_TRIES):
+            try:
+                state = await self.state(key)
+            except SessionNotFound:
+                state = None
+            with contextlib.suppress(SeqConflict):
+                await self.database.write(partial(delete_copies, target=key, state=state), erases=True)
+                return
 
     async def restore(
         self, sessions: Iterable[Restoration], *, action: AuditAction, quota: StorageQuota | None = None
