@@ -203,16 +203,16 @@ class Loop:
     async def _record_failure(self, turn: ModelTurn, failure: TurnFailed | RunTimedOut) -> list[RecordedEvent]:
         if isinstance(failure, TurnFailed):
             error, text, self.client_error = failure.error, failure.partial, failure.client_error
-            reported = failure.usage
+            reported, finish_reason = failure.usage, failure.finish_reason
         else:
-            reported = None
+            reported = finish_reason = None
             error, text = RunError(code="run_timeout", message=str(failure), retryable=True), turn.text
         if turn.is_held:
             # Cut off before its guardrails could look at it.
             text = ""
         error = msgspec.structs.replace(error, message=self._policy.secrets.mask(error.message))
         aside = is_heavy(text)
-        partial = turn.make_partial(await mask(self._policy, text, aside=aside))
+        partial = turn.make_partial(await mask(self._policy, text, aside=aside), finish_reason)
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
             return end_run(state, run, RunFailed, "error", error, partial=partial, reported=reported)

@@ -137,11 +137,13 @@ class ModelTurn:
             return completion
         return replace(completion, request=replace(completion.request, history_upto=self.state.seq))
 
-    def make_partial(self, text: str) -> PartialReply:
-        """The reply that was cut off with this text."""
+    def make_partial(self, text: str, finish_reason: str | None = None) -> PartialReply:
+        """The reply that was cut off with this text, and what its provider said of that."""
         if not text:
             return NOTHING_SAID
-        return PartialReply(run_id=self.run.id, seq=self.state.seq, agent=self.agent.name, text=text)
+        return PartialReply(
+            run_id=self.run.id, seq=self.state.seq, agent=self.agent.name, text=text, finish_reason=finish_reason
+        )
 
     @property
     def is_held(self) -> bool:

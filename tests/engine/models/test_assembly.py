@@ -279,7 +279,7 @@ def test_whole_calls_without_index_or_id() -> None:
 
 def test_arguments_as_an_object() -> None:
     chunks = [make_chunk({"tool_calls": [{"id": "a", "function": {"name": "look", "arguments": {"q": 1}}}]}), END]
-    assert assemble_message(chunks)["tool_calls"][0]["function"]["arguments"] == {"q": 1}
+    assert assemble_message(chunks)["tool_calls"][0]["function"]["arguments"] == '{"q":1}'
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,16 @@ from swarmkeep.domain.state import Run, State
 
 
 class PartialReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model of a run has said so far on the history up to `seq`, asked as `agent`; without text, nothing."""
+    """What the model of a run has said so far on the history up to `seq`, asked as `agent`; without text, nothing.
+
+    `finish_reason`: what its provider said, if that ended it.
+    """
 
     run_id: str = ""
     seq: int = 0
     agent: str = ""
     text: str = ""
+    finish_reason: str | None = None
 
     def is_current(self, state: State, run: Run) -> bool:
         """Whether it has text, and that is not in the log yet: no reply of the run was recorded since it was begun."""

@@ -241,7 +241,8 @@ def end_run(
     if not partial.is_current(state, run):
         return [ending(stop_reason=stop_reason, usage=run.usage, error=error)]
     message = {"role": "assistant", "content": partial.text, "sender": partial.agent or state.agent}
-    said = MessageAdded(message=message, completion=CompletionRecord(partial=True, usage=reported))
+    completion = CompletionRecord(partial=True, usage=reported, finish_reason=partial.finish_reason)
+    said = MessageAdded(message=message, completion=completion)
     return [said, ending(stop_reason=stop_reason, usage=sum_usage(run.usage, read_usage(reported)), error=error)]
 
 

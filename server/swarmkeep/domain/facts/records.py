@@ -2,10 +2,58 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from swarmkeep.domain.codec import Json
+
+Ending = Literal["stop", "length", "tool_calls", "content_filter", "failed"]
+"""How a model's reply ended, in OpenAI's words. `failed`: generation broke off, whatever was said by then."""
+
+# What servers call it, in lower case. Any other word is `failed`: to ask once more is better than to take a reply that
+# broke off for a whole one.
+_ENDINGS: dict[Ending, tuple[str, ...]] = {
+    "stop": (
+        "stop",
+        *("end_turn", "stop_sequence"),  # Anthropic and Bedrock behind gateways
+        *("eos", "eos_token"),  # Together, TGI, watsonx
+        *("complete", "completed"),  # Cohere; gateways in front of the Responses API
+        *("finish_reason_stop", "end", "done", "finished"),  # Vertex by its enumeration; small servers
+        *("eosfound", "stopstringfound"),  # LM Studio's own words
+    ),
+    "length": (
+        "length",
+        *("max_tokens", "model_context_window_exceeded"),  # Anthropic, Bedrock, Gemini, Cohere; Zhipu
+        *("finish_reason_max_tokens", "max_output_tokens"),  # Vertex; the Responses API
+        *("model_length", "max_length", "max_new_tokens", "limit"),  # Mistral; gateways; TGI; llama.cpp
+        *("maxpredictedtokensreached", "contextlengthreached"),  # LM Studio
+    ),
+    "tool_calls": (
+        "tool_calls",
+        "function_call",  # OpenAI before tools
+        *("tool_use", "tool_call", "toolcalls"),  # Anthropic and Bedrock; Cohere; LM Studio
+    ),
+    "content_filter": (
+        "content_filter",
+        *("safety", "recitation", "blocklist", "prohibited_content", "spii", "image_safety"),  # Gemini
+        *("content_filtered", "guardrail_intervened", "refusal"),  # Bedrock; Anthropic
+        *("sensitive", "error_toxic"),  # Zhipu; Cohere
+    ),
+}
+_BY_WORD = {word: ending for ending, words in _ENDINGS.items() for word in words}
+# Some servers write these where they have no reason yet.
+_NO_REASON = ("", "null", "none")
+
+
+def classify_finish(reported: object) -> Ending | None:
+    """The meaning of a `finish_reason`; None where none was given."""
+    if not isinstance(reported, str):
+        return None
+    # Gemini adds its own reason behind a colon ("content_filter: RECITATION").
+    word = reported.partition(":")[0].strip().lower()
+    return None if word in _NO_REASON else _BY_WORD.get(word, "failed")
 
 
 class MessageRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -56,6 +104,11 @@ class CompletionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request: RequestRecord | None = None
     partial: bool | UnsetType = UNSET
     time_to_first_token_ms: float | UnsetType = UNSET
+
+    @property
+    def ending(self) -> Ending | None:
+        """How the reply ended, whatever its provider calls that."""
+        return classify_finish(self.finish_reason)
 
 
 class ContextChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

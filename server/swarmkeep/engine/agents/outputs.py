@@ -36,7 +36,7 @@ async def judge_reply(
     if calls or message.get("refusal"):
         return None
     problems = (_NOT_CALLED,) if text is None else await _find_problems(output, text, policy)
-    if problems and completion.finish_reason == "length":
+    if problems and completion.ending == "length":
         problems = (_CUT_OFF, *problems)
     return Verdict(problems=problems, retries=agent.output_retries)
 

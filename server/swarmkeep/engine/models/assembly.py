@@ -1,63 +1,63 @@
-"""From the chunks of a stream to the completion they are pieces of."""
+"""From the chunks of a stream to the completion they are pieces of, and what servers do differently in whole ones."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
-from swarmkeep.domain.codec import Json, decode, encode_text
-from swarmkeep.domain.wording import pluralize
+from swarmkeep.domain.codec import Json, encode_text
+from swarmkeep.domain.facts.records import classify_finish
+from swarmkeep.engine.models.call_pieces import LEGACY_INDEX, Room, StreamedCalls, ends_in_half, join_half, merge_field
 from swarmkeep.engine.models.chunks import Chunk, TextChunk
-from swarmkeep.engine.models.reply_errors import EmptyReply, MalformedReply, OversizedReply, TruncatedStream
-from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
+from swarmkeep.engine.models.reply_errors import EmptyReply, MalformedReply, TruncatedStream
+from swarmkeep.engine.models.reply_limits import ReplyLimits
 
-# A name comes in pieces, too, with some servers.
-_MAX_NAME_CHARACTERS = 1000
 # What a stream says where it ends on purpose.
 END_OF_STREAM: Json = {"object": "done"}
-_CALL_KEYS = {"index", "id", "type", "function"}
-_FUNCTION_KEYS = {"name", "arguments"}
+# One alternative is asked for. Some servers put the calls into another choice than the text; none has more than this.
+_MAX_CHOICES = 8
+# Of two reasons for one reply's end, the later in this list is believed: a "stop" behind it takes nothing back.
+_ENDINGS = (None, "stop", "tool_calls", "length", "content_filter", "failed")
+_MAX_EXACT = 2**53
+# More than any provider reports.
+_MAX_COUNTS = 100
 
 
 class Assembly:
-    """Collects chunks as they are met in the wild: without choices, several calls in one, calls without an index."""
+    """Collects chunks as they are met in the wild: without choices, several calls in one, a whole message at the end.
+
+    Half a character (a surrogate whose partner comes with the next chunk) and arguments that may be a placeholder are
+    not shown before it is clear what they are; `finish` gives what is left of them.
+    """
 
     def __init__(self, limits: ReplyLimits) -> None:
         self._limits = limits
-        self._room = limits.bytes
+        self._room = Room(limits)
         self._head: Json = {}
         self._usage: Json | None = None
-        self._finish_reason: str | None = None
-        self._texts: dict[str, list[str]] = {}
-        self._other_fields: Json = {}
-        self._calls: list[_Call] = []
-        self._by_index: dict[int, int] = {}
+        self._first = _MessagePieces(limits, self._room)
+        self._others: dict[int, _MessagePieces] = {}
         self._has_started = False
         self._has_ended = False
+        self._is_finished = False
 
     @property
     def is_complete(self) -> bool:
         """Whether the reply's end has been seen, whatever may follow it."""
-        return self._finish_reason is not None or (self._has_ended and self._looks_whole)
+        if self._first.finish_reason is not None or (self._has_ended and self._looks_whole):
+            return True
+        return not self._first.has_content and any(part.finish_reason for part in self._others.values())
 
     @property
     def _looks_whole(self) -> bool:
         """Whether what is there could be all: some servers end their streams without a reason."""
-        return all(self._is_json(call.arguments) for call in self._calls) and bool(self.text or self._calls)
-
-    def _is_json(self, arguments: object) -> bool:
-        if not isinstance(arguments, str) or not arguments.strip() or has_excess_values(arguments, self._limits):
-            # A call without arguments, or with an object for them; or one that is refused for what it has.
-            return True
-        try:
-            decode(arguments)
-        except ValueError:
-            return False
-        return True
+        parts = (self._first, *self._others.values())
+        return all(part.calls.looks_whole for part in parts) and any(part.has_content for part in parts)
 
     @property
     def text(self) -> str:
-        """The content so far."""
-        return "".join(self._texts.get("content", ()))
+        """The content so far, but for half a character."""
+        return self._first.get_text("content")
 
     def add(self, chunk: Chunk) -> list[Json]:
         """Take a chunk; gives the deltas in it, in a regular shape."""
@@ -67,17 +67,27 @@ class Assembly:
             self._has_ended = True
             return []
         self._head = self._head or {key: chunk[key] for key in ("id", "model") if chunk.get(key)}
-        self._usage = chunk.get("usage") or self._usage
+        self._usage = merge_usage(self._usage, chunk.get("usage"))
         deltas: list[Json] = []
         for choice in list_objects(chunk.get("choices"), "choices"):
-            # Only the first alternative is asked for and used.
-            if choice.get("index"):
-                continue
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
-            delta = choice.get("delta") or choice.get("message")
-            if isinstance(delta, dict):
-                deltas.append(self._add_delta(delta))
+            # Kimi counts in the choice.
+            self._usage = merge_usage(self._usage, choice.get("usage"))
+            if (part := self._find_part(choice.get("index"))) is not None:
+                said = self._add_choice(part, choice)
+                deltas += said if part is self._first else []
         return deltas
+
+    def finish(self) -> list[Json]:
+        """End the reply; gives the deltas of what was held back, and of what came in other choices."""
+        if self._is_finished or not self.is_complete:
+            return []
+        self._is_finished = True
+        deltas = self._first.finish()
+        for part in self._others.values():
+            part.finish()
+        added, reason = merge_choices(self._first.to_choice(), [part.to_choice() for part in self._others.values()])
+        self._first.finish_reason = reason
+        return [*deltas, self._first.add(added, is_message=True), *self._first.finish()] if added else deltas
 
     def completion(self) -> Json:
         """The whole, as a request without streaming would have answered.
@@ -92,146 +102,192 @@ class Assembly:
                 if self._has_started
                 else "the stream ended before it began"
             )
-        message: Json = {**self._other_fields, "role": "assistant", "content": None}
-        message |= {key: "".join(parts) for key, parts in self._texts.items()}
-        if self._calls:
-            message["tool_calls"] = [call.assemble() for call in self._calls]
-        choice = {"index": 0, "finish_reason": self._finish_reason, "message": message}
-        return {**self._head, "usage": self._usage, "choices": [choice]}
+        self.finish()
+        return {**self._head, "usage": self._usage, "choices": [{"index": 0, **self._first.to_choice()}]}
 
     def _add_text(self, chunk: TextChunk) -> Json:
         if not self._head:
             self._head = {key: value for key, value in (("id", chunk.id), ("model", chunk.model)) if value}
         text = chunk.choices[0].delta.content
         self._has_started = True
-        self._keep_text("content", text)
-        return {"content": text, "tool_calls": None}
+        return {"content": self._first.add_text("content", text), "tool_calls": None}
 
-    def _keep_text(self, key: str, text: str) -> None:
-        if (parts := self._texts.get(key)) is not None and len(text) <= self._room:
-            self._room -= len(text)
-            parts.append(text)
-            return
-        self._take(len(text) if parts else len(key) + len(text))
-        self._texts.setdefault(key, []).append(text)
+    def _find_part(self, index: object) -> _MessagePieces | None:
+        """The message of a choice; None for one more than is looked at."""
+        if not index:
+            return self._first
+        if not isinstance(index, int) or not 0 < index < _MAX_CHOICES:
+            return None
+        if index not in self._others:
+            self._others[index] = _MessagePieces(self._limits, self._room)
+        return self._others[index]
 
-    def _add_delta(self, delta: Json) -> Json:
-        self._has_started = True
-        regular: Json = {"content": None, "tool_calls": None}
-        for key, value in delta.items():
-            if key == "tool_calls":
-                pieces = list_objects(value, "tool calls")
-                regular["tool_calls"] = [self._add_call_piece(piece) for piece in pieces] or None
-            elif key != "role" and isinstance(text := read_content(value) if key == "content" else value, str):
-                self._keep_text(key, text)
-                regular[key] = text
-            elif value is not None:
-                self._take(len(key) + len(encode_text(value)))
-                merge_field(self._other_fields, key, value)
-        return regular
-
-    def _take(self, characters: int) -> None:
-        """Count what is kept. Raises OversizedReply when there is no room for it."""
-        self._room -= characters
-        if self._room < 0:
-            raise OversizedReply(f"the model's answer is longer than {self._limits.bytes:,} characters")
-
-    def _add_call_piece(self, piece: Json) -> Json:
-        function = piece.get("function")
-        function = function if isinstance(function, dict) else {}
-        position = self._find_position(piece, function)
-        if position == len(self._calls):
-            if position == self._limits.calls:
-                raise OversizedReply(f"the model's answer has more than {pluralize(self._limits.calls, 'tool call')}")
-            self._calls.append(_Call())
-        name, arguments = function.get("name"), function.get("arguments")
-        if not isinstance(name, str | None):
-            raise MalformedReply("a tool call in the model's stream has a name that is not text")
-        self._take(sum(len(text) for text in (name, arguments) if isinstance(text, str)))
-        self._calls[position].add(piece.get("id"), name, arguments)
-        for kept, given, regular in (
-            (self._calls[position].extras, piece, _CALL_KEYS),
-            (self._calls[position].function_extras, function, _FUNCTION_KEYS),
-        ):
-            for key in given.keys() - regular:
-                if given[key] is not None:
-                    self._take(len(key) + len(encode_text(given[key])))
-                    merge_field(kept, key, given[key])
-        return {
-            "index": position,
-            "id": piece.get("id"),
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }
-
-    def _find_position(self, piece: Json, function: Json) -> int:
-        """Which call a piece belongs to: by its id, else by its index, else the last one, unless it names a new one."""
-        identifier, index = piece.get("id"), piece.get("index")
-        known = self._by_index.get(index) if isinstance(index, int) else None
-        if identifier:
-            position = self._find_by_id(identifier, index, known, names=bool(function.get("name")))
-        elif isinstance(index, int):
-            position = len(self._calls) if known is None else known
-        else:
-            starts = bool(function.get("name")) or not self._calls
-            position = len(self._calls) if starts else len(self._calls) - 1
-        if isinstance(index, int):
-            # Some servers count from 1, or leave numbers out.
-            self._by_index[index] = position
-        return position
-
-    def _find_by_id(self, identifier: object, index: object, known: int | None, *, names: bool) -> int:
-        """Where the call of this id is. `known`: the call that has the index; `names`: the piece names a function."""
-        if known is not None and self._calls[known].id in (None, "", identifier):
-            # An index may be filled by a call that was begun under no id.
-            return known
-        position = next((at for at, call in enumerate(self._calls) if call.id == identifier), None)
-        # Some servers give several calls one id, and an index to each.
-        is_another = names and isinstance(index, int) and known is None and position in self._by_index.values()
-        return len(self._calls) if position is None or is_another else position
+    def _add_choice(self, part: _MessagePieces, choice: Json) -> list[Json]:
+        part.note_finish(choice.get("finish_reason"))
+        deltas: list[Json] = []
+        for key in ("delta", "message"):
+            if isinstance(said := choice.get(key), dict) and said:
+                self._has_started = True
+                deltas.append(part.add(said, is_message=key == "message"))
+        return deltas
 
 
-class _Call:
-    """A tool call as its pieces arrive."""
+class _MessagePieces:
+    """The message of one choice as its pieces arrive."""
 
-    def __init__(self) -> None:
-        self.id: Any = None
-        self._name = ""
-        self._arguments: list[str] = []
-        self._given: Any = None
-        self.extras: Json = {}
-        """What the provider attaches to the call; `function_extras`: to the function in it."""
-        self.function_extras: Json = {}
+    def __init__(self, limits: ReplyLimits, room: Room) -> None:
+        self.finish_reason: Any = None
+        self.calls = StreamedCalls(limits, room)
+        self._room = room
+        self._texts: dict[str, list[str]] = {}
+        self._halves: dict[str, str] = {}
+        self._other_fields: Json = {}
+        self._has_deltas = False
 
     @property
-    def arguments(self) -> Any:
-        """The text so far; or what it is instead, where a server sends an object."""
-        return "".join(self._arguments) if self._given is None else self._given
+    def has_content(self) -> bool:
+        return bool(self.calls) or any(self._texts.get("content", ()))
 
-    def add(self, identifier: Any, name: str | None, arguments: Any) -> None:
-        self.id = self.id or identifier
-        if name and name != self._name:
-            self._name += name
-        if len(self._name) > _MAX_NAME_CHARACTERS:
-            raise OversizedReply(f"the model's answer calls a function by more than {_MAX_NAME_CHARACTERS} characters")
-        if isinstance(arguments, str):
-            self._arguments.append(arguments)
-        elif arguments is not None:
-            self._given = arguments
+    def get_text(self, key: str) -> str:
+        return "".join(self._texts.get(key, ()))
 
-    def assemble(self) -> Json:
-        function = {"name": self._name, "arguments": self.arguments, **self.function_extras}
-        return {"id": self.id, "type": "function", "function": function, **self.extras}
+    def note_finish(self, reason: Any) -> None:
+        """Take a reason for the end. Some servers give one with each of several chunks; the gravest counts."""
+        ending = classify_finish(reason)
+        if not reason or (ending is None and isinstance(reason, str)):
+            return
+        if self.finish_reason is None or _rank(reason) > _rank(self.finish_reason):
+            self.finish_reason = reason
+
+    def add_text(self, key: str, text: str) -> str:
+        """Keep a piece of a text; returns what may be shown by now."""
+        parts = self._texts.get(key)
+        if parts is not None and len(text) <= self._room.left and not self._halves and not ends_in_half(text):
+            # Nearly all are such.
+            self._room.left -= len(text)
+            parts.append(text)
+            return text
+        if half := self._halves.pop(key, ""):
+            text = join_half(half, text)
+        if ends_in_half(text):
+            self._halves[key], text = text[-1], text[:-1]
+        if parts is None:
+            self._room.take(len(key))
+            parts = self._texts[key] = []
+        self._room.take(len(text))
+        parts.append(text)
+        return text
+
+    def add(self, said: Json, *, is_message: bool) -> Json:
+        """Take a delta, or a whole message; gives what is new in it, in a regular shape."""
+        regular: Json = {"content": None, "tool_calls": None}
+        is_whole = is_message and (self._has_deltas or self.finish_reason is not None)
+        for key, value in said.items():
+            if key == "tool_calls":
+                pieces = list_objects(value, "tool calls")
+                are_whole = is_message and not any("index" in piece for piece in pieces)
+                add = self.calls.add_whole if are_whole else self.calls.add
+                regular["tool_calls"] = add(pieces) or None
+            elif key == "function_call" and isinstance(value, dict):
+                if not said.get("tool_calls") and any(value.values()):
+                    regular["tool_calls"] = self.calls.add([{"index": LEGACY_INDEX, "function": value}]) or None
+            elif key != "role" and isinstance(text := read_content(value) if key == "content" else value, str):
+                if is_message:
+                    text = self._find_rest(key, text, is_whole=is_whole)
+                regular[key] = self.add_text(key, text)
+            elif value is not None:
+                self._room.take(len(key) + len(encode_text(value)))
+                if not is_whole:
+                    merge_field(self._other_fields, key, value)
+                elif value or key not in self._other_fields:
+                    self._other_fields[key] = value
+        self._has_deltas = self._has_deltas or (not is_message and any(said.get(key) for key in said if key != "role"))
+        return regular
+
+    def _find_rest(self, key: str, text: str, *, is_whole: bool) -> str:
+        """What of a whole message's text has not come by now. Some servers send pieces under `message`, too, and some
+        each time all that there is so far."""
+        so_far = self.get_text(key)
+        if not so_far:
+            return text
+        if text.startswith(so_far) and (is_whole or len(text) > len(so_far)):
+            self._halves.pop(key, None)
+            return text[len(so_far) :]
+        # What was shown stays, if the whole is another text.
+        return "" if self._has_deltas else text
+
+    def finish(self) -> list[Json]:
+        """What was held back, as deltas."""
+        is_cut = classify_finish(self.finish_reason) not in ("stop", "tool_calls")
+        deltas: list[Json] = []
+        for key, half in self._halves.items():
+            self._texts[key].append(half)
+            deltas.append({"content": None, "tool_calls": None, key: half})
+        self._halves = {}
+        if pieces := self.calls.finish(is_cut=is_cut):
+            deltas.append({"content": None, "tool_calls": pieces})
+        return deltas
+
+    def to_choice(self) -> Json:
+        """The choice as a request without streaming would have answered."""
+        message: Json = {**self._other_fields, "role": "assistant", "content": None}
+        message |= {key: "".join(parts) for key, parts in self._texts.items()}
+        if self.calls:
+            message["tool_calls"] = self.calls.assemble()
+        return {"finish_reason": self.finish_reason, "message": message}
 
 
-def merge_field(kept: Json, key: str, value: Any) -> None:
-    """Add what a piece says under a key that only its provider knows: lists are joined, else the last value counts."""
-    before = kept.get(key)
-    if isinstance(before, list) and isinstance(value, list):
-        before += value
-    elif value or before is None:
-        # The first list is copied, as it grows.
-        kept[key] = list(value) if isinstance(value, list) else value
+def _rank(reason: Any) -> int:
+    return _ENDINGS.index(classify_finish(reason))
+
+
+def read_choice(completion: Json) -> Json:
+    """The choice of a completion that came whole, with what belongs to it from others. Raises EmptyReply."""
+    choices = completion.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise EmptyReply("the model's answer holds no choice")
+    first, *others = (_convert_legacy(choice) for choice in choices[:_MAX_CHOICES] if isinstance(choice, dict))
+    if not isinstance(first.get("message"), dict):
+        raise EmptyReply("the model's answer holds no message")
+    added, reason = merge_choices(first, [choice for choice in others if isinstance(choice.get("message"), dict)])
+    return {**first, "message": first["message"] | added, "finish_reason": reason} if others else first
+
+
+def _convert_legacy(choice: Json) -> Json:
+    """The choice with a call of OpenAI's old kind (`function_call`) as one of today's."""
+    message = choice.get("message")
+    called = message.get("function_call") if isinstance(message, dict) else None
+    if not isinstance(called, dict) or not isinstance(message, dict):
+        return choice
+    message = {key: value for key, value in message.items() if key != "function_call"}
+    if not message.get("tool_calls") and any(called.values()):
+        message["tool_calls"] = [{"id": None, "type": "function", "function": called}]
+    return {**choice, "message": message}
+
+
+def merge_choices(first: Json, others: Sequence[Json]) -> tuple[Json, Any]:
+    """What belongs to the first choice's message of the others', and the reason for the end.
+
+    GitHub Copilot puts the text of Claude into one choice and its calls into another. A choice that has again what is
+    there already is another answer, which was not asked for.
+    """
+    message, reason = first["message"], first.get("finish_reason")
+    added: Json = {}
+    has_calls, has_text = bool(message.get("tool_calls")), bool(message.get("content"))
+    for choice in others:
+        other = choice["message"]
+        calls, text = other.get("tool_calls"), other.get("content")
+        if (calls and has_calls) or (text and has_text) or not (calls or text):
+            continue
+        has_text = has_text or bool(text)
+        kept = added.get("tool_calls") or []
+        fields = {key: value for key, value in other.items() if value and not message.get(key) and key not in added}
+        added |= {key: value for key, value in fields.items() if key != "role"}
+        if calls and kept:
+            added["tool_calls"] = [*kept, *list_objects(calls, "tool calls")]
+        if _rank(choice.get("finish_reason")) > _rank(reason):
+            reason = choice.get("finish_reason")
+    return added, reason
 
 
 def list_objects(value: object, name: str) -> list[Json]:
@@ -253,3 +309,51 @@ def read_content(content: object) -> str | None:
         raise MalformedReply("the model's answer holds a content that is not a text")
     parts = [part.get("text") for part in content]
     return "".join(text for text in parts if isinstance(text, str))
+
+
+def merge_usage(before: Json | None, reported: object) -> Json | None:
+    """The counts after another report, added to `before`: each is the last one that counts something.
+
+    Some servers report zeros with every chunk but one, or the two sides of a call apart.
+    """
+    if not isinstance(reported, dict) or not reported:
+        return before
+    if not before:
+        return dict(reported)
+    _merge_counts(before, reported)
+    for key, value in reported.items():
+        if isinstance(value, dict) and isinstance(before.get(key), dict):
+            _merge_counts(before[key], value)
+    prompt, completion, total = (before.get(name) for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
+    if _is_count(prompt) and _is_count(completion) and _is_count(total) and total < prompt + completion:
+        before["total_tokens"] = prompt + completion
+    return before
+
+
+def _merge_counts(before: Json, reported: Json) -> None:
+    for name, value in reported.items():
+        if name in before and (isinstance(value, dict) or not value):
+            continue
+        if name in before or len(before) < _MAX_COUNTS:
+            before[name] = value
+
+
+def complete_usage(reported: object) -> Json | None:
+    """The counts as they are recorded: `12.0` is 12, and a total that is missing is the sum. None if there are none."""
+    if not isinstance(reported, dict):
+        return None
+    usage = {name: _to_whole(count) for name, count in reported.items()}
+    sides = [usage[name] for name in ("prompt_tokens", "completion_tokens") if _is_count(usage.get(name))]
+    if not usage.get("total_tokens") and any(sides):
+        usage["total_tokens"] = sum(sides)
+    return usage
+
+
+def _to_whole(count: Any) -> Any:
+    if isinstance(count, dict):
+        return {name: value if isinstance(value, dict) else _to_whole(value) for name, value in count.items()}
+    return int(count) if isinstance(count, float) and count.is_integer() and abs(count) <= _MAX_EXACT else count
+
+
+def _is_count(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0

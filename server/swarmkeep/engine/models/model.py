@@ -14,14 +14,15 @@ import msgspec
 
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.events import CompletionRecord, RunError
+from swarmkeep.domain.facts.records import classify_finish
 from swarmkeep.domain.model_profiles import make_model_server
 from swarmkeep.domain.provider import PROVIDER, attach, is_plain_text, list_own_keys
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.domain.wording import join_text, pluralize
-from swarmkeep.engine.models.assembly import Assembly, list_objects, read_content
+from swarmkeep.engine.models.assembly import Assembly, complete_usage, list_objects, read_choice, read_content
 from swarmkeep.engine.models.chunks import Chunk
 from swarmkeep.engine.models.failures import ProviderFailure, describe_failure
-from swarmkeep.engine.models.reply_errors import EmptyReply, FilteredReply, MalformedReply, OversizedReply
+from swarmkeep.engine.models.reply_errors import FailedReply, FilteredReply, MalformedReply, OversizedReply
 from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
 from swarmkeep.engine.models.retries import Retries
 from swarmkeep.engine.models.secrets import Secrets
@@ -45,7 +46,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 class TurnFailed(Exception):
     """A turn gave no usable reply. `error` says why, as data; `partial` is what the model had said by then, and `usage`
-    what the provider counts for that.
+    what the provider counts for that. `finish_reason`: what it says of the end, where that was the reason.
 
     `client_error` is what the model's client raised, if that was the reason.
     """
@@ -56,12 +57,14 @@ class TurnFailed(Exception):
         partial: str = "",
         *,
         usage: Json | None = None,
+        finish_reason: str | None = None,
         client_error: Exception | None = None,
     ) -> None:
         super().__init__(error.message)
         self.error = error
         self.partial = partial
         self.usage = usage
+        self.finish_reason = finish_reason
         self.client_error = client_error
 
     def mask(self, secrets: Secrets) -> TurnFailed:
@@ -113,6 +116,8 @@ class ChatModel:
                                 # What comes before a piece that is refused is shown, too.
                                 if deltas:
                                     yield Deltas(deltas)
+                    if rest := attempt.finish():
+                        yield Deltas(rest)
                     yield attempt.assemble_reply()
                 else:
                     yield attempt.make_reply(await self._transport.complete(request))
@@ -128,7 +133,13 @@ class ChatModel:
         # What was shown cannot be taken back, so it is kept, and the run ends here.
         pause = None if attempt.is_shown else self._retries.choose_pause(failure, retried)
         if pause is None:
-            raise TurnFailed(_make_run_error(failure), attempt.text, usage=attempt.usage, client_error=error) from error
+            raise TurnFailed(
+                _make_run_error(failure),
+                attempt.text,
+                usage=attempt.usage,
+                finish_reason=attempt.finish_reason,
+                client_error=error,
+            ) from error
         code, message = failure.error.code, failure.error.message
         described = {"model": model, "attempt": retried + 1}
         log.warning("a model call failed (%s); retrying in %.1f s: %s", code, pause, message, extra=described)
@@ -145,6 +156,7 @@ class _Attempt:
     def __init__(self, request: ModelRequest, limits: ReplyLimits) -> None:
         self.is_shown = False
         self.usage: Json | None = None
+        self.finish_reason: str | None = None
         self._request = request
         self._limits = limits
         self._started = time.perf_counter()
@@ -176,10 +188,19 @@ class _Attempt:
             for chunk in chunks:
                 deltas += self._assembly.add(chunk)
         finally:
-            if not self.is_shown:
-                self.is_shown = any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
-                if self.is_shown:
-                    self._first_token_ms = self._measure_ms()
+            self._note_shown(deltas)
+
+    def finish(self) -> list[Json]:
+        """What is left to be shown once the stream has ended."""
+        deltas = self._assembly.finish()
+        self._note_shown(deltas)
+        return deltas
+
+    def _note_shown(self, deltas: list[Json]) -> None:
+        if not self.is_shown:
+            self.is_shown = any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
+            if self.is_shown:
+                self._first_token_ms = self._measure_ms()
 
     def _measure_ms(self) -> float:
         return round((time.perf_counter() - self._started) * 1000, 3)
@@ -189,21 +210,26 @@ class _Attempt:
         return self.make_reply(self._assembly.completion())
 
     def make_reply(self, completion: Json) -> Reply:
-        message, choice = _get_first_choice(completion)
-        self._check_calls(list_objects(message.get("tool_calls"), "tool calls"))
+        choice = read_choice(completion)
+        message = choice["message"]
+        calls = list_objects(message.get("tool_calls"), "tool calls")
+        self._check_calls(calls)
         text = read_content(message.get("content"))
         finish_reason = _text_or_none(choice.get("finish_reason"))
-        if finish_reason == "content_filter":
-            self._withheld_text = text or ""
-            self.usage = _object_or_none(completion.get("usage"))
-            raise FilteredReply("the provider's filter stopped the answer")
+        usage = complete_usage(completion.get("usage") or choice.get("usage"))
+        ending = classify_finish(finish_reason)
+        if ending in ("content_filter", "failed") or (ending == "tool_calls" and not calls):
+            self._withheld_text, self.usage, self.finish_reason = text or "", usage, finish_reason
+            if ending == "content_filter":
+                raise FilteredReply("the provider's filter stopped the answer")
+            raise FailedReply.of(finish_reason or "", has_failed=ending == "failed")
         return Reply(
             message,
             CompletionRecord(
                 id=_text_or_none(completion.get("id")),
                 model=_text_or_none(completion.get("model")),
                 finish_reason=finish_reason,
-                usage=_object_or_none(completion.get("usage")),
+                usage=usage,
                 duration_ms=self._measure_ms(),
                 request=self._request.record,
                 time_to_first_token_ms=self._first_token_ms,
@@ -230,20 +256,6 @@ def _make_run_error(failure: ProviderFailure) -> RunError:
 
 def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _object_or_none(value: object) -> Json | None:
-    return value if isinstance(value, dict) else None
-
-
-def _get_first_choice(completion: Json) -> tuple[Json, Json]:
-    choices = completion.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise EmptyReply("the model's answer holds no choice")
-    message = choices[0].get("message")
-    if not isinstance(message, dict):
-        raise EmptyReply("the model's answer holds no message")
-    return message, choices[0]
 
 
 def normalise_message(message: Json, sender: str, taken: Container[str], source: tuple[str, str]) -> Json:

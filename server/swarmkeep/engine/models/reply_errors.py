@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+_MAX_REASON_CHARACTERS = 200
+
 
 class MalformedReply(Exception):
     """The model's answer is no Chat Completion. `is_transient`: the call may be made again by itself."""
@@ -31,6 +33,21 @@ class EmptyReply(MalformedReply):
     """A completion without a choice, or a choice without a message."""
 
     code = "provider_empty_answer"
+
+
+class FailedReply(MalformedReply):
+    """The model's server says that generation failed, in the place of a reason for the reply's end."""
+
+    code = "provider_failed"
+    is_transient = True
+
+    @classmethod
+    def of(cls, finish_reason: str, *, has_failed: bool) -> FailedReply:
+        """The error of a reply that ended with this reason; without `has_failed`, it promises calls and has none."""
+        named = repr(finish_reason[:_MAX_REASON_CHARACTERS])
+        if has_failed:
+            return cls(f"the model's server did not finish the answer (finish_reason {named}); send the message again")
+        return cls(f"the model's answer ends with finish_reason {named} and holds no call; send the message again")
 
 
 class FilteredReply(MalformedReply):

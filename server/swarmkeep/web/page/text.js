@@ -650,6 +650,7 @@ export const advice = {
   provider_timeout: "The model took too long. Try again.",
   provider_unreachable: "The model provider cannot be reached. Try again in a moment.",
   provider_stream_cut: "The model's answer broke off. Try again.",
+  provider_failed: "The model's server did not finish the answer. Try again.",
   provider_answer_too_large: "The model's answer was too large. Ask for less at once.",
   provider_redirected: "Whoever runs the server has to set OPENAI_BASE_URL to where the provider is now.",
   context_length_exceeded: "The conversation is too long for the model. Fork it from an earlier event, or begin a new one.",

@@ -139,7 +139,7 @@ def show_reply(place: ItemPlace, entry: Entry) -> Json:
     """A model's words; cut off where the model was."""
     completion = entry.completion
     cut_off = completion is not None and (
-        completion.partial is True or completion.finish_reason in ("length", "content_filter")
+        completion.partial is True or completion.ending in ("length", "content_filter")
     )
     content = show_reply_content(entry) or [show_output_text("")]
     return make_message_item(place.make_id("msg"), "incomplete" if cut_off else "completed", content)

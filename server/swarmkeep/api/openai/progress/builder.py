@@ -216,7 +216,7 @@ class ResponseBuilder:
             return []
         if fact.completion is not None:
             self.usage.add(fact.completion.usage)
-            self.outcome = self.outcome.note_finish(fact.completion.finish_reason)
+            self.outcome = self.outcome.note_finish(fact.completion.ending)
         return self._writer.write_reply(items, place)
 
     def _read_approval(self, fact: ApprovalRequested) -> list[Json]:

@@ -43,8 +43,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         """The event that says how it ended. There is none for one that was cancelled: it is incomplete."""
         return _EVENT_TYPES.get(self.status, "response.incomplete")
 
-    def note_finish(self, finish_reason: str | None) -> Outcome:
-        reason = _INCOMPLETE.get(finish_reason or "")
+    def note_finish(self, ending: str | None) -> Outcome:
+        reason = _INCOMPLETE.get(ending or "")
         return self if reason == self.reason else replace(self, reason=reason)
 
 
