@@ -141,11 +141,12 @@ async def test_a_web_page_without_an_end_of_its_title_costs_nothing(
         pytest.param([make_chunk(tool_calls=make_calls(5))], id="calls"),
         pytest.param([make_chunk(tool_calls=[call]) for call in make_calls(5)], id="calls one by one"),
         pytest.param([make_chunk(content="x" * 30_000)], id="one line"),
+        pytest.param(["data: {\n"] * 20_000, id="one event"),
         pytest.param([make_chunk()] * 4_000, id="pieces of nothing"),
     ],
 )
 async def test_a_stream_is_taken_up_to_the_limits(
-    model: ScriptedModel, provider: AsyncOpenAI, chunks: list[Json]
+    model: ScriptedModel, provider: AsyncOpenAI, chunks: list[Json | bytes | str]
 ) -> None:
     model.add(Chunks(events=chunks))
     error = await expect_error(provider, stream=True)

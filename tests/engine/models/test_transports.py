@@ -234,7 +234,7 @@ ODD_SEPARATORS = "a\u2028b\u2029c\x85d\x7fe"
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 async def test_only_a_newline_ends_a_line_of_a_stream(
     model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, ending: str, kind: str
 ) -> None:
@@ -245,6 +245,44 @@ async def test_only_a_newline_ends_a_line_of_a_stream(
     chat = ChatModel(async_client if kind == "async" else client)
     _, reply = await collect_reply(chat, make_request(HELLO, stream=True), stream=True)
     assert reply.message["content"] == ODD_SEPARATORS
+
+
+CHUNK_IN_LINES = json.dumps(
+    {"choices": [{"index": 0, "delta": {"content": "Hi."}, "finish_reason": "stop"}]}, indent=1
+).split("\n")
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_events_of_several_lines_are_read(
+    model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, ending: str, kind: str
+) -> None:
+    event = [*(f"data: {line}" for line in CHUNK_IN_LINES), "", ""]
+    lines = [
+        "\ufeff: a comment",
+        "",
+        "event: message",
+        "id: 1",
+        *event,
+        "retry: 5",
+        "data:",
+        "",
+        "data: [DONE]",
+        "",
+        "",
+    ]
+    text = ending.join(lines).encode()
+    for size in (1, 7, len(text)):
+        model.chunks([text[at : at + size] for at in range(0, len(text), size)], done=False)
+        chat = ChatModel(async_client if kind == "async" else client)
+        _, reply = await collect_reply(chat, make_request(HELLO, stream=True), stream=True)
+        assert reply.message["content"] == "Hi."
+
+
+async def test_an_event_may_be_named_an_error(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    model.chunks(['event: error\ndata: {"message": "overloaded", "code": 529}\n\n'])
+    failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=True), stream=True)
+    assert (failed.error.message, failed.error.provider_status) == ("overloaded", 529)
 
 
 async def test_done_is_no_end_in_the_middle_of_a_call(model: ScriptedModel, async_client: AsyncOpenAI) -> None:

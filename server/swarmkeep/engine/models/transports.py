@@ -12,9 +12,8 @@ from swarmkeep.domain.codec import Json, decode
 from swarmkeep.domain.request import ModelRequest
 from swarmkeep.engine.models.answers import (
     CHAT_PATH,
-    LineSplitter,
+    EventReader,
     parse_completion,
-    parse_lines,
     parse_stream,
 )
 from swarmkeep.engine.models.assembly import END_OF_STREAM
@@ -113,13 +112,13 @@ class SyncOpenAITransport:
             if not may_be_stream(_get_kind(response)):
                 yield [parse_completion(_get_kind(response), response.read(), self._limits), END_OF_STREAM]
                 return
-            lines = LineSplitter(self._limits.bytes)
+            events = EventReader(self._limits)
             for data in response.iter_bytes():
-                for chunks in parse_lines(lines.feed(data), self._limits):
+                for chunks in events.feed(data):
                     yield chunks
                     if chunks[-1] is END_OF_STREAM:
                         return
-            for chunks in parse_lines([lines.rest], self._limits):
+            for chunks in events.finish():
                 yield chunks
         finally:
             response.close()
