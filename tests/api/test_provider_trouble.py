@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -42,6 +43,28 @@ async def test_a_broken_stream_leaves_what_was_said_and_the_session_goes_on(
     assert (await patient.run(session, "Go on."))["output_text"] == "Whole."
     assert [role for role, _ in await read_messages(patient, session)] == ["user", "assistant", "user", "assistant"]
     assert [message["role"] for message in model.requests[-1]["messages"]] == ["system", "user", "assistant", "user"]
+
+
+async def test_failed_generation_leaves_half_a_text(patient: RunningServer, model: ScriptedModel) -> None:
+    model.say("", finish_reason="error")
+    model.say("half an ans", finish_reason="network_error")
+    session = await patient.session()
+    frames = await patient.read_stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST")
+    run = frames[-1].data
+    assert (run["status"], run["output_text"]) == ("failed", "half an ans")
+    assert (run["error"]["code"], run["error"]["retryable"]) == ("provider_failed", True)
+    completion = (await patient.events(session))[-2]["data"]["completion"]
+    assert (completion["partial"], completion["finish_reason"]) == (True, "network_error")
+
+
+async def test_half_a_character_is_not_shown(patient: RunningServer, model: ScriptedModel) -> None:
+    chunks = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in ("hi \ud83d", "\ude00 there")]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    model.chunks([f"data: {json.dumps(chunk)}\n\n" for chunk in chunks])
+    session = await patient.session()
+    frames = await patient.read_stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST")
+    said = [frame.data.get("content") for frame in frames if frame.event == "message.delta"]
+    assert said[:2] == ["hi ", "\U0001f600 there"]
 
 
 async def test_what_was_done_before_a_failure_stays(patient: RunningServer, model: ScriptedModel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -302,6 +303,19 @@ async def test_a_refusal_is_one_in_each_form(openai: AsyncOpenAI, model: Scripte
     assert "".join(found.choices[0].delta.refusal or "" for found in chunks) == "I will not."
     found = await openai.chat.completions.create(model="Front", messages=[user("hello")])
     assert (found.choices[0].message.refusal, found.choices[0].message.content) == ("I will not.", None)
+
+
+async def test_a_cut_emoji_is_streamed_once_and_whole(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+    chunks: list[Any] = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in ("hi \ud83d", "\ude00.")]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    for _ in range(2):
+        model.chunks([f"data: {json.dumps(chunk)}\n\n" for chunk in chunks])
+    stream = await openai.chat.completions.create(model="Front", messages=[user("hello")], stream=True)
+    texts = [chunk.choices[0].delta.content async for chunk in stream]
+    assert [text for text in texts if text] == ["hi ", "\U0001f600."]
+    events = await openai.responses.create(model="Front", input="hello", stream=True)
+    deltas = [event.delta async for event in events if event.type == "response.output_text.delta"]
+    assert deltas == ["hi ", "\U0001f600."]
 
 
 async def test_a_client_that_goes_away_does_not_end_the_run(

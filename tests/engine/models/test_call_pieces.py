@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from swarmkeep.domain.codec import Json, encode_text
-from swarmkeep.engine.models.assembly import Assembly
+from swarmkeep.engine.models.assembly import Assembly, complete_usage, read_choice
+from swarmkeep.engine.models.call_pieces import RULES
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
 
@@ -180,3 +182,221 @@ def test_any_dialect_gives_the_whole_replys_calls(made: tuple[str | None, list[J
     text, functions, chunks = made
     message, given_functions = assemble(chunks)
     assert (message["content"], given_functions) == (text, functions)
+
+
+# What each row of the table is for: pieces as (index, id, name, arguments), and the calls that they are.
+
+Piece = tuple[int | None, str | None, str | None, Any]
+ROME, OSLO = '{"city": "Rome"}', '{"city": "Oslo"}'
+EXAMPLES: dict[str, tuple[list[Piece], list[tuple[str, str]]]] = {
+    "a new id with each piece": (
+        [(0, "u1", "look", ""), (0, "u2", None, '{"city":'), (0, "u3", None, ' "Rome"}')],
+        [("look", ROME)],
+    ),
+    "a new id and the name with each piece": (
+        [(0, "u1", "look", ""), (0, "u2", "look", '{"city":'), (0, "u3", "look", ' "Rome"}')],
+        [("look", ROME)],
+    ),
+    "{} first": ([(0, "u1", "look", "{}"), (0, None, None, '{"city":'), (0, None, None, ' "Rome"}')], [("look", ROME)]),
+    "{} first, as an object": ([(0, "u1", "look", {}), (0, None, None, ROME)], [("look", ROME)]),
+    "{} first, and the name with each piece": ([(0, "u1", "look", "{}"), (0, "u1", "look", ROME)], [("look", ROME)]),
+    "{} first, and the name after it": ([(0, "u1", "", "{}"), (0, None, "look", ROME)], [("look", ROME)]),
+    "{} and nothing after it": ([(0, "u1", "look", {}), (0, None, None, "")], [("look", "{}")]),
+    "all arguments once more": (
+        [(0, "u1", "look", ""), (0, None, None, ROME), (0, "u1", "look", ROME)],
+        [("look", ROME)],
+    ),
+    "all arguments once more, as an object": (
+        [(0, "u1", "look", ROME), (0, "u1", "look", {"city": "Rome"})],
+        [("look", ROME)],
+    ),
+    "all arguments once more, without id and name": (
+        [(0, "u1", "look", ROME), (0, None, None, ROME)],
+        [("look", ROME)],
+    ),
+    "all once more, in pieces": (
+        [(0, "u1", "look", ROME), (0, "u1", "look", '{"city'), (0, None, "look", '": "Rome"}')],
+        [("look", ROME)],
+    ),
+    "all once more, with the name at last": ([(0, "u1", None, ROME), (0, "u1", "look", ROME)], [("look", ROME)]),
+    "the beginning of the same, then another call": (
+        [(0, None, "look", ROME), (0, None, None, '{"city"'), (0, None, None, ': "Oslo"}'), (0, None, "look", None)],
+        [("look", ROME), ("look", OSLO)],
+    ),
+    "two calls under one index": ([(0, None, "look", ROME), (0, None, "pay", OSLO)], [("look", ROME), ("pay", OSLO)]),
+    "two equal calls under one index": ([(0, "", "look", ROME), (0, "", "look", ROME)], [("look", ROME)] * 2),
+    "two equal calls with ids of their own": ([(0, "a", "look", ROME), (0, "b", "look", ROME)], [("look", ROME)] * 2),
+    "two calls under one index, in pieces": (
+        [(0, None, "look", ""), (0, None, None, ROME), (0, None, "look", ""), (0, None, None, ROME)],
+        [("look", ROME)] * 2,
+    ),
+    "two calls under one id": ([(0, "a", "look", ROME), (0, "a", "look", OSLO)], [("look", ROME), ("look", OSLO)]),
+    "two calls without arguments, with ids": ([(0, "a", "look", ""), (0, "b", "pay", "")], [("look", ""), ("pay", "")]),
+    "two calls without anything": ([(None, None, "look", ""), (None, None, "pay", "")], [("look", ""), ("pay", "")]),
+    "ids only": (
+        [(None, "a", "look", "{"), (None, "b", "look", "{"), (None, "a", None, "}")],
+        [("look", "{}"), ("look", "{")],
+    ),
+    "side by side, without arguments": ([(None, None, "look", None)] * 2, [("look", "")] * 2),
+    "another call behind one that was cut": (
+        [(0, "a", "look", '{"ci'), (0, "b", "pay", OSLO)],
+        [("look", '{"ci'), ("pay", OSLO)],
+    ),
+    "another name, and its arguments later": (
+        [(0, None, "look", ROME), (0, None, "pay", ""), (0, None, None, OSLO)],
+        [("look", ROME), ("pay", OSLO)],
+    ),
+    "the name with each piece": ([(0, "", "look", ""), (0, "", "look", ROME), (0, "", "look", "")], [("look", ROME)]),
+    "ids only, and empty names first": (
+        [(None, "a", "", ""), (None, "b", "", ""), (None, "b", "pay", OSLO), (None, "a", "look", ROME)],
+        [("look", ROME), ("pay", OSLO)],
+    ),
+    "names after the arguments": (
+        [(None, "a", None, ROME), (None, "a", "look", None), (None, "b", None, ROME), (None, "b", "pay", None)],
+        [("look", ROME), ("pay", ROME)],
+    ),
+    "an id that comes before the name": (
+        [(0, "a", "look", ROME), (0, "b", "", ""), (0, None, "look", ""), (0, None, None, ROME)],
+        [("look", ROME)] * 2,
+    ),
+    "a name in pieces": ([(0, "a", "loo", ""), (0, None, "k", ROME)], [("look", ROME)]),
+    "half a call": ([(0, "a", "look", ROME), (1, "b", "pay", '{"ci')], [("look", ROME), ("pay", '{"ci')]),
+    "what cannot belong there": ([(0, "a", "look", ROME), (0, None, None, "}")], [("look", ROME + "}")]),
+}
+
+
+def run_example(name: str) -> list[tuple[str, str]]:
+    pieces = [
+        {"index": index, "id": id, "function": {"name": named, "arguments": arguments}}
+        for index, id, named, arguments in EXAMPLES[name][0]
+    ]
+    lists = [pieces] if name.startswith("side by side") else [[piece] for piece in pieces]
+    chunks = [make_chunk({"tool_calls": pieces}) for pieces in lists]
+    return [(found["name"], found["arguments"]) for found in assemble([*chunks, make_chunk({}, reason="length")])[1]]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_pieces_become_the_calls_that_were_meant(name: str) -> None:
+    assert run_example(name) == EXAMPLES[name][1]
+
+
+@pytest.mark.parametrize("row", range(len(RULES) - 1), ids=lambda row: RULES[row].reason)
+def test_each_rule_decides_an_example(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarmkeep.engine.models.call_pieces.RULES", (*RULES[:row], *RULES[row + 1 :]))
+    assert [name for name in EXAMPLES if run_example(name) != EXAMPLES[name][1]]
+
+
+def test_a_cut_repetition_is_a_call_that_was_cut() -> None:
+    pieces = [{"index": 0, "id": "a", "function": {"name": "look", "arguments": text}} for text in (ROME, '{"ci')]
+    chunks = [make_chunk({"tool_calls": [piece]}) for piece in pieces]
+    cut_call = {"name": "look", "arguments": '{"ci'}
+    whole = {"name": "look", "arguments": ROME}
+    assert assemble([*chunks, make_chunk({}, reason="length")])[1] == [whole, cut_call]
+    assert assemble([*chunks, make_chunk({}, reason="stop")])[1] == [whole]
+
+
+def test_a_function_call_of_old_is_a_tool_call() -> None:
+    deltas = [{"name": "look", "arguments": ""}, {"arguments": '{"city":'}, {"arguments": ' "Rome"}'}]
+    chunks = [make_chunk({"content": None, "function_call": delta}) for delta in deltas]
+    message, functions = assemble([*chunks, make_chunk({}, reason="function_call")])
+    assert functions == [{"name": "look", "arguments": ROME}]
+    assert "function_call" not in message
+
+
+# Other things that come in an order of their own.
+
+
+def test_deltas_that_repeat_on_purpose_stay() -> None:
+    message, _ = assemble([make_chunk({"content": "ha"}), make_chunk({"content": "ha"}), make_chunk({}, reason="stop")])
+    assert message["content"] == "haha"
+
+
+@pytest.mark.parametrize(
+    ("texts", "whole", "kept"),
+    [
+        (["It ", "rains."], "It rains.", "It rains."),
+        (["It ", "rains"], "It rains.", "It rains."),
+        ([], "It rains.", "It rains."),
+        ([" It rains. "], "It rains.", " It rains. "),
+        (["hi \ud83d"], "hi \U0001f600", "hi \U0001f600"),
+    ],
+)
+def test_a_whole_message_at_the_end_adds_what_is_new(texts: list[str], whole: str, kept: str) -> None:
+    last = make_chunk({}, reason="stop")
+    last["choices"][0]["message"] = {"role": "assistant", "content": whole}
+    message, _ = assemble([*(make_chunk({"content": text}) for text in texts), last])
+    assert message["content"] == kept
+
+
+def test_pieces_under_message_are_pieces() -> None:
+    chunks: list[Json] = [{"choices": [{"message": {"content": text}}]} for text in ("ha", "ha", "")]
+    chunks[-1]["choices"][0]["finish_reason"] = "stop"
+    assert assemble(chunks)[0]["content"] == "haha"
+
+
+@pytest.mark.parametrize("key", ["content", "refusal", "reasoning_content"])
+def test_half_a_character_waits_for_its_other_half(key: str) -> None:
+    chunks = [
+        make_chunk({key: text}) for text in ("hi \ud83d", "", "\ude00 \ud83d", "\ude01", "a\ud83d", "b", "\ud83d")
+    ]
+    assembly = Assembly(ReplyLimits())
+    shown = [delta.get(key) or "" for chunk in chunks for delta in assembly.add(chunk)]
+    assert shown == ["hi ", "", "\U0001f600 ", "\U0001f601", "a", "\ud83db", ""]
+    assembly.add(make_chunk({}, reason="stop"))
+    assert [delta[key] for delta in assembly.finish()] == ["\ud83d"]
+    assert assembly.completion()["choices"][0]["message"][key] == "hi \U0001f600 \U0001f601a\ud83db\ud83d"
+
+
+def test_half_a_character_of_arguments_waits_too() -> None:
+    pieces = [
+        {"index": 0, "id": "a", "function": {"name": "look", "arguments": text}}
+        for text in ('{"q": "\ud83d', '\ude00"}')
+    ]
+    _, [function] = assemble(
+        [*(make_chunk({"tool_calls": [piece]}) for piece in pieces), make_chunk({}, reason="stop")]
+    )
+    assert function["arguments"] == '{"q": "\U0001f600"}'
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_calls_may_be_in_another_choice_than_the_text(whole: bool) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": ROME}}
+    said = [
+        {"content": "Let me look."},
+        {"content": None, "tool_calls": [call]},
+        {"content": "Or not.", "tool_calls": [call] * 2},
+    ]
+    key = "message" if whole else "delta"
+    choices = [{"index": n, key: message, "finish_reason": "tool_calls"} for n, message in enumerate(said)]
+    if whole:
+        message = read_choice({"choices": choices})["message"]
+    else:
+        message, _ = assemble([{"choices": choices}])
+    assert (message["content"], message["tool_calls"]) == ("Let me look.", [call])
+    alone = read_choice({"choices": [choices[0] | {"message": said[0]}, choices[2] | {"message": said[2]}]})
+    assert "tool_calls" not in alone["message"]
+
+
+def count(prompt: float, completion: float, total: float | None = None) -> Json:
+    return drop_nulls({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total})
+
+
+@pytest.mark.parametrize(
+    ("reports", "kept"),
+    [
+        ([count(3, 2, 5), count(0, 0, 0)], (3, 2, 5)),
+        ([count(3, 0, 3), count(0, 2, 2)], (3, 2, 5)),
+        ([count(3.0, 2.0)], (3, 2, 5)),
+        ([count(3, 2, 9)], (3, 2, 9)),
+        ([count(3, 1, 4), count(3, 2, 5), None, {}], (3, 2, 5)),
+    ],
+)
+def test_counts_are_the_last_that_count_something(reports: list[Json | None], kept: tuple[int, int, int]) -> None:
+    assembly = Assembly(ReplyLimits())
+    for report in reports:
+        assembly.add({"choices": [], "usage": report})
+    assembly.add(make_chunk({"content": "hi"}, reason="stop"))
+    usage = complete_usage(assembly.completion()["usage"])
+    assert usage is not None
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == kept
+    assert all(type(count) is int for count in usage.values())

@@ -12,7 +12,7 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import RunError
 from swarmkeep.engine.models.model import ChatModel
 from tests.engine.models.provider import open_provider
-from tests.engine.models.test_transports import HELLO, expect_failure, make_request
+from tests.engine.models.test_transports import HELLO, collect_reply, expect_failure, make_request
 from tests.support.scripted import USAGE, ScriptedModel
 
 
@@ -184,6 +184,66 @@ async def test_an_answer_that_the_filter_stopped(model: ScriptedModel, provider:
     assert (failed.error.code, failed.error.retryable) == ("content_filter", False)
     assert failed.partial == "This is how to"
     assert failed.usage == USAGE
+
+
+FAILED = ("error", "network_error", "insufficient_system_resource", "MALFORMED_FUNCTION_CALL", "abort", "tool_calls")
+
+
+@STREAM
+@pytest.mark.parametrize("text", ["half an ans", ""])
+@pytest.mark.parametrize("reason", [*FAILED, "function_call_filter: MALFORMED_FUNCTION_CALL"])
+async def test_an_end_that_says_generation_failed(
+    model: ScriptedModel, provider: AsyncOpenAI, reason: str, text: str, stream: bool
+) -> None:
+    model.say(text, finish_reason=reason)
+    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=stream), stream=stream)
+    assert (failed.error.code, failed.error.retryable) == ("provider_failed", True)
+    assert repr(reason) in failed.error.message
+    assert (failed.partial, failed.usage, failed.finish_reason) == (text, USAGE, reason)
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("reason", "ending"),
+    [
+        ("eos", "stop"),
+        ("STOP", "stop"),
+        ("end_turn", "stop"),
+        ("MAX_TOKENS", "length"),
+        ("max_output_tokens", "length"),
+    ],
+)
+async def test_a_good_end_has_many_names(
+    model: ScriptedModel, provider: AsyncOpenAI, reason: str, ending: str, stream: bool
+) -> None:
+    model.say("Hi.", finish_reason=reason)
+    _, reply = await collect_reply(ChatModel(provider), make_request(HELLO, stream=stream), stream=stream)
+    assert (reply.completion.finish_reason, reply.completion.ending) == (reason, ending)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "kept"),
+    [
+        (["null", "stop"], "stop"),
+        (["tool_use", "stop"], "tool_use"),
+        (["length", "stop"], "length"),
+        (["stop", ""], "stop"),
+        (["SAFETY", "stop"], None),
+        (["error", "stop"], None),
+    ],
+)
+async def test_the_gravest_of_several_ends_counts(
+    model: ScriptedModel, provider: AsyncOpenAI, reasons: list[str], kept: str | None
+) -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}}
+    model.chunks(
+        [{"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": reason}]} for reason in reasons]
+    )
+    chat, request = ChatModel(provider), make_request(HELLO, stream=True)
+    if kept is None:
+        await expect_failure(chat, request, stream=True)
+    else:
+        assert (await collect_reply(chat, request, stream=True))[1].completion.finish_reason == kept
 
 
 async def test_half_a_stream_keeps_what_was_said(model: ScriptedModel, provider: AsyncOpenAI) -> None:

@@ -38,6 +38,7 @@ def fail_with_status(status: int) -> Script:
 PASSING: dict[str, Script] = {
     **{str(status): fail_with_status(status) for status in (408, 409, 429, 500, 502, 503, 529)},
     "half an answer": lambda model: model.half_stream([]),
+    "generation failed": lambda model: model.say("", finish_reason="network_error"),
     "an error in the place of an answer": lambda model: model.raw({"error": {"message": "overloaded", "code": 529}}),
     "told to come again": lambda model: model.fail(418, headers={"x-should-retry": "true"}),
 }

@@ -107,6 +107,27 @@ def test_chunks_as_they_come_in_the_wild(swarm: Runner, model: ScriptedModel) ->
     assert [delta["index"] for delta in deltas] == [0, 1, 1, 0, 0, 1]
 
 
+def test_half_a_character_is_not_a_delta(swarm: Runner, model: ScriptedModel) -> None:
+    chunks = [make_chunk({"content": text}) for text in ("hi \ud83d", "\ude00")]
+    model.chunks([f"data: {json.dumps(chunk)}\n\n" for chunk in [*chunks, make_chunk({}, "stop")]])
+    frames = swarm.stream(Agent(), "Hi")
+    assert [frame["content"] for frame in frames if frame.get("content")] == ["hi ", "\U0001f600"]
+
+
+def test_what_comes_once_more_is_not_a_delta(swarm: Runner, model: ScriptedModel) -> None:
+    def get_time(city: str = "here") -> str:
+        return f"noon in {city}"
+
+    texts = ({}, '{"city": "Rome"}', '{"city": "Rome"}')
+    pieces = [make_piece(index=0, id="u1", name="get_time", arguments=text) for text in texts]
+    model.chunks([*(make_chunk({"tool_calls": [piece]}) for piece in pieces), make_chunk({}, "tool_calls")])
+    model.say("Noon.")
+    frames = swarm.stream(Agent(functions=[get_time]), "When?")
+    assert list_tool_texts(frames[-1]["response"]) == ["noon in Rome"]
+    shown = [call["function"]["arguments"] for frame in frames for call in frame.get("tool_calls") or ()]
+    assert "".join(shown) == '{"city": "Rome"}'
+
+
 def test_deltas_without_content_have_a_null(swarm: Runner, model: ScriptedModel) -> None:
     # As Swarm's own deltas, so that `if chunk["content"] is not None` works.
     model.call("look")

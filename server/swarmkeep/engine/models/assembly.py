@@ -162,7 +162,7 @@ class _MessagePieces:
     def add_text(self, key: str, text: str) -> str:
         """Keep a piece of a text; returns what may be shown by now."""
         parts = self._texts.get(key)
-        if parts is not None and len(text) <= self._room.left and not self._halves and not ends_in_half(text):
+        if parts and not self._halves and not "\ud800" <= text[-1:] <= "\udbff" and len(text) <= self._room.left:
             # Nearly all are such.
             self._room.left -= len(text)
             parts.append(text)

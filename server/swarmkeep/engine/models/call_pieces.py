@@ -22,6 +22,8 @@ from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
 _MAX_NAME_CHARACTERS = 1000
 _CALL_KEYS = {"index", "id", "type", "function"}
 _FUNCTION_KEYS = {"name", "arguments"}
+# What arguments begin with; space may come first.
+_MAY_OPEN = "{ \n\r\t"
 # More than a server puts behind a call, if it is only space.
 _LAST_CHARACTERS = 100
 # What two texts may have that are compared by what they say.
@@ -125,10 +127,13 @@ class _Call:
             return ""
         before = "{}" if self.is_held else ""
         self.is_held = text == "{}" and not self._size
+        self.append_more(text)
+        return "" if self.is_held else before + text
+
+    def append_more(self, text: str) -> None:
         self._parts.append(text)
         self._size += len(text)
         self._is_whole = None
-        return "" if self.is_held else before + text
 
     def replace(self, text: str) -> str:
         self._parts.clear()
@@ -387,12 +392,6 @@ RULES: tuple[Rule, ...] = (
         "small servers that send whole calls",
     ),
     Rule(
-        Act.JOIN,
-        lambda m: m.names or not m.text,
-        "the name comes in pieces, or with each piece; or the id comes in the last one",
-        "vLLM's parsers, gateways",
-    ),
-    Rule(
         Act.REPLACE,
         lambda m: m.call.is_held and m.opens and m.text.strip() != "{}" and not m.is_beginning,
         "`{}` comes first, as a placeholder",
@@ -410,7 +409,12 @@ RULES: tuple[Rule, ...] = (
         "all arguments once more in the last piece; or another call's, whose name will come",
         "vLLM, where its last piece was all that it took to be left",
     ),
-    Rule(Act.JOIN, lambda m: True, "the next piece of the arguments", "OpenAI"),
+    Rule(
+        Act.JOIN,
+        lambda m: True,
+        "the next piece of the arguments or the name, the name with each piece, the id with the last one",
+        "OpenAI; vLLM's parsers, gateways",
+    ),
 )
 
 
@@ -440,7 +444,13 @@ class StreamedCalls:
     def add(self, pieces: list[Json]) -> list[Json]:
         """Take the pieces of a chunk; returns what is new in them, in a regular shape."""
         self._chunk += 1
-        return [shown for piece in pieces for shown in self._add(self._read(piece))]
+        shown: list[Json] = []
+        for piece in pieces:
+            if (delta := self._add_arguments(piece)) is not None:
+                shown.append(delta)
+            else:
+                shown += self._add(self._read(piece))
+        return shown
 
     def add_whole(self, calls: list[Json]) -> list[Json]:
         """Take the calls of a whole message, which some servers send behind the pieces of it."""
@@ -492,6 +502,25 @@ class StreamedCalls:
             _pick_extras(function, _FUNCTION_KEYS),
             self._chunk,
         )
+
+    def _add_arguments(self, piece: Json) -> Json | None:
+        """Take a piece that can only be more arguments of the call under its index, as nearly all are."""
+        function = piece.get("function")
+        if type(function) is not dict or function.get("name") or piece.get("id"):
+            return None
+        index, text = piece.get("index"), function.get("arguments")
+        if type(text) is not str or not text or text[0] in _MAY_OPEN or ends_in_half(text) or type(index) is not int:
+            return None
+        position = self._by_index.get(index)
+        if position is None or not (piece.keys() <= _CALL_KEYS and function.keys() <= _FUNCTION_KEYS):
+            return None
+        call = self._calls[position]
+        if call.repeated or call.is_held or call.half:
+            return None
+        self._room.take(len(text))
+        call.append_more(text)
+        call.chunk = self._chunk
+        return _make_delta(position, text=text)
 
     def _add(self, piece: _Piece) -> list[Json]:
         position = self._find(piece)
