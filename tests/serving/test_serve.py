@@ -21,7 +21,7 @@ from swarmkeep.serving.server import serve
 from swarmkeep.store import schema
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from tests.api.server import server_settings
-from tests.support.processes import Process
+from tests.support.processes import Process, clean_environment, free_port
 from tests.support.scripted import ScriptedModel
 
 PROGRAM = """
@@ -314,4 +314,55 @@ async def main():
 asyncio.run(main())
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+LOADING = """
+import http.client, io, os, signal, sys, threading, time
+
+def is_loaded():
+    return getattr(sys.modules.get("openai"), "AsyncOpenAI", None) is not None
+
+class Output(io.StringIO):
+    def write(self, text):
+        if "listening on" in text:
+            loaded_when_ready.append("openai" in sys.modules)
+            threading.Thread(target=watch, args=[int(text.rpartition(":")[2])], daemon=True).start()
+        return super().write(text)
+
+def watch(port):
+    asked = http.client.HTTPConnection("127.0.0.1", port)
+    asked.request("GET", "/health/ready")
+    statuses.append(asked.getresponse().status)
+    # Nothing else begins it: no run is started.
+    while not is_loaded():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+loaded_when_ready, statuses = [], []
+said, sys.stdout = sys.stdout, Output()
+sys.argv = ["swarmkeep", "serve", *sys.argv[1:]]
+from swarmkeep.__main__ import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+assert (loaded_when_ready, statuses, is_loaded()) == ([False], [200], True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("offline", [True, False], ids=["offline", "provider"])
+def test_client_of_models_is_loaded_once_ready(tmp_path: Path, offline: bool) -> None:
+    options = [
+        "--port",
+        str(free_port()),
+        "--agents",
+        "swarmkeep_agents.acme",
+        "--database-url",
+        f"sqlite:///{tmp_path / 'swarmkeep.db'}",
+    ]
+    env = clean_environment({"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"})
+    command = [sys.executable, "-c", LOADING, *options, *(["--offline"] if offline else [])]
+    run = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -58,8 +58,8 @@ def list_secrets(settings: EngineSettings, agents: Iterable[Agent] = ()) -> Secr
 
 
 class _ConfiguredModel:
-    """The configured model. Its client is made at the first request: openai takes a second and 30 MB to load, which a
-    server that starts, or is never asked, can do without."""
+    """The configured model. Its client is made at the first request: openai takes seconds to load, which a command that
+    asks no model can do without. A server loads it in the background once it is ready."""
 
     def __init__(self, settings: EngineSettings, pauses: Pauses) -> None:
         self._settings = settings

@@ -21,6 +21,7 @@ from uvicorn.server import HANDLED_SIGNALS
 from swarmkeep.api.limits import ServerLimits
 from swarmkeep.api.service import Service
 from swarmkeep.app import LIMITS, ServeError, bracket_host
+from swarmkeep.engine.models.provider import load_in_background
 from swarmkeep.serving.connections import BoundedConnection, BoundedWebSocket, UnsentLimit
 from swarmkeep.serving.starts import StartRecord
 from swarmkeep.settings import Settings
@@ -115,12 +116,14 @@ async def serve_app(
 
 
 class StoppableServer(Server):
-    """Stops in two steps: while running runs have their grace time it still answers, so that a load balancer sees
-    that it is not ready and callers get their results; then it closes. Asked twice, it ends at once."""
+    """Loads the client of models once it listens, and stops in two steps: while running runs have their grace time it
+    still answers, so that a load balancer sees that it is not ready and callers get their results; then it closes.
+    Asked twice, it ends at once."""
 
-    def __init__(self, config: Config, app: Litestar) -> None:
+    def __init__(self, config: Config, app: Litestar, settings: Settings) -> None:
         super().__init__(config)
         self._app = app
+        self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -129,6 +132,7 @@ class StoppableServer(Server):
         await super().startup(sockets)
         assert sockets
         announce_address(self.config.host, sockets[0])
+        load_in_background(self._settings)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # From now on signals do what they do by themselves. What was committed survives that, too.

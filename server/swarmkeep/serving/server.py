@@ -73,7 +73,7 @@ def _serve_alone(settings: Settings, address: tuple[str, int]) -> None:
     app = create_app(settings)
     with bind_socket(settings, address) as listener:
         config = build_http_config(app, settings)
-        run_loop(config, serve_app(app, settings, StoppableServer(config, app), listener))
+        run_loop(config, serve_app(app, settings, StoppableServer(config, app, settings), listener))
 
 
 def _configure_logging(settings: Settings) -> None:

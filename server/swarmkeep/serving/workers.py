@@ -18,7 +18,7 @@ from litestar import Litestar
 from uvicorn import Config
 
 from swarmkeep.app import ServeError, create_app
-from swarmkeep.engine.models.provider import load_model_client
+from swarmkeep.engine.models.provider import load_in_background, load_model_client
 from swarmkeep.processes.link import WorkerLink
 from swarmkeep.processes.listener import ConnectionCounts, SharedListener
 from swarmkeep.processes.metrics import WorkerMetrics
@@ -59,8 +59,9 @@ def serve_with_workers(settings: Settings, address: tuple[str, int], explain: Ex
     if settings.migrate:
         upgrade(settings.database_url)
     with bind_socket(settings, address) as listener, _make_metrics_folder() as folder:
-        # Else a worker's first run would load it, in each of them; loaded here, it is there once.
-        load_model_client(settings)
+        # Else each worker would load it; loaded here, it is there once. Offline it is not worth a later start.
+        if not settings.offline:
+            load_model_client(settings)
         shared = _Shared(listener, ConnectionCounts(settings.workers), folder)
         Supervisor(
             settings.workers,
@@ -94,7 +95,7 @@ def _serve_as_worker(settings: Settings, shared: _Shared, explain: Explain, link
         metrics = None if shared.folder is None else WorkerMetrics(shared.folder, link.number)
         app = create_app(settings.model_copy(update={"migrate": False}), worker_metrics=metrics)
         config = build_http_config(app, settings)
-        server = WorkerServer(config, app, link, shared.counts)
+        server = WorkerServer(config, app, settings, link, shared.counts)
         run_loop(config, serve_app(app, settings, server, shared.listener, link.number))
     except Exception as error:
         explained = explain(error)
@@ -107,8 +108,10 @@ def _serve_as_worker(settings: Settings, shared: _Shared, explain: Explain, link
 class WorkerServer(StoppableServer):
     """One of several that share a socket. It begins to stop when its link says so, too."""
 
-    def __init__(self, config: Config, app: Litestar, link: WorkerLink, counts: ConnectionCounts) -> None:
-        super().__init__(config, app)
+    def __init__(
+        self, config: Config, app: Litestar, settings: Settings, link: WorkerLink, counts: ConnectionCounts
+    ) -> None:
+        super().__init__(config, app, settings)
         self._link = link
         self._counts = counts
         self._listener: SharedListener | None = None
@@ -123,6 +126,7 @@ class WorkerServer(StoppableServer):
         self.servers = [cast(Any, self._listener)]
         self.started = True
         self._link.report_ready()
+        load_in_background(self._settings)
 
     async def on_tick(self, counter: int) -> bool:
         # Ten times a second; connections that have closed are noticed here.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,11 +43,30 @@ def make_model_client(settings: ModelSettings) -> AsyncOpenAI:
 
 
 def load_model_client(settings: ModelSettings) -> None:
-    """Load what `make_model_client` needs, and make nothing: for a process that forks those that will."""
-    from swarmkeep.engine.models import offline  # noqa: F401
+    """Load what `make_model_client` and a first request need, and make nothing."""
+    from openai import AsyncOpenAI, DefaultAioHttpClient  # noqa: F401
 
-    if not settings.offline:
-        from openai import AsyncOpenAI, DefaultAioHttpClient  # noqa: F401
+    if settings.offline:
+        from swarmkeep.engine.models import offline  # noqa: F401
+    else:
+        import aiohttp  # noqa: F401
+        from httpx2 import AsyncHTTPTransport
+
+        # The first of them loads what they are built on.
+        AsyncHTTPTransport(verify=False)
+
+
+def load_in_background(settings: ModelSettings) -> None:
+    """Begin to load it in a thread, for a server that is ready: its first run would wait for seconds otherwise.
+
+    Nobody waits for the thread. What is wrong shows at the first request, which loads it again.
+    """
+
+    def load() -> None:
+        with suppress(Exception):
+            load_model_client(settings)
+
+    threading.Thread(target=load, name="swarmkeep-model-client", daemon=True).start()
 
 
 def make_provider_client(
