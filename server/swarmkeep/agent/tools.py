@@ -40,6 +40,7 @@ class Tool:
         "concurrent",
         "function",
         "guardrails",
+        "has_parameters",
         "idempotent",
         "is_async",
         "name",
@@ -61,6 +62,7 @@ class Tool:
         self.timeout: float | None = options.timeout
         self.guardrails = options.guardrails
         self.concurrent: bool = options.concurrent
+        self.has_parameters: bool = bool(shape.model_parameters) or shape.takes_keywords
         self._shape = shape
         self._adapters: dict[str, TypeAdapter[Any]] = make_adapters(shape)
         self.schema: Schema = make_schema(shape, self._adapters)
@@ -74,7 +76,8 @@ class Tool:
     def bind(self, arguments: str, *, context_variables: dict[str, Any], tool_call_id: str) -> functools.partial[Any]:
         """The call that a model asked for, ready to be made: it takes no arguments.
 
-        `arguments` is the model's JSON text; blank counts as `{}`. Values are converted to the hinted types.
+        `arguments` is the model's JSON text; blank counts as `{}`, and so does `null` for a function without
+        parameters. Values are converted to the hinted types.
         `context_variables` is passed as it is, not copied, so the caller sees changes made in place.
 
         Raises ToolArgumentsError, whose sentence is for the model; nothing has been called then.
@@ -117,6 +120,8 @@ class Tool:
             raise ToolArgumentsError(self.name, ["they are nested too deep"]) from None
         except ValueError as error:  # an integer with thousands of digits
             raise ToolArgumentsError(self.name, ["they hold a number with too many digits"]) from error
+        if given is None and not self.has_parameters:
+            return {}
         if not isinstance(given, dict):
             raise ToolArgumentsError(self.name, [f"they must be a JSON object, but are {_shorten_json(given)}"])
         return given

@@ -119,6 +119,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(call["id"] for call in self.chat_message.get("tool_calls", ()))
 
     @functools.cached_property
+    def cut_calls(self) -> Mapping[str, bool]:
+        """The calls that the end of this reply cut, by id: see `find_cut_calls`."""
+        return {} if self.completion is None else find_cut_calls(self.message, self.completion)
+
+    @functools.cached_property
     def is_empty(self) -> bool:
         """Whether it is a reply without words or calls. Several servers refuse a history that has one."""
         return self.role == "assistant" and not any(
@@ -224,6 +229,49 @@ def read_tool_calls(message: Json) -> list[tuple[str, str, str]]:
         text = arguments if isinstance(arguments, str) and arguments else "{}"
         found.setdefault(call["id"], (call["id"], name if isinstance(name, str) else "", text))
     return list(found.values())
+
+
+def is_cut_end(completion: CompletionRecord) -> bool:
+    """Return whether a reply's end may have cut what it said last.
+
+    An answer that came whole and gives no reason is whole: its JSON was. A stream without a reason may have ended
+    anywhere.
+    """
+    if completion.partial is True:
+        return True
+    if completion.ending is not None:
+        return completion.ending not in ("stop", "tool_calls")
+    return completion.request is not None and completion.request.params.get("stream") is True
+
+
+def find_cut_calls(message: Json, completion: CompletionRecord) -> dict[str, bool]:
+    """Return the calls of a reply that did not come whole, by id: none of them may be started.
+
+    A reply that ended as it should has none. If its end cut it, a call is whole if its arguments are the text of a JSON
+    object; `{}` in the last call proves nothing, because several servers send it first and the arguments after it.
+    True stands beside calls whose arguments are missing or such a placeholder: a function without parameters needs no
+    others, so its call is whole.
+    """
+    if not message.get("tool_calls") or not is_cut_end(completion):
+        return {}
+    found: dict[str, bool] = {}
+    calls = [call for call in message["tool_calls"] if isinstance(call, dict) and isinstance(call.get("id"), str)]
+    for place, call in enumerate(calls):
+        function = call.get("function")
+        arguments = function.get("arguments") if isinstance(function, dict) else None
+        text = arguments.strip() if isinstance(arguments, str) else ""
+        value = _decode_or_none(text) if text else None
+        is_placeholder = text in ("", "null") or (value == {} and place == len(calls) - 1)
+        if is_placeholder or not isinstance(value, dict):
+            found[call["id"]] = is_placeholder
+    return found
+
+
+def _decode_or_none(text: str) -> object:
+    try:
+        return decode(text)
+    except MalformedJson:
+        return None
 
 
 def _clean_calls(message: Json) -> list[Json]:

@@ -9,6 +9,14 @@ from msgspec import UNSET, UnsetType
 
 from swarmkeep.domain.codec import Json
 
+# Of a JSON schema, what may say that an object has keys.
+_KEYS = ("properties", "required", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
+
+
+def has_parameters(schema: Json) -> bool:
+    """Return whether a function whose parameters have this JSON schema can be given any."""
+    return any(schema.get(key) for key in _KEYS)
+
 
 class CallerFunction(msgspec.Struct, frozen=True, kw_only=True):
     name: str
@@ -62,6 +70,13 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def caller_tools(self) -> tuple[CallerTool, ...]:
         return () if self.tools is UNSET else self.tools
+
+    @property
+    def bare_tool_names(self) -> frozenset[str]:
+        """The caller's functions without parameters."""
+        return frozenset(
+            tool.function.name for tool in self.caller_tools if not has_parameters(tool.function.parameters or {})
+        )
 
     @property
     def caller_tool_names(self) -> frozenset[str]:

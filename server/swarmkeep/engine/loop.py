@@ -20,6 +20,7 @@ from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import RunError, RunFailed, SessionEvent
 from swarmkeep.domain.facts.records import read_usage, sum_usage
+from swarmkeep.domain.messages import is_cut_end
 from swarmkeep.domain.state import Run, State
 from swarmkeep.engine.agents.guardrails import Guards
 from swarmkeep.engine.agents.outputs import judge_reply
@@ -166,7 +167,8 @@ class Loop:
         aside = is_heavy(reply.message)
         source = (turn.request.params["model"], turn.profile.server.host)
         masked = await mask(self._policy, reply.message, aside=aside)
-        message = normalise_message(masked, turn.agent.name, taken, source)
+        is_cut = is_cut_end(reply.completion)
+        message = normalise_message(masked, turn.agent.name, taken, source, is_cut=is_cut)
         if turn.agent.output_guardrails:
             trip, text = await self._guards.check_reply(
                 turn.agent, message, self._log.state.context_variables, turn.run.options
@@ -181,11 +183,12 @@ class Loop:
         verdict = await judge_reply(turn.agent, turn.run, message, reply.completion, self._policy)
         tools = self._toolbox.list_tools(turn.agent, self._log.state).values()
         approvals = {tool.name for tool in tools if tool.requires_approval}
+        bare = {tool.name for tool in tools if not tool.has_parameters} if approvals else ()
         expires_at = await self._policy.approval_expires_at() if approvals else None
 
         def decide(state: State, run: Run) -> list[SessionEvent]:
             completion = turn.describe_completion(reply.completion, state)
-            facts = record_reply(run, message, completion, needs_approval=approvals, expires_at=expires_at)
+            facts = record_reply(run, message, completion, needs_approval=approvals, expires_at=expires_at, bare=bare)
             if verdict is None:
                 return facts
             usage = sum_usage(run.usage, read_usage(reply.completion.usage))

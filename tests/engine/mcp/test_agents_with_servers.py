@@ -156,6 +156,22 @@ async def test_a_servers_tools_are_offered_recorded_once_and_called(
     assert (await verify(engine.store, KEY)).problems == []
 
 
+@pytest.mark.parametrize("arguments", ['{"a": 1, "b', "{}"])
+async def test_a_call_that_was_cut_reaches_no_server(
+    cluster: EngineCluster, model: ScriptedModel, folder: Path, arguments: str
+) -> None:
+    agent = Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))])
+    engine = await cluster.open_engine(agent)
+    model.call("add", arguments, finish_reason="length")
+    model.say("Sorry.")
+    await open_session(engine)
+    assert (await run_to_end(engine)).output_text == "Sorry."
+    [(status, text)] = list_results(await read_log(engine))
+    assert (status, "add was not run" in text) == ("error", True)
+    assert "tool.started" not in await read_types(engine)
+    await check_requests(engine, model)
+
+
 async def test_a_name_that_clashes_gets_the_servers_before_it(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:

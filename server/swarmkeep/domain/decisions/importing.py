@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from swarmkeep.domain.decisions.concurrent_calls import make_changes
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.decisions.settling import draft_cut_results
 from swarmkeep.domain.decisions.turns import make_pending_call, request_approval
 from swarmkeep.domain.envelope import EventDraft
 from swarmkeep.domain.events import IMPORTED, RunError, RunInterrupted, RunWaiting, SessionImported, Usage
@@ -19,6 +20,10 @@ def finish_import(state: State, *, source: str, digest: str, by: str | None) -> 
     drafts = draft_events(state.agent, [imported], None)
     state = apply_drafts(state, drafts)
     run = state.run
+    if run is not None and run.status == "waiting" and (refused := draft_cut_results(state, run)):
+        drafts += refused
+        state = apply_drafts(state, refused)
+        run = state.run
     if run is not None and run.status == "waiting" and run.open_calls:
         return [*drafts, *_interrupt(state, [queued.run_id for queued in state.queue]), *_wait_anew(state, run)]
     # The active one last: only the latest run to end can be tried again.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from swarmkeep.domain.decisions.commands import start_queued
+from swarmkeep.domain.decisions.cut_calls import list_cut_calls, refuse_cut_call
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.steps import (
     AskModel,
@@ -27,11 +28,11 @@ from swarmkeep.domain.decisions.steps import (
 from swarmkeep.domain.decisions.takeovers import tell_note
 from swarmkeep.domain.decisions.turns import deny_call, end_run, record_result, request_approvals, start_tool
 from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import RunCompleted, RunWaiting, SessionEvent
+from swarmkeep.domain.events import RunCompleted, RunFailed, RunWaiting, SessionEvent
 from swarmkeep.domain.state import Run, State, ToolCall
 
 
-def _guard_nothing(state: State) -> Collection[str]:
+def _name_nothing(state: State) -> Collection[str]:
     return ()
 
 
@@ -45,12 +46,13 @@ def _ask_nobody(state: State, call: ToolCall) -> str | None:
 
 class Approvals(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked before a call starts. `find_guarded` names the tools that need an approval by today's code: a
-    call may be older than that. `expires_at` is until when a request made now may be answered. `find_batch` gives the
-    calls that start together, if it is time for any; `find_session` names the session of a call that asks another
-    agent.
+    call may be older than that. `expires_at` is until when a request made now may be answered. `find_bare` names the
+    tools without parameters. `find_batch` gives the calls that start together, if it is time for any; `find_session`
+    names the session of a call that asks another agent.
     """
 
-    find_guarded: Callable[[State], Collection[str]] = _guard_nothing
+    find_guarded: Callable[[State], Collection[str]] = _name_nothing
+    find_bare: Callable[[State], Collection[str]] = _name_nothing
     expires_at: str | None = None
     find_batch: Callable[[State, Run], Sequence[ToolCall]] = _start_alone
     find_session: Callable[[State, ToolCall], str | None] = _ask_nobody
@@ -86,6 +88,8 @@ def draft_follow_up(
 ) -> list[EventDraft] | None:
     """The next step, if it follows from the state by itself. What is queued may be left to others."""
     run = state.run
+    if run is not None and run.status == "running" and (refused := draft_cut_results(state, run, approvals)):
+        return refused
     match next_step(state):
         case Deny(call=call) if run is not None:
             return draft_events(state.agent, record_result(state, run, call, deny_call(call)), run.id)
@@ -97,14 +101,26 @@ def draft_follow_up(
             begun = [] if state.taken_over is not None else _start_tools(state, run, approvals)
             facts = begun or [RunWaiting(pending=pending)]
             return draft_events(state.agent, facts, run.id)
-        case Finish(stop_reason=stop_reason) if run is not None:
-            return draft_events(state.agent, end_run(state, run, RunCompleted, stop_reason), run.id)
+        case Finish(stop_reason=stop_reason, error=error) if run is not None:
+            ending = RunCompleted if error is None else RunFailed
+            return draft_events(state.agent, end_run(state, run, ending, stop_reason, error), run.id)
         case TellNote() if state.handback_note is not None:
             return draft_events(state.agent, [tell_note(state.handback_note)], None if run is None else run.id)
         case StartQueued() if may_start_queued(state):
             return start_queued(state)
         case _:
             return None
+
+
+def draft_cut_results(state: State, run: Run, approvals: Approvals = NO_APPROVALS) -> list[EventDraft]:
+    """Draft the results of the calls that the end of a reply cut, before anything else becomes of its calls."""
+    drafts: list[EventDraft] = []
+    for call in list_cut_calls(state, run, approvals.find_bare):
+        if state.run is not None:
+            added = draft_events(state.agent, refuse_cut_call(state, state.run, call), run.id)
+            drafts += added
+            state = apply_drafts(state, added)
+    return drafts
 
 
 def _start_tools(state: State, run: Run, approvals: Approvals, *alone: ToolCall) -> list[SessionEvent]:

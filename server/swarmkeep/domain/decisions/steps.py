@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from swarmkeep.domain.decisions.cut_calls import ends_with_cut, find_cut_error
 from swarmkeep.domain.decisions.loop_detection import is_looping
 from swarmkeep.domain.decisions.turns import list_undecided, make_pending_call
-from swarmkeep.domain.events import PendingCall, StopReason
+from swarmkeep.domain.events import PendingCall, RunError, StopReason
 from swarmkeep.domain.state import QueuedRun, Run, State, ToolCall
 
 
@@ -44,7 +45,10 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
+    """End the run; with an `error` it has failed."""
+
     stop_reason: StopReason
+    error: RunError | None = None
 
 
 class StartQueued(msgspec.Struct, frozen=True):
@@ -87,10 +91,12 @@ def _next_turn_step(state: State, run: Run) -> TellNote | Finish | Wait | AskMod
         return Finish("end_turn")
     if state.taken_over is not None:
         return _wait_for_person()
+    if ends_with_cut(state, run):
+        return Finish("error", find_cut_error(state, run))
     if run.options.max_turns is not None and run.turns >= run.options.max_turns:
-        return Finish("max_turns")
+        return Finish("max_turns", find_cut_error(state, run))
     if is_looping(state, run):
-        return Finish("loop_detected")
+        return Finish("loop_detected", find_cut_error(state, run))
     return AskModel() if state.compaction is None else Compact()
 
 

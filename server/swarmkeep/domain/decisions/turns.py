@@ -35,6 +35,7 @@ from swarmkeep.domain.events import (
     Usage,
 )
 from swarmkeep.domain.facts.records import read_usage, sum_usage
+from swarmkeep.domain.messages import find_cut_calls
 from swarmkeep.domain.state import Run, State, ToolCall, make_calls
 
 EDITED = (
@@ -96,13 +97,25 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_reply(
-    run: Run, message: Json, completion: CompletionRecord, *, needs_approval: Collection[str], expires_at: str | None
+    run: Run,
+    message: Json,
+    completion: CompletionRecord,
+    *,
+    needs_approval: Collection[str],
+    expires_at: str | None,
+    bare: Collection[str] = (),
 ) -> list[SessionEvent]:
-    """A model's reply, and a request for each of its calls to a tool named in `needs_approval`."""
+    """A model's reply, and a request for each of its whole calls to a tool named in `needs_approval`. Those to `bare`
+    functions, which have no parameters, need no arguments to be whole."""
     facts: list[SessionEvent] = [MessageAdded(message=message, completion=completion)]
     if run.options.execute_tools:
         guarded = set(needs_approval) - run.options.caller_tool_names
-        facts += [request_approval(call, expires_at) for call in make_calls(message) if call.name in guarded]
+        cut = find_cut_calls(message, completion) if guarded else {}
+        facts += [
+            request_approval(call, expires_at)
+            for call in make_calls(message)
+            if call.name in guarded and (call.id not in cut or (cut[call.id] and call.name in bare))
+        ]
     return facts
 
 

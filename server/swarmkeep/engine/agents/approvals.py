@@ -1,4 +1,4 @@
-"""Which calls need a person's approval by today's agents, until when it may be given, and which start together."""
+"""Rules of today's agents for calls: which need a person's approval, until when, and which start together."""
 
 from __future__ import annotations
 
@@ -54,11 +54,16 @@ def make_approvals(registry: Registry, expires_at: str | None = None, max_calls:
         agents = [registry.get_active(name) for name in names if name in registry]
         return {name for agent in agents for name in _find_guarded_tools(agent, state)}
 
+    def find_bare(state: State) -> Collection[str]:
+        name = _find_asking_agent(state) or state.agent
+        tools = _find_tools(registry.get_active(name)) if name in registry else {}
+        return {name for name, tool in tools.items() if not tool.has_parameters}
+
     def find_calls(state: State, run: Run) -> Sequence[ToolCall]:
         concurrent = find_concurrent_tools(registry, state, run)
         return find_batch(run, concurrent, find_guarded(state), max_calls=max_calls) if concurrent else ()
 
-    return Approvals(find_guarded=find_guarded, expires_at=expires_at, find_batch=find_calls)
+    return Approvals(find_guarded=find_guarded, find_bare=find_bare, expires_at=expires_at, find_batch=find_calls)
 
 
 def find_concurrent_tools(registry: Registry, state: State, run: Run) -> Collection[str]:

@@ -10,11 +10,13 @@ from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.outputs import Verdict
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.events import CompletionRecord
+from swarmkeep.domain.messages import find_cut_calls
 from swarmkeep.domain.state import Run, ToolCall, make_calls
 from swarmkeep.domain.wording import join_content
 from swarmkeep.engine.policy import LoopPolicy
 
-_CUT_OFF = "it was cut off at the limit of tokens"
+_CUT_OFF = "it was cut off at the limit of tokens; raise that limit (max_tokens or max_completion_tokens)"
+_CALL_CUT = "it was cut off before it was complete, so nothing was taken of it: give a shorter one"
 _NOT_CALLED = f"it has to be given by calling the function {OUTPUT_TOOL}"
 
 
@@ -28,6 +30,8 @@ async def judge_reply(
     calls = make_calls(message)
     if agent.output_mode == "tool":
         given = tuple(call for call in calls if call.name == OUTPUT_TOOL)
+        if given and given[0].id in find_cut_calls(message, completion):
+            return Verdict(problems=(_CALL_CUT,), retries=agent.output_retries, calls=given)
         if given:
             return await judge_calls(agent, output, given, policy)
         text = None
@@ -36,9 +40,15 @@ async def judge_reply(
     if calls or message.get("refusal"):
         return None
     problems = (_NOT_CALLED,) if text is None else await _find_problems(output, text, policy)
-    if problems and completion.ending == "length":
-        problems = (_CUT_OFF, *problems)
+    if text is not None and completion.ending == "length" and (problems or _may_go_on(text)):
+        # The next answer would be paid for and cut at the same limit.
+        return Verdict(problems=(_CUT_OFF, *problems), retries=0)
     return Verdict(problems=problems, retries=agent.output_retries)
+
+
+def _may_go_on(text: str) -> bool:
+    """Return whether more of the same text could have made another value of it: only numbers have no end."""
+    return text.rstrip()[-1:].isdigit()
 
 
 async def judge_calls(agent: Agent, output: OutputFormat, calls: tuple[ToolCall, ...], policy: LoopPolicy) -> Verdict:

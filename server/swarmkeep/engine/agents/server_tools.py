@@ -29,6 +29,8 @@ class ServerTool(Tool):
         self.idempotent = server.trust_hints and listed.idempotent is True
         self.timeout = server.timeout
         self.concurrent = False
+        # Only its server knows its parameters.
+        self.has_parameters = True
         self.asked_agent = None
         self.guardrails = ()
         self._call = call

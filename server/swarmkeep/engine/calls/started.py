@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from swarmkeep.agent import Agent, Tool
+from swarmkeep.domain.decisions.cut_calls import find_last_reply, is_cut
 from swarmkeep.domain.decisions.outputs import Verdict, record_verdict
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.decisions.turns import (
@@ -134,11 +135,16 @@ class StartedCalls:
             self._own_starts.discard((call.id, call.attempts))
             outcome = await self._mask_outcome(await self._perform(self._log.state, agent, tool, call))
             await reach(TOOL_DONE)
-        elif tool is not None and tool.idempotent:
+        elif tool is not None and tool.idempotent and not self._was_cut(run, tool, call):
             return await self._commit(restrict_to_run(run, await self._decide_restart(tool, call), call.agent))
         else:
             outcome = make_unknown_outcome(call)
         return await self._record_outcome(run, call, outcome)
+
+    def _was_cut(self, run: Run, tool: Tool, call: ToolCall) -> bool:
+        """Return whether a call that an earlier release started was cut by the end of its reply."""
+        reply = find_last_reply(self._log.state, run)
+        return reply is not None and is_cut(run, reply, call, () if tool.has_parameters else (call.name,))
 
     def _is_carried_out(self, call: ToolCall, tool: Tool | None) -> bool:
         """Whether a call was not cut off, or goes on where it was."""

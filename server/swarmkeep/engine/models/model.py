@@ -258,12 +258,15 @@ def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def normalise_message(message: Json, sender: str, taken: Container[str], source: tuple[str, str]) -> Json:
+def normalise_message(
+    message: Json, sender: str, taken: Container[str], source: tuple[str, str], *, is_cut: bool = False
+) -> Json:
     """The message as it is kept: role, content, tool calls with ids of their own, the sender, and beside these what the
     model attached. `source` is the model, and the host of its server.
 
     `taken` are the session's call ids so far. Some servers leave ids out or count them anew each turn; a result could
-    then be taken for another call's, so such an id is replaced.
+    then be taken for another call's, so such an id is replaced. Missing arguments become `{}`, unless the end of the
+    reply may have cut them.
     """
     kept = {key: value for key, value in list_own_keys(message).items() if value is not None and key != "tool_calls"}
     content = message.get("content")
@@ -271,7 +274,7 @@ def normalise_message(message: Json, sender: str, taken: Container[str], source:
         content = join_text(content) or None
     kept |= {"role": "assistant", "content": content}
     given = list_objects(message.get("tool_calls"), "tool calls")
-    calls = [_normalise_call(call) for call in given]
+    calls = [_normalise_call(call, "" if is_cut else "{}") for call in given]
     used: set[str] = set()
     for call in calls:
         if not call["id"] or call["id"] in used or call["id"] in taken:
@@ -285,13 +288,13 @@ def normalise_message(message: Json, sender: str, taken: Container[str], source:
     return {**kept, "sender": sender}
 
 
-def _normalise_call(call: Json) -> Json:
+def _normalise_call(call: Json, missing: str) -> Json:
     function = call.get("function")
     function = function if isinstance(function, dict) else {}
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
         # Some servers send the arguments as an object rather than as its text.
-        arguments = "{}" if arguments is None else encode_text(arguments)
+        arguments = missing if arguments is None else encode_text(arguments)
     return {
         "id": str(call.get("id") or ""),
         "type": "function",

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 from copy import copy
 
+from msgspec.structs import replace
+
 from swarmkeep.agent import Agent, Tool
 from swarmkeep.domain.decisions.commands import StartRun, create_session, start_run
 from swarmkeep.domain.decisions.drafts import draft_events
@@ -14,6 +16,7 @@ from swarmkeep.domain.decisions.turns import ToolOutcome
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State, ToolCall
 from swarmkeep.domain.views import find_run, view_run
+from swarmkeep.engine.agents.approvals import make_approvals
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.loop import make_loop
 from swarmkeep.engine.models.model import Model
@@ -61,7 +64,7 @@ class AgentsInMemory:
         assert isinstance(tool.asked_agent, Agent)
         registry = self._choose_registry(tool.asked_agent)
         name = registry.get(tool.asked_agent.name).name
-        log = MemorySessionLog(approvals=self._approvals)
+        log = MemorySessionLog(approvals=replace(self._approvals, find_bare=make_approvals(registry).find_bare))
         made = create_session(name, state.context_variables, {}, ())
         await log.commit(lambda state: draft_events(name, made, None))
         message = {"role": "user", "content": text, "sender": call.agent or state.agent}

@@ -12,6 +12,7 @@ from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.checking.files import FileLimits
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.decisions.commands import create_session
+from swarmkeep.domain.decisions.cut_calls import REPLY_CUT
 from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.sizes import UNBOUNDED
 from swarmkeep.domain.envelope import RecordedEvent
@@ -119,9 +120,16 @@ class MemorySession:
                 yield item
 
     def raise_failure(self) -> None:
-        """Raise what the last run failed with, if it did: what the client raised, or else a RunError."""
+        """Raise what the last run failed with, if it did: what the client raised, or else a RunError.
+
+        A reply that was cut off in a call says so in the messages. Where the caller's own limit, or the caller, ends
+        the run there, that is all.
+        """
         finished = self.state.finished
         if not finished or finished[-1].error is None:
+            return
+        is_own_end = finished[-1].stop_reason != "error" or not finished[-1].options.execute_tools
+        if finished[-1].error.code == REPLY_CUT and is_own_end:
             return
         if self._loop is not None and self._loop.client_error is not None:
             raise self._loop.client_error

@@ -9,12 +9,13 @@ from contextlib import aclosing
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from swarmkeep.agent import Agent, Response
 from swarmkeep.agent.values import copy_plain_object
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.decisions.commands import StartRun, start_run
-from swarmkeep.domain.decisions.settling import NO_APPROVALS, Approvals
+from swarmkeep.domain.decisions.settling import Approvals
 from swarmkeep.domain.events import MessageAdded
 from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.run_options import RunOptions
@@ -52,7 +53,10 @@ class _SwarmRun:
         self._servers = servers
         self._scope = make_id("run")
         toolbox = servers.make_toolbox(self._scope, runner)
-        starts = Approvals(find_batch=make_approvals(self._registry).find_batch) if runs_at_once else NO_APPROVALS
+        rules = make_approvals(self._registry)
+        starts = Approvals(find_bare=rules.find_bare)
+        if runs_at_once:
+            starts = replace(starts, find_batch=rules.find_batch)
         log = MemorySessionLog(approvals=starts)
         self._session = MemorySession(model, runner, self._registry, log, debug=debug, toolbox=toolbox)
         self._command = StartRun(run_id="run", messages=(), options=options)

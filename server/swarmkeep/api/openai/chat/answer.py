@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from swarmkeep.api.openai.chat.sessions import describe_below, describe_decision
+from swarmkeep.api.openai.items.output_items import is_cut_item
 from swarmkeep.api.openai.progress.builder import ResponseBuilder
 from swarmkeep.api.openai.progress.response import Outcome
 from swarmkeep.domain.codec import Json
@@ -70,7 +71,7 @@ class ChatAnswer:
             for part in item["content"]
             if part["type"] == "refusal"
         ]
-        calls = [_show_call(item) for item in output if item["type"] == "function_call"]
+        calls = [_show_call(item) for item in output if item["type"] == "function_call" and not is_cut_item(item)]
         silent = None if calls or refusals else ""
         message = {
             "role": "assistant",
@@ -135,6 +136,8 @@ class ChatAnswer:
     def _add_item(self, event: Json) -> list[Json]:
         item = event["item"]
         if item["type"] == "function_call":
+            if self._builder.is_cut(item["id"]):
+                return []
             begun = {"index": self._calls, **_show_call(item)}
             self._calls += 1
             return [self._make_chunk({"tool_calls": [begun]})]
@@ -143,6 +146,8 @@ class ChatAnswer:
         return []
 
     def _add_arguments(self, event: Json) -> list[Json]:
+        if self._builder.is_cut(event["item_id"]):
+            return []
         piece = {"index": self._calls - 1, "function": {"arguments": event["delta"]}}
         return [self._make_chunk({"tool_calls": [piece]})]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -18,7 +18,8 @@ _WITH_OUTPUT = ("ok", "superseded", "external")
 
 
 class PlacedCall(msgspec.Struct, frozen=True):
-    """A call that a model asked for. One `outside` is carried out by the caller, any other is the agent's own."""
+    """A call that a model asked for. One `outside` is carried out by the caller, any other is the agent's own; one that
+    was `cut` by the end of the model's reply is carried out by neither."""
 
     place: ItemPlace
     id: str
@@ -26,6 +27,7 @@ class PlacedCall(msgspec.Struct, frozen=True):
     arguments: str
     agent: str
     outside: bool
+    cut: bool = False
 
 
 class ItemReader:
@@ -63,7 +65,8 @@ class ItemReader:
             self._turns[entry.run_id or ""] = place.turn + 1
         else:
             place = ItemPlace(self._session_id, seq=entry.seq)
-        calls = list_calls(entry, place, lambda call_id, name: is_callers(name, options))
+        bare = options.bare_tool_names if entry.cut_calls else ()
+        calls = list_calls(entry, place, lambda call_id, name: is_callers(name, options), bare)
         self.calls |= {call.id: call for call in calls}
         return show_assistant(entry, place, calls)
 
@@ -84,14 +87,18 @@ def find_answered_call(entry: Entry) -> str | None:
     return call_id if isinstance(call_id, str) else None
 
 
-def list_calls(entry: Entry, place: ItemPlace, is_outside: Callable[[str, str], bool]) -> list[PlacedCall]:
-    """The calls of a message. `is_outside` gets a call's id and name, and is asked about calls of models only."""
+def list_calls(
+    entry: Entry, place: ItemPlace, is_outside: Callable[[str, str], bool], bare: Collection[str] = ()
+) -> list[PlacedCall]:
+    """The calls of a message. `is_outside` gets a call's id and name, and is asked about calls of models only. `bare`
+    are the caller's functions without parameters."""
     sender = entry.message.get("sender")
     agent = sender if isinstance(sender, str) else ""
     found = []
     for index, (call_id, name, arguments) in enumerate(read_tool_calls(entry.message)):
         outside = entry.completion is None or is_outside(call_id, name)
-        found.append(PlacedCall(place.at_call(index), call_id, name, arguments, agent, outside))
+        cut = call_id in entry.cut_calls and not (entry.cut_calls[call_id] and name in bare)
+        found.append(PlacedCall(place.at_call(index), call_id, name, arguments, agent, outside, cut))
     return found
 
 
@@ -155,15 +162,20 @@ def make_message_item(item_id: str, status: str, content: list[Json]) -> Json:
     }
 
 
-def show_function_call(call: PlacedCall, *, status: str = "completed", arguments: str | None = None) -> Json:
+def show_function_call(call: PlacedCall, *, arguments: str | None = None) -> Json:
     return {
         "id": call.place.make_id("fc"),
         "type": "function_call",
-        "status": status,
+        "status": "incomplete" if call.cut else "completed",
         "call_id": call.id,
         "name": call.name,
         "arguments": call.arguments if arguments is None else arguments,
     }
+
+
+def is_cut_item(item: Json) -> bool:
+    """Return whether it is a call for the caller that the end of the model's reply cut."""
+    return (item["type"], item.get("status")) == ("function_call", "incomplete")
 
 
 def show_mcp_call(call: PlacedCall, entry: Entry, *, with_approval: bool) -> Json:

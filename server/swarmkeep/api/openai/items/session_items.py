@@ -164,7 +164,8 @@ class SessionItems:
         if at not in self._calls:
             entry = self._state.messages[at]
             run = None if entry.run_id is None else find_begun_run(self._state, entry.run_id)
-            calls = list_calls(entry, self._make_place(at), lambda *call: self._is_outside(run, at, *call))
+            bare = () if run is None else run.options.bare_tool_names
+            calls = list_calls(entry, self._make_place(at), lambda *call: self._is_outside(run, at, *call), bare)
             self._calls[at] = {call.id: call for call in calls}
         return self._calls[at]
 

@@ -14,6 +14,7 @@ from swarmkeep.api.openai.items.below import list_requests_below, show_request_b
 from swarmkeep.api.openai.items.ids import ResponseId
 from swarmkeep.api.openai.items.output_items import (
     ItemReader,
+    is_cut_item,
     show_approval_request,
     show_approval_response,
     show_message,
@@ -75,6 +76,10 @@ class ResponseBuilder:
     def output(self) -> list[Json]:
         """The finished items, without wrong answers that were given again."""
         return self._writer.valid_output
+
+    def is_cut(self, item_id: str) -> bool:
+        """Return whether this is a call that the end of a reply cut: no client may carry it out."""
+        return item_id in self._writer.cut_items
 
     @property
     def input(self) -> list[Json]:
@@ -203,11 +208,7 @@ class ResponseBuilder:
         if not self._is_wanted:
             return []
         if entry.role == "tool":
-            self._input += [item for item in items if item["type"] == "function_call_output"]
-            events = [event for item in items for event in self._writer.write_result(item)]
-            if fact.correction is not UNSET:
-                self._writer.take_back_call()
-            return events
+            return self._read_result(fact, items)
         if fact.completion is None and fact.guardrail is UNSET:
             # What an agent said elsewhere, which a caller brings along.
             self._input += items
@@ -216,8 +217,19 @@ class ResponseBuilder:
             return []
         if fact.completion is not None:
             self.usage.add(fact.completion.usage)
-            self.outcome = self.outcome.note_finish(fact.completion.ending)
+            has_cut_call = any(is_cut_item(item) for item in items)
+            self.outcome = self.outcome.note_finish(fact.completion.ending, has_cut_call=has_cut_call)
         return self._writer.write_reply(items, place)
+
+    def _read_result(self, fact: MessageAdded, items: list[Json]) -> list[Json]:
+        call = self._reader.calls.get(str(fact.message.get("tool_call_id")))
+        if call is None or not call.cut:
+            # The result of one that was cut is not the caller's.
+            self._input += [item for item in items if item["type"] == "function_call_output"]
+        events = [event for item in items for event in self._writer.write_result(item)]
+        if fact.correction is not UNSET:
+            self._writer.take_back_call()
+        return events
 
     def _read_approval(self, fact: ApprovalRequested) -> list[Json]:
         self._reader.with_approval.add(fact.tool_call_id)

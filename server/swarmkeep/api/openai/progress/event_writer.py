@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from swarmkeep.api.openai.items.content import show_output_text
 from swarmkeep.api.openai.items.ids import ItemPlace
-from swarmkeep.api.openai.items.output_items import make_message_item
+from swarmkeep.api.openai.items.output_items import is_cut_item, make_message_item
 from swarmkeep.api.openai.progress.numbers import ABANDONED, SequenceNumbers
 from swarmkeep.api.openai.progress.numbers import NO_EVENTS as NO_EVENTS
 from swarmkeep.api.openai.progress.streamed_message import STEP, StreamedMessage, make_digest
@@ -28,6 +28,9 @@ class EventWriter(SequenceNumbers):
         super().__init__(after)
         self.output: list[Json] = []
         self._taken_back: set[int] = set()
+        self.cut_items: set[str] = set()
+        """The ids of calls that the end of a reply cut."""
+        self._cut_places: set[int] = set()
         self._open: StreamedMessage | None = None
         self._unfinished: Json | None = None
         self._behind_attempts = 0
@@ -166,8 +169,14 @@ class EventWriter(SequenceNumbers):
         return bool(self._behind_attempts) and start <= self._last_known_position < self._behind_attempts
 
     def write_reply(self, items: list[Json], place: ItemPlace) -> list[Json]:
-        """Write what the reader lacks of a recorded reply, which is the one at `place`: its message, then its calls."""
+        """Write what the reader lacks of a recorded reply, which is the one at `place`: its message, then its calls.
+
+        Calls of earlier replies that were cut are taken back: the model was told, and has said more.
+        """
         events = self.settle()
+        self._taken_back |= self._cut_places
+        self._cut_places = set()
+        self.cut_items |= {item["id"] for item in items if is_cut_item(item)}
         if items and items[0]["type"] == "message":
             events += self._write_message(items[0])
             items = items[1:]
@@ -277,6 +286,8 @@ class EventWriter(SequenceNumbers):
 
     def _finish_item(self, item: Json) -> list[Json]:
         events = self._write_item_event("done", item)
+        if is_cut_item(item):
+            self._cut_places.add(len(self.output))
         self.output.append(item)
         return events
 

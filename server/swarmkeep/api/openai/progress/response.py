@@ -13,6 +13,7 @@ from swarmkeep.api.openai.errors import is_of_input, is_too_many
 from swarmkeep.api.openai.items.ids import ResponseId
 from swarmkeep.api.openai.progress.usage import UsageSum
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.cut_calls import REPLY_CUT
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import RunCompleted, RunEnded, RunError, RunWaiting
 from swarmkeep.domain.run_options import RunOptions
@@ -21,11 +22,13 @@ from swarmkeep.domain.timestamps import parse_timestamp
 _EVENT_TYPES = {"completed": "response.completed", "failed": "response.failed"}
 _OVER = ("completed", "failed", "incomplete", "cancelled")
 # How the last reply ended, in OpenAI's words for a response that is not whole.
-_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_TOKENS = "max_output_tokens"
+_INCOMPLETE = {"length": _TOKENS, "content_filter": "content_filter"}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a response has come. Times are those of events; `last_seq` is its last event."""
+    """How far a response has come. Times are those of events; `last_seq` is its last event. `has_cut_call`: the end of
+    the last reply cut a call that was the caller's to carry out."""
 
     status: str = "in_progress"
     created_at: str = ""
@@ -33,6 +36,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     error: RunError | None = None
     last_seq: int = 0
+    has_cut_call: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -43,15 +47,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         """The event that says how it ended. There is none for one that was cancelled: it is incomplete."""
         return _EVENT_TYPES.get(self.status, "response.incomplete")
 
-    def note_finish(self, ending: str | None) -> Outcome:
-        reason = _INCOMPLETE.get(ending or "")
-        return self if reason == self.reason else replace(self, reason=reason)
+    def note_finish(self, ending: str | None, *, has_cut_call: bool) -> Outcome:
+        reason = _TOKENS if has_cut_call else _INCOMPLETE.get(ending or "")
+        return replace(self, reason=reason, has_cut_call=has_cut_call)
 
 
 def describe_ending(outcome: Outcome, event: RecordedEvent, fact: RunWaiting | RunEnded) -> Outcome:
     """The outcome once a run waits, or has ended."""
     ended = replace(outcome, last_seq=event.seq)
     if isinstance(fact, RunWaiting):
+        if outcome.has_cut_call:
+            return replace(ended, status="incomplete", reason=_TOKENS)
         return replace(ended, status="completed", completed_at=event.at, reason=None)
     if isinstance(fact, RunCompleted):
         reason = outcome.reason if fact.stop_reason in ("end_turn", "guardrail") else fact.stop_reason
@@ -63,6 +69,8 @@ def describe_ending(outcome: Outcome, event: RecordedEvent, fact: RunWaiting | R
     if fact.error is not None and fact.error.code == "content_filter" and fact.error.provider_status is None:
         # The provider stopped the answer; one that refuses the request has a status.
         return replace(ended, status="incomplete", reason="content_filter")
+    if fact.error is not None and fact.error.code == REPLY_CUT:
+        return replace(ended, status="incomplete", reason=_TOKENS)
     error = fact.error or RunError(code=fact.stop_reason, message="the run was cut off")
     return replace(ended, status="failed", reason=None, error=error)
 

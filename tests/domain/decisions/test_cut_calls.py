@@ -1,0 +1,80 @@
+"""Cut calls in logs of earlier releases: what was begun goes on as it did, and nothing else is begun."""
+
+from __future__ import annotations
+
+from swarmkeep.domain.decisions.drafts import apply_drafts
+from swarmkeep.domain.decisions.importing import finish_import
+from swarmkeep.domain.decisions.resuming import Approval, resume_run
+from swarmkeep.domain.decisions.settling import settle
+from swarmkeep.domain.decisions.steps import CallTool, make_pending_call, next_step
+from swarmkeep.domain.decisions.turns import request_approval, start_tool
+from swarmkeep.domain.events import (
+    ApprovalRequested,
+    CompletionRecord,
+    MessageAdded,
+    RunInterrupted,
+    RunWaiting,
+    ToolStarted,
+)
+from swarmkeep.domain.state import State
+from tests.domain.given import (
+    RUN,
+    active_run,
+    calling_message,
+    given,
+    list_facts,
+    make_run_started,
+    tool_call,
+    user_said,
+    when,
+)
+
+CUT = MessageAdded(
+    message=calling_message(tool_call("c0", "pay", arguments='{"amou')),
+    completion=CompletionRecord(finish_reason="length"),
+)
+
+
+def ask_to_pay() -> State:
+    return given(make_run_started(), user_said(), CUT)
+
+
+def wait_for_approval() -> State:
+    state = ask_to_pay()
+    [call] = active_run(state).calls
+    return when(state, request_approval(call, None), RunWaiting(pending=(make_pending_call(call, "approval"),)))
+
+
+def test_an_approval_of_a_cut_call_starts_nothing() -> None:
+    state = wait_for_approval()
+    approvals = [Approval(tool_call_id="c0", decision="approve")]
+    facts = list_facts(settle(state, resume_run(state, RUN, approvals=approvals)))
+    assert not [fact for fact in facts if isinstance(fact, ToolStarted)]
+    [told] = [fact for fact in facts if isinstance(fact, MessageAdded)]
+    assert told.tool is not None
+    assert (told.tool.status, "pay was not run" in told.message["content"]) == ("error", True)
+
+
+def test_arguments_that_a_person_gives_are_whole() -> None:
+    state = wait_for_approval()
+    approvals = [Approval(tool_call_id="c0", decision="approve", arguments={"amount": 5})]
+    facts = list_facts(settle(state, resume_run(state, RUN, approvals=approvals)))
+    assert [fact.arguments for fact in facts if isinstance(fact, ToolStarted)] == ['{"amount":5}']
+
+
+def test_a_cut_call_that_was_started_keeps_its_start() -> None:
+    state = ask_to_pay()
+    state = when(state, start_tool(active_run(state).calls[0]))
+    assert settle(state, []) == []
+    step = next_step(state)
+    assert isinstance(step, CallTool)
+    assert step.call.attempts == 1
+
+
+def test_an_import_asks_for_no_approval_of_it() -> None:
+    state = wait_for_approval()
+    drafts = finish_import(state, source="export", digest="d", by="Lee")
+    facts = list_facts(drafts)
+    assert not [fact for fact in facts if isinstance(fact, ApprovalRequested)]
+    assert isinstance(facts[-1], RunInterrupted)
+    assert apply_drafts(state, drafts).run is None
