@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.engine.models.assembly import Assembly
 from swarmkeep.engine.models.chunks import read_text_chunk
+from swarmkeep.engine.models.model import normalise_message
 from swarmkeep.engine.models.reply_errors import TruncatedStream
 from swarmkeep.engine.models.reply_limits import ReplyLimits
 
@@ -351,4 +352,31 @@ def test_content_that_comes_in_parts_is_text() -> None:
         make_chunk({"content": "rains."}),
         END,
     ]
-    assert assemble_message(chunks)["content"] == "It rains."
+    message = assemble_message(chunks)
+    assert message["content"] == [thinking, {"type": "text", "text": "It rains."}]
+    assert normalise_message(message, "A", (), ("m", ""))["content"] == "It rains."
+
+
+def test_thoughts_that_come_in_pieces_are_joined() -> None:
+    def think(text: str) -> Json:
+        return {"type": "thinking", "thinking": [{"type": "text", "text": text}]}
+
+    detail = {"type": "reasoning.text", "index": 0}
+    deltas: list[Json] = [
+        {"content": [think("h")], "thinking_blocks": [{"type": "thinking", "thinking": "h"}]},
+        {"content": [think("m")], "thinking_blocks": [{"type": "thinking", "thinking": "m"}]},
+        {"content": "It ", "thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "S"}]},
+        {"content": "rains.", "thinking_blocks": [{"type": "thinking", "thinking": "more"}]},
+        {"reasoning_details": [detail | {"text": "h"}, detail | {"text": "m", "signature": None}]},
+        {"reasoning_details": [detail | {"signature": "S"}, {"type": "reasoning.encrypted", "data": "x"}]},
+    ]
+    message = assemble_message([*map(make_chunk, deltas), END])
+    assert message["content"] == [think("hm"), {"type": "text", "text": "It rains."}]
+    assert message["thinking_blocks"] == [
+        {"type": "thinking", "thinking": "hm", "signature": "S"},
+        {"type": "thinking", "thinking": "more"},
+    ]
+    assert message["reasoning_details"] == [
+        detail | {"text": "hm", "signature": "S"},
+        {"type": "reasoning.encrypted", "data": "x"},
+    ]

@@ -19,6 +19,9 @@ _MAX_CHOICES = 8
 # Of two reasons for one reply's end, the later in this list is believed: a "stop" behind it takes nothing back.
 _ENDINGS = (None, "stop", "tool_calls", "length", "content_filter", "failed")
 _MAX_EXACT = 2**53
+# Parts that hold what a model thinks, and what of them comes in pieces.
+_THOUGHT_TYPES = ("thinking", "reasoning.text", "reasoning.summary")
+_THOUGHT_TEXTS = ("text", "thinking", "summary", "signature")
 # More than any provider reports.
 _MAX_COUNTS = 100
 
@@ -142,6 +145,8 @@ class _MessagePieces:
         self._texts: dict[str, list[str]] = {}
         self._halves: dict[str, str] = {}
         self._other_fields: Json = {}
+        self._parts: list[tuple[int, Json]] = []
+        """Parts of the content that are no text, and how many pieces of its text came before each."""
         self._has_deltas = False
 
     @property
@@ -191,18 +196,35 @@ class _MessagePieces:
             elif key == "function_call" and isinstance(value, dict):
                 if not said.get("tool_calls") and any(value.values()):
                     regular["tool_calls"] = self.calls.add([{"index": LEGACY_INDEX, "function": value}]) or None
+            elif key == "content" and isinstance(value, list) and not (is_whole and self.get_text(key)):
+                regular[key] = self._add_parts(value)
             elif key != "role" and isinstance(text := read_content(value) if key == "content" else value, str):
-                if is_message:
-                    text = self._find_rest(key, text, is_whole=is_whole)
-                regular[key] = self.add_text(key, text)
+                regular[key] = self.add_text(key, self._find_rest(key, text, is_whole=is_whole) if is_message else text)
             elif value is not None:
-                self._room.take(len(key) + len(encode_text(value)))
-                if not is_whole:
-                    merge_field(self._other_fields, key, value)
-                elif value or key not in self._other_fields:
-                    self._other_fields[key] = value
+                self._add_field(key, value, is_whole=is_whole)
         self._has_deltas = self._has_deltas or (not is_message and any(said.get(key) for key in said if key != "role"))
         return regular
+
+    def _add_field(self, key: str, value: Any, *, is_whole: bool) -> None:
+        self._room.take(len(key) + len(encode_text(value)))
+        if not is_whole:
+            merge_field(self._other_fields, key, value)
+        elif value or key not in self._other_fields:
+            self._other_fields[key] = value
+
+    def _add_parts(self, parts: list[Json]) -> str:
+        """Keep a content in parts, as models that think aloud send it; returns its text."""
+        read_content(parts)
+        shown = []
+        for part in parts:
+            if isinstance(text := part.get("text"), str):
+                shown.append(self.add_text("content", text))
+            else:
+                self._room.take(len(encode_text(part)))
+                self._parts.append((len(self._texts.get("content", ())), part))
+        if "content" not in self._texts:
+            self.add_text("content", "")
+        return "".join(shown)
 
     def _find_rest(self, key: str, text: str, *, is_whole: bool) -> str:
         """What of a whole message's text has not come by now. Some servers send pieces under `message`, too, and some
@@ -230,11 +252,84 @@ class _MessagePieces:
 
     def to_choice(self) -> Json:
         """The choice as a request without streaming would have answered."""
-        message: Json = {**self._other_fields, "role": "assistant", "content": None}
+        fields = {
+            key: join_thoughts(value) if isinstance(value, list) else value for key, value in self._other_fields.items()
+        }
+        message: Json = {**fields, "role": "assistant", "content": None}
         message |= {key: "".join(parts) for key, parts in self._texts.items()}
+        if self._parts:
+            message["content"] = self._join_parts()
         if self.calls:
             message["tool_calls"] = self.calls.assemble()
         return {"finish_reason": self.finish_reason, "message": message}
+
+    def _join_parts(self) -> list[Json]:
+        """The content as a request without streaming would have answered: in parts, each whole."""
+        texts, parts, begin = self._texts["content"], [], 0
+        for position, part in [*self._parts, (len(texts), None)]:
+            if text := "".join(texts[begin:position]):
+                parts.append({"type": "text", "text": text})
+            parts += [part] if part is not None else []
+            begin = position
+        return join_thoughts(parts)
+
+
+class _Thought:
+    """Pieces of one part of what a model thinks."""
+
+    def __init__(self, piece: Json) -> None:
+        self._fields = {key: value for key, value in piece.items() if key not in _THOUGHT_TEXTS}
+        self._texts: dict[str, list[Any]] = {}
+        self.add(piece)
+
+    def takes(self, piece: object) -> bool:
+        """Whether the piece is more of the same part: a signature ends one, unless they are numbered."""
+        if not isinstance(piece, dict) or ("signature" in self._texts and "index" not in self._fields):
+            return False
+        return all(
+            value is None or (type(value) is type(self._texts[key][0]) if key in self._texts else True)
+            if key in _THOUGHT_TEXTS
+            else value is None or self._fields.get(key) in (None, value)
+            for key, value in piece.items()
+        ) and piece.get("type") == self._fields.get("type")
+
+    def add(self, piece: Json) -> None:
+        for key, value in piece.items():
+            if key in _THOUGHT_TEXTS and value:
+                self._texts.setdefault(key, []).append(value)
+            elif key not in _THOUGHT_TEXTS and value is not None:
+                self._fields[key] = value
+
+    def join(self) -> Json:
+        return self._fields | {key: _join_values(values) for key, values in self._texts.items()}
+
+
+def join_thoughts(entries: list[Any]) -> list[Any]:
+    """A list as a request without streaming would have answered: pieces of thoughts that follow each other in one.
+
+    OpenRouter, Mistral and gateways in front of Anthropic stream them so. Anthropic takes none without its signature.
+    """
+    joined: list[Any] = []
+    for entry in entries:
+        if joined and isinstance(joined[-1], _Thought) and joined[-1].takes(entry):
+            joined[-1].add(entry)
+        else:
+            is_thought = isinstance(entry, dict) and entry.get("type") in _THOUGHT_TYPES
+            joined.append(_Thought(entry) if is_thought else entry)
+    return [entry.join() if isinstance(entry, _Thought) else entry for entry in joined]
+
+
+def _join_values(values: list[Any]) -> Any:
+    if all(isinstance(value, str) for value in values):
+        return "".join(values)
+    if not all(isinstance(value, list) for value in values):
+        return values[-1]
+    parts = [part for value in values for part in value]
+    if all(
+        isinstance(part, dict) and part.keys() == {"type", "text"} and isinstance(part["text"], str) for part in parts
+    ):
+        return [{"type": "text", "text": "".join(part["text"] for part in parts)}]
+    return parts
 
 
 def _rank(reason: Any) -> int:
