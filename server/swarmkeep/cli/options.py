@@ -110,7 +110,9 @@ def parse_seqs(given: list[str]) -> list[int]:
         if not span or not span[0]:
             raise typer.BadParameter(f"events count from 1, and a range goes up, not {text!r}", param_hint="'--seq'")
         if len(span) > _MAX_SEQS:
-            raise typer.BadParameter(f"at most {_MAX_SEQS} events at once", param_hint="'--seq'")
+            raise typer.BadParameter(
+                f"at most {_MAX_SEQS} events at once; name fewer, and repeat the command", param_hint="'--seq'"
+            )
         seqs |= dict.fromkeys(span)
     return list(seqs)
 

@@ -243,7 +243,9 @@ def _make_resume_request(session_id: str, run_id: str, given: ResumeInput, *, st
 def _refuse_unknown(given: Mapping[str, object], words: type) -> None:
     unknown = given.keys() - words.__annotations__.keys()
     if unknown:
-        raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
+        raise TypeError(
+            f"unexpected arguments: {', '.join(sorted(unknown))}; known: {', '.join(words.__annotations__)}"
+        )
 
 
 def _read_health(answer: Answer) -> Health:

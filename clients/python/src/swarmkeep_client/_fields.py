@@ -60,7 +60,7 @@ class SessionFields:
 
     @property
     def cost(self) -> Cost | None:
-        """What its own model calls have cost, if the server knows a price: as it was when the session was asked for."""
+        """The cost of its own model calls when the session was fetched; None if the server knows no price."""
         return self._state.cost
 
     @property
@@ -74,12 +74,12 @@ class SessionFields:
 
     @property
     def queued_runs(self) -> int:
-        """How many runs wait for their turn."""
+        """The number of runs that wait for their turn."""
         return self._state.queued_runs
 
     @property
     def taken_over(self) -> TakenOver | None:
-        """Who answers in the agent's place, if anybody does."""
+        """The person that answers in the agent's place; None if the agent answers."""
         return self._state.taken_over
 
     @property
@@ -96,12 +96,12 @@ class SessionFields:
 
     @property
     def title(self) -> str | None:
-        """What it is called (`metadata["title"]`), or how it began; None before anything was said."""
+        """Its title (`metadata["title"]`), or its first words; None for an empty session."""
         return self._state.title
 
     @property
     def matches(self) -> list[Match]:
-        """Where a search found something; empty for a session out of no search."""
+        """The places that a search found; empty for a session that no search returned."""
         return self._state.matches
 
     def __repr__(self) -> str:

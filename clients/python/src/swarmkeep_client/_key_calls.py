@@ -19,7 +19,7 @@ def create_key(
 
 def _format_time(at: datetime | str | None) -> str | None:
     if isinstance(at, datetime) and at.tzinfo is None:
-        raise ValueError("expires_at needs a time zone")
+        raise ValueError("expires_at needs a time zone, as in datetime.now(UTC) + timedelta(days=90)")
     return at.isoformat() if isinstance(at, datetime) else at
 
 

@@ -28,7 +28,7 @@ def build_path(*segments: str) -> str:
 
 def _quote_segment(segment: str) -> str:
     if not segment:
-        raise ValueError("an id or a name must not be empty")
+        raise ValueError("an id or a name must not be empty; pass the one that the server gave")
     if segment in (".", ".."):
         # Legal ids, but as they are they would be taken for steps in the path.
         return segment.replace(".", "%2E")
@@ -70,7 +70,7 @@ def make_write(
     """
     key = str(uuid4()) if idempotency_key is None else idempotency_key
     if not key or not key.isascii() or not key.isprintable():
-        raise ValueError("an idempotency key is printable ASCII text")
+        raise ValueError("an idempotency key must be printable ASCII text, such as a UUID")
     headers = {"Idempotency-Key": key}
     if body is None:
         return Request(method=method, path=path, headers=headers)
@@ -79,7 +79,7 @@ def make_write(
 
 
 def accept_stream(request: Request, after: int | None = None) -> Request:
-    """The same request, for an answer as a stream of the events that come after `after`."""
+    """Return the same request, for an answer as a stream of the events that come after `after`."""
     headers = {**request.headers, "Accept": "text/event-stream"}
     if after is not None:
         headers["Last-Event-ID"] = str(after)
@@ -101,5 +101,5 @@ def make_read(session_id: str, *rest: str, query: Query = ()) -> Request:
 
 
 def read_as(type_: type[T]) -> Callable[[Answer], T]:
-    """How an answer's body is read."""
+    """Return what reads an answer's body as this type."""
     return lambda answer: decode(answer.body, type_)

@@ -84,7 +84,7 @@ class Sender:
             call = next_page(call, page.next_cursor)
 
     def stream(self, stream: Stream[T]) -> Generator[T, None, None]:
-        """The items of a stream. The connection is closed when the reader stops, for whatever reason."""
+        """The items of a stream. The connection is closed when the reader stops, for any reason."""
         while True:
             outcome: Outcome = _make_ended_early(self.settings)
             try:
@@ -175,7 +175,7 @@ class AsyncSender:
             call = next_page(call, page.next_cursor)
 
     async def stream(self, stream: Stream[T]) -> AsyncGenerator[T, None]:
-        """The items of a stream. The connection is closed when the reader stops, for whatever reason."""
+        """The items of a stream. The connection is closed when the reader stops, for any reason."""
         while True:
             outcome: Outcome = _make_ended_early(self.settings)
             try:
@@ -236,7 +236,7 @@ def _build_request(
         content = _read_pieces(body) if isinstance(http, httpx2.Client) else _read_pieces_async(body)
         # With its length a server can refuse a file that is too large before it has come.
         request = replace(request, headers={**request.headers, "Content-Length": str(body.seek(0, os.SEEK_END))})
-    # Compressed, a frame would wait in somebody's buffer for the next one.
+    # Compressed, a frame would wait in a buffer for the next one.
     uncompressed = {"Accept-Encoding": "identity", "Cache-Control": "no-store"} if streaming else {}
     return http.build_request(
         request.method,
@@ -260,7 +260,7 @@ async def _read_pieces_async(file: BinaryIO) -> AsyncGenerator[bytes, None]:
 
 
 def _make_lost(error: httpx2.RequestError, settings: Settings) -> LostAnswer:
-    """What a failed exchange is to a call. A request that cannot be sent as it is will not go better later."""
+    """Convert a failed exchange to a failure of the call. A request that cannot be sent as it is, is not sent again."""
     hopeless = isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError)
     reason = f"{str(error) or type(error).__name__} (at {settings.base_url})"
     return LostAnswer(reason, error, temporary=not hopeless)

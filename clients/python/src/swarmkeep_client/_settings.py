@@ -1,4 +1,4 @@
-"""Where the server is, who asks, and how long to wait."""
+"""Settings: the server's address, the key, and how long to wait."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def _make_timeout(seconds: float | None) -> httpx2.Timeout:
 def _check_key(text: str | None) -> str:
     key = (text or "").strip()
     if not key.isascii() or not (key.isprintable() and " " not in key):
-        raise ValueError("the API key contains characters that are not allowed")
+        raise ValueError(
+            "the API key contains characters that are not allowed; pass it as `swarmkeep keys create` printed it"
+        )
     return key
 
 

@@ -20,7 +20,7 @@ from swarmkeep_client.models import Done, Event, MessageDelta, MessageStarted, R
 
 T = TypeVar("T")
 
-# A connection that stood this long, or brought a new event, was a good one: its end starts the count of failures anew.
+# A connection that stood this long, or brought a new event, was a good one: its end resets the count of failures.
 # Anything less and a server that accepts and drops at once would be asked for ever.
 GOOD_AFTER_SECONDS = 10.0
 # A run whose server died is taken over within 17 seconds, 15 of them its lease. A stream that stood outlives that.
@@ -44,7 +44,7 @@ class Stream(Generic[T]):
 
     @property
     def request(self) -> Request:
-        """What opens the next connection."""
+        """The request that opens the next connection."""
         raise NotImplementedError
 
     def accept(self, status: int, content_type: str) -> bool:
@@ -169,9 +169,9 @@ class RunStream(Stream[StreamItem]):
 
 
 class EventStream(Stream[Event]):
-    """The events of a session from `after` on, for as long as somebody reads.
+    """The events of a session after `after`, until the reader stops.
 
-    A session that was deleted and made anew under its id comes from its beginning: its seqs go back.
+    A session that was deleted and made again under its id comes from its beginning: its seqs go back.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class EventStream(Stream[Event]):
         return calls.follow_events(self._session_id, after=self._last_seq or 0, type=self._type)
 
     def _is_new(self, event: Event) -> bool:
-        # Nothing is repeated but the last event; anything else from before it is of a session made anew.
+        # Nothing is repeated but the last event; anything else from before it is of a session that was made again.
         return event.seq != self._last_seq or self._last_hash not in (None, event.hash)
 
     def _read_durable(self, event: Event) -> Iterator[Event]:
@@ -200,7 +200,7 @@ class EventStream(Stream[Event]):
 
 
 class ChangeStream(Stream[SessionChanges]):
-    """Which sessions change from now on, for as long as somebody reads. Each connection begins with `more`."""
+    """The sessions that change from now on, until the reader stops. Each connection begins with `more`."""
 
     @property
     def request(self) -> Request:

@@ -62,7 +62,7 @@ class CallerFunction:
         return {"type": "function", "function": described}
 
     def bind(self, arguments: str) -> Mapping[str, Any]:
-        """What a model wrote, as the function takes it. Raises WrongArguments, whose sentence is for the model."""
+        """Convert what a model wrote to arguments. Raises WrongArguments, whose sentence is for the model."""
         try:
             given = _read_object(arguments, takes_none=not self._parameters)
         except (ValueError, RecursionError) as error:
@@ -126,7 +126,7 @@ class CallerFunction:
 
 
 class WrongArguments(ValueError):
-    """What a model wrote does not fit the function, which has not been called."""
+    """Arguments that do not fit the function, which has not been called."""
 
 
 def _read_object(arguments: str, *, takes_none: bool) -> Json:
@@ -145,9 +145,11 @@ def _read_parameters(function: Callable[..., Any]) -> list[_Parameter]:
     found = list(inspect.signature(function).parameters.values())
     for parameter in found:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise TypeError(f"{function!r}: {parameter} cannot be described to a model")
+            raise TypeError(
+                f"{function!r}: {parameter} cannot be described to a model; name each parameter, or pass a schema"
+            )
 
-    # What it returns is nobody's business here: a hint that cannot be resolved does no harm there.
+    # Without the hint of the return value, which need not be resolvable.
     def probe() -> None: ...
 
     probe.__annotations__ = {p.name: p.annotation for p in found if p.annotation is not _EMPTY}
@@ -171,7 +173,7 @@ def _make_msgspec_schema(name: str, parameters: Iterable[_Parameter]) -> Json:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether msgspec reads all of a hint as pydantic would."""
+    """Return whether msgspec reads all of a hint as pydantic would."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _is_plain(inner[0]) and all(isinstance(extra, (str, msgspec.Meta)) for extra in inner[1:])
@@ -229,7 +231,7 @@ def _describe_problem(name: str, error: Exception) -> str:
 
 
 class CallerTools:
-    """The functions that a run was given. A schema in their place is one that somebody else carries out."""
+    """The functions that a run was given. A schema in their place is for a function that another program calls."""
 
     def __init__(self, tools: Sequence[CallerTool], *, allow_async: bool = True) -> None:
         found = [CallerFunction(tool) if callable(tool) else tool for tool in tools]
@@ -252,7 +254,7 @@ class CallerTools:
 
 
 def carry_out(call: PendingCall, function: CallerFunction) -> ToolResult:
-    """Call the function; whatever happens becomes a result that the model reads."""
+    """Call the function; its value, or its error, becomes a result that the model reads."""
     try:
         value = function.function(**function.bind(call.arguments))
         if inspect.iscoroutine(value):
@@ -265,7 +267,7 @@ def carry_out(call: PendingCall, function: CallerFunction) -> ToolResult:
 
 
 async def carry_out_async(call: PendingCall, function: CallerFunction) -> ToolResult:
-    """As `carry_out`; plain functions run in a thread, and what they return is awaited where it can be."""
+    """Call the function as `carry_out` does; plain functions run in a thread, and an awaitable result is awaited."""
     try:
         if function.is_async:
             value = await function.function(**function.bind(call.arguments))
@@ -280,7 +282,7 @@ async def carry_out_async(call: PendingCall, function: CallerFunction) -> ToolRe
 
 
 def _try(call: PendingCall, function: CallerFunction) -> tuple[Any, Exception | None]:
-    """What a plain function returns, or raises: whoever waits for a thread that raises StopIteration waits forever."""
+    """Return what a plain function returns or raises: to wait for a thread that raises StopIteration takes forever."""
     try:
         return function.function(**function.bind(call.arguments)), None
     except Exception as error:

@@ -42,7 +42,7 @@ class Request:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether sending it twice does no more than sending it once."""
+        """Return whether sending it twice does no more than sending it once."""
         return self.method in ("GET", "DELETE") or "Idempotency-Key" in self.headers
 
     def is_settled_by(self, answer: Answer) -> bool:
@@ -51,7 +51,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. The names in `headers` are looked up in lower case."""
+    """An answer. The names in `headers` are looked up in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -97,7 +97,7 @@ class Call(Generic[T]):
     read: Callable[[Answer], T]
 
     def settle(self, outcome: Outcome, *, resent: bool) -> T:
-        """What the call comes to in the end.
+        """Return the value of the call, or raise its error.
 
         Raises the refusal's class, or ConnectionFailed.
         """

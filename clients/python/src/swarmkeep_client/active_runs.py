@@ -12,7 +12,7 @@ ActiveStatus = Literal["running", "waiting"]
 
 
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that goes on, or waits for somebody, and the session that it is in.
+    """An active or waiting run, and the session that it is in.
 
     `since`: when it began, or went on after a wait; of one that waits, when something was recorded last. `server` is
     the process that has the session's lease, by an id of its own; `lease_seconds` is how long that lasts if it is not

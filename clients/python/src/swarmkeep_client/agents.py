@@ -1,4 +1,4 @@
-"""What is known of the agents that are served."""
+"""The agents that are served."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class MCPServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that the server has. `tools` are Chat Completions schemas; `approvals` names those that run only once
-    somebody approved; `asks` are the agents that it can ask, by the names of the functions that do so;
+    """An agent that the server has. `tools` are Chat Completions schemas; `approvals` names those that run only
+    once a person has approved; `asks` are the agents that it can ask, by the names of the functions that do so;
     `concurrent_tools` names those whose calls run at once. Tools of `mcp_servers` are not among `tools`. One that is
     `offline` is answered by the server's built-in offline model in the place of `model`. `instructions` is None where
-    they are made anew for each turn. Guardrails are told by name, those of functions by the function's."""
+    they are made for each turn. Guardrails are told by name, those of functions by the function's."""
 
     name: str
     model: str | None = None

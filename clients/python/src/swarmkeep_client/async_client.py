@@ -34,7 +34,7 @@ class AsyncClient:
 
     `base_url` and `api_key` default to SWARMKEEP_URL (or http://127.0.0.1:8000) and SWARMKEEP_API_KEY. `timeout` is
     how many seconds an answer may take, which for a run is all of its model and tool calls; connecting may take 5.
-    A stream is taken up anew when nothing at all came for `stream_idle_seconds`. What is safe to repeat is sent again
+    A stream reconnects when nothing at all came for `stream_idle_seconds`. What is safe to repeat is sent again
     up to `max_retries` times. `transport` and `sleep` are for tests and for unusual networks.
 
     Raises ValueError for settings that cannot be right.
@@ -65,7 +65,7 @@ class AsyncClient:
         return self._sender.settings.base_url
 
     async def health(self) -> Health:
-        """Whether the server takes requests; if it does not, the answer says so and nothing is raised."""
+        """Ask whether the server takes requests; if it does not, the answer says so and nothing is raised."""
         return await self._sender.perform(calls.get_health())
 
     def export(
@@ -114,7 +114,7 @@ class AsyncClient:
         session: str | None = None,
         page_size: int | None = None,
     ) -> AsyncIterator[UsageRow]:
-        """What model and tool calls took, a row for each group; without groups, one row for all.
+        """Sum up model and tool calls, a row for each group; without groups, one row for all.
 
         Days are `YYYY-MM-DD`, in UTC, both included. Rows are fetched page by page as they are needed.
         """
@@ -133,19 +133,19 @@ class AsyncClient:
     def active_runs(
         self, status: ActiveStatus = "running", *, page_size: int | None = None
     ) -> AsyncIterator[ActiveRun]:
-        """The runs that go on, or those that wait for somebody, over all sessions; fetched page by page."""
+        """The active runs of all sessions, or those that wait for a person or a program; fetched page by page."""
         return self._sender.iterate_pages(calls.list_active_runs(status=status, page_size=page_size))
 
     async def me(self) -> Caller:
-        """Who the server takes this client for, and what that may do."""
+        """Fetch the key, tenant and role that the server sees in this client."""
         return await self._sender.perform(key_calls.get_caller())
 
     async def prices(self) -> Prices:
-        """What models cost, by the server's settings: what each `cost` is computed by."""
+        """Fetch the prices of models in the server's settings, by which each `cost` is computed."""
         return await self._sender.perform(usage_calls.get_prices())
 
     async def quotas(self) -> Quotas:
-        """How much of its quotas the key's tenant has used."""
+        """Fetch the quotas of the key's tenant, and how much of them is used."""
         return await self._sender.perform(usage_calls.get_quotas())
 
     async def close(self) -> None:
@@ -236,11 +236,11 @@ class AsyncSessions:
         return (AsyncSession(self._sender, state) async for state in self._sender.iterate_pages(call))
 
     async def counts(self, *, children: bool = False) -> SessionCounts:
-        """How many are busy, and in how many the last run ended badly; of each kind up to 1,000 are counted."""
+        """Count busy sessions, and those whose last run ended badly; of each kind up to 1,000."""
         return await self._sender.perform(usage_calls.get_counts(children=children))
 
     def follow(self) -> AsyncGenerator[SessionChanges, None]:
-        """Which sessions change from now on: ids and states, to keep a list up to date. Does not end by itself.
+        """Follow the sessions that change: ids and states, to keep a list up to date. Does not end by itself.
 
         The first item, and the first after a connection that broke, has `more`: the list is to be read.
         """

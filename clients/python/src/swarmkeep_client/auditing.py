@@ -16,7 +16,7 @@ class RedactedCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed: `seqs`, recorded in event `seq` (None: there was nothing left to remove).
+    """The removed events: `seqs`, recorded in event `seq` (None: there was nothing left to remove).
 
     `forks` are the other sessions that hold the same events: forks, and those that this one was forked from.
     """
@@ -28,7 +28,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of the audit log: what was done to a session that is gone, by whom (None: nobody knows), and why."""
+    """An entry of the audit log: what was done to a session that is gone, by whom (None: unknown), and why."""
 
     seq: int
     type: str

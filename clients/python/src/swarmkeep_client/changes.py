@@ -1,4 +1,4 @@
-"""Which sessions change."""
+"""Changes of sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ChangedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What has changed since the item before, and the ids of sessions that were deleted. With `more`, others may have
+    """The sessions that have changed since the item before, and the ids of deleted ones. With `more`, others may have
     changed, too: read the list."""
 
     sessions: tuple[ChangedSession, ...] = ()

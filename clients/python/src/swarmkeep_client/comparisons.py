@@ -10,7 +10,7 @@ from swarmkeep_client.models import Message, RunError, SessionState, Usage
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """Where today's agents would have acted differently from what is recorded."""
+    """A place where today's agents would have acted differently from what is recorded."""
 
     seq: int | None = None
     kind: str = ""
@@ -48,7 +48,7 @@ class RunStatusChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session's events from `before` to `after` made of its state. `messages` are new ones, or different;
+    """The changes of a session's state by its events from `before` to `after`. `messages` are new ones, or different;
     `removed` are the seqs of those that were taken out."""
 
     before: int
@@ -60,8 +60,8 @@ class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What models are sent in the place of messages: `summary` for those from `first_seq` to `last_seq`; None if there
-    is none. `error`: why the last summary that was asked for was not made."""
+    """The text that models are sent in the place of messages: `summary` for those from `first_seq` to `last_seq`; None
+    if there is none. `error`: why the last summary that was asked for was not made."""
 
     session: SessionState
     summary: str | None = None

@@ -88,7 +88,7 @@ class InvalidRequest(ApiError):
 
     @property
     def errors(self) -> list[FieldError]:
-        """What is wrong, field by field."""
+        """The errors, field by field."""
         return msgspec.convert(self.problem.get("errors") or [], list[FieldError])
 
 
@@ -248,7 +248,7 @@ class UnsupportedMediaType(ApiError):
 
 
 class InternalError(ApiError):
-    """Nobody expected this; the server's log has more, under `request_id`."""
+    """The server failed unexpectedly; its log has more, under `request_id`."""
 
     code = "internal_error"
 

@@ -1,4 +1,4 @@
-"""What runs are given: how to run, functions of the caller, results and decisions."""
+"""The input of runs: options, functions of the caller, results and decisions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Approval(TypedDict):
 
 
 CallerTool: TypeAlias = Callable[..., Any] | Json
-"""A function that is called here, or the Chat Completions schema of one that somebody else carries out."""
+"""A function that is called here, or the Chat Completions schema of one that another program calls."""
 
 
 class RunOptions(TypedDict, total=False):
-    """How to run. What is left out, or None, is decided by the server.
+    """Options of a run. The server decides those that are left out, or None.
 
     `context_variables` is a JSON merge patch applied first; `max_turns` counts model calls; without `execute_tools`
     the run waits for the results of its tool calls. `tools` are functions of yours, offered beside the agent's:
@@ -60,7 +60,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class ResumeInput(TypedDict, total=False):
-    """What a run that waits is given: results from outside, decisions, or both. With nothing, it is tried again."""
+    """The input of a waiting run: results from outside, decisions, or both. With neither, it is tried again."""
 
     tool_results: Sequence[ToolResult] | None
     approvals: Sequence[Approval] | None

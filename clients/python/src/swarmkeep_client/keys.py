@@ -31,7 +31,7 @@ class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the server takes a client for, and what that may do. Without API keys, `key` and `role` are None."""
+    """The key, tenant and role that the server sees in a client. Without API keys, `key` and `role` are None."""
 
     tenant: str
     permissions: list[str]

@@ -27,7 +27,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a fork came from: the session, and the event that both share last."""
+    """The origin of a fork: the session, and the last event that both share."""
 
     session_id: str
     seq: int
@@ -44,7 +44,7 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
-    """Who answers in the agent's place, and since when. `by` is None on a server without keys."""
+    """The person that answers in the agent's place, and since when. `by` is None on a server without keys."""
 
     by: str | None = None
     at: str = ""
@@ -116,9 +116,9 @@ class AwaitedApproval(msgspec.Struct, frozen=True, kw_only=True):
 class PendingCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that waits for an approval or for a result from outside. `arguments` is the model's JSON text.
 
-    For the reason `session`, somebody has to decide in the session `session_id`, in which another agent is asked;
-    `approvals` is what about. For the reason `person` the run waits for whoever has taken the session over: that is no
-    call, and names none.
+    For the reason `session`, a person has to decide in the session `session_id`, in which another agent is asked;
+    `approvals` lists the calls. For the reason `person` the run waits for the person that has taken the session over:
+    that is no call, and names none.
     """
 
     tool_call_id: str
@@ -217,7 +217,7 @@ class ChainProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a session is what it was when it was recorded. `events` counts those that were checked.
+    """The verdict on whether a session is as it was recorded. `events` counts those that were checked.
 
     `problems` lists the first of them, the earliest event first; `problem_count` counts all. `redacted` lists the
     events whose payload was removed (with a head, of the events up to it those that were redacted since), the first of
@@ -234,7 +234,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the server takes requests. `detail` is what it says about itself."""
+    """The server's readiness. `detail` is what it says about itself."""
 
     ready: bool
     detail: Json = {}
@@ -250,7 +250,7 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an import did, or with `dry_run` would do. `sessions` names the first thousand."""
+    """The report of an import, or with `dry_run` of what it would do. `sessions` names the first thousand."""
 
     dry_run: bool
     imported: int

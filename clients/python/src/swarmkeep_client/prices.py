@@ -1,4 +1,4 @@
-"""What model calls cost, and the prices that it is computed by."""
+"""The cost of model calls, and the prices that it is computed by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What model calls cost by the server's prices of now. `unpriced_calls` are not in it: their model has no price."""
+    """The cost of model calls by the server's current prices. `unpriced_calls` are left out."""
 
     amount: float
     currency: str
@@ -14,7 +14,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a million tokens cost. `model` is a name, or a pattern (`gpt-4o*`)."""
+    """The price of a million tokens. `model` is a name, or a pattern (`gpt-4o*`)."""
 
     model: str
     input: float

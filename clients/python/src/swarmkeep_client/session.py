@@ -22,14 +22,14 @@ from swarmkeep_client.models import Done, Event, Head, Json, Message, Run, Sessi
 
 
 class Session(SessionFields):
-    """A conversation on the server. Its fields are as of the last answer about it; `refresh` fetches them anew."""
+    """A conversation on the server. Its fields are as of the last answer about it; `refresh` fetches them again."""
 
     def __init__(self, sender: Sender, state: SessionState) -> None:
         super().__init__(state)
         self._sender = sender
 
     def run(self, input: Input, *, background: bool = False, **options: Unpack[RunOptions]) -> Run:
-        """Give the agents an input, and wait until they have answered or wait for somebody.
+        """Give the agents an input, and wait until they have answered, or wait for a person or a program.
 
         `input` is the user's text, or a list of messages. With `background`, returns at once, with the run as it is
         then. `options`: see RunOptions. Functions of yours are called here; a run that waits for anything else is
@@ -57,7 +57,7 @@ class Session(SessionFields):
     def stream(self, input: Input, **options: Unpack[RunOptions]) -> Generator[StreamItem, None, None]:
         """Like `run`, item by item: each durable event once, in order, deltas between them, `Done` at last.
 
-        The run starts when the first item is asked for. Broken connections are taken up again. Whoever stops reading
+        The run starts when the first item is asked for. It reconnects by itself. A caller that stops reading
         closes the connection, and the run goes on.
 
         Raises what `run` raises; RunFailed and RunCancelled after `Done`.
@@ -128,7 +128,7 @@ class Session(SessionFields):
         return self._sender.perform(calls.get_session(self.id, at=at))
 
     def refresh(self) -> Self:
-        """Fetch this handle's fields anew."""
+        """Fetch this handle's fields again."""
         self._state = self.state()
         return self
 
@@ -210,7 +210,7 @@ class Session(SessionFields):
         return self._sender.perform(past.get_model_request(self.id, seq))
 
     def request_body(self, seq: int) -> bytes:
-        """The same, as the very bytes that were sent."""
+        """Fetch the same as the exact bytes that were sent."""
         return self._sender.perform(past.get_model_request_body(self.id, seq))
 
     def blob(self, sha256: str) -> bytes:
@@ -232,7 +232,7 @@ class Session(SessionFields):
         return self._sender.perform(past.replay_session(self.id, ignore=ignore, idempotency_key=idempotency_key))
 
     def take_over(self, *, note: str | None = None, force: bool = False, idempotency_key: str | None = None) -> Self:
-        """Answer in the agent's place from here on; `note` is for whoever looks on.
+        """Answer in the agent's place from here on; `note` is for the people who watch.
 
         Raises TakenOverByOther, unless `force`.
         """
@@ -270,11 +270,11 @@ class Session(SessionFields):
         return self._sender.perform(call)
 
     def diff(self, before: int, after: int) -> StateDiff:
-        """What changed from after event `before` (0: from nothing) to after event `after`."""
+        """Compare the session after event `before` (0: nothing) with the session after event `after`."""
         return self._sender.perform(past.diff_states(self.id, before, after))
 
     def compare(self, other: str | SessionFields) -> Comparison:
-        """Where this session and another one part, and what each did since. `other` is a session or its id."""
+        """Compare it with another session or id: where they part, and what each did since."""
         return self._sender.perform(past.compare_sessions(self.id, other))
 
     def remove_message(self, seq: int, *, tool_call_id: str | None = None) -> None:

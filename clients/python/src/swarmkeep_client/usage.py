@@ -1,4 +1,4 @@
-"""What was used, and how much may be; and how many sessions there are of a kind."""
+"""Usage, quotas, and counts of sessions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UsageGroup: TypeAlias = Literal["day", "agent", "model", "session", "run"]
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the calls of one group took. Tokens are as providers counted them; times are in milliseconds.
+    """Sums over the calls of one group. Tokens are as providers counted them; times are in milliseconds.
 
     `day` (UTC), `agent`, `model`, `session_id` and `run_id` say which group, as far as it was asked for. Tool calls
     belong to no `model`, and what happens outside a run to no `run_id`.
@@ -43,8 +43,7 @@ class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many sessions are `running` and `waiting`, by `status`; and in how many the `last_run` `failed` or was
-    `interrupted`."""
+    """Counts of sessions: `running` and `waiting` by `status`, `failed` and `interrupted` by their `last_run`."""
 
     status: dict[str, SessionCount]
     last_run: dict[str, SessionCount]
@@ -58,7 +57,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant has, of what it may have. `tokens_today` begin anew in `day_ends_in_seconds`."""
+    """The quotas of a tenant, and how much of them is used. `tokens_today` starts at 0 in `day_ends_in_seconds`."""
 
     sessions: Quota
     stored_bytes: Quota

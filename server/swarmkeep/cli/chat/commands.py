@@ -52,7 +52,7 @@ def run_command(chat: ChatControls, text: str, *, asked: bool = False) -> None:
     if name not in COMMANDS:
         raise Refused(f"there is no command /{name}; /help lists them, and //{name} says /{name} to the agent")
     if asked and COMMANDS[name].leaves_session:
-        raise Refused(f"/{name} has to wait for the answer")
+        raise Refused(f"/{name} has to wait for the answer; Ctrl-C cancels it")
     COMMANDS[name].run(chat, argument.strip())
 
 
@@ -104,7 +104,7 @@ def _quit(chat: ChatControls, argument: str) -> None:
 
 def _parse_seq(argument: str) -> int | None:
     if argument and not (argument.isascii() and argument.isdigit() and len(argument) < 19):
-        raise Refused(f"{argument!r} is not the number of an event")
+        raise Refused(f"{argument!r} is not the number of an event; /events lists them")
     return int(argument) if argument else None
 
 

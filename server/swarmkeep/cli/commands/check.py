@@ -155,7 +155,7 @@ def _load_conversations(where: SourceOptions, names: Sequence[str], stack: ExitS
             empty = False
             yield conversation
         if empty:
-            raise Refused(f"{file} contains no conversations")
+            raise Refused(f"{file} contains no conversations; give an export, or a file of Chat Completions messages")
     ids = [name for name in names if not _is_file(name)]
     if ids or not names:
         yield from stack.enter_context(open_source(where)).conversations(ids)

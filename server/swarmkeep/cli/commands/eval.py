@@ -94,7 +94,7 @@ def evaluate(
     ) as progress:
         outcomes = [outcome for file, cases in chosen for outcome in _run_file(file, cases, plan, progress)]
     if not outcomes:
-        raise Refused(f"no case has {wanted!r} in its name")
+        raise Refused(f"no case has {wanted!r} in its name; leave the option out to try all")
     if as_json:
         put_json({**count_outcomes(outcomes), "cases": outcomes})
     else:

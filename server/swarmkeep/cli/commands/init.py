@@ -126,7 +126,7 @@ def _write_project(folder: Path, files: dict[str, str]) -> None:
     """Write the files. Raises Refused where there is something already, and then writes nothing."""
     try:
         if folder.is_dir() and any(folder.iterdir()):
-            raise Refused(f"{folder} is not empty; nothing was written")
+            raise Refused(f"{folder} is not empty; nothing was written, name a new folder")
         _write_files(folder, files)
     except OSError as error:
         raise Refused(f"cannot write {error.filename or folder}: {describe_os_error(error)}") from None

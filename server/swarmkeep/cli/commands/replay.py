@@ -99,7 +99,7 @@ def _open_keyboard() -> Iterator[Callable[[], str]]:
         return
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
-    # All the while, lest a key that is pressed between two events be lost.
+    # All the while: a key that is pressed between two events would be lost.
     tty.setcbreak(keyboard, termios.TCSADRAIN)
     try:
         yield lambda: os.read(keyboard, 16).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""`swarmkeep sessions counts`: how many somebody may have to look after."""
+"""`swarmkeep sessions counts`: counts of sessions that may need attention."""
 
 from __future__ import annotations
 

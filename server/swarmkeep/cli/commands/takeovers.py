@@ -14,7 +14,7 @@ from swarmkeep.cli.terminal import put, put_json
 if TYPE_CHECKING:
     from swarmkeep_client import Message, SessionState
 
-Force = Annotated[bool, typer.Option("--force", help="Do it even if somebody else has taken the session over.")]
+Force = Annotated[bool, typer.Option("--force", help="Do it even if another person has taken the session over.")]
 
 group = typer.Typer()
 

@@ -43,7 +43,7 @@ def top(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Watch the runs that are active, waiting for somebody or queued, on a server or on all servers of a database.
+    """Watch the runs that are active, waiting or queued, on a server or on all servers of a database.
 
     With keys you look into a session, cancel a run, and approve or deny a call.
     """

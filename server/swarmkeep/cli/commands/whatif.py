@@ -89,7 +89,9 @@ def whatif(
     where = SourceOptions(url, database_url, tenant, api_key)
     settings_changed = None if model_settings is None else parse_model_settings(model_settings)
     if where.server_url is not None and (agents or offline):
-        raise typer.BadParameter("the server has its own agents and model", param_hint="'--url'")
+        raise typer.BadParameter(
+            "the server has its own agents and model; leave out --agents and --offline", param_hint="'--url'"
+        )
     settings = None
     if where.server_url is None:
         settings = load_settings(agents=agents, offline=offline, database_url=database_url)

@@ -23,7 +23,9 @@ class SourceOptions:
         if self.url and self.database_url:
             raise typer.BadParameter("give either --url or --database-url, not both", param_hint="'--url'")
         if self.api_key and self.database_url:
-            raise typer.BadParameter("--api-key is for a server, not a database", param_hint="'--api-key'")
+            raise typer.BadParameter(
+                "--api-key is for a server, not a database; leave it out, or give --url", param_hint="'--api-key'"
+            )
         if self.database_url:
             return None
         url = self.url or os.environ.get("SWARMKEEP_URL") or None
