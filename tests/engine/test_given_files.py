@@ -274,7 +274,9 @@ async def test_what_is_not_stored_takes_no_more_files_than_a_request_may_have(
 ) -> None:
     engine = await cluster.open_engine(AGENT, start=False)
     session = UnstoredSession((await engine.sessions.plan(agent="A")).state)
-    session.count_files(TakenMessages((), {"earlier": bytes(MAX_SENT_BYTES - len(PHOTO))}))
+    blob = {"sha256": "0" * 64, "media_type": "image/png", "size": MAX_SENT_BYTES - len(PHOTO)}
+    earlier = {"role": "user", "content": [{"type": "image_url", "image_url": {}, "blob": blob}]}
+    session.count_files(TakenMessages((earlier,), {}))
     picture = {"type": "image_url", "image_url": {"url": make_data_url(PHOTO)}}
     command = replace(make_start_run(), messages=({"role": "user", "content": [picture]},))
     model.say("Seen.")
