@@ -93,8 +93,9 @@ class MCPServer(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Equal for servers that one connection can serve."""
-        parts = [self.command, self.url, self.env, self.headers, self.name, self.connect_timeout, self.files]
+        """Equal for servers that one connection can serve: it keeps a list of the tools that are offered, too."""
+        tools = None if self.tools is None else sorted(self.tools)
+        parts = [self.command, self.url, self.env, self.headers, self.name, self.connect_timeout, self.files, tools]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def offers(self, tool: str) -> bool:

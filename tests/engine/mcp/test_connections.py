@@ -356,6 +356,14 @@ async def test_tools_on_unread_pages_are_named(
     assert left in caplog.text
 
 
+async def test_one_server_offers_each_agent_its_own_tools(pool: ServerPool) -> None:
+    raw = [sys.executable, str(PROGRAM.with_name("raw_server.py"))]
+    for wanted in (("ok",), ("odd", "flood"), ("flood", "odd")):
+        offer = await pool.find_tools("", MCPServer(command=raw, name="raw", tools=wanted))
+        assert {tool.name for tool in offer.tools or ()} == set(wanted)
+    assert len(pool.list_statuses()) == 2
+
+
 class Pieces(httpx2.AsyncByteStream):
     def __init__(self, stream: bytes, size: int) -> None:
         self._pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
