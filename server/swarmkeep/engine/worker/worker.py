@@ -84,6 +84,7 @@ class Worker:
         self._rules = ApprovalRules(registry, store.read_clock, limits.approval_seconds)
         self._background_tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
+        self._has_stopped = False
         self.claim = Claim(owner=uuid4().hex, lease_seconds=limits.lease_seconds)
         self.waiters = Waiters()
         self.partials = PartialReplies(store, hub, self.claim.owner, limits.poll_seconds, self.is_advancing)
@@ -157,6 +158,9 @@ class Worker:
     async def _advance(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
         """Run after run, until there is none left that is this process's to advance."""
         describe_session(session_log.key, session_log.state)
+        if self._has_stopped:
+            # Of a request that was recorded after all others were interrupted: its lease is renewed by nobody.
+            return await self._interrupt(session_log)
         while True:
             try:
                 return await self._run_loop(session_log, begun)
@@ -273,6 +277,7 @@ class Worker:
         self._is_stopping = True
         self._pauses.stop_waiting()
         stopped = await self.tasks.stop(self._limits.grace_seconds)
+        self._has_stopped = True
         await asyncio.gather(*(self._interrupt(session_log) for session_log in stopped))
         # Last: a lease that is not renewed while its run has its grace time could be taken over.
         self._keeper.stop()
