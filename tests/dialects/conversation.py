@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmkeep.domain.codec import Json
-from tests.support.dialects import Answer
+from tests.support.dialects import DIALECTS, Answer
 
 RULES = "Be kind."
 WEATHER, REFUND, CRASH = "Weather in Rome and Oslo?", "I want my money back.", "Refund B-2 as well."
@@ -18,7 +18,7 @@ FORK, THANKS = "Refund nothing else. Weather in Bern?", "Thank you."
 SUMMARY = "Two orders were refunded."
 
 # The dialects in which the conversation is held.
-READY = ("openai", "deepseek", "qwen-vllm", "o3", "openrouter", "kimi")
+READY = tuple(DIALECTS)
 
 # What the model answers to each message, reply by reply.
 SCRIPT: Mapping[str, Sequence[Answer]] = {

@@ -7,28 +7,30 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from openai import AsyncOpenAI
+import httpx2
+from openai import APIConnectionError, AsyncOpenAI
 
 from swarmkeep.domain.codec import Json
 from tests.api.server import RunningServer
 from tests.dialects.conversation import CRASH, FORK, REFUND, RULES, THANKS, WEATHER, Script
-from tests.engine.cluster import kill_engine
 
 Open = Callable[[], Awaitable[RunningServer]]
+Kill = Callable[[], Awaitable[None]]
 Crash = Callable[[Awaitable[Any]], Awaitable[RunningServer]]
 """Starts a request, kills its server once the model is asked after the function, and gives another server."""
 
 
-def make_crash(script: Script, first: RunningServer, open_another: Open) -> Crash:
+def make_crash(script: Script, kill: Kill, open_another: Open) -> Crash:
     async def crash(request: Awaitable[Any]) -> RunningServer:
         task = asyncio.ensure_future(request)
         try:
-            assert await asyncio.to_thread(script.crashing.wait, 20)
-            await kill_engine(first.engine)
+            assert await asyncio.to_thread(script.crashing.wait, 60)
+            await kill()
+        finally:
             script.released.set()
             task.cancel()
-        finally:
-            with suppress(asyncio.CancelledError):
+            # It may have ended with its server already.
+            with suppress(asyncio.CancelledError, httpx2.HTTPError, APIConnectionError):
                 await task
         return await open_another()
 
@@ -57,7 +59,7 @@ class Conversation:
 
 async def wait_until_idle(service: RunningServer, session: str) -> Json:
     """The session once its last run has ended."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found: Json = (await service.get(session)).json()
             if found["status"] == "idle":

@@ -75,3 +75,19 @@ picky = Agent(
 )
 formal = Agent(name="Formal", instructions="Fill in the form.", output_type=Form)
 AGENTS += [picky, formal]
+
+
+def cancel_orders(which: str = "all") -> str:
+    """Cancel an order."""
+    record("cancel_orders", which=which)
+    return f"canceled {which}"
+
+
+def get_time(city: str = "here") -> str:
+    """The time in a city."""
+    record("get_time", city=city)
+    return f"noon in {city}"
+
+
+clerk = Agent(name="Clerk", instructions="Do it.", functions=[cancel_orders, get_time, get_weather])
+AGENTS.append(clerk)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from tests.api.server import server_settings, start_server
+from tests.api.server import RunningServer, scripted, server_settings, start_server
 from tests.dialects.conversation import (
     CRASH,
     FORK,
@@ -22,8 +24,10 @@ from tests.dialects.conversation import (
     read_messages,
     tell,
 )
-from tests.dialects.doors import DOORS, Open, make_crash
-from tests.support.dialects import DIALECTS, DialectModel
+from tests.dialects.doors import DOORS, Conversation, Open, make_crash
+from tests.engine.cluster import kill_engine
+from tests.support.dialects import DIALECTS, DialectModel, refuse
+from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -60,11 +64,84 @@ async def test_a_conversation_is_the_same_in_every_dialect(
     open_server: Open, door: str, stream: bool, script: Script, effects: Path, fake: DialectModel
 ) -> None:
     first = await open_server()
-    held = await DOORS[door](first, make_crash(script, first, open_server), stream)
+    crash = make_crash(script, lambda: kill_engine(first.engine), open_server)
+    held = await DOORS[door](first, crash, stream)
     assert fake.refused == []
+    await check_held(first, held, effects)
+
+
+@pytest.mark.parametrize(("name", "door", "stream"), [("gemini", "v1", True), ("kimi", "responses", False)])
+async def test_a_killed_process_loses_nothing_of_it(
+    ready_url: str,
+    tmp_path: Path,
+    name: str,
+    door: str,
+    stream: bool,
+    model: ScriptedModel,
+    script: Script,
+    effects: Path,
+) -> None:
+    settings = {"MODEL": DIALECTS[name].model, "MODEL_RETRIES": "0", "LEASE_SECONDS": "1"}
+    env = {f"SWARMKEEP_{key}": value for key, value in settings.items()}
+    env |= {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "test", "DIALECT_EFFECTS": str(effects)}
+    agents = [str(Path(__file__).with_name("team.py"))]
+    with ServerProcess(tmp_path, database_url=ready_url, agents=agents, offline=False, env=env) as process:
+        server = RunningServer(cast(Any, None), process.url)
+
+        async def kill() -> None:
+            await asyncio.to_thread(process.kill)
+
+        async def start() -> RunningServer:
+            await asyncio.to_thread(process.start)
+            return server
+
+        async with server.client:
+            held = await DOORS[door](server, make_crash(script, kill, start), stream)
+            await check_held(server, held, effects)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("open_server", READY, indirect=True)
+async def test_a_conversation_may_change_its_model(
+    open_server: Open, stream: bool, effects: Path, fake: DialectModel, script: Script, request: pytest.FixtureRequest
+) -> None:
+    """Each message goes to the next server, and the last one to the first, which must know its own again."""
+    script.crashing.set()
+    server = await open_server()
+    session = await server.session(id="main", agent="Triage")
+    first = READY.index(request.node.callspec.params["open_server"])
+    names = [READY[(first + number) % len(READY)] for number in range(3)]
+    texts = [WEATHER, REFUND, CRASH, FORK, THANKS]
+    for name, text in zip([*names, names[0], names[1]], texts, strict=True):
+        body = {"input": text, "model": DIALECTS[name].model}
+        if stream:
+            run = (await server.read_stream(f"{session}/runs", {**body, "stream": True}, method="POST"))[-1].data
+        else:
+            run = (await server.post(f"{session}/runs", body)).json()
+        assert (run["status"], run["error"], fake.refused) == ("completed", None, [])
+    found = (await server.get(f"{session}/messages", params={"limit": 200})).json()["data"]
+    assert read_messages(found) == tell(*texts)
+    assert read_effects(effects) == count_effects(*texts)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_a_refusal_is_told_in_the_words_of_its_server(sqlite_ready: str, name: str) -> None:
+    """Each server has a form of its own for errors; `temperature` is a parameter that some do not take."""
+    dialect, text = DIALECTS[name], "Unsupported value: 'temperature' does not support 0.5 with this model."
+    with ScriptedModel(default=lambda request: refuse(dialect, text, "temperature"), strict=False) as model:
+        given = scripted(sqlite_ready, model, agents=["tests.dialects.team"])
+        async with start_server(given) as server:
+            run = await server.run(await server.session(agent="Triage"), "Hi.")
+    assert run["status"] == "failed"
+    assert (run["error"]["code"], run["error"]["provider_status"]) == ("provider_bad_request", 400)
+    assert text in run["error"]["message"]
+
+
+async def check_held(server: RunningServer, held: Conversation, effects: Path) -> None:
+    """All that was said is in the logs, and every function ran once."""
 
     async def read(session: str) -> list[object]:
-        found = (await first.get(f"/v1/sessions/{session}/messages", params={"limit": 200})).json()["data"]
+        found = (await server.get(f"/v1/sessions/{session}/messages", params={"limit": 200})).json()["data"]
         return [*read_messages(found)]
 
     told = [*tell(WEATHER, REFUND, CRASH), *(() if held.rest else tell(THANKS))]
@@ -74,5 +151,5 @@ async def test_a_conversation_is_the_same_in_every_dialect(
         assert (await read(held.rest))[-2:] == tell(THANKS)
     assert read_effects(effects) == count_effects(WEATHER, REFUND, CRASH, FORK, THANKS)
     for session in {held.session, held.fork}:
-        found = (await first.get(f"/v1/sessions/{session}/verify")).json()
+        found = (await server.get(f"/v1/sessions/{session}/verify")).json()
         assert (found["valid"], found["problems"]) == (True, [])

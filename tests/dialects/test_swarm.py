@@ -102,3 +102,21 @@ def test_a_conversation_is_the_same_in_swarm(
     assert fork.messages == tell(WEATHER, REFUND, FORK)
     assert (program.agent.name, fork.agent.name) == ("Refunds", "Triage")
     assert read_effects(effects) == count_effects(WEATHER, REFUND, CRASH, FORK, THANKS)
+
+
+@pytest.mark.parametrize("kind", [SyncRunner, AsyncRunner])
+@pytest.mark.parametrize("name", READY)
+def test_a_conversation_may_change_its_model(
+    name: str, kind: Any, model: ScriptedModel, fake: DialectModel, script: Script, effects: Path
+) -> None:
+    script.crashing.set()
+    names = [*READY, *READY][READY.index(name) :][:2]
+    programs = [Program(kind(model.url), DIALECTS[other].model, stream=True) for other in names]
+    texts = [WEATHER, REFUND, CRASH, FORK, THANKS]
+    for number, text in enumerate(texts):
+        one, other = programs[number % len(programs)], programs[(number + 1) % len(programs)]
+        one.say(text)
+        other.agent, other.kept = one.agent, one.kept
+    assert fake.refused == []
+    assert other.messages == tell(*texts)
+    assert read_effects(effects) == count_effects(*texts)

@@ -30,6 +30,7 @@ from swarmkeep.domain.views import RunView, SessionView
 from swarmkeep.engine.limits import Limits
 from swarmkeep.settings import Settings
 from tests.docs.pages import DOCS, PAGES, README, ROOT, find_code_spans, list_anchors, read_page, read_sections
+from tests.support.dialects import DIALECTS, describe_dialect
 from tests.support.markdown import read_blocks
 from tests.support.source import list_modules
 
@@ -48,6 +49,14 @@ def read_table_rows(text: str) -> list[list[str]]:
 
 def list_encoded_names(struct: type[msgspec.Struct]) -> tuple[str, ...]:
     return struct.__struct_encode_fields__
+
+
+# Model servers.
+
+
+def test_every_server_that_was_tried_has_its_row() -> None:
+    rows = read_table_rows(read_sections(DOCS / "models.md")["What was tried"])
+    assert rows[2:] == [describe_dialect(dialect) for dialect in DIALECTS.values()]
 
 
 # Events.

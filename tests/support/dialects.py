@@ -15,10 +15,10 @@ import hashlib
 import json
 import re
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from tests.support.rules import find_body_faults
@@ -80,8 +80,8 @@ class Dialect:
     pieces: Pieces = Pieces()
     attaches: str = ""
     refuses: tuple[str, ...] = ()
-    needs: str = "nothing"
-    """The setting that matters, in the words of docs/models.md."""
+    needs: str = "–"
+    """The field of a model profile that matters, and whether it is known by the model's name."""
 
 
 # What comes with a reply, and must come back with it.
@@ -272,6 +272,9 @@ def _refuse_later_system(request: Json) -> Fault | None:
 
 def _refuse_empty_text(request: Json) -> Fault | None:
     for place, message in enumerate(request["messages"]):
+        if message.get("tool_calls"):
+            # The gateways themselves leave an empty text out beside calls.
+            continue
         parts = message["content"] if isinstance(message.get("content"), list) else []
         texts = [part.get("text") for part in parts if part.get("type") == "text"] or [message.get("content")]
         if "" in texts:
@@ -389,6 +392,7 @@ DIALECTS: Mapping[str, Dialect] = {
         server="vLLM with a Qwen model",
         model="Qwen/Qwen3-8B",
         error="vllm",
+        needs="`system_messages`: known",
         pieces=Pieces(usage="each chunk", name="empty later"),
         refuses=("later system",),
     ),
@@ -396,6 +400,7 @@ DIALECTS: Mapping[str, Dialect] = {
         server="OpenAI o3",
         model="o3",
         error="openai",
+        needs="`parallel_tool_calls`, `tokens_parameter`: known",
         refuses=("parallel_tool_calls", "max_tokens", "temperature"),
     ),
     "ollama": Dialect(
@@ -451,6 +456,7 @@ DIALECTS: Mapping[str, Dialect] = {
         server="llama.cpp with a Qwen model",
         model="qwen2.5-7b-instruct-q4_k_m.gguf",
         error="llama.cpp",
+        needs="`system_messages`: known",
         pieces=Pieces(ids="missing", surrogates=True),
         refuses=("later system",),
     ),
@@ -471,6 +477,7 @@ DIALECTS: Mapping[str, Dialect] = {
         server="OpenAI o4-mini",
         model="o4-mini",
         error="openai",
+        needs="`parallel_tool_calls`, `tokens_parameter`: known",
         pieces=Pieces(index="missing", name="first"),
         refuses=("parallel_tool_calls", "max_tokens", "temperature"),
     ),
@@ -491,12 +498,13 @@ class DialectModel:
         self.answered: Counter[str] = Counter()
         self._reply_to = reply_to
         self._lock = threading.Lock()
+        self._issued: dict[str, set[str]] = defaultdict(set)
         self._by_model = {dialect.model: name for name, dialect in DIALECTS.items()}
 
     def __call__(self, request: Json) -> Reply:
         name = self._by_model[request["model"]]
         dialect = DIALECTS[name]
-        if fault := find_fault(dialect, request):
+        if fault := find_fault(dialect, request, self._issued[name]):
             param, text = fault
             with self._lock:
                 self.refused.append(f"{name}: {text}")
@@ -504,7 +512,9 @@ class DialectModel:
         with self._lock:
             self.answered[name] += 1
             number = self.answered.total()
-        answer = self._reply_to(_strip(dialect, request)["messages"])
+            answer = self._reply_to(_strip(dialect, request)["messages"])
+            if answer.calls:
+                self._issued[name].add(answer.seal)
         return DialectReply(dialect=dialect, answer=answer, number=number, gate=answer.gate)
 
 
@@ -513,16 +523,19 @@ def refuse(dialect: Dialect, text: str, param: str | None) -> Raw:
     return Raw(body=body, status=400, headers={"content-type": "application/json"})
 
 
-def find_fault(dialect: Dialect, request: Json) -> Fault | None:
-    """What this server refuses in a request: first its own rules, then what any strict one has."""
+def find_fault(dialect: Dialect, request: Json, issued: Collection[str]) -> Fault | None:
+    """What this server refuses in a request: first its own rules, then what any strict one has.
+
+    `issued` are the seals of the calls that it made itself; of other servers' calls it knows nothing.
+    """
     for rule in dialect.refuses:
         if found := RULES[rule].find(request):
             return found
     if dialect.attaches:
         find_missing = ATTACHMENTS[dialect.attaches].missing
         for place, message in enumerate(request["messages"]):
-            has_calls = message["role"] == "assistant" and message.get("tool_calls")
-            if has_calls and (missing := find_missing(read_answer(message), message)):
+            answer = read_answer(message)
+            if answer is not None and answer.seal in issued and (missing := find_missing(answer, message)):
                 return "messages", f"{missing} (messages[{place}])"
     if faults := find_body_faults(json.dumps(_strip(dialect, request)).encode()):
         return None, "; ".join(faults)
@@ -540,8 +553,10 @@ def _strip(dialect: Dialect, request: Json) -> Json:
     return request
 
 
-def read_answer(message: Json) -> Answer:
-    """The answer that an assistant message in a request was."""
+def read_answer(message: Json) -> Answer | None:
+    """The answer that an assistant message with calls was."""
+    if message["role"] != "assistant" or not message.get("tool_calls"):
+        return None
     calls = [call["function"] for call in message["tool_calls"]]
     return Answer(calls=tuple((call["name"], json.loads(call["arguments"])) for call in calls))
 
@@ -733,9 +748,46 @@ class DialectReply(Reply):
         yield from zip(names, arguments, strict=True)
 
 
+# How docs/models.md says what is odd about the pieces of a stream.
+PIECES_IN_WORDS: Mapping[tuple[str, Any], str] = {
+    ("index", "missing"): "calls without an index",
+    ("index", "zero"): "index 0 for every call",
+    ("index", "from one"): "indexes from 1",
+    ("ids", "each"): "the id with each piece",
+    ("ids", "changing"): "another id with each piece",
+    ("ids", "last"): "the id in the last piece",
+    ("ids", "empty"): "empty ids",
+    ("ids", "missing"): "no ids",
+    ("ids", "repeating"): "the same ids in each turn",
+    ("name", "each"): "the name with each piece",
+    ("name", "empty later"): "empty names in later pieces",
+    ("name", "in two"): "a name in two pieces",
+    ("arguments", "whole"): "a call in one piece",
+    ("arguments", "object"): "arguments as an object",
+    ("arguments", "object first"): "`{}` first, the arguments after it",
+    ("again", "calls"): "all calls once more",
+    ("again", "message"): "the whole message once more",
+    ("choice", 1): "calls in a second choice",
+    ("surrogates", True): "characters cut in two",
+    ("comments", True): "comments",
+    ("line_end", "\r\n"): "CRLF",
+    ("usage", "each chunk"): "usage in each chunk",
+    ("usage", "zeros after"): "usage with zeros at the end",
+    ("usage", "no total"): "usage without a total",
+    ("usage", "floats"): "usage as `5.0`",
+    ("no_arguments", ""): "empty arguments",
+    ("finish", "stop"): "`stop` after calls",
+}
+
+
 def describe_dialect(dialect: Dialect) -> list[str]:
     """The row of a dialect in docs/models.md."""
+    plain = asdict(Pieces())
+    odd = [
+        PIECES_IN_WORDS.get((key, value), "") for key, value in asdict(dialect.pieces).items() if value != plain[key]
+    ]
     attached = ATTACHMENTS[dialect.attaches].words if dialect.attaches else ""
-    refused = [f"calls that come back without {attached}"] if attached else []
+    refused = [f"requests without {attached}"] if attached else []
     refused += [RULES[rule].words for rule in dialect.refuses]
-    return [dialect.server, f"`{dialect.model}`", attached or "–", "; ".join(refused) or "–", dialect.needs]
+    sent = "; ".join(filter(None, [attached, *odd]))
+    return [dialect.server, f"`{dialect.model}`", sent or "–", "; ".join(refused) or "–", dialect.needs]
