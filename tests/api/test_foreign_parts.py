@@ -11,10 +11,18 @@ import pytest
 
 from swarmkeep.audit.transfer.import_conversations import import_conversations
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.decisions.commands import create_session
+from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.errors import InvalidImport
+from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord
+from swarmkeep.domain.request import Profile, build_request, digest
+from swarmkeep.domain.state import State
+from swarmkeep.store.ports import SessionKey
 from tests.api.server import RunningServer, server_settings, start_server
 from tests.api.websocket.client import connect_session
-from tests.support.rules import find_faults
+from tests.support.logs.hostile import FOREIGN_PARTS
+from tests.support.rules import find_body_faults, find_faults
+from tests.support.scripted import ScriptedModel
 
 PNG = "iVBORw0KGgo="
 CALL = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
@@ -126,3 +134,29 @@ async def test_no_part_makes_later_requests_invalid(ready_url: str, door: Door) 
             assert find_faults(request["messages"]) == []
             await server.delete(session)
     assert taken >= 3
+
+
+async def test_old_sessions_with_foreign_parts_go_on(service: RunningServer, model: ScriptedModel) -> None:
+    """Older releases recorded them as they came: from now on the request is valid, and past ones are as they were."""
+    key, store = SessionKey("default", "old"), service.engine.store
+    contents = [[part] for part in FOREIGN_PARTS]
+    said = [MessageAdded(message={"role": role, "content": c}) for c in contents for role in ("user", "assistant")]
+    asked = {"role": "user", "content": [{"type": "tool_result", "content": "x"}]}
+    request = RequestRecord(instructions=digest("Be kind."), params={"model": "m"})
+    answer = MessageAdded(
+        message={"role": "assistant", "content": "Hm."}, completion=CompletionRecord(model="m", request=request)
+    )
+    facts = [*create_session("Front", {}, {}, []), MessageAdded(message=asked), answer, *said]
+    await store.append(key, State(), draft_events("Front", facts, None), blobs={digest("Be kind."): "Be kind."})
+    path = "/v1/sessions/old"
+    assert (await service.get(f"{path}/events/3/request")).json()["messages"][-1] == asked
+    for seq in range(1, len(facts) + 1):
+        state = await store.state(key, at=seq)
+        profile = Profile(name="Front", model="m", instructions="Be kind.")
+        assert find_faults(build_request(state, profile).messages) == []
+    model.say("Go on.")
+    run = await service.run(path, "and?")
+    assert find_body_faults(model.raw_requests[-1]) == []
+    rebuilt = await service.get(f"{path}/events/{run['messages'][-1]['seq']}/request")
+    assert rebuilt.content == model.raw_requests[-1]
+    assert "tool_result" in rebuilt.text

@@ -46,7 +46,8 @@ def send(state: State, files: dict[str, bytes]) -> list[Any]:
     sent = json.loads(request.body())["messages"]
     assert request.messages == sent
     again = msgspec.structs.replace(
-        assemble_request(list(state.messages), "Be kind.", None, {"model": "m"}), files=files
+        assemble_request(list(state.messages), "Be kind.", None, {"model": "m"}, rules=request.history.rules),
+        files=files,
     )
     assert again.body() == request.body()
     assert isinstance(sent, list)
@@ -99,11 +100,13 @@ def test_words_stand_where_content_is_missing() -> None:
 def test_what_looks_like_a_reference_elsewhere_is_left_alone() -> None:
     state, files = tell(make_message(make_inline_picture(PICTURES[0])))
     reference = state.messages[0].message["content"][1]
-    odd = [{"type": "odd", "inner": reference}, {"type": "text", "text": json.dumps(reference)}]
-    state = when(state, MessageAdded(message={"role": "user", "content": [*odd, reference]}))
+    odd = [{"type": "text", "text": json.dumps(reference)}, {"type": "text", "text": "x"}]
+    foreign = {"type": "odd", "inner": reference}
+    state = when(state, MessageAdded(message={"role": "user", "content": [*odd, reference, foreign]}))
     sent = send(state, files)[1]["content"]
     assert sent[:2] == odd
     assert sent[2] == make_inline_picture(PICTURES[0])
+    assert sent[3]["text"].startswith('[odd: {"inner":{')
 
 
 def test_the_newest_files_are_sent_where_all_are_too_many() -> None:

@@ -150,13 +150,28 @@ def _check_content(role: str, message: Json) -> Iterator[str]:
     elif isinstance(content, list):
         if not content:
             yield "an empty list as content"
-        yield from (
-            f"the part {part!r}"
-            for part in content
-            if not isinstance(part, dict) or not isinstance(part.get("type"), str)
-        )
+        yield from (f"the part {part!r}" for part in content if not _is_part(role, part))
     elif not isinstance(content, str):
         yield f"content of type {type(content).__name__}"
+
+
+def _is_part(role: str, part: object) -> bool:
+    """Whether it has exactly what the type of a part has, and the type is one that the role may have."""
+    match part:
+        case {"type": "text", "text": str(), **rest}:
+            return not rest
+        case {"type": "refusal", "refusal": str(), **rest}:
+            return not rest and role == "assistant"
+        case {"type": "image_url", "image_url": {"url": str(), **more}, **rest}:
+            return not rest and role == "user" and set(more) <= {"detail"}
+        case {"type": "input_audio", "input_audio": {"data": str(), "format": str(), **more}, **rest}:
+            return not rest and not more and role == "user"
+        case {"type": "file", "file": {"file_data": str(), **more}, **rest}:
+            return not rest and role == "user" and set(more) <= {"filename"}
+        case {"type": "file", "file": {"file_id": str(), **more}, **rest}:
+            return not rest and role == "user" and set(more) <= {"filename"}
+        case _:
+            return False
 
 
 def _check_calls(calls: object) -> Iterator[str]:

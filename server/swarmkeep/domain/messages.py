@@ -14,11 +14,14 @@ from swarmkeep.domain.codec import Json, MalformedJson, decode, encode, is_deepe
 from swarmkeep.domain.events import CompletionRecord, MessageRules, ToolRecord
 from swarmkeep.domain.files.results import list_result_parts, make_files_message
 from swarmkeep.domain.history.stand_ins import shorten_text
+from swarmkeep.domain.parts import clean_parts
 from swarmkeep.domain.provider import hide_attached, read_attached, remove_attached, send_back
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 INTERRUPTED = "Interrupted: the outcome of this call is unknown. It may or may not have taken effect."
 SUPERSEDED = "Not handed over to {agent}: a later call of the same reply handed over instead, and the last one wins."
+
+_NO_TEXT = "[no text]"
 
 # What every version of Python can read, so that a request is rebuilt alike with each of them.
 _MOST_LEVELS = 500
@@ -78,14 +81,20 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return to_chat_message(self.sent_message) if self.rendered is None else self.rendered
 
     @property
-    def has_attached(self) -> bool:
-        """Whether a model attached something to it, so that not every model is sent the same."""
-        return read_attached(self.message) is not None
+    def is_plain(self) -> bool:
+        """Whether every model is sent the same of it: no model attached anything, and its parts are all of Chat
+        Completions."""
+        content = self.chat_message["content"]
+        return read_attached(self.message) is None and (
+            not isinstance(content, list) or clean_parts(self.role, content) is content
+        )
 
     def render(self, rules: MessageRules) -> Entry:
         """Return the message as it is sent by these rules: itself, where they make no difference."""
         plain = self.chat_message
         sent = plain
+        if rules.version >= 2 and isinstance(sent["content"], list):
+            sent = _replace_parts(sent)
         if self.role == "assistant":
             sent = send_back(sent, self.sent_message, rules)
         elif self.role == "developer" and rules.developer_role == "system":
@@ -208,6 +217,17 @@ _NOT_IN_AUTHOR_NAMES = re.compile(r"[\s<|\\/>]")
 def _clean_parts(content: object) -> list[Json] | str:
     parts = content if isinstance(content, list) else []
     return [part for part in parts if isinstance(part, dict) and isinstance(part.get("type"), str)] or ""
+
+
+def _replace_parts(sent: Json) -> Json:
+    """The message with parts that its role may have; the same object, where it has no others."""
+    content = clean_parts(sent["role"], sent["content"])
+    if content is sent["content"]:
+        return sent
+    if not content and sent["role"] == "assistant" and not sent.get("tool_calls") and not sent.get("refusal"):
+        # Several servers refuse a history with a reply that says nothing.
+        content = _NO_TEXT
+    return {**sent, "content": content or (None if sent.get("tool_calls") else "")}
 
 
 def _join_parts(content: Sequence[Json]) -> str:

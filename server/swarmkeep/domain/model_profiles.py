@@ -71,7 +71,8 @@ def choose_profile(model: str, server: ModelServer, *overrides: Mapping[str, str
 def make_rules(model: str, server: ModelServer, profile: Mapping[str, str]) -> MessageRules:
     """Return the rules by which messages for this model are rendered."""
     return MessageRules(
-        version=1,
+        # 2: parts that are not of Chat Completions are converted, or words stand in their place.
+        version=2,
         model=model,
         server=server.host,
         system_messages=profile["system_messages"],

@@ -8,6 +8,7 @@ refuse. What older releases stored is converted where a request is made, or word
 
 from __future__ import annotations
 
+import operator
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from swarmkeep.domain.codec import Json, encode_text
 from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.files.media_types import UNKNOWN, recognise
-from swarmkeep.domain.files.references import describe_part
+from swarmkeep.domain.files.references import describe_part, read_reference
 
 # What of the parts of each role a strict provider takes.
 PART_TYPES = {
@@ -74,6 +75,8 @@ def convert_message(message: Json, pointer: str) -> Json:
     calls: list[Json] = []
     for place, part in enumerate(content):
         try:
+            if part.get("blob") is not None:
+                raise _Unfit("send content inline, not as a reference to stored content", "/blob")
             if role == "assistant" and part.get("type") == "tool_use":
                 calls.append(_convert_call(part))
             elif role != "assistant" or part.get("type") not in THOUGHTS:
@@ -89,22 +92,41 @@ def convert_message(message: Json, pointer: str) -> Json:
     return _add_calls(message, calls)
 
 
-def clean_parts(role: str, content: Sequence[object]) -> list[Json] | str:
-    """Return what a model is sent of any content that was stored: parts that its role may have, or an empty text.
+def clean_parts(role: str, content: Sequence[Json]) -> Sequence[Json] | str:
+    """Return what a model is sent of parts that were stored: those that its role may have, or an empty text.
 
-    Words stand in the place of others, so that it is known that there was something.
+    Words stand in the place of others, so that it is known that there was something. The same object, where all can be
+    sent as they are.
     """
     parts: list[Json] = []
     for part in content:
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            continue
         if role == "assistant" and part["type"] in THOUGHTS:
             continue
         try:
-            parts.append(_convert_part(role, part))
+            parts.append(_convert_part(role, _leave_out_unknown(part)))
         except _Unfit:
             parts.append({"type": "text", "text": _describe(part)})
+    if len(parts) == len(content) and all(map(operator.is_, parts, content)):
+        return content
     return parts or ""
+
+
+def _leave_out_unknown(part: Json) -> Json:
+    """The part with the keys that are known only; the same object, where it has no others."""
+    kind = part["type"]
+    members = _MEMBERS.get(kind)
+    if members is None:
+        return {"type": kind, "text": part.get("text")} if kind in _TEXT_NAMES and len(part) > 2 else part
+    held = part.get(kind)
+    if isinstance(held, dict):
+        kept = {key: held[key] for key in held if key in members and held[key] is not None}
+        if kept.get("detail", "auto") not in _DETAILS:
+            del kept["detail"]
+        held = held if kept == held else kept
+    known = ("type", kind, "blob") if read_reference(part) is not None else ("type", kind)
+    if held is part.get(kind) and all(key in known for key in part):
+        return part
+    return {key: held if key == kind else part[key] for key in part if key in known}
 
 
 def _describe(part: Json) -> str:
@@ -192,6 +214,8 @@ def _read_held(part: Json) -> Json:
     if kept.get("detail", "auto") not in _DETAILS:
         raise _Unfit(f"detail must be one of {', '.join(_DETAILS)}", f"/{kind}/detail")
     if part.get("blob") is not None:
+        if read_reference(part) is None:
+            raise _Unfit("send content inline, not as a reference to stored content", "/blob")
         return {"type": kind, kind: kept, "blob": part["blob"]}
     content = _MEMBERS[kind][0]
     if content not in kept and "file_id" not in kept:

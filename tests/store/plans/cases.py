@@ -39,6 +39,7 @@ from swarmkeep.store.ports import Claim, IdempotencyRecord, Lease, Restoration, 
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.ports.idempotency import IdempotencyRecordExists
 from swarmkeep.store.sql.api_keys import SqlApiKeys
+from swarmkeep.store.sql.contents import MARKS, SLICE_BYTES, copy_slice, insert_file
 from swarmkeep.store.sql.counting.recount import recount_totals
 from swarmkeep.store.sql.tables import of_session, search_marks, sessions, totals
 from tests.store.calls import REPLY, make_tool_result
@@ -187,6 +188,11 @@ READING: Mapping[str, Case] = {
     "usage of a session": Case(lambda store: store.read_snapshot(lambda db: db.read_usage_rows(KEY, after=0, upto=9))),
     "forks": Case(lambda store: store.find_copies(KEY, {1: b"x", 2: b"y"}), filters=BY_SESSION),
     "forks that there are": Case(lambda store: _find_forks(store), filters=BY_SESSION),
+    "forks with large files": Case(
+        lambda store: _copy_large_files(store),
+        filters=BY_SESSION,
+        across="once at the start of a server, a step for each tenant",
+    ),
     "list of forks": Case(
         lambda store: _list_forks(store), filters=BY_SESSION, sorts="those that begin with the same event"
     ),
@@ -345,6 +351,25 @@ async def _find_forks(store: SqlStore) -> None:
     forked = SessionForked(from_session_id=key.id, from_seq=state.seq, from_hash=state.hash)
     await store.fork(key, state, other, draft_events("Ann", [forked], None))
     await store.find_copies(key, {1: b"x"})
+
+
+async def _copy_large_files(store: SqlStore) -> None:
+    """A fork that is made, one that is refused, and one whose process died."""
+    key, copy = SessionKey(TENANT, "large"), SessionKey(TENANT, "large-copy")
+    state = (await store.append(key, State(), draft_creation())).state
+    large = {hashlib.sha256(content).hexdigest(): content for content in (b"a" * SLICE_BYTES, b"b" * SLICE_BYTES)}
+    shown = draft_user_messages([make_picture_part(content) for content in large.values()])
+    state = (await store.append(key, state, shown, blobs=dict(large))).state
+    forked = SessionForked(from_session_id=key.id, from_seq=state.seq, from_hash=state.hash)
+    drafts = draft_events("Ann", [forked], None)
+    await _refused(store.fork(key, state, copy, drafts, redacted=1))
+    await store.database.write(lambda connection: copy_slice(connection, key, copy, list(large)))
+    await store.remove_abandoned_copies()
+    await store.fork(key, state, copy, drafts)
+    await _refused(store.fork(key, state, copy, drafts))
+    mark = SessionKey(TENANT, MARKS)
+    await store.database.write(lambda connection: insert_file(connection, mark, copy.id, b""))
+    await store.remove_abandoned_copies()
 
 
 async def _list_forks(store: SqlStore) -> None:

@@ -54,6 +54,7 @@ WIDER: dict[str, tuple[str, str]] = {
     "reading, audit log": ("tenant", "of a tenant"),
     "reading, forks": ("tenant", "a session and its forks begin with the same event"),
     "reading, forks that there are": ("tenant", "a session and its forks begin with the same event"),
+    "reading, forks with large files": ("all", "the marks of every tenant, once at the start of a server"),
     "reading, list of forks": ("tenant", "a session and its forks begin with the same event"),
     "counting, totals": ("tenant", "they are a tenant's"),
     "counting": ("all", "offline commands"),

@@ -60,9 +60,28 @@ _STRANGE_CALLS: tuple[Any, ...] = (
     [{"id": "", "function": {"name": "f"}}, {"id": "\ud800", "function": {}}, {"id": "\ud801", "function": {}}],
 )  # fmt: skip
 _STRANGE_IDS: tuple[Any, ...] = ("x1", "h1", "call_1", "call_0", "\ud800", "\ufffd", "", None, 7, ["x1"], {"id": "x1"})
+# Older releases recorded parts as they came.
+FOREIGN_PARTS: tuple[Json, ...] = (
+    {"type": "tool_result", "tool_use_id": "x1", "content": "x"},
+    {"type": "tool_use", "id": "x1", "name": "f", "input": {}},
+    {"type": "thinking", "thinking": [{"type": "text", "text": "hmm"}]},
+    {"type": "input_text", "text": "x"},
+    {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
+    {"type": "image_url", "image_url": "https://example.com/a.png"},
+    {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "much", "size": 1}},
+    {"type": "image_url", "image_url": {}, "blob": {"sha256": "no"}},
+    {"type": "input_audio", "input_audio": {"data": "AAAA"}},
+    {"type": "file", "file": {"filename": 7}},
+    {"type": "refusal", "refusal": "No."},
+    {"type": "video_url", "video_url": {"url": "\ud800"}, "text": 7},
+    {"type": "\ud800" * 100},
+)
 _STRANGE_CONTENT: tuple[Any, ...] = (
     "text", None, [], [None], ["text"], [{}], [{"type": 1}], [{"type": "text", "text": "\ud800"}], {"type": "text"}, 7,
     False, [{"type": "text", "text": None}, {"type": "image_url", "image_url": {"url": "data:,"}}],
+    *([part] for part in FOREIGN_PARTS),
+    [{"type": "text", "text": "words"}, *FOREIGN_PARTS[:3]],
 )  # fmt: skip
 
 

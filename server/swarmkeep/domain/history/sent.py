@@ -25,8 +25,8 @@ class History(msgspec.Struct, frozen=True):
     have its own by the event of the same seq. `places`: where in the JSON references stand in the place of files, in
     order. `media`: these, and what else is no text.
     `rules`: by which the messages were rendered, the first ones if None. `leading`: messages that are sent in front of
-    all, rather than where they stand. `has_attached`: models attached something to messages, which not every model is
-    sent. `is_special`: something is sent otherwise than by the first rules.
+    all, rather than where they stand. `is_plain`: of no message different models are sent different things, for what is
+    attached to it or its parts. `is_special`: something is sent otherwise than by the first rules.
     """
 
     upto: int
@@ -37,7 +37,7 @@ class History(msgspec.Struct, frozen=True):
     media: Media = Media()
     rules: MessageRules | None = None
     leading: tuple[Entry, ...] = ()
-    has_attached: bool = False
+    is_plain: bool = True
     is_special: bool = False
 
     @property
@@ -79,7 +79,7 @@ class History(msgspec.Struct, frozen=True):
             places=places,
             media=media,
             leading=leading,
-            has_attached=self.has_attached or any(entry.has_attached for entry in paired),
+            is_plain=self.is_plain and all(entry.is_plain for entry in paired),
             is_special=is_special,
         )
 
@@ -87,7 +87,7 @@ class History(msgspec.Struct, frozen=True):
         """Whether the same is sent by other rules."""
         if rules == self.rules:
             return True
-        return not self.has_attached and not self.is_special and _is_plain(rules)
+        return self.is_plain and not self.is_special and _are_plain(rules)
 
 
 def _add_piece(pieces: tuple[bytes, ...], last: bytes) -> tuple[bytes, ...]:
@@ -99,8 +99,8 @@ def _add_piece(pieces: tuple[bytes, ...], last: bytes) -> tuple[bytes, ...]:
     return (*pieces[:joined], b",".join((*pieces[joined:], last)))
 
 
-def _is_plain(rules: MessageRules | None) -> bool:
-    """Whether by these rules only what models attached may be sent otherwise than by the first ones."""
+def _are_plain(rules: MessageRules | None) -> bool:
+    """Whether by these rules only messages that are not plain may be sent otherwise than by the first ones."""
     return rules is None or rules == MessageRules(
         version=rules.version, model=rules.model, server=rules.server, attachments=rules.attachments
     )

@@ -172,17 +172,18 @@ def delete_copies(connection: Connection, target: SessionKey, state: State | Non
         delete_unnamed(connection, files, target, collect_named(state).files)
 
 
+_NO_SESSION = {
+    **dict.fromkeys(("head_seq", "lease_epoch"), 0),
+    **dict.fromkeys(("agent", "status", "created_at", "updated_at", "view"), ""),
+    "head_hash": b"",
+}
+
+
 def _hold_id(connection: Connection, key: SessionKey) -> None:
     """Have no such session made until the transaction ends: by a row that is made, and removed again. Raises
     SeqConflict if there is one."""
-    names = [column.name for column in sessions.c if column.name not in ("tenant", "id")]
-    other = select(
-        literal(key.tenant, sessions.c.tenant.type),
-        literal(key.id, sessions.c.id.type),
-        *(sessions.c[name] for name in names),
-    ).limit(1)
     try:
-        connection.execute(insert(sessions).from_select(["tenant", "id", *names], other))
+        connection.execute(insert(sessions).values(**_NO_SESSION, tenant=key.tenant, id=key.id))
     except IntegrityError:
         raise SeqConflict(key.id, 0) from None
     connection.execute(delete(sessions).where(*of_session(sessions, key)))
