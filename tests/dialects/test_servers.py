@@ -61,13 +61,21 @@ async def open_server(request: pytest.FixtureRequest, ready_url: str, model: Scr
 
 @pytest.mark.parametrize(("open_server", "door", "stream"), list_cases(), indirect=["open_server"])
 async def test_a_conversation_is_the_same_in_every_dialect(
-    open_server: Open, door: str, stream: bool, script: Script, effects: Path, fake: DialectModel
+    open_server: Open,
+    door: str,
+    stream: bool,
+    script: Script,
+    effects: Path,
+    fake: DialectModel,
+    model: ScriptedModel,
 ) -> None:
     first = await open_server()
     crash = make_crash(script, lambda: kill_engine(first.engine), open_server)
     held = await DOORS[door](first, crash, stream)
     assert fake.refused == []
     await check_held(first, held, effects)
+    for session in {held.session, held.fork, held.rest or held.session}:
+        await check_rebuilt(first, session, model)
 
 
 @pytest.mark.parametrize(("name", "door", "stream"), [("gemini", "v1", True), ("kimi", "responses", False)])
@@ -153,3 +161,12 @@ async def check_held(server: RunningServer, held: Conversation, effects: Path) -
     for session in {held.session, held.fork}:
         found = (await server.get(f"/v1/sessions/{session}/verify")).json()
         assert (found["valid"], found["problems"]) == (True, [])
+
+
+async def check_rebuilt(server: RunningServer, session: str, model: ScriptedModel) -> None:
+    """Each request is rebuilt to the byte, with what its model had attached."""
+    events = (await server.get(f"/v1/sessions/{session}/events", params={"limit": 200})).json()["data"]
+    answers = [event["seq"] for event in events if event["data"].get("completion")]
+    rebuilt = [(await server.get(f"/v1/sessions/{session}/events/{seq}/request")).content for seq in answers]
+    assert rebuilt
+    assert set(rebuilt) <= set(model.raw_requests)

@@ -572,7 +572,7 @@ class DialectReply(Reply):
     def write(self, exchange: Exchange) -> None:
         if exchange.request.get("stream"):
             exchange.begin_stream()
-            for event in self._stream(exchange.frame("chat.completion.chunk")):
+            for event in self.stream(exchange.frame("chat.completion.chunk")):
                 exchange.send_event(event)
             exchange.send_event(f"data: [DONE]{self._pieces.line_end * 2}")
             exchange.end_stream(done=False)
@@ -635,7 +635,7 @@ class DialectReply(Reply):
             ]
         return {**frame, "model": self.dialect.model, "choices": choices, "usage": self._usage}
 
-    def _stream(self, frame: Json) -> Iterator[str]:
+    def stream(self, frame: Json) -> Iterator[str]:
         frame["model"] = self.dialect.model
         each = {"usage": self._usage} if self._pieces.usage == "each chunk" else {}
 
@@ -762,6 +762,7 @@ PIECES_IN_WORDS: Mapping[tuple[str, Any], str] = {
     ("name", "each"): "the name with each piece",
     ("name", "empty later"): "empty names in later pieces",
     ("name", "in two"): "a name in two pieces",
+    ("name", "last"): "the name after the arguments",
     ("arguments", "whole"): "a call in one piece",
     ("arguments", "object"): "arguments as an object",
     ("arguments", "object first"): "`{}` first, the arguments after it",
