@@ -18,6 +18,7 @@ from swarmkeep.audit.redaction_copies import (
     find_parent,
     find_same_text,
     list_asked,
+    list_touched,
 )
 from swarmkeep.audit.verify.session import read_pages
 from swarmkeep.domain.decisions.commands import refuse_if_busy
@@ -274,23 +275,21 @@ async def _handle_linked(
 async def _find_linked(store: Archive, key: SessionKey, seqs: Collection[int]) -> list[tuple[SessionKey, list[int]]]:
     """The sessions right below one and right above it that repeat any of these events, and where."""
     here = await _read_events(store, key)
-
-    def name_run(session_id: str) -> str:
-        return derive_child_run(SessionKey(key.tenant, session_id))
-
     found: list[tuple[SessionKey, list[int]]] = []
-    for asked in await asyncio.to_thread(list_asked, here, name_run):
+    for asked in await asyncio.to_thread(list_touched, here, seqs):
         other = SessionKey(key.tenant, asked.session_id)
         below = await _read_events(store, other)
         if find_parent(below) in (None, key.id):
-            found.append((other, sorted(await asyncio.to_thread(find_copies_below, here, seqs, below, asked))))
+            run_id = derive_child_run(other)
+            found.append((other, sorted(await asyncio.to_thread(find_copies_below, seqs, below, asked, run_id))))
     parent = find_parent(here)
     if parent is not None:
         other = SessionKey(key.tenant, parent)
         above = await _read_events(store, other)
-        for asked in await asyncio.to_thread(list_asked, above, name_run):
+        for asked in await asyncio.to_thread(list_asked, above):
             if asked.session_id == key.id:
-                found.append((other, sorted(await asyncio.to_thread(find_copies_above, above, here, seqs, asked))))
+                held = await asyncio.to_thread(find_copies_above, here, seqs, asked, derive_child_run(key))
+                found.append((other, sorted(held)))
     return [(other, held) for other, held in found if held]
 
 

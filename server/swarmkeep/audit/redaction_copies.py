@@ -6,6 +6,7 @@ another. What a person or a model says twice is no copy: nothing here compares t
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -348,75 +349,84 @@ def _is_answer(event: RecordedEvent) -> bool:
 
 
 class AskedSession(msgspec.Struct, frozen=True):
-    """A session in which an agent is asked: for which call, and in which run of it."""
+    """A session in which an agent is asked, for a call of the session above. `has_context`: it began with a copy of
+    context variables that are in question."""
 
     session_id: str
-    call_id: str
-    asking_run: str
-    asked_run: str
+    call: _Call
+    has_context: bool = False
+
+    @property
+    def question(self) -> tuple[int, ...]:
+        call = self.call
+        return (call.message, *call.requests, *call.starts, *call.edits, *call.edited_starts)
+
+    @property
+    def begun(self) -> int:
+        """The event with which it was asked."""
+        return min((*self.call.starts, *self.call.edited_starts))
 
 
-def list_asked(events: Events, name_run: Callable[[str], str]) -> list[AskedSession]:
-    """The sessions in which a session's agents asked others; `name_run` gives the run in which one was asked."""
+def list_asked(events: Events) -> list[AskedSession]:
+    """The sessions in which a session's agents asked others."""
+    return [AskedSession(call.session_id, call) for call in _list_calls(events) if call.session_id is not None]
+
+
+def list_touched(above: Events, seqs: Collection[int]) -> list[AskedSession]:
+    """Those of the asked sessions that may repeat any of `seqs`."""
+    first = _find_first_context(above, seqs)
+    named = set(seqs)
     return [
-        AskedSession(call.session_id, call.id, call.run_id or "", name_run(call.session_id))
-        for call in _list_calls(events)
-        if call.session_id is not None
+        msgspec.structs.replace(asked, has_context=first < asked.begun)
+        for asked in list_asked(above)
+        if first < asked.begun
+        or not named.isdisjoint((*asked.question, *asked.call.results, *asked.call.changes, *asked.call.waits))
     ]
 
 
-def find_copies_below(above: Events, seqs: Collection[int], below: Events, asked: AskedSession) -> set[int]:
+def find_copies_below(seqs: Collection[int], below: Events, asked: AskedSession, asked_run: str) -> set[int]:
     """The events of an asked session that repeat any of `seqs` in the session above it."""
     named, found = set(seqs), set[int]()
-    for upper, lower in _pair_copies(above, below, asked):
+    for upper, lower in _pair_copies(below, asked, asked_run):
         if not named.isdisjoint(upper):
             found.update(lower)
-    # Its context began as a copy of what was set until it was asked.
-    begun = next((event.seq for event in above if _begins(event, asked)), 0)
-    if any(event.seq in named and event.seq < begun and _sets_context(event) for event in above):
+    if asked.has_context:
         found.update(event.seq for event in below if isinstance(event.fact, SessionCreated))
     return found
 
 
-def find_copies_above(above: Events, below: Events, seqs: Collection[int], asked: AskedSession) -> set[int]:
+def find_copies_above(below: Events, seqs: Collection[int], asked: AskedSession, asked_run: str) -> set[int]:
     """The events of the session above that any of `seqs` in an asked session repeat, or are repeated by. Not those of
     the context that it began with: that was all of it at once."""
     named, found = set(seqs), set[int]()
-    for upper, lower in _pair_copies(above, below, asked):
+    for upper, lower in _pair_copies(below, asked, asked_run):
         if not named.isdisjoint(lower):
             found.update(upper)
     return found
 
 
-def _begins(event: RecordedEvent, asked: AskedSession) -> bool:
-    return isinstance(event.fact, ToolStarted) and event.fact.session_id == asked.session_id
-
-
-def _sets_context(event: RecordedEvent) -> bool:
-    return isinstance(event.fact, SessionCreated | ContextUpdated | RunQueued)
+def _find_first_context(events: Events, seqs: Collection[int]) -> float:
+    """The first of these events that sets context variables."""
+    named = set(seqs)
+    setting = (event.seq for event in events if isinstance(event.fact, SessionCreated | ContextUpdated | RunQueued))
+    return next((seq for seq in setting if seq in named), math.inf)
 
 
 def _pair_copies(
-    above: Events, below: Events, asked: AskedSession
+    below: Events, asked: AskedSession, asked_run: str
 ) -> Iterator[tuple[Collection[int], Collection[int]]]:
     """Events of the session above, and those below it with the same text."""
-    calls = [call for call in _list_calls(above) if (call.run_id or "", call.id) == (asked.asking_run, asked.call_id)]
-    call = next((call for call in reversed(calls) if call.session_id == asked.session_id), None)
-    if call is None:
-        return
-    run = [event for event in below if event.run_id == asked.asked_run]
+    call = asked.call
+    run = [event for event in below if event.run_id == asked_run]
     # What it was asked.
-    question = [event.seq for event in run if isinstance(event.fact, RunQueued) or _is_input(event)]
-    yield (call.message, *call.requests, *call.starts, *call.edits, *call.edited_starts), question
+    yield asked.question, [event.seq for event in run if isinstance(event.fact, RunQueued) or _is_input(event)]
     # Its answer, or why there is none.
     ends = [event.seq for event in run if isinstance(event.fact, RunEnded) and event.fact.error is not None]
     said = [event.seq for event in run if _is_answer(event)][-1:]
     yield call.results, (*said, *ends)
-    changes = [event.seq for event in run if isinstance(event.fact, ContextUpdated)]
-    yield (*call.changes, *call.results), changes
+    yield (*call.changes, *call.results), [event.seq for event in run if isinstance(event.fact, ContextUpdated)]
     # Calls that wait there are listed above.
-    calls_below = _list_calls(below)
-    yield call.waits, [seq for each in calls_below for seq in (each.message, *each.requests) if each.requests]
+    yield call.waits, [seq for each in _list_calls(below) for seq in (each.message, *each.requests) if each.requests]
 
 
 def find_parent(below: Events) -> str | None:

@@ -6,9 +6,13 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from swarmkeep.audit.redact import redact
 from swarmkeep.audit.replay.session import replay_session
 from swarmkeep.audit.verify.session import verify
+from swarmkeep.domain.decisions.drafts import draft_events
+from swarmkeep.domain.decisions.turns import end_run
 from swarmkeep.domain.errors import SessionBusy, SessionNotFound
+from swarmkeep.domain.events import RunInterrupted
 from swarmkeep.engine.teams.links import derive_child_run
 from swarmkeep.store.ports import SessionKey
 from tests.engine.cluster import (
@@ -173,3 +177,57 @@ async def test_interrupted_fork_asks_nobody_again(cluster: EngineCluster, model:
     for key in (KEY, copy, child):
         assert (await verify(two.store, key)).valid
         assert (await replay_session(two.store, two.registry, key)).divergences == []
+
+
+# What one session repeats of the other.
+
+
+@pytest.mark.parametrize(
+    ("word", "side", "kind"),
+    [
+        ("question", "above", "message.added"),
+        ("question", "below", "message.added"),
+        ("answer", "above", "message.added"),
+        ("answer", "below", "message.added"),
+        ("context", "above", "session.created"),
+        ("noted", "above", "context.updated"),
+        ("noted", "below", "context.updated"),
+    ],
+)
+async def test_redaction_reaches_sessions_that_copied_it(
+    cluster: EngineCluster, model: ScriptedModel, word: str, side: str, kind: str
+) -> None:
+    engine = await open_team(cluster)
+    await open_session(engine, context_variables={"user": "canary-context"})
+    model.call("ask_clerk", {"input": "canary-question"}, id="c1")
+    model.call("note", {"text": "canary-noted"}, id="n1")
+    model.say("canary-answer")
+    model.say("It is done.")
+    await run_to_end(engine)
+    child = await find_child(engine)
+    here, there = (KEY, child) if side == "above" else (child, KEY)
+
+    async def list_holding(key: SessionKey) -> list[int]:
+        events = await read_log(engine, key)
+        return [event.seq for event in events if event.type == kind and f"canary-{word}" in event.payload]
+
+    assert await list_holding(there)
+    tried = await redact(engine.store, here, (await list_holding(here))[:1], "private", dry_run=True)
+    done = await redact(engine.store, here, (await list_holding(here))[:1], "private")
+    assert [(copy.session_id, copy.seqs) for copy in tried.forks] == [(there.id, done.forks[0].seqs)]
+    assert done.forks[0].redacted
+    assert await list_holding(there) == []
+    for key in (KEY, child):
+        assert (await verify(engine.store, key)).problems == []
+        assert (await replay_session(engine.store, engine.registry, key)).divergences == []
+
+
+async def test_busy_session_below_is_named_and_left(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    state = await read_state(engine)
+    assert state.run is not None
+    ended = end_run(state, state.run, RunInterrupted, "interrupted")
+    await engine.store.append(KEY, state, draft_events("Desk", ended, "r1"))
+    asking = next(event.seq for event in await read_log(engine) if "Pay 7." in event.payload)
+    done = await redact(engine.store, KEY, [asking], "private")
+    assert [(copy.session_id, copy.redacted) for copy in done.forks] == [(child.id, False)]
