@@ -66,7 +66,7 @@ test-all:  ## run the long ones, too: whole processes, the documents, the page
 test-llm: $(STAMPS)/llm  ## run the tests that need the small real model
 	$(BIN)/python -m pytest -m llm tests/llm $(ARGS)
 
-chaos: $(STAMPS)/dev  ## run the long crash tests, and print their report (REPORT=docs/reliability.md writes it there)
+chaos: $(STAMPS)/dev  ## run the long crash tests, and print their report (REPORT=docs/running.md writes it there)
 	CHAOS_REPORT='$(REPORT)' $(BIN)/python -m pytest -m chaos $(ARGS)
 
 screenshots: $(STAMPS)/dev  ## take the pictures of the page and of the demo anew (docs/images), in a Chromium

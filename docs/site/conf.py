@@ -71,7 +71,7 @@ CHAPTERS = {
     ],
     "Auditing": ["docs/events", "docs/verification", "docs/files", "docs/export", "docs/privacy"],
     "Running": [
-        *("docs/operations", "docs/upgrading", "docs/tracing", "docs/scaling", "docs/reliability"),
+        *("docs/running", "docs/tracing"),
         *("docs/security", "docs/security-checklist"),
     ],
     "The project": ["docs/architecture", "docs/benchmarks", "CONTRIBUTING", "CHANGELOG", "clients/python/README"],

@@ -63,3 +63,9 @@ def make_slug(title: str) -> str:
 def find_code_spans(text: str) -> set[str]:
     """Everything that the text sets in backticks, code blocks left out."""
     return set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)))
+
+
+def read_table_rows(text: str) -> list[list[str]]:
+    """The rows of all tables in a text, cell by cell."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]

@@ -29,22 +29,26 @@ from swarmkeep.domain.state import RunStatus, SessionStatus
 from swarmkeep.domain.views import RunView, SessionView
 from swarmkeep.engine.limits import Limits
 from swarmkeep.settings import Settings
-from tests.docs.pages import DOCS, PAGES, README, ROOT, find_code_spans, list_anchors, read_page, read_sections
+from tests.docs.pages import (
+    DOCS,
+    PAGES,
+    README,
+    ROOT,
+    find_code_spans,
+    list_anchors,
+    read_page,
+    read_sections,
+    read_table_rows,
+)
 from tests.support.dialects import DIALECTS, describe_dialect
 from tests.support.markdown import read_blocks
 from tests.support.source import list_modules
 
 EVENTS, HTTP, CLIENT = DOCS / "events.md", DOCS / "http.md", DOCS / "client.md"
-CLI, OPERATIONS, AGENTS, CONCEPTS = DOCS / "cli.md", DOCS / "operations.md", DOCS / "agents.md", DOCS / "concepts.md"
+CLI, RUNNING, AGENTS, CONCEPTS = DOCS / "cli.md", DOCS / "running.md", DOCS / "agents.md", DOCS / "concepts.md"
 
 PASSING_FRAMES = ("message.started", "message.delta", "done", "sessions.changed")
 TERMINAL_EVENTS = [name for name, fact in FACTS.items() if "stop_reason" in fact.__struct_fields__]
-
-
-def read_table_rows(text: str) -> list[list[str]]:
-    """The rows of all tables in a text, cell by cell."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
 def list_encoded_names(struct: type[msgspec.Struct]) -> tuple[str, ...]:
@@ -237,7 +241,7 @@ def test_every_problem_that_a_check_can_find_is_in_the_table() -> None:
 def test_every_setting_is_in_the_table_with_its_default(field: str) -> None:
     is_ours = Settings.model_fields[field].validation_alias is None
     name = f"SWARMKEEP_{field.upper()}" if is_ours else field.upper()
-    rows = {row[0].strip("`"): row[1].strip("`") for row in read_table_rows(read_sections(OPERATIONS)["Settings"])}
+    rows = {row[0].strip("`"): row[1].strip("`") for row in read_table_rows(read_sections(RUNNING)["Settings"])}
     assert name in rows
     default = Settings.model_fields[field].default
     if default is None:
@@ -259,7 +263,7 @@ def test_every_variable_that_is_read_is_documented() -> None:
 
 
 def test_the_limits_are_as_they_are() -> None:
-    rows = {row[0]: row[1] for row in read_table_rows(read_sections(OPERATIONS)["Limits"])}
+    rows = {row[0]: row[1] for row in read_table_rows(read_sections(RUNNING)["Limits"])}
     recoveries = Limits().max_recoveries
     assert rows["take-overs of a run without a model reply between them"].startswith(f"{recoveries},")
 
