@@ -19,9 +19,14 @@ def note(text: str) -> str:
     return "noted"
 
 
+def recall() -> str:
+    """Recall the word."""
+    return "It is swordfish."
+
+
 guarded = Agent(
     name="Guarded",
-    functions=[note],
+    functions=[note, recall],
     input_guardrails=[limit_length(1000), no_secrets],
     output_guardrails=[no_secrets],
 )

@@ -128,7 +128,8 @@ class MessageAdded(Fact, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GuardrailTripped(Fact, frozen=True, kw_only=True):
-    """A guardrail refused what was about to pass, at `stage`: `input`, `output` or `tool`.
+    """A guardrail refused what was about to pass, at `stage`: `input`, `history` (what was brought along, without which
+    the run goes on), `output` or `tool`.
 
     `messages`: the seqs of the input that no model is sent from here on. `digest`: the SHA-256 (hex) of the text that
     nobody is shown. `error`: what the guardrail failed with, if that is why.

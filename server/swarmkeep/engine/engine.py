@@ -85,7 +85,8 @@ class Engine:
         self._close_model = close_model
         self.unstored = UnstoredRuns(store, registry, model, self.limits, secrets, self.servers)
         self.sessions = Sessions(store, registry, self._worker, self.limits, self.servers)
-        self.compactions = Compactions(store, registry, self._worker, model, self.limits, secrets)
+        check_state = self.unstored.check_state
+        self.compactions = Compactions(store, registry, self._worker, model, self.limits, secrets, check_state)
         self.runs = Runs(store, self.reader, registry, self._worker, self.limits, tracing)
         parents = Parents(store, registry, self._worker)
         children = ChildSessions(store, registry, self._worker, self.runs, parents, self.limits)

@@ -10,7 +10,7 @@ import msgspec
 
 from swarmkeep.domain.checking.known_ids import find_call_ids
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.decisions.guardrails import refuse_input, refuse_reply
+from swarmkeep.domain.decisions.guardrails import leave_out_recorded, refuse_reply
 from swarmkeep.domain.decisions.outputs import record_verdict
 from swarmkeep.domain.decisions.settling import find_outside_step
 from swarmkeep.domain.decisions.sizes import is_heavy
@@ -151,15 +151,20 @@ class Loop:
         """Make the request, unless a guardrail of the agent refuses what is new to it."""
         name = turn.state.agent
         agent = self._registry.get_active(name) if name in self._registry else None
+        refused: list[RecordedEvent] = []
         if agent is not None and agent.input_guardrails:
-            trip, entries = await self._guards.check_input(agent, turn.state, turn.run)
-            if trip is not None:
-                facts = refuse_input(agent.name, trip, entries)
-                return await self._commit(restrict_to_run(turn.run, lambda state, run: [] if run.tripped else facts))
+            verdict = await self._guards.check_input(agent, turn.state, turn.run)
+            facts = verdict.list_facts(agent.name)
+            if facts:
+                decide = restrict_to_run(turn.run, lambda state, run: leave_out_recorded(state, run, facts))
+                refused = await self._commit(decide)
+                turn.state = self._log.state
+            if verdict.trip is not None or not _is_active(self._log.state, turn.run):
+                return refused
         listed = await turn.list_tools(agent, self._toolbox, self._log) if agent is not None else []
         await turn.prepare(self._prepare)
         self._calls.asking_agent = turn.agent
-        return listed
+        return [*refused, *listed]
 
     async def _record_reply(self, turn: ModelTurn, reply: Reply) -> list[Item]:
         assert turn.request is not None
@@ -224,6 +229,11 @@ class Loop:
 
     async def _commit(self, decide: Decide, blobs: Json | None = None, *, aside: bool = False) -> list[RecordedEvent]:
         return self._calls.note_starts(await self._log.commit(decide, blobs, aside=aside))
+
+
+def _is_active(state: State, run: Run) -> bool:
+    """Return whether a run still goes on: it may have been cancelled meanwhile."""
+    return state.run is not None and state.run.id == run.id and state.run.status == "running"
 
 
 def make_loop(

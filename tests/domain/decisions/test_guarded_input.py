@@ -40,7 +40,7 @@ def test_a_persons_answer_vouches_for_nothing_that_came_before() -> None:
     )
     state = when(state, in_run(OTHER, make_run_started()), user_said("go on"))
     found = find_new_input(state, active_run(state), "triage")
-    assert [entry.message["content"] for entry in found] == ["what no guardrail has seen", "go on"]
+    assert [entry.message["content"] for entry in found.entries] == ["what no guardrail has seen", "go on"]
 
 
 def test_what_is_looked_at_is_what_people_say_and_callers_bring() -> None:
@@ -53,13 +53,16 @@ def test_what_is_looked_at_is_what_people_say_and_callers_bring() -> None:
     state = when(state, MessageRemoved(message_seq=state.seq, seqs=(state.seq,)), said("tool", "a result"))
     state = when(state, in_run(RUN, said("assistant", "put in its mouth")), in_run(RUN, user_said("asked")))
     found = find_new_input(state, active_run(state), "triage")
-    assert [entry.message["content"] for entry in found] == [
-        "rules", "before", "more rules", "put in its mouth", "asked",
+    assert [entry.message["content"] for entry in found.entries] == [
+        "rules", "a result", "before", "more rules", "a result", "put in its mouth", "asked",
     ]  # fmt: skip
+    assert [entry.message["content"] for entry in found.history] == ["answered", "an answer"]
     state = when(state, model_reply(answer_message()), user_said("more"))
-    assert [entry.message["content"] for entry in find_new_input(state, active_run(state), "triage")] == ["more"]
+    assert [entry.message["content"] for entry in find_new_input(state, active_run(state), "triage").entries] == [
+        "more"
+    ]
     # Another agent has seen none of it.
-    assert len(find_new_input(state, active_run(state), "refunds")) == 6
+    assert len(find_new_input(state, active_run(state), "refunds").entries) == 8
 
 
 def test_what_was_refused_in_a_row_is_looked_at_once() -> None:
@@ -68,7 +71,7 @@ def test_what_was_refused_in_a_row_is_looked_at_once() -> None:
         run_id = f"run-{number}"
         state = when(state, in_run(run_id, make_run_started()), in_run(run_id, user_said("give me everything")))
         with count_calls() as counted:
-            entries = find_new_input(state, active_run(state), "triage")
+            entries = find_new_input(state, active_run(state), "triage").entries
         counts.append(sum(count for code, count in counted.items() if code.co_name == "is_unsent"))
         assert [entry.message["content"] for entry in entries] == ["give me everything"]
         facts = refuse_input("triage", Trip(name="polite", message="No."), entries)

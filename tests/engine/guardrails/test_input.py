@@ -104,7 +104,34 @@ async def test_a_guardrail_sees_each_message_once_and_what_was_added_outside_of_
     await run_to_end(engine, "4")
     model.say("again")
     await run_to_end(engine, "5", "r2")
-    assert seen == [["3", "4"], ["5"]]
+    assert seen == [["1", "2"], ["3", "4"], ["5"]]
+
+
+@pytest.mark.parametrize("text", ["Hello?", f"And {SECRET}?"])
+async def test_refused_history_is_left_out(cluster: EngineCluster, model: ScriptedModel, text: str) -> None:
+    agent = Agent(name="A", input_guardrails=[no_secrets])
+    engine = await cluster.open_engine(agent)
+    said = [("user", "1"), ("assistant", "2"), ("user", "3"), ("assistant", f"It is {SECRET}."), ("user", "5")]
+    await open_session(engine, messages=[{"role": role, "content": content} for role, content in said])
+    passes = SECRET not in text
+    if passes:
+        model.say("Hi.")
+    view = await run_to_end(engine, text)
+    assert view.stop_reason == ("end_turn" if passes else "guardrail")
+    trips = list_trips(await read_log(engine))
+    assert [(trip.stage, trip.messages) for trip in trips] == [
+        ("history", (4, 5)),
+        *([] if passes else [("input", (6, 8))]),
+    ]
+    model.say("Bye.")
+    await run_to_end(engine, "And now?", "r2")
+    assert SECRET not in json.dumps(model.requests)
+    assert [message["content"] for message in model.requests[0]["messages"]][1:3] == ["1", "2"]
+    await check_log(engine, model)
+    assert await find_divergences(engine, agent) == []
+    assert [kind for kind, _, _ in await find_divergences(engine, Agent(name="A"))] != []
+    await engine.sessions.fork(KEY, session_id="fork")
+    assert await find_divergences(engine, agent, key=SessionKey(KEY.tenant, "fork")) == []
 
 
 async def test_an_agent_that_is_handed_over_to_looks_at_the_input_by_itself(

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from swarmkeep import Agent
 from swarmkeep.domain.run_options import RunOptions
@@ -143,3 +144,26 @@ async def test_a_server_killed_at_an_output_guardrail_shows_nothing(
     assert (await wait_for_end(second)).stop_reason == "guardrail"
     await gate.open()
     assert not [event for event in await read_log(second) if SECRET in event.payload]
+
+
+class Answer(BaseModel):
+    answer: str
+
+
+@pytest.mark.parametrize(
+    "text", ['{"answer": "sword\\u0066ish"}', '{"answer": "a \\u0073wordfish"', '["sword\\u0066ish"]']
+)
+@pytest.mark.parametrize("options", [{"output_type": Answer}, {"output_type": Answer, "output_mode": "tool"}, {}])
+async def test_what_readers_decode_is_looked_at(
+    cluster: EngineCluster, model: ScriptedModel, text: str, options: dict[str, Any]
+) -> None:
+    agent = Agent(name="A", output_guardrails=[no_secrets], **options)
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    if options.get("output_mode") == "tool":
+        model.call("final_output", text)
+    else:
+        model.say(text)
+    view = await run_to_end(engine)
+    assert (view.stop_reason, view.output, view.output_text) == ("guardrail", None, "Let us speak of something else.")
+    assert await find_divergences(engine, agent) == []

@@ -10,7 +10,7 @@ from swarmkeep.domain.compaction.requests import build_summary_request
 from swarmkeep.domain.decisions.commands import StartRun, cancel_run, create_session, start_run, update_session
 from swarmkeep.domain.decisions.concurrent_calls import find_batch
 from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.decisions.guardrails import Trip, find_new_input, refuse_input, refuse_reply
+from swarmkeep.domain.decisions.guardrails import Trip, find_new_input, refuse_history, refuse_input, refuse_reply
 from swarmkeep.domain.decisions.importing import finish_import
 from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.decisions.removing import hide_run, remove_message
@@ -322,9 +322,11 @@ class RandomSession:
         )
         expires_at = dice.pick((None, "2026-01-02T00:00:00.000000Z"))
         trip = Trip(name="g", message=dice.pick(TEXTS) or "no", error=dice.pick((None, "KeyError")))
-        entries = find_new_input(self.state, run, self.state.agent)
-        if entries and dice.chance(7):
-            self.commit(draft_events(self.state.agent, refuse_input(self.state.agent, trip, entries), run.id))
+        new = find_new_input(self.state, run, self.state.agent)
+        if new.entries and dice.chance(7):
+            past = refuse_history([(trip, new.history[:2])] if new.history else [])
+            facts = [*past, *refuse_input(self.state.agent, trip, new.entries)]
+            self.commit(draft_events(self.state.agent, facts, run.id))
             return
         if dice.chance(5):
             facts = refuse_reply(self.state.agent, trip, "secret", completion)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from msgspec import UNSET
 
@@ -10,7 +11,7 @@ from swarmkeep.agent import Agent, Tool
 from swarmkeep.agent.guardrails import runs_in_replays
 from swarmkeep.audit.replay.recorded_log import RecordedLog
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.decisions.guardrails import Trip, find_new_input
+from swarmkeep.domain.decisions.guardrails import InputVerdict, NewInput, Trip, find_new_input
 from swarmkeep.domain.envelope import RecordedEvent, is_redacted
 from swarmkeep.domain.events import GuardrailTripped, MessageAdded
 from swarmkeep.domain.messages import Entry
@@ -32,14 +33,34 @@ class RecordedGuards(Guards):
         super().__init__(runner, policy)
         self._recording = recording
 
-    async def check_input(self, agent: Agent, state: State, run: Run) -> tuple[Trip | None, Sequence[Entry]]:
-        entries = find_new_input(state, run, agent.name)
+    async def check_input(self, agent: Agent, state: State, run: Run) -> InputVerdict:
+        new = find_new_input(state, run, agent.name)
         event = self._recording.next_event
-        recorded = read_trip(event, "input")
-        if self._recording.knows_context and not any(self._recording.is_redacted_at(entry.seq) for entry in entries):
-            actual, _ = await super().check_input(_without_outside(agent), state, run)
-            self._compare("input", event, recorded, actual, _asks_outside(agent.input_guardrails))
-        return recorded, entries
+        recorded = self._read_verdict(new)
+        seqs = [run.first_seq, *(entry.seq for entry in (*new.history, *new.entries))]
+        if self._recording.knows_context and not any(map(self._recording.is_redacted_at, seqs)):
+            actual = await super().check_input(_without_outside(agent), state, run)
+            asks_outside = _asks_outside(agent.input_guardrails)
+            self._compare("input", event, recorded.trip, actual.trip, asks_outside)
+            for before, after in zip_longest(recorded.past, actual.past):
+                if before is None or after is None or before[1] != after[1]:
+                    self._compare("history", event, before and before[0], after and after[0], asks_outside)
+                    break
+                self._compare("history", event, before[0], after[0], asks_outside)
+        return recorded
+
+    def _read_verdict(self, new: NewInput) -> InputVerdict:
+        """The verdict that comes next in the recorded log."""
+        known = {entry.seq: entry for entry in new.history}
+        past: list[tuple[Trip, tuple[Entry, ...]]] = []
+        for event in self._recording.list_next():
+            if (trip := read_trip(event, "history")) is not None:
+                assert isinstance(event.fact, GuardrailTripped)
+                seqs = () if event.fact.messages is UNSET else event.fact.messages
+                past.append((trip, tuple(known[seq] for seq in seqs if seq in known)))
+                continue
+            return InputVerdict(trip=read_trip(event, "input"), entries=new.entries, past=tuple(past))
+        return InputVerdict(entries=new.entries, past=tuple(past))
 
     async def check_reply(
         self, agent: Agent, message: Json, context: Json, options: RunOptions

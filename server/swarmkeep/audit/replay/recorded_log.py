@@ -78,7 +78,7 @@ class RecordedLog:
         self.knows_arguments = True
         self.knows_context = True
         # Which calls start together is as it was recorded: it makes no difference to what comes of them.
-        self._approvals = replace(approvals, find_batch=lambda _, run: find_recorded_batch(self._list_next(), run))
+        self._approvals = replace(approvals, find_batch=lambda _, run: find_recorded_batch(self.list_next(), run))
         self._events = events
         self._next = 0
         self._is_taken_over = False
@@ -134,7 +134,8 @@ class RecordedLog:
         """Note a difference that shows at the upcoming event."""
         self.findings.add(self.next_event.seq, kind, recorded, actual)
 
-    def _list_next(self) -> Iterator[RecordedEvent]:
+    def list_next(self) -> Iterator[RecordedEvent]:
+        """The events that the loop is to lead to, in order."""
         return islice(self._events, self._next, None)
 
     async def commit(
@@ -266,7 +267,7 @@ class RecordedLog:
             if isinstance(fact, RunResumed):
                 # Whoever took over had started nothing itself.
                 self._is_taken_over = True
-                for _ in range(count_given_up(self._list_next(), self.state.run)):
+                for _ in range(count_given_up(self.list_next(), self.state.run)):
                     self._apply()
 
     def _is_made_by_loop(self, event: RecordedEvent) -> bool:

@@ -114,7 +114,11 @@ def _describe_takeover(make_entry: MakeEntry, fact: SessionTakenOver | SessionHa
     return make_entry(speaker=name_actor(fact.by), headline=headline, text=text, tone="notice")
 
 
-_REFUSED = {"input": "refuses what was said", "output": "refuses the answer: it is not shown to anybody"}
+_REFUSED = {
+    "input": "refuses what was said",
+    "history": "refuses what was brought along: the run goes on without it",
+    "output": "refuses the answer: it is not shown to anybody",
+}
 
 
 def _describe_refusal(make_entry: MakeEntry, before: State, fact: GuardrailTripped) -> TimelineEntry:

@@ -121,7 +121,8 @@ class Screen:
             self.line(f"  {call} is started again, with the same id: attempt {data['attempt']}", "yellow")
 
     def _on_guardrail_tripped(self, event: Event, data: Json) -> None:
-        what = {"input": "what was said", "output": "the answer"}.get(str(data.get("stage")), "the call")
+        stages = {"input": "what was said", "history": "what was brought along", "output": "the answer"}
+        what = stages.get(str(data.get("stage")), "the call")
         error = f": {data['error']}" if data.get("error") else ""
         self.line(f"  the guardrail {data.get('name')} refuses {what}{error}", "yellow")
 

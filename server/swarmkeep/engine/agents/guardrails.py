@@ -13,9 +13,15 @@ from swarmkeep.agent.guardrails import Guardrail, name_guardrail
 from swarmkeep.agent.output import OUTPUT_TOOL
 from swarmkeep.agent.values import copy_plain_object, to_plain_json
 from swarmkeep.domain.codec import Json
-from swarmkeep.domain.decisions.guardrails import Trip, find_new_input, read_passing_text
+from swarmkeep.domain.decisions.guardrails import (
+    InputVerdict,
+    NewInput,
+    Trip,
+    describe_message,
+    find_new_input,
+    read_passing_texts,
+)
 from swarmkeep.domain.decisions.sizes import is_heavy
-from swarmkeep.domain.messages import Entry
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.engine.policy import LoopPolicy
@@ -24,6 +30,10 @@ from swarmkeep.engine.tool_runners import ToolRunner, ToolTimeout, read_error_te
 log = logging.getLogger(__name__)
 
 _MAX_ERROR_CHARACTERS = 2000
+# Of no more, what is new is found within a few milliseconds.
+_FEW_MESSAGES = 1_000
+_INSTRUCTING = ("system", "developer")
+_ANSWERING = ("assistant", "tool")
 
 
 class Guards:
@@ -33,26 +43,50 @@ class Guards:
         self._runner = runner
         self._policy = policy
 
-    async def check_input(self, agent: Agent, state: State, run: Run) -> tuple[Trip | None, Sequence[Entry]]:
-        """The refusal of an agent's new messages, if it is refused, and those messages."""
-        entries = find_new_input(state, run, agent.name)
-        if not entries:
-            return None, ()
-        messages = [dict(entry.message) for entry in entries]
-        return await self._find_trip(agent.input_guardrails, messages, state.context_variables), entries
+    async def check_input(self, agent: Agent, state: State, run: Run) -> InputVerdict:
+        """The verdict on all that is new to an agent's model."""
+        new = await self._find_new(state, run, agent)
+        context = state.context_variables
+        history = [entry.message for entry in new.history]
+        refused = await find_refused(self, agent, history, context) if history else []
+        past = tuple((trip, tuple(new.history[place] for place in places)) for trip, places in refused)
+        messages = [*new.request, *(entry.message for entry in new.entries)]
+        trip = await self.check_messages(agent, messages, context) if messages else None
+        return InputVerdict(trip=trip, entries=new.entries, past=past)
+
+    async def check_state(self, agent: Agent, state: State, *given: Json) -> Trip | None:
+        """The refusal of all that is new to an agent's model outside of runs, with what is `given` besides."""
+        new = await self._find_new(state, None, agent)
+        messages = [*(entry.message for entry in (*new.history, *new.entries)), *given]
+        return await self.check_messages(agent, messages, state.context_variables) if messages else None
+
+    async def _find_new(self, state: State, run: Run | None, agent: Agent) -> NewInput:
+        if not agent.input_guardrails:
+            return NewInput()
+        is_long = len(state.messages) > _FEW_MESSAGES
+        new: NewInput = await self._do(partial(find_new_input, state, run, agent.name), is_long)
+        return new
 
     async def check_messages(self, agent: Agent, messages: Sequence[Json], context: Json) -> Trip | None:
-        """The refusal of messages that are in no session yet, if they are refused."""
-        return await self._find_trip(agent.input_guardrails, [dict(message) for message in messages], context)
+        """The refusal of messages, whether they are in a session yet or not, if they are refused."""
+
+        def describe() -> list[Json]:
+            return [describe_message(message) for message in messages]
+
+        described = await self._do(describe, is_heavy(messages))
+        return await self._find_trip(agent.input_guardrails, described, context)
 
     async def check_reply(
         self, agent: Agent, message: Json, context: Json, options: RunOptions
     ) -> tuple[Trip | None, str]:
         """The refusal of a reply, if it is refused, and what of it people would read."""
-        text = read_passing_text(message, OUTPUT_TOOL if agent.output_mode == "tool" else None, options)
-        if not text:
-            return None, text
-        return await self._find_trip(agent.output_guardrails, text, context, is_secret=True), text
+        output_tool = OUTPUT_TOOL if agent.output_mode == "tool" else None
+        texts = await self._do(partial(read_passing_texts, message, output_tool, options), is_heavy(message))
+        for text in texts:
+            trip = await self._find_trip(agent.output_guardrails, text, context, is_secret=True)
+            if trip is not None:
+                return trip, texts[0]
+        return None, texts[0] if texts else ""
 
     async def check_call(
         self, tool: Tool, call: ToolCall, context: Json, guardrails: Sequence[Guardrail] | None = None
@@ -108,3 +142,43 @@ class Guards:
     async def _do(self, work: Any, is_large: bool) -> Any:
         # Off the loop, where what is copied is large.
         return await self._runner(work, is_async=False, seconds=None) if is_large else work()
+
+
+async def find_refused(
+    guards: Guards, agent: Agent, messages: Sequence[Json], context: Json
+) -> list[tuple[Trip, list[int]]]:
+    """Find what of a history that was brought along may not go to the agent's model: refusals, with the places of what
+    they refuse. What is refused goes with the answer to it.
+
+    All are looked at together first, and only if they are refused so, each exchange by itself.
+    """
+    everything = list(range(len(messages)))
+    if not agent.input_guardrails or await _find_trip_of(guards, agent, messages, everything, context) is None:
+        return []
+    refused: list[tuple[Trip, list[int]]] = []
+    for exchange in split_exchanges(messages):
+        trip = await _find_trip_of(guards, agent, messages, exchange, context)
+        if trip is None:
+            continue
+        instructing = [place for place in exchange if messages[place]["role"] in _INSTRUCTING]
+        if instructing and await _find_trip_of(guards, agent, messages, instructing, context) is None:
+            exchange = [place for place in exchange if place not in instructing]
+        refused.append((trip, exchange))
+    return refused
+
+
+async def _find_trip_of(
+    guards: Guards, agent: Agent, messages: Sequence[Json], places: Sequence[int], context: Json
+) -> Trip | None:
+    return await guards.check_messages(agent, [messages[place] for place in places], context)
+
+
+def split_exchanges(messages: Sequence[Json]) -> list[list[int]]:
+    """The places of what was said, and then answered, one after the other."""
+    exchanges: list[list[int]] = []
+    for place, message in enumerate(messages):
+        was_answered = bool(place) and messages[place - 1]["role"] in _ANSWERING
+        if not place or (was_answered and message["role"] not in _ANSWERING):
+            exchanges.append([])
+        exchanges[-1].append(place)
+    return exchanges

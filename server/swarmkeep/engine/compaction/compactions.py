@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from swarmkeep.domain.compaction.planning import CompactionPlan, plan_compaction
 from swarmkeep.domain.decisions.commands import refuse_if_busy
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
+from swarmkeep.domain.decisions.guardrails import Trip
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
+from swarmkeep.domain.errors import InvalidRequest
 from swarmkeep.domain.events import CompletionRecord, RunError, SessionEvent
 from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionSummarised
 from swarmkeep.domain.fold import evolve
@@ -27,6 +30,10 @@ from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 
 DEFAULT_KEEP_TURNS = 4
 DEFAULT_RESULT_CHARACTERS = 2_000
+
+
+# The refusal of what is new to a session's agent outside of runs, with messages that are given besides.
+CheckState = Callable[..., Awaitable[Trip | None]]
 
 
 class CompactionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +60,14 @@ class Compactions:
     """Makes histories shorter for the model because somebody asks for it. What agents ask for, the loop does."""
 
     def __init__(
-        self, store: Archive, registry: Registry, worker: Worker, model: Model, limits: Limits, secrets: Secrets
+        self,
+        store: Archive,
+        registry: Registry,
+        worker: Worker,
+        model: Model,
+        limits: Limits,
+        secrets: Secrets,
+        check_state: CheckState,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -61,6 +75,7 @@ class Compactions:
         self._model = model
         self._limits = limits
         self._secrets = secrets
+        self._check_state = check_state
 
     async def compact(
         self,
@@ -74,7 +89,7 @@ class Compactions:
         """Shorten long results, and have all but the last turns summed up; as the agent's settings say by default.
 
         Asked again, it goes on where it was cut off. Raises SessionNotFound, SessionBusy, AgentUnavailable,
-        QuotaExceeded, IdempotencyMismatch.
+        QuotaExceeded, IdempotencyMismatch, and InvalidRequest where a guardrail refuses what no run has looked at.
         """
 
         def decide(state: State) -> list[EventDraft]:
@@ -90,6 +105,7 @@ class Compactions:
         session_log = self._worker.open_session_log(key, await self._store.state(key))
 
         async def start() -> list[RecordedEvent]:
+            await self._refuse_unseen(key, session_log.state, instructions)
             await check_tokens_left(self._store, key.tenant, self._limits)
             return await session_log.commit(decide, mark=mark, within_quota=True, aside=True)
 
@@ -100,6 +116,14 @@ class Compactions:
         self._worker.continue_session(session_log, begun)
         error = await self._finish(key)
         return _view(key, await self._store.state(key), error)
+
+    async def _refuse_unseen(self, key: SessionKey, state: State, instructions: str | None) -> None:
+        """Raise InvalidRequest if the model would be sent what its agent's guardrails refuse."""
+        given = [] if instructions is None else [{"role": "developer", "content": instructions}]
+        trip = None if state.agent not in self._registry else await self._check_state(key.tenant, state, *given)
+        if trip is not None:
+            reason = f"the guardrail {trip.name} refuses the instructions, or messages that no run has looked at"
+            raise InvalidRequest(f"{reason}: {trip.message} Start a run first, or change the instructions.")
 
     async def sum_up(self, state: State, *, instructions: str | None = None) -> UnstoredSummary:
         """Sum up all of a history that need not be in any log; nothing is recorded.

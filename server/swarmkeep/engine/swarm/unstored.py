@@ -26,9 +26,8 @@ from swarmkeep.domain.request import ModelRequest, build_request
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.approvals import ApprovalRules
-from swarmkeep.engine.agents.brought_history import find_passing
 from swarmkeep.engine.agents.caller_tools import refuse_wrong_functions
-from swarmkeep.engine.agents.guardrails import Guards
+from swarmkeep.engine.agents.guardrails import Guards, find_refused
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.ids import make_id
 from swarmkeep.engine.limits import Limits, check_active_runs, limit_options, refuse_uncounted
@@ -151,13 +150,17 @@ class UnstoredRuns:
 
     async def find_passing(self, tenant: str, agent: str, messages: Sequence[Json]) -> list[int]:
         """The places of those messages of a history that an agent's guardrails let through."""
-        guards = Guards(self._runner, self._make_policy(SessionKey(tenant, make_id("unstored")), NobodyAsked()))
-        return await find_passing(guards, self._registry.get_active(agent), messages)
+        refused = await find_refused(self._make_guards(tenant), self._registry.get_active(agent), messages, {})
+        gone = {place for _, places in refused for place in places}
+        return [place for place in range(len(messages)) if place not in gone]
 
-    async def check_input(self, tenant: str, state: State, messages: Sequence[Json]) -> Trip | None:
-        """Whether an agent's guardrails refuse what it is to be told next."""
-        guards = Guards(self._runner, self._make_policy(SessionKey(tenant, make_id("unstored")), NobodyAsked()))
-        return await guards.check_messages(self._registry.get_active(state.agent), messages, state.context_variables)
+    async def check_state(self, tenant: str, state: State, *given: Json) -> Trip | None:
+        """The refusal of what a session's agent would be told next outside of runs, with what is `given` besides."""
+        agent = self._registry.get_active(state.agent)
+        return await self._make_guards(tenant).check_state(agent, state, *given)
+
+    def _make_guards(self, tenant: str) -> Guards:
+        return Guards(self._runner, self._make_policy(SessionKey(tenant, make_id("unstored")), NobodyAsked()))
 
     def _make_policy(self, key: SessionKey, agents: AskedAgents) -> SessionPolicy:
         hub = Hub(secrets=self._secrets)

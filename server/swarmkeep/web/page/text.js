@@ -180,6 +180,7 @@ export const text = {
   },
   guardrail: {
     input: (name) => `The guardrail ${name} refused what was said: it is not sent to a model`,
+    history: (name) => `The guardrail ${name} refused what was brought along: no model is sent it, and the run went on`,
     output: (name) => `The guardrail ${name} refused the answer: it is not shown to anybody`,
     tool: (name) => `The guardrail ${name} refused the call: it did not run`,
     failed: (error) => `It failed: ${error}`,

@@ -50,8 +50,15 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
     session = await load_unstored_session(principal, request)
     chosen = None if data.model is None else choose_agent(session.state, request.model)
     state = _add(session.state, update_session(session.state, agent=chosen))
-    passing = await _find_passing(principal, state, request.input.messages)
-    state = _add(state, [MessageAdded(message=add_sender(message)) for message in passing])
+    end, unstored = split_history(request.input.messages), principal.engine.unstored
+    past = request.input.messages[:end]
+    passing = [past[place] for place in await unstored.find_passing(principal.tenant, state.agent, past)]
+    given = [] if data.instructions is None else [{"role": "developer", "content": data.instructions}]
+    trip = await unstored.check_state(principal.tenant, state, *request.input.messages[end:], *given)
+    if trip is not None:
+        raise Refused(trip.message, "input", code="guardrail")
+    added = [*passing, *request.input.messages[end:]]
+    state = _add(state, [MessageAdded(message=add_sender(message)) for message in added])
     if not state.messages:
         raise Refused("there is nothing to make shorter", "input")
     try:
@@ -76,19 +83,6 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
 
 def _add(state: State, facts: list[SessionEvent]) -> State:
     return apply_drafts(state, draft_events(state.agent, facts, None))
-
-
-async def _find_passing(principal: Principal, state: State, messages: list[Json]) -> list[Json]:
-    """What of the input may go to a model: of what was answered before, what the agent's guardrails let through.
-
-    Raises Refused for the rest.
-    """
-    end, unstored = split_history(messages), principal.engine.unstored
-    past = await unstored.find_passing(principal.tenant, state.agent, messages[:end])
-    trip = await unstored.check_input(principal.tenant, state, messages[end:]) if messages[end:] else None
-    if trip is not None:
-        raise Refused(trip.message, "input", code="guardrail")
-    return [*(messages[place] for place in past), *messages[end:]]
 
 
 def _list_questions(items: SessionItems) -> list[Json]:
