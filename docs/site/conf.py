@@ -58,13 +58,12 @@ CHAPTERS = {
     "": ["docs/quickstart", "docs/concepts"],
     "Building": [
         *("docs/agents", "docs/mcp", "docs/models", "docs/evals"),
-        *("docs/swarm", "docs/openai", "docs/assistants"),
+        *("docs/swarm", "docs/openai"),
     ],
     "Using": [
         "docs/page",
         "docs/http",
         "docs/search",
-        "docs/chat-completions",
         "docs/client",
         "docs/site/python",
         "docs/cli",
