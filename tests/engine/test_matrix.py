@@ -53,7 +53,7 @@ from tests.engine.mcp.test_connections import serve, write_answer, write_result
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call, Completion, Reply
 
-# The model: what it says follows from what it is sent, so that it says the same to whoever asks again.
+# The model: what it says follows from what it is sent, so that it says the same when it is asked again.
 
 DO = "do "
 MORE = "next "
@@ -130,7 +130,7 @@ def make_agents(server: MCPServer) -> list[Agent]:
 
 
 def serve_tool(message: Json) -> bytes:
-    """What the MCP server answers: it has one tool."""
+    """Answer as an MCP server that has one tool."""
     reading = {"name": "read", "description": "Read a page.", "inputSchema": TEXT_SCHEMA}
     results: dict[str, Json] = {
         "tools/list": {"tools": [reading]},
@@ -185,7 +185,7 @@ class Cell:
         return await self.wait(await self.start(content, name, **options))
 
     async def wait(self, run_id: str) -> RunView:
-        """What becomes of a run, which is tried again where its server has stopped."""
+        """Wait for the end of a run, which is tried again where its server has stopped."""
         async with asyncio.timeout(60):
             while (view := await self.engine.runs.wait(self.key, run_id)).status == "interrupted":
                 try:
@@ -387,7 +387,7 @@ class Bench:
         return self.model.raw_requests[before:]
 
 
-# What is not given by anybody, but made by the server of what is: it goes with that.
+# Made by the server out of what callers, models and functions gave: these go with their sources.
 _COPIES = {
     "approval.requested", "tool.started", "run.waiting", "run.queued", "compaction.summarised", "session.handed_back",
     "guardrail.tripped", "run.failed",

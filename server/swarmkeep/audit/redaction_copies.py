@@ -1,4 +1,4 @@
-"""The copies that the server makes of a text: whoever redacts one of them means all of them.
+"""The copies that the server makes of a text: redacting one of them redacts all.
 
 `COPIES` lists those within a session, one kind a row, and `find_linked` those in the sessions of agents that ask one
 another. What a person or a model says twice is no copy: nothing here compares texts.
@@ -87,7 +87,7 @@ def _find_options(events: Events) -> Iterator[Copies]:
 
 
 def _has_texts(event: RecordedEvent) -> bool:
-    """Whether the options of a run hold what the requests to its model repeat."""
+    """Tell if the options of a run hold texts that the requests to its model repeat."""
     options = event.fact.options if isinstance(event.fact, RunQueued | RunStarted | RunResumed) else UNSET
     if options is UNSET:
         return False
@@ -96,7 +96,7 @@ def _has_texts(event: RecordedEvent) -> bool:
 
 
 def _has_text(value: object) -> bool:
-    """Whether there is anything in settings but numbers and switches."""
+    """Tell if there is anything in settings but numbers and switches."""
     if isinstance(value, Mapping):
         return any(map(_has_text, value.values()))
     return any(map(_has_text, value)) if isinstance(value, list | tuple) else isinstance(value, str)

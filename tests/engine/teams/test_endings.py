@@ -153,7 +153,7 @@ async def test_sessions_of_calls_given_up_are_deleted_too(
         await read_state(engine, child)
 
 
-async def test_interrupted_fork_asks_nobody_again(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_interrupted_fork_asks_no_agent_again(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, child = await ask_hanging_clerk(cluster, model)
     await one.drain()
     assert (await read_state(one)).finished[-1].status == "interrupted"

@@ -41,7 +41,7 @@ class ToolsListed(Fact, frozen=True, kw_only=True):
 
     @property
     def is_without_schemas(self) -> bool:
-        """Whether there are tools, and what describes them was redacted."""
+        """Tell if there are tools whose descriptions were redacted."""
         return bool(self.tools) and self.schemas is None
 
 

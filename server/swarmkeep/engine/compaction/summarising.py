@@ -139,6 +139,6 @@ async def _ask(model: Model, request: ModelRequest) -> Reply:
 def record_summary(before: State, state: State, fact: CompactionSummarised | CompactionFailed) -> list[SessionEvent]:
     """What became of the summary that was asked for in `before`; nothing if it is no summary of what is there now."""
     same = state.compaction is not None and before.compaction is not None and state.compaction == before.compaction
-    # A session that was made anew under the id may have come to the same place.
+    # Another session that was made under the id may have come to the same place.
     is_same_session = state.created_at == before.created_at
     return [fact] if same and is_same_session and state.last_change == before.last_change else []

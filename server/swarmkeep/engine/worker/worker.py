@@ -159,7 +159,7 @@ class Worker:
         """Run after run, until there is none left that is this process's to advance."""
         describe_session(session_log.key, session_log.state)
         if self._has_stopped:
-            # Of a request that was recorded after all others were interrupted: its lease is renewed by nobody.
+            # Of a request that was recorded after all others were interrupted: no task renews its lease any more.
             return await self._interrupt(session_log)
         while True:
             try:

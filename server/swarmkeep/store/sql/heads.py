@@ -58,7 +58,7 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes_index(self) -> bool:
-        """Whether the session is to be indexed: at the end of a turn, and at once when a message is taken out."""
+        """Tell if the session is to be indexed: at the end of a turn, and at once when a message is taken out."""
         return not self.is_running or any(isinstance(one.event.fact, MessageRemoved) for one in self.sealed)
 
     def make_lease(self, epoch: int) -> Lease | None:
