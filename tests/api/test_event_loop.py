@@ -42,6 +42,10 @@ class WatchedServer:
         assert answer.status_code < 300, answer.text[:500]
         return answer
 
+    async def refuse(self, method: str, path: str, body: Any) -> httpx2.Response:
+        answer: httpx2.Response = await self.watch(lambda: self._client.request(method, path, json=body))
+        return answer
+
     async def watch(self, work: Callable[[], Any]) -> Any:
         with watch_callbacks() as watch:
             result = await asyncio.to_thread(work)
@@ -234,3 +238,36 @@ async def test_large_pictures_go_in_are_sent_and_come_out(watched: WatchedServer
         await watched.ask("GET", f"/openai/v1/conversations/{session}/items?limit={limit}")
     await watched.ask("POST", f"{path}/redact", {"seqs": [last - 1], "reason": "private"})
     await watched.ask("DELETE", path)
+
+
+@pytest.mark.long
+@ON_SQLITE
+async def test_long_inputs_of_openai_s_clients(watched: WatchedServer, model: ScriptedModel) -> None:
+    said = [*MESSAGES[:9_900], {"role": "user", "content": "hello"}]
+    for path, name in (("chat/completions", "messages"), ("responses", "input")):
+        for store in (True, False):
+            model.say("Yes.")
+            await watched.ask("POST", f"/openai/v1/{path}", {"model": "Front", name: said, "store": store})
+    short = [{"role": message["role"], "content": "x"} for message in said]
+    for _ in range(3):
+        model.say("A summary.")
+    await watched.ask("POST", "/openai/v1/responses/compact", {"model": "Front", "input": short})
+
+
+@pytest.mark.long
+@ON_SQLITE
+async def test_many_references_and_names_are_counted_first(watched: WatchedServer) -> None:
+    named = [{"type": "item_reference", "id": f"msg_{'x' * 20}.c{number}"} for number in range(60_000)]
+    tools = [{"type": "function", "name": f"f{number}"} for number in range(60_000)]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": tools}
+    chosen = [{"type": "function", "function": {"name": tool["name"]}} for tool in tools]
+    chat = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": chosen}}
+    session = await watched.server.session()
+    for path, body in (
+        ("/openai/v1/responses", {"model": "Front", "input": named}),
+        ("/openai/v1/responses", {"model": "Front", "input": "hi", "tool_choice": choice}),
+        ("/openai/v1/chat/completions", {"model": "Front", "messages": MESSAGES[:1], "tool_choice": chat}),
+        (f"{session}/runs", {"input": "hi", "tool_choice": chat}),
+    ):
+        answer = await watched.refuse("POST", path, body)
+        assert answer.status_code in (400, 413), answer.text[:500]

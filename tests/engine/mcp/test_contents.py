@@ -97,3 +97,9 @@ def test_what_is_not_taken_is_not_decoded() -> None:
         "[picture, a picture: not kept, because that is no media type]",
     ]
     assert read_result(answer(broken)).value == "[picture, image/png: not shown]"
+
+
+def test_of_very_many_parts_the_first_are_read() -> None:
+    read = read_result(answer(*[text(str(number)) for number in range(1_003)]), FileLimits())
+    lines = read.value.split("\n")
+    assert lines[999:] == ["999", "[3 more parts were left out: a result has at most 1000]"]

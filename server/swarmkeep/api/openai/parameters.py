@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from swarmkeep.api.openai.errors import Refused
 from swarmkeep.api.openai.fields import CreateResponse, ReasoningOptions, TextOptions
+from swarmkeep.domain.checking.caller_tools import MAX_CHOSEN
 from swarmkeep.domain.codec import Json
 
 # Sent to the model, by the name that Chat Completions has for them.
@@ -120,6 +121,8 @@ def read_allowed_tools(choice: Json, param: str, read_chosen: ReadChosen, more: 
     match choice:
         case {"mode": "auto" | "required" as mode, "tools": list(tools)}:
             refuse_unknown(choice, ("mode", "tools", *more), param)
+            if len(tools) > MAX_CHOSEN:
+                raise Refused(f"a choice may name at most {MAX_CHOSEN} tools", f"{param}.tools")
             allowed = [read_chosen(tool, f"{param}.tools[{place}]") for place, tool in enumerate(tools)]
             return {"type": "allowed_tools", "allowed_tools": {"mode": str(mode), "tools": allowed}}
         case _:

@@ -19,6 +19,8 @@ _MAX_TOOLS = 128
 # They are recorded with the run, and sent with each of its model calls.
 _MAX_BYTES = 262_144
 
+MAX_CHOSEN = 1_000
+"""Names in a choice between some: the agents' own, those of their servers and the caller's together are fewer."""
 _CHOICES = ("auto", "none", "required")
 
 
@@ -56,4 +58,8 @@ def check_tool_choice(choice: str | Json, pointer: str = "/tool_choice") -> str 
         return choice
     if not isinstance(choice.get("type"), str):
         raise InvalidRequest("`tool_choice` needs a `type`", pointer)
+    allowed = choice.get("allowed_tools")
+    tools = allowed.get("tools") if isinstance(allowed, dict) else None
+    if isinstance(tools, list) and len(tools) > MAX_CHOSEN:
+        raise InvalidRequest(f"a choice may name at most {MAX_CHOSEN} tools", f"{pointer}/allowed_tools/tools")
     return check_object(choice, pointer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
@@ -26,6 +27,7 @@ from swarmkeep.engine.models.model import Model, TurnFailed
 from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.worker.worker import Worker
 from swarmkeep.store.archive import Archive
+from swarmkeep.store.aside import run_off_loop
 from swarmkeep.store.ports import IdempotencyRecord, SessionKey
 
 DEFAULT_KEEP_TURNS = 4
@@ -133,7 +135,7 @@ class Compactions:
         refuse_uncounted(self._limits)
         agent = self._registry.get_active(state.agent)
         plan = msgspec.structs.replace(self._make_plan(state, None, instructions, None), keep_turns=0)
-        started = plan_compaction(state, plan)
+        started = await run_off_loop(len(state.messages), partial(plan_compaction, state, plan))
         if started is not None:
             state = apply_drafts(state, draft_events(state.agent, [started], None))
         completions: list[CompletionRecord] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from functools import partial
 
 from swarmkeep.agent import Agent
 from swarmkeep.domain.compaction.planning import CompactionPlan, halve_piece, plan_compaction
@@ -23,6 +24,7 @@ from swarmkeep.engine.failpoints import MODEL_SENT, reach
 from swarmkeep.engine.models.failures import CONTEXT_TOO_LONG
 from swarmkeep.engine.models.model import Model, Reply, TurnFailed
 from swarmkeep.engine.models.secrets import Secrets
+from swarmkeep.store.aside import run_off_loop
 
 _BYTES_PER_TOKEN = 4
 
@@ -79,7 +81,8 @@ async def summarise(
     assert state.compaction is not None
     characters = state.compaction.fact.piece_characters
     while True:
-        request, piece = build_summary_request(state, name, characters)
+        build = partial(build_summary_request, state, name, characters)
+        request, piece = await run_off_loop(len(state.messages), build)
         if not piece.text:
             raise TurnFailed(RunError(code="summary_empty", message="there is nothing to sum up"))
         try:

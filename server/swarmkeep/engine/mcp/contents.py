@@ -33,6 +33,7 @@ from swarmkeep.domain.files.media_types import UNKNOWN
 from swarmkeep.domain.request import digest
 
 MOST_TOOLS = 200
+_MOST_PARTS = 1_000
 _MOST_DESCRIPTION = 8_000
 _MOST_SCHEMA_BYTES = 64_000
 _MOST_LIST_BYTES = 1_000_000
@@ -132,13 +133,17 @@ def read_result(result: CallToolResult, limits: FileLimits | None = None) -> Res
     """
     if not result.content and result.structured_content is not None:
         return Result(encode_text(result.structured_content))
-    parts, left = _take_files([_read_content(content) for content in result.content], limits)
+    # Each takes its time, however little is in it.
+    more = len(result.content) - _MOST_PARTS
+    parts, left = _take_files([_read_content(content) for content in result.content[:_MOST_PARTS]], limits)
     last_text = max((at for at, (_, file) in enumerate(parts) if file is None), default=-1)
     is_mixed = any(file is not None for _, file in parts[: last_text + 1])
     # Among texts it is said where a file stood.
     texts = [text for text, file in parts if file is None or is_mixed]
     if left and limits is not None:
         texts.append(describe_left(left, limits))
+    if more > 0:
+        texts.append(f"[{more} more parts were left out: a result has at most {_MOST_PARTS}]")
     return Result("\n".join(texts), files=[file for _, file in parts if file is not None])
 
 

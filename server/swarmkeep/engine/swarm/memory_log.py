@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from swarmkeep.domain.decisions.drafts import preview_event
@@ -67,6 +68,12 @@ class MemorySessionLog:
         aside: bool = False,
         within_quota: bool = False,
     ) -> list[RecordedEvent]:
+        if aside:
+            # No other changes the session meanwhile: it is one run's.
+            return await asyncio.to_thread(self._commit, decide, blobs)
+        return self._commit(decide, blobs)
+
+    def _commit(self, decide: Decide, blobs: Mapping[str, str | bytes] | None) -> list[RecordedEvent]:
         drafts = decide(self.state)
         self._given.add({name: content for name, content in (blobs or {}).items() if isinstance(content, bytes)})
         return [] if drafts is None else self.record(settle(self.state, drafts, approvals=self._approvals))

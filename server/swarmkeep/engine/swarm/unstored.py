@@ -48,6 +48,8 @@ from swarmkeep.engine.worker.policy import SessionPolicy
 from swarmkeep.store.archive import Archive
 from swarmkeep.store.ports import SessionKey
 
+_EVENTS_IN_A_ROW = 50
+
 
 class UnstoredSession:
     """A session in this process's memory. It may begin with the state of a stored one, which it never changes.
@@ -121,7 +123,8 @@ class UnstoredRuns:
         command = replace(command, options=limit_options(command.options, self._limits))
         agent = self._registry.get_active(command.agent or session.state.agent)
         session.count_files(await self._check_messages(command.messages))
-        return await self._begin(tenant, session, lambda state: start_run(state, command), agent.name)
+        is_long = is_heavy(command.messages)
+        return await self._begin(tenant, session, lambda state: start_run(state, command), agent.name, is_long=is_long)
 
     async def resume(
         self,
@@ -146,7 +149,7 @@ class UnstoredRuns:
             goes_on = keep_limits(state, chosen)
             return resume_run(state, run_id, tool_results, approvals, messages=messages, options=goes_on, now=now)
 
-        return await self._begin(tenant, session, decide, agent.name)
+        return await self._begin(tenant, session, decide, agent.name, is_long=is_heavy(said))
 
     async def find_passing(self, tenant: str, agent: str, messages: Sequence[Json]) -> list[int]:
         """The places of those messages of a history that an agent's guardrails let through."""
@@ -196,7 +199,7 @@ class UnstoredRuns:
         return await asyncio.to_thread(check) if is_heavy(messages) else check()
 
     async def _begin(
-        self, tenant: str, session: UnstoredSession, decide: Decide, agent: str
+        self, tenant: str, session: UnstoredSession, decide: Decide, agent: str, *, is_long: bool
     ) -> AsyncGenerator[Item | None]:
         if self.is_draining:
             raise Draining
@@ -210,7 +213,7 @@ class UnstoredRuns:
             # What it began with may be stored, and then its files are.
             read_files = partial(self._store.read_files, key, fresh=False)
             log = MemorySessionLog(session.state, approvals, read_files, session.files)
-            begun = await log.commit(decide)
+            begun = await log.commit(decide, aside=is_long)
             make_policy = partial(self._make_policy, key)
             toolbox = self._make_toolbox(session)
             asked = AgentsInMemory(
@@ -242,9 +245,12 @@ class UnstoredRuns:
     ) -> AsyncGenerator[Item | None]:
         try:
             yield None
-            for event in begun:
+            for count, event in enumerate(begun, 1):
                 session.note(event)
                 yield event
+                if count % _EVENTS_IN_A_ROW == 0:
+                    # A client may bring thousands, and each goes all the way to its readers.
+                    await asyncio.sleep(0)
             async with aclosing(with_pauses(loop.advance(), self._limits.poll_seconds)) as items:
                 async for item in items:
                     if item is not None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
+from swarmkeep.api.aside import run_aside
 from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.auth.guards import PERMISSION
 from swarmkeep.api.openai.chat.messages import split_history
 from swarmkeep.api.openai.command import choose_agent
 from swarmkeep.api.openai.errors import Refused, make_failure_refusal
 from swarmkeep.api.openai.fields import CompactResponse, CreateResponse
-from swarmkeep.api.openai.history import read_items
+from swarmkeep.api.openai.history import FEW_MESSAGES, read_items
 from swarmkeep.api.openai.items.files import put_back_files
 from swarmkeep.api.openai.items.input_items import SUMMARY_PREFIX
 from swarmkeep.api.openai.items.session_items import SessionItems
@@ -58,7 +60,8 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
     if trip is not None:
         raise Refused(trip.message, "input", code="guardrail")
     added = [*passing, *request.input.messages[end:]]
-    state = _add(state, [MessageAdded(message=add_sender(message)) for message in added])
+    facts = [MessageAdded(message=add_sender(message)) for message in added]
+    state = await run_aside(len(facts) > FEW_MESSAGES, _add, state, facts)
     if not state.messages:
         raise Refused("there is nothing to make shorter", "input")
     try:
@@ -81,7 +84,7 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
     }
 
 
-def _add(state: State, facts: list[SessionEvent]) -> State:
+def _add(state: State, facts: Sequence[SessionEvent]) -> State:
     return apply_drafts(state, draft_events(state.agent, facts, None))
 
 
