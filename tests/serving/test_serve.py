@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import re
 import signal
 import socket
@@ -17,7 +18,7 @@ from typing import Any, Self
 import pytest
 
 from swarmkeep.app import ServeError, create_app
-from swarmkeep.serving.server import serve
+from swarmkeep.serving.server import LineLimit, serve
 from swarmkeep.store import schema
 from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
 from tests.api.server import server_settings
@@ -228,6 +229,41 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         with pytest.raises(ServeError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             serve(given)
     assert not (tmp_path / "a.db").exists()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_older_mcp_client_is_named(tmp_path: Path, is_known: bool) -> None:
+    (tmp_path / "mcp").mkdir()
+    (tmp_path / "mcp" / "__init__.py").write_text("")
+    (tmp_path / "team.py").write_text(
+        "from swarmkeep import Agent, MCPServer\nclerk = Agent(mcp_servers=[MCPServer(name='a', command=['true'])])\n"
+    )
+    if is_known:
+        (tmp_path / "mcp-1.9.0.dist-info").mkdir()
+        (tmp_path / "mcp-1.9.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mcp\nVersion: 1.9.0\n")
+    command = [sys.executable, "-m", "swarmkeep", "serve", "--offline", "--port", "0", "--agents", "team.py"]
+    environment = clean_environment({"PYTHONPATH": str(tmp_path)})
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "mcp_servers need the package mcp from version 2.3 on" in ended.stderr
+    assert not is_known or "and 1.9.0 is installed" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_requests_that_are_no_http_cannot_fill_the_log() -> None:
+    now = 0.0
+    limit = LineLimit(lines=3, clock=lambda: now)
+
+    def write(text: str, level: int = logging.WARNING) -> str | None:
+        record = logging.LogRecord("uvicorn.error", level, "", 0, text, None, None)
+        return record.getMessage() if limit.filter(record) else None
+
+    text = "Invalid HTTP request received."
+    assert [write(text) for _ in range(10)] == [text] * 3 + [None] * 7
+    assert (write("other"), write(text, logging.ERROR)) == ("other", text)
+    now = 61.0
+    assert write(text) == f"{text} (7 more since the last such line)"
+    assert write(text) == text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from swarmkeep.app import ServeError, create_app, resolve_address
@@ -30,7 +31,34 @@ from swarmkeep.store.urls import BadDatabaseUrl, SqliteFile, locate
 
 log = logging.getLogger(__name__)
 
+_PERIOD_SECONDS = 60.0
+_MOST_TEXTS = 1_000
 _INCOMPLETE_ANSWER = "ASGI callable returned without completing response."
+
+
+class LineLimit(logging.Filter):
+    """Lets each warning through up to `lines` times a minute; how many were left out is said with its next line."""
+
+    def __init__(self, lines: int = 10, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._lines = lines
+        self._clock = clock
+        # By their texts, which the server's own code has: when the minute began, and how many there were in it.
+        self._counts: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING or record.args or not isinstance(record.msg, str):
+            return True
+        now, text = self._clock(), record.msg
+        began, count = self._counts.get(text, (now, 0))
+        left_out = 0
+        if now - began >= _PERIOD_SECONDS:
+            began, count, left_out = now, 0, max(0, count - self._lines)
+        if text in self._counts or len(self._counts) < _MOST_TEXTS:
+            self._counts[text] = began, count + 1
+        if left_out:
+            record.msg = f"{text} ({left_out} more since the last such line)"
+        return count < self._lines
 
 
 class WorkersRefused(Exception):
@@ -85,6 +113,8 @@ def _configure_logging(settings: Settings) -> None:
     logging.captureWarnings(True)
     # Whatever breaks an answer off logs why, once for many.
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != _INCOMPLETE_ANSWER)
+    # Anyone can have these written, without a key: by requests that are no HTTP.
+    logging.getLogger("uvicorn.error").addFilter(LineLimit())
     for noisy in ("uvicorn", "alembic", "httpx2", "httpcore2", "openai"):
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
     from swarmkeep.engine.mcp.toolbox import TextCache
 
 _MISSING = "mcp_servers need the MCP client, which is not installed: pip install 'swarmkeep[mcp]'"
+_WRONG_VERSION = (
+    "mcp_servers need the package mcp from version 2.3 on, and {} is installed: pip install 'swarmkeep[mcp]'"
+)
+
+
+def _find_version() -> str:
+    try:
+        return version("mcp")
+    except PackageNotFoundError:
+        return "another one"
 
 
 class ToolServers:
@@ -53,9 +64,13 @@ class ToolServers:
         if self._pool is None or self._texts is None:
             if find_spec("mcp") is None:
                 raise ModuleNotFoundError(_MISSING, name="mcp")
-            from swarmkeep.engine.mcp.bounds import ConnectionLimits
-            from swarmkeep.engine.mcp.pool import ServerPool
-            from swarmkeep.engine.mcp.toolbox import make_text_cache
+            try:
+                from swarmkeep.engine.mcp.bounds import ConnectionLimits
+                from swarmkeep.engine.mcp.pool import ServerPool
+                from swarmkeep.engine.mcp.toolbox import make_text_cache
+            except ImportError as error:
+                # Earlier releases have other names.
+                raise AgentsError(_WRONG_VERSION.format(_find_version())) from error
 
             self._pool, self._texts = ServerPool(ConnectionLimits(files=self._files)), make_text_cache()
             # Where nobody closes it, it goes with whoever used it, or with the program.
@@ -99,6 +114,8 @@ def check_client(agents: Iterable[Agent]) -> None:
     for agent in agents:
         if agent.mcp_servers and find_spec("mcp") is None:
             raise AgentsError(f"agent {agent.name!r}: {_MISSING}")
+        if agent.mcp_servers and _find_version().startswith(("0.", "1.")):
+            raise AgentsError(f"agent {agent.name!r}: {_WRONG_VERSION.format(_find_version())}")
 
 
 class _LazyToolbox:
