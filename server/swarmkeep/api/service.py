@@ -17,6 +17,8 @@ from swarmkeep.engine.engine import Engine
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.ports.api_keys import ApiKey
 
+_REBUILDS_AT_ONCE = 2
+
 
 class Service:
     """One process's engine, who may use it, and whether it is being stopped.
@@ -62,6 +64,8 @@ class Service:
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
         self.replays = ReplayQueue(self.limits.waiting_replays)
+        # Each may put 50 MB of files back, several times over: others wait, whoever asks.
+        self.rebuilds = asyncio.Semaphore(_REBUILDS_AT_ONCE)
         self._frames: WeakValueDictionary[SessionKey, FrameWriter] = WeakValueDictionary()
 
     def share_frames(self, key: SessionKey) -> FrameWriter:

@@ -16,6 +16,7 @@ from swarmkeep.audit.changes import Change
 from swarmkeep.audit.transcript.document import TranscriptFormat, open_transcript
 from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.audit.transcript.html import write_entry as as_html
+from swarmkeep.audit.transcript.markdown import quote_text
 from swarmkeep.audit.transcript.markdown import write_entry as as_markdown
 from swarmkeep.domain.decisions.commands import create_session
 from swarmkeep.domain.decisions.drafts import draft_events
@@ -229,3 +230,9 @@ async def test_a_document_of_a_session_that_is_deleted_meanwhile_has_no_end(stor
     await store.delete(key, by=None, reason=None)
     with pytest.raises(StoreUnavailable, match="was deleted while its transcript was written"):
         await anext(pieces)
+
+
+@given(st.lists(st.text("a1-+=:.) \t\\*_<|http://www.x\u3000\x00é", max_size=12), max_size=6))
+def test_each_line_of_a_text_is_quoted_as_if_alone(lines: list[str]) -> None:
+    alone = [quote_text(line).removesuffix("\n") for line in lines or [""]]
+    assert quote_text("\n".join(lines)) == "  \n".join(alone) + "\n"

@@ -104,7 +104,8 @@ async def _write_event_lines(
 async def get_event_request(
     session_id: FromPath[str], seq: Seq, principal: NamedDependency[Principal]
 ) -> Response[Json]:
-    body = await rebuild_request(principal.store, principal.session_key(session_id), seq)
+    async with principal.service.rebuilds:
+        body = await rebuild_request(principal.store, principal.session_key(session_id), seq)
     return Response[Any](body, media_type="application/json")
 
 

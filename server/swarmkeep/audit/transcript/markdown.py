@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from string import ascii_letters
 
 from swarmkeep.audit.transcript.entry import TimelineEntry
 from swarmkeep.audit.transcript.text import (
@@ -19,6 +20,7 @@ from swarmkeep.domain.state import State
 _MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>&#|~!$"})
 # What begins a list, a heading underline, a table, a rule or a quotation where a line begins.
 _AT_START = re.compile(r"^(\s*(?:\d{1,9}(?=[.)]))?)([-+=:.)])")
+_MARKS = "-+=:.)"
 _ADDRESS = re.compile(r"(?i)\b(https?|ftp|mailto|www)(:|\.)")
 
 
@@ -62,24 +64,37 @@ def escape_line(text: str) -> str:
 
 
 def _escape_markup(line: str) -> str:
-    line = line.translate(_MARKUP)
+    return _AT_START.sub(r"\1\\\2", _escape_inside(line))
+
+
+def _escape_inside(text: str) -> str:
     # Addresses become links by themselves in many readers; a word joiner is not seen, and keeps them text.
-    line = _ADDRESS.sub("\\1\u2060\\2", line)
-    return _AT_START.sub(r"\1\\\2", line)
+    return _ADDRESS.sub("\\1\u2060\\2", text.translate(_MARKUP))
 
 
 def quote_text(text: str) -> str:
     """Text as a quotation, line by line."""
-    lines = []
-    for line in show_controls(text).split("\n"):
+    # At once, but for how a line begins: a text may have half a million of them.
+    lines = [_quote_line(line) for line in _escape_inside(show_controls(text)).split("\n")]
+    return "  \n".join(lines) + "\n"
+
+
+def _quote_line(line: str) -> str:
+    if not line:
+        return ">"
+    indent = ""
+    if line[0] in " \t":
         body = line.lstrip(" \t")
         if not body:
-            lines.append(">")
-            continue
+            return ">"
         # More than three blanks would begin a block of code.
         indent = "\u00a0" * len(line[: len(line) - len(body)].expandtabs(4))
-        lines.append(f"> {indent}{_escape_markup(body)}".rstrip())
-    return "  \n".join(lines) + "\n"
+        line = body
+    if line[0] in _MARKS:
+        line = f"\\{line}"
+    elif line[0] not in ascii_letters:
+        line = _AT_START.sub(r"\1\\\2", line)
+    return f"> {indent}{line}".rstrip()
 
 
 def fence_text(text: str) -> str:
