@@ -15,5 +15,6 @@ REVISIONS = (
     "0012",
     "0013",
     "0014",
+    "0015",
 )
 """Every revision, oldest first: known without loading Alembic, which takes a second."""

@@ -45,6 +45,10 @@ log = logging.getLogger(__name__)
 
 # How long the start may wait for a look at the database that it can do without.
 _OBSTACLES_SECONDS = 10.0
+_UNSTAMPED = (
+    "SWARMKEEP_INTEGRITY_KEY is set, and there are sessions without a stamp, which are not advanced: if they are from "
+    "before the key, run `swarmkeep db stamp --unstamped` once"
+)
 _OPEN_TO_ALL_PAGES = (
     "without API keys and with SWARMKEEP_CORS_ORIGINS=*, every web page that is opened on this machine can read and "
     "change all sessions; name the origins, or make a key with `swarmkeep keys create`"
@@ -118,12 +122,16 @@ def make_lifespan(
                 settings.database_url,
                 cache_bytes=settings.state_cache_bytes,
                 on_append=metrics.observe_append,
+                on_damage=metrics.observe_damage,
+                integrity_key=settings.integrity_keys,
                 read_seconds=settings.read_seconds,
             )
             engine = build_engine(settings, registry, store, tracing)
             _connect_metrics(metrics, engine, store)
             try:
                 await store.ping()
+                if store.integrity_keys and await store.has_unstamped():
+                    log.warning(_UNSTAMPED)
                 if isinstance(location, PostgresServer):
                     await _warn_of_obstacles(settings, location)
                 keyring = Keyring(SqlApiKeys(store.database))

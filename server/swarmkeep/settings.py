@@ -230,6 +230,11 @@ class Settings(BaseSettings):
     cors_origins: Names = Field(
         default=(), description="Origins of web pages that may call the API, separated by commas; by default none."
     )
+    integrity_key: SecretStr | None = Field(
+        default=None,
+        description="A secret that the end of each session's log is signed with, so that nobody who only writes to the "
+        "database can compute another history. Several, separated by commas: the first signs, and all are accepted.",
+    )
     signing_key: Path | None = Field(
         default=None, description="A PEM file with the Ed25519 private key that checkpoints are signed with."
     )
@@ -282,6 +287,11 @@ class Settings(BaseSettings):
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, or * for any")
         return value
+
+    @property
+    def integrity_keys(self) -> str | None:
+        """The text of `integrity_key`."""
+        return None if self.integrity_key is None else self.integrity_key.get_secret_value()
 
     def resolve_address(self) -> tuple[str, int]:
         """Where to listen; of several addresses that a name has, one of IPv4. Raises OSError and UnicodeError."""

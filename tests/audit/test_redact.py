@@ -431,8 +431,8 @@ class RedactedMeanwhile:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def state(self, key: SessionKey, *, at: int | None = None) -> State:
-        state = await self._store.state(key, at=at)
+    async def sound_state(self, key: SessionKey, *, at: int | None = None) -> State:
+        state = await self._store.sound_state(key, at=at)
         if not self._is_redacted:
             self._is_redacted = True
             await redact(self._store, key, [2], "asked for")

@@ -56,6 +56,7 @@ CALLS = {
     "db current": Call(("db", "current")),
     "db downgrade": Call(("db", "downgrade", "0010"), writes=True),
     "db recount": Call(("db", "recount"), writes=True, puts=False),
+    "db stamp": Call(("db", "stamp", "--unstamped"), writes=True, puts=False),
     "db reindex": Call(("db", "reindex"), writes=True, puts=False),
     "db upgrade": Call(("db", "upgrade")),
     "demo": Call(("demo", "--keep", "demo"), reads=False),
@@ -145,6 +146,13 @@ def site(tmp_path: Path, full_site: Site) -> Site:
     for file in full_site.folder.iterdir():
         shutil.copy(file, tmp_path / file.name)
     return Site(tmp_path, full_site.session_id)
+
+
+@pytest.fixture(autouse=True)
+def integrity_key(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key that one of the commands is about."""
+    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("name") == "db stamp":
+        monkeypatch.setenv("SWARMKEEP_INTEGRITY_KEY", "a key")
 
 
 def each_command(chosen: set[str] | None = None, *, without: Set[str] = frozenset()) -> pytest.MarkDecorator:

@@ -63,6 +63,8 @@ CODES = {
     "request_timeout": (408, "RequestTimeout"),
     "request_not_kept": (409, "RequestNotKept"),
     "session_damaged": (409, "SessionDamaged"),
+    "history_damaged": (409, "HistoryDamaged"),
+    "arguments_changed": (409, "ArgumentsChanged"),
     "unsupported_media_type": (415, "UnsupportedMediaType"),
     "internal_error": (500, "InternalError"),
     "overloaded": (503, "Overloaded"),

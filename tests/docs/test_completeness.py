@@ -174,6 +174,7 @@ def test_every_route_names_its_own_refusals() -> None:
         "store_unavailable",
         "overloaded",
         "session_damaged",
+        "history_damaged",
         "unauthenticated",
         "rate_limited",
         "request_timeout",

@@ -49,7 +49,9 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.TakenOverByOther: 409,
     domain.RequestNotKept: 409,
     domain.SessionDamaged: 409,
+    domain.HistoryDamaged: 409,
     domain.AlreadyDecided: 409,
+    domain.ArgumentsChanged: 409,
     domain.AgentUnavailable: 409,
     domain.SeqMismatch: 412,
     domain.SeqConflict: 412,
@@ -84,8 +86,10 @@ TITLES = {
     "not_taken_over": "Nobody has taken the session over",
     "taken_over": "Somebody else has taken the session over",
     "session_damaged": "The session's log is damaged",
+    "history_damaged": "What is stored of the session is not what was recorded",
     "request_not_kept": "The request cannot be rebuilt exactly",
     "already_decided": "This was already decided",
+    "arguments_changed": "The arguments are not those that were shown",
     "agent_unavailable": "The session's agent is not available here",
     "seq_mismatch": "The session has changed",
     "too_large": "The request is too large",
@@ -264,7 +268,7 @@ def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]
     if "too_large" in codes:
         codes = (*codes, "request_timeout")
     if "overloaded" in codes:
-        codes = (*codes, "session_damaged")
+        codes = (*codes, "session_damaged", "history_damaged")
     for code in (*codes, *_CODES_OF_EVERY_ROUTE, *(() if keyless else _CODES_OF_ROUTES_WITH_KEY)):
         by_status.setdefault(_find_status(code), []).append(code)
     return {

@@ -17,7 +17,9 @@ from swarmkeep.domain.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.domain.events import MessageAdded, RunEnded, RunResumed
 from swarmkeep.domain.facts.compaction import CompactionSummarised
 from swarmkeep.domain.facts.records import read_count
+from swarmkeep.domain.state import Damage
 from swarmkeep.processes.metrics import WorkerMetrics
+from swarmkeep.store.ports import SessionKey
 
 _MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _TOOL_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 60, 300)
@@ -63,6 +65,11 @@ class Metrics:
         self._run_errors = _find_by_labels(
             Counter("swarmkeep_run_errors", "Why runs ended with an error.", ["code"], registry=registry)
         )
+        self._damaged = Counter(
+            "swarmkeep_sessions_damaged",
+            "Sessions that were found here first not to be what was recorded, and set aside.",
+            registry=registry,
+        )
         self._takeovers = Counter("swarmkeep_takeovers", "Runs that recovery took over.", registry=registry)
         self._model_seconds = Histogram(
             "swarmkeep_model_call_seconds", "Model calls that gave a reply.", buckets=_MODEL_BUCKETS, registry=registry
@@ -100,6 +107,10 @@ class Metrics:
             # Where there is no route, callers choose the method, too.
             method = str(scope.get("method")) if route != "none" else "any"
             self._requests(method, route, message["status"]).inc()
+
+    def observe_damage(self, key: SessionKey, damage: Damage) -> None:
+        """Count a session that was set aside."""
+        self._damaged.inc()
 
     def observe_event(self, event: RecordedEvent) -> None:
         """Count what an event that this server has recorded tells."""

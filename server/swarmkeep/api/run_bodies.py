@@ -104,12 +104,17 @@ class ToolResult(Body, frozen=True, kw_only=True):
 
 
 class ApprovalDecision(Body, frozen=True, kw_only=True):
-    """With `arguments`, an approved call is carried out with these instead of those that the model gave."""
+    """With `arguments`, an approved call is carried out with these instead of those that the model gave.
+
+    `arguments_digest` is the SHA-256 (hex) of the arguments' text that whoever decides was shown, as pending calls have
+    it: where it is another one, nothing is decided.
+    """
 
     tool_call_id: str
     decision: Decision
     reason: str | None = None
     arguments: Json | None = None
+    arguments_digest: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
 
     def to_approval(self, principal: Principal) -> Approval:
         return Approval(
@@ -119,6 +124,7 @@ class ApprovalDecision(Body, frozen=True, kw_only=True):
             by=principal.name,
             may_be_own=not principal.service.separate_approvers,
             arguments=self.arguments,
+            arguments_digest=self.arguments_digest and self.arguments_digest.lower(),
         )
 
 

@@ -10,6 +10,7 @@ from itertools import chain
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from swarmkeep.audit.redaction_copies import (
     find_copies_above,
@@ -35,7 +36,7 @@ from swarmkeep.domain.events import (
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.redaction import redact_payload
 from swarmkeep.domain.request import digest
-from swarmkeep.domain.state import State
+from swarmkeep.domain.state import State, refuse_damaged
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.attempts import decide_until_recorded
 from swarmkeep.engine.idempotency import IdempotentRequest, find_record, run_once
@@ -44,6 +45,7 @@ from swarmkeep.store.archive import Archive
 from swarmkeep.store.aside import free_aside, free_state_aside
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import AppendResult, IdempotencyRecord, IdempotencyRecordExists, SessionKey
+from swarmkeep.store.soundness import LogCheck
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +153,8 @@ async def _redact_session(
     """Redact one session; None if there was nothing left to remove."""
 
     async def remove() -> AppendResult | None:
+        # With the head row, which is not a part of the log.
+        await store.sound_state(key)
         stored = await read_whole_log(store, key)
         plan = await asyncio.to_thread(_plan, key, stored, seqs)
         if not plan.texts:
@@ -182,9 +186,11 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _Plan:
-    """Raises SessionBusy and EventNotFound."""
-    state = fold(one.event for one in log)
+    """Raises SessionBusy, EventNotFound and HistoryDamaged."""
+    check = LogCheck()
+    state = fold(check.follow(log))
     free_state_aside(state)
+    refuse_damaged(key.id, replace(state, damage=check.findings.make_damage(state.seq)))
     refuse_if_busy(state)
     known = {one.event.seq: one for one in log}
     for seq in seqs:

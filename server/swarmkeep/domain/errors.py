@@ -133,6 +133,18 @@ class AgentNotFound(DomainError):
         return {"known_agents": self.known_agents}
 
 
+class ArgumentsChanged(DomainError):
+    """Whoever decided was shown other arguments than those that would count."""
+
+    code = "arguments_changed"
+
+    def __init__(self, call_id: str) -> None:
+        super().__init__(
+            f"call {call_id} has other arguments than those whose digest was given; look at the call again, then decide"
+        )
+        self.call_id = call_id
+
+
 class AgentUnavailable(DomainError):
     code = "agent_unavailable"
 
@@ -226,6 +238,24 @@ class SessionDamaged(DomainError):
     def __init__(self, session_id: str) -> None:
         super().__init__(f"the log of session {session_id!r} is damaged at its end; `swarmkeep verify` says more")
         self.session_id = session_id
+
+
+class HistoryDamaged(DomainError):
+    """What is stored of the session is not what was recorded. It can be read, and is not advanced. `seq` is the first
+    event that does not verify."""
+
+    code = "history_damaged"
+
+    def __init__(self, session_id: str, seq: int) -> None:
+        super().__init__(
+            f"what is stored of session {session_id!r} is not what was recorded, from event {seq} on, so nothing is "
+            "added to it: look at `swarmkeep verify`, and restore the database from a backup"
+        )
+        self.session_id = session_id
+        self.seq = seq
+
+    def extra(self) -> dict[str, Any]:
+        return {"seq": self.seq}
 
 
 class LeaseLost(DomainError):

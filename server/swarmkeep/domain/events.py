@@ -201,7 +201,10 @@ class ApprovalDecided(Fact, frozen=True, kw_only=True):
 
 
 class AwaitedApproval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A call of an asked agent that waits for an approval, in that agent's session or in one below it."""
+    """A call of an asked agent that waits for an approval, in that agent's session or in one below it.
+
+    `arguments_digest` is never recorded: see PendingCall.
+    """
 
     session_id: str
     run_id: str
@@ -209,6 +212,7 @@ class AwaitedApproval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     agent: str
     name: str
     arguments: str
+    arguments_digest: str | UnsetType = UNSET
 
 
 class PendingCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -217,6 +221,8 @@ class PendingCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     With the reason `session`, somebody has to decide in the session `session_id`, in which another agent is asked;
     `approvals` lists the calls. With the reason `person`, whoever has taken the session over has to answer, or to hand
     it back: this is not a call, and names none.
+    `arguments_digest`, of a call that waits for an approval, is the SHA-256 of its arguments, to be given back with a
+    decision. It is made where the call is shown: a recorded one would tell of arguments that were redacted.
     """
 
     tool_call_id: str
@@ -226,6 +232,7 @@ class PendingCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_at: str | None = None
     session_id: str | UnsetType = UNSET
     approvals: tuple[AwaitedApproval, ...] | UnsetType = UNSET
+    arguments_digest: str | UnsetType = UNSET
 
 
 class RunWaiting(Fact, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.codec import Json
+from swarmkeep.domain.errors import HistoryDamaged
 from swarmkeep.domain.events import (
     ContextChange,
     PendingCall,
@@ -191,6 +192,13 @@ class OpenCompaction(msgspec.Struct, frozen=True, kw_only=True):
     fact: CompactionStarted
 
 
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """That what is stored of a session is not what was recorded: from the event `seq` on, by that code of `verify`."""
+
+    seq: int
+    code: str
+
+
 # Not tracked by the garbage collector: nothing in it leads back to it, and each event that is folded makes one.
 class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A session after its first `seq` events, `size` bytes of payload; seq 0 is one that does not exist yet."""
@@ -232,6 +240,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The hashes of texts that were removed although events name them. A later event may have brought one back."""
     taken_over: TakenOver | None = None
     handback_note: HandbackNote | None = None
+    damage: Damage | None = None
+    """Set by the store that read the events, and kept by every fold from there on: nothing is added to such a state."""
 
     @property
     def summary(self) -> Summary | None:
@@ -261,6 +271,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return 0.0
         ends = [call.decide_until for call in self.run.open_calls]
         return min((end.timestamp() for end in ends if end is not None), default=None)
+
+
+def refuse_damaged(session_id: str, state: State) -> None:
+    """Raise HistoryDamaged if what this state is made of is not what was recorded."""
+    if state.damage is not None:
+        raise HistoryDamaged(session_id, state.damage.seq)
 
 
 def make_calls(message: Json) -> tuple[ToolCall, ...]:

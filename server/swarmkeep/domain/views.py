@@ -19,6 +19,7 @@ from swarmkeep.domain.facts.takeovers import TakenOver
 from swarmkeep.domain.finding.titles import find_title
 from swarmkeep.domain.folding.waits import make_queued_run
 from swarmkeep.domain.messages import Entry, list_shown, read_tool_calls
+from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import Origin, Run, RunStatus, SessionStatus, State
 from swarmkeep.domain.usage import Cost
 from swarmkeep.domain.wording import join_text
@@ -35,7 +36,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     `last_run_status` is that of the run that began last, whether it goes on or has ended; null before the first. The
     store has it in a column of its own, and not in the view that it keeps. `title`: its title, or else its first words;
     null before anything was said. `cost`, of the session's own calls, is added where it is read, by the prices of then.
-    `queued_runs` wait for their turn, if any do.
+    `queued_runs` wait for their turn, if any do. `damaged_seq`: from that event on, what is stored is not what was
+    recorded, and nothing is added.
     """
 
     id: str
@@ -57,6 +59,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost | UnsetType = UNSET
     taken_over: TakenOver | UnsetType = UNSET
     queued_runs: int | UnsetType = UNSET
+    damaged_seq: int | UnsetType = UNSET
 
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +101,7 @@ class ListedSession(SessionSummary, frozen=True, kw_only=True):
     context_variables: Json | UnsetType = UNSET
     last_run_status: RunStatus | UnsetType | None = UNSET
     matches: list[Match] | UnsetType = UNSET
+    damaged_seq: int | UnsetType = UNSET
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +133,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view_session(session_id: str, state: State) -> SessionView:
-    return replace(view_stored_session(session_id, state), last_run_status=find_last_run_status(state))
+    damaged = UNSET if state.damage is None else state.damage.seq
+    view = view_stored_session(session_id, state)
+    return replace(view, last_run_status=find_last_run_status(state), damaged_seq=damaged)
 
 
 def view_stored_session(session_id: str, state: State) -> SessionView:
@@ -224,13 +230,23 @@ def view_run(session_id: str, state: State, run: Run) -> RunView:
         context_variables=state.context_variables if active else run.context_variables,
         usage=run.usage,
         error=run.error,
-        pending=run.pending,
+        pending=tuple(map(_show_pending, run.pending)),
         first_seq=run.first_seq,
         last_seq=run.last_seq,
         created_at=run.created_at,
         finished_at=run.finished_at,
         total_usage=_sum_asked(run, entries),
     )
+
+
+def _show_pending(call: PendingCall) -> PendingCall:
+    """A call with the digests that a decision may give back."""
+    if call.reason == "approval":
+        return replace(call, arguments_digest=digest(call.arguments))
+    if call.approvals is UNSET:
+        return call
+    below = tuple(replace(each, arguments_digest=digest(each.arguments)) for each in call.approvals)
+    return replace(call, approvals=below)
 
 
 def _sum_asked(run: Run, entries: Sequence[Entry]) -> Usage | UnsetType:

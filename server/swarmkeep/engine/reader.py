@@ -72,6 +72,10 @@ class SessionReader:
         knows of it: enough to begin with, where a commit looks again."""
         return await self._store.state(key, at=at, fresh=fresh)
 
+    async def sound_state(self, key: SessionKey, *, at: int | None = None) -> State:
+        """The state to go on from. Raises HistoryDamaged, too."""
+        return await self._store.sound_state(key, at=at)
+
     async def view(self, key: SessionKey, *, at: int | None = None) -> SessionView:
         """The session now, or as it was after event `at`."""
         return view_session(key.id, await self.state(key, at=at))
@@ -92,6 +96,7 @@ class SessionReader:
         q: str | None = None,
         active_after: str | None = None,
         active_before: str | None = None,
+        damaged: bool | None = None,
     ) -> SessionPage:
         """The latest first, by their creation or by what happened last in them, which is also what the times are of.
         Without `children`, those that agents began to ask others are left out. `q`: words that one message, or id and
@@ -113,6 +118,7 @@ class SessionReader:
             terms=None if q is None else parse_terms(q),
             active_after=active_after,
             active_before=active_before,
+            damaged=damaged,
         )
 
     async def list_forks(self, key: SessionKey, *, limit: int = 50, cursor: str | None = None) -> SessionPage:

@@ -20,7 +20,7 @@ from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import Draining, RunNotFound
 from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.domain.state import State
+from swarmkeep.domain.state import State, refuse_damaged
 from swarmkeep.domain.views import RunView, find_run, view_run
 from swarmkeep.engine.agents.caller_tools import refuse_wrong_functions
 from swarmkeep.engine.agents.edited_arguments import check_arguments, check_sizes
@@ -187,7 +187,8 @@ class Runs:
 
         With `since`, as it was when it first did after that event, whatever has become of it later.
 
-        Raises Draining once this server has stopped, and the run is in a queue or another server's.
+        Raises Draining once this server has stopped, and the run is in a queue or another server's, and HistoryDamaged
+        if the run cannot go on.
         """
         if since is not None and (answer := await self._reader.find_answer(key, run_id, since)) is not None:
             return answer
@@ -197,6 +198,8 @@ class Runs:
                 if find_run(state, run_id) is None:
                     # Another server may have put it into the queue.
                     state = await self._store.state(key)
+                if is_open(find_run(state, run_id)):
+                    refuse_damaged(key.id, state)
                 if (ended := await _view_if_over(key, state, run_id)) is not None:
                     return ended
                 if self._worker.waiters.is_closed:

@@ -13,7 +13,8 @@ from swarmkeep.domain.envelope import EventDraft, RecordedEvent
 from swarmkeep.domain.errors import DomainError, LeaseLost, SeqConflict, SessionExists
 from swarmkeep.domain.events import ApprovalRequested, RunResumed, RunStarted
 from swarmkeep.domain.files.facts import list_fact_files
-from swarmkeep.domain.state import State, ToolCall
+from swarmkeep.domain.request import digest
+from swarmkeep.domain.state import State, ToolCall, refuse_damaged
 from swarmkeep.engine.agents.approvals import ApprovalRules
 from swarmkeep.engine.attempts import UNAVAILABLE, Attempts
 from swarmkeep.engine.failpoints import reach
@@ -85,7 +86,7 @@ class StoreSessionLog:
     ) -> list[RecordedEvent]:
         """As SessionLog says, with `mark` in the same transaction, which makes the session if there is a `plan` of it.
 
-        Raises what `decide` raises, LeaseLost when another process advances the session, SessionDamaged,
+        Raises what `decide` raises, LeaseLost when another process advances the session, HistoryDamaged,
         IdempotencyRecordExists and IdempotencyMismatch when the key was used before, and QuotaExceeded; SessionExists
         if what is planned is there, and SeqConflict if what it is a fork of has changed.
         """
@@ -105,7 +106,7 @@ class StoreSessionLog:
             self.is_committing = False
 
     async def read_files(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        return await self._store.read_files(self.key, names, fresh=False)
+        return await read_sound_files(self._store, self.key, names)
 
     async def settle(self) -> list[RecordedEvent]:
         # What was just committed has brought about all that follows from it. A queue may have waited for something.
@@ -149,6 +150,8 @@ class StoreSessionLog:
                 is_stale = True
 
     async def _draft(self, decide: Decide, aside: bool) -> list[EventDraft] | None:
+        # Nothing is decided on what nobody recorded.
+        refuse_damaged(self.key.id, self.state)
         decided = await asyncio.to_thread(decide, self.state) if aside else decide(self.state)
         if decided is None:
             return None
@@ -241,6 +244,24 @@ class StoreSessionLog:
         if self.lease is not None and before is not None and after is not None and after.id != before.id:
             # Somebody ended the run, and with it the lease; the next one is not for this process to advance.
             raise LeaseLost(self.key.id)
+
+
+async def read_sound_files(store: EventStore, key: SessionKey, names: Sequence[str]) -> Mapping[str, bytes]:
+    """Files for a model: each is what its hash names. Raises HistoryDamaged if one is not, or is not there, although
+    the session refers to it."""
+    found = await store.read_files(key, names, fresh=False)
+    if len(found) < len({*names}):
+        refuse_damaged(key.id, await store.check(key))
+    return found
+
+
+async def read_sound_texts(store: EventStore, key: SessionKey, names: Sequence[str]) -> Mapping[str, str]:
+    """The same for texts."""
+    found = await store.read_blobs(key, names)
+    if any(name not in found or digest(found[name]) != name for name in names):
+        refuse_damaged(key.id, await store.check(key))
+        found = {name: text for name, text in found.items() if digest(text) == name}
+    return found
 
 
 def _leave_out_unnamed(blobs: Mapping[str, str | bytes], drafts: Sequence[EventDraft]) -> Mapping[str, str | bytes]:

@@ -111,7 +111,7 @@ async def plan_fork(
     labels = check_object(metadata or {}, "/metadata")
     # Read first: of what is removed after that, the state may still know, and then the copy is refused.
     removed = await store.read_redacted_payloads(key)
-    base = await store.state(key, at=at)
+    base = await store.sound_state(key, at=at)
     redacted_payloads = {seq: payload for seq, payload in removed.items() if seq <= base.seq}
     facts = [
         SessionForked(from_session_id=key.id, from_seq=base.seq, from_hash=base.hash),

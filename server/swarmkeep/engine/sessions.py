@@ -144,7 +144,7 @@ class Sessions:
 
         Raises SessionNotFound, SessionBusy, InvalidRequest, TooLarge, IdempotencyMismatch, QuotaExceeded.
         """
-        known = await self._store.state(key)
+        known = await self._store.sound_state(key)
         added = await self._check_history(messages, is_whole=False)
 
         def decide(state: State) -> Sequence[EventDraft]:
@@ -205,7 +205,7 @@ class Sessions:
             self._sizes.check_change(state, apply_drafts(state, drafts))
             return drafts
 
-        session_log = self._worker.open_session_log(key, await self._store.state(key))
+        session_log = self._worker.open_session_log(key, await self._store.sound_state(key))
         mark = None if idempotency is None else idempotency.make_record()
 
         async def change() -> list[RecordedEvent]:
@@ -234,7 +234,7 @@ class Sessions:
         The log keeps it. Done again, it changes nothing. Raises SessionNotFound, EventNotFound, and SessionBusy for
         what belongs to the active run.
         """
-        session_log = self._worker.open_session_log(key, await self._store.state(key))
+        session_log = self._worker.open_session_log(key, await self._store.sound_state(key))
         changed = await session_log.commit(
             lambda state: remove_message(state, seq, tool_call_id, by, content_only=content_only)
         )

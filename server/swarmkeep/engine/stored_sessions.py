@@ -17,6 +17,7 @@ from swarmkeep.domain.decisions.removing import remove_message
 from swarmkeep.domain.decisions.sizes import UNBOUNDED, SizeLimits
 from swarmkeep.domain.errors import (
     BlobNotFound,
+    HistoryDamaged,
     IdempotencyMismatch,
     SeqConflict,
     SeqMismatch,
@@ -25,7 +26,7 @@ from swarmkeep.domain.errors import (
 )
 from swarmkeep.domain.events import ToolStarted
 from swarmkeep.domain.files.references import SHA256
-from swarmkeep.domain.state import State
+from swarmkeep.domain.state import State, refuse_damaged
 from swarmkeep.domain.views import SessionView, view_session
 from swarmkeep.engine.attempts import decide_until_recorded
 from swarmkeep.engine.failpoints import reach
@@ -93,11 +94,11 @@ async def delete_session(
     and why. Gives those that are gone.
 
     Those below go first: who is cut off finds them again by this one. Raises SessionBusy while a run is active here or
-    below, unless forced, SeqMismatch for `if_match`, and SessionDamaged, unless forced.
+    below, unless forced, SeqMismatch for `if_match`, and HistoryDamaged, unless forced, if its log has lost its end.
     """
 
     async def remove() -> list[SessionKey]:
-        state = await store.state(key)
+        state = await _read_to_delete(store, key, force=force)
         below = await find_descendants(store, key, state)
         if not force:
             for found in (state, *below.values()):
@@ -108,10 +109,25 @@ async def delete_session(
         for child in reversed(below):
             with contextlib.suppress(SessionNotFound):
                 await store.delete(child, expected=None if force else below[child], by=by, reason=reason)
-        await store.delete(key, expected=expected, by=by, reason=reason)
+        try:
+            await store.delete(key, expected=expected, by=by, reason=reason)
+        except SeqConflict:
+            # Its row names another end than its log has, and always will.
+            refuse_damaged(key.id, state)
+            raise
         return [key, *below]
 
     return await decide_until_recorded(remove)
+
+
+async def _read_to_delete(store: Archive, key: SessionKey, *, force: bool) -> State:
+    try:
+        return await store.state(key)
+    except HistoryDamaged:
+        # Nothing is left of it but the row that says that it was there.
+        if not force:
+            raise
+        return State()
 
 
 async def find_descendants(store: Archive, key: SessionKey, state: State) -> dict[SessionKey, State]:
@@ -123,7 +139,7 @@ async def find_descendants(store: Archive, key: SessionKey, state: State) -> dic
         # The log knows them all; a state forgets the calls that were given up, and those that were taken out.
         starts = await store.read(above, types=[ToolStarted.type])
         for child in list_children(above, known, starts):
-            with contextlib.suppress(SessionNotFound):
+            with contextlib.suppress(SessionNotFound, HistoryDamaged):
                 if child not in found:
                     found[child] = await store.state(child)
                     waiting.append((child, found[child]))
@@ -136,7 +152,7 @@ async def remove_stored_message(
     """See `Sessions.remove_message`."""
 
     async def remove() -> None:
-        state = await store.state(key)
+        state = await store.sound_state(key)
         drafts = remove_message(state, seq, tool_call_id, by)
         if drafts:
             await store.append(key, state, drafts)
@@ -149,7 +165,7 @@ async def label_stored_session(store: Archive, key: SessionKey, metadata: Json) 
     labels = check_object(metadata, "/metadata")
 
     async def label() -> SessionView:
-        state = await store.state(key)
+        state = await store.sound_state(key)
         drafts = draft_events(state.agent, update_session(state, metadata=labels), None)
         return view_session(key.id, (await store.append(key, state, drafts)).state if drafts else state)
 

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, se
 
 from swarmkeep.domain.errors import SessionNotFound
 from swarmkeep.domain.views import find_last_run_status
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.sql.contents import MARKS, collect_named, delete_unnamed
 from swarmkeep.store.sql.heads import is_head
@@ -85,3 +86,28 @@ async def _mend_session(store: SqlEventReader, key: SessionKey) -> None:
             delete_unnamed(connection, files, key, collect_named(state).files)
 
     await store.database.write(change, erases=True)
+
+
+class Stamped(msgspec.Struct, frozen=True):
+    """What was done with the stamps of all sessions: made anew, kept, and refused because something is wrong."""
+
+    stamped: int
+    kept: int
+    refused: list[SessionKey]
+
+
+async def stamp_sessions(store: SqlStore, *, unstamped: bool, on_step: Callable[[], object]) -> Stamped:
+    """Sign every session's head with the first key: see `SqlEventLog.stamp`."""
+    counts = {"stamped": 0, "kept": 0}
+    refused: list[SessionKey] = []
+    after: SessionKey | None = None
+    while keys := await store.list_session_keys(after=after):
+        for key in keys:
+            outcome = await store.stamp(key, unstamped=unstamped)
+            if outcome == "refused":
+                refused.append(key)
+            else:
+                counts[outcome] += 1
+            on_step()
+        after = keys[-1]
+    return Stamped(counts["stamped"], counts["kept"], refused)

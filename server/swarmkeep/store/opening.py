@@ -18,9 +18,10 @@ from swarmkeep.store.sql.index import SqlSessionIndex
 from swarmkeep.store.sql.indexes.active_runs import SqlActiveRuns
 from swarmkeep.store.sql.indexes.usage_sums import SqlUsageIndex
 from swarmkeep.store.sql.leases import SqlLeases
-from swarmkeep.store.sql.log import CACHE_BYTES, OnAppend, SqlEventLog
+from swarmkeep.store.sql.log import CACHE_BYTES, OnAppend, OnDamage, SqlEventLog
 from swarmkeep.store.sql.searching.indexing import SqlSearchIndexer
 from swarmkeep.store.sqlite.database import SqliteDatabase
+from swarmkeep.store.stamps import NO_KEYS, IntegrityKeys
 from swarmkeep.store.urls import SqliteFile, locate
 
 
@@ -47,12 +48,22 @@ class SqlStore(
         cache_bytes: int = CACHE_BYTES,
         only: SessionKey | None = None,
         on_append: OnAppend | None = None,
+        on_damage: OnDamage | None = None,
+        integrity_keys: IntegrityKeys = NO_KEYS,
         read_seconds: float | None = None,
     ) -> None:
         # These keep something of their own; the others need the database only.
         SqlTotals.__init__(self, database, clock=clock)
         SqlLeases.__init__(self, database, only=only)
-        SqlEventLog.__init__(self, database, clock=clock, cache_bytes=cache_bytes, on_append=on_append)
+        SqlEventLog.__init__(
+            self,
+            database,
+            clock=clock,
+            cache_bytes=cache_bytes,
+            on_append=on_append,
+            on_damage=on_damage,
+            integrity_keys=integrity_keys,
+        )
         self.read_seconds = read_seconds
         self.display = display
         """The database's URL without its password."""
@@ -81,6 +92,8 @@ def open_store(
     max_waiting: int = 1000,
     only: SessionKey | None = None,
     on_append: OnAppend | None = None,
+    on_damage: OnDamage | None = None,
+    integrity_key: str | None = None,
     read_seconds: float | None = None,
 ) -> SqlStore:
     """The store in the database that `url` names. Nothing is opened before the first call, and nothing ever created.
@@ -89,7 +102,9 @@ def open_store(
     leaves a SQLite file's directory as it is. Above `max_waiting` writes at once, more are Overloaded.
 
     `only` is the one session that this process looks after: it takes over no other's abandoned runs. `on_append` is
-    called after each append. `read_seconds` is how long a list or a sum may take, whose cost callers choose.
+    called after each append, `on_damage` with each session that is found damaged here first. `read_seconds` is how long
+    a list or a sum may take, whose cost callers choose. With an `integrity_key`, or several with commas between them,
+    heads are stamped, and only those that are can be gone on from.
 
     Raises BadDatabaseUrl.
     """
@@ -109,5 +124,7 @@ def open_store(
         cache_bytes=cache_bytes,
         only=only,
         on_append=on_append,
+        on_damage=on_damage,
+        integrity_keys=IntegrityKeys(integrity_key or ""),
         read_seconds=read_seconds,
     )

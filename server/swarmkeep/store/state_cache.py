@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from cachetools import LRUCache
 
-from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.state import State
 from swarmkeep.store.ports import SessionKey
 
@@ -36,13 +32,3 @@ class StateCache:
 
     def drop(self, key: SessionKey) -> None:
         self._states.pop(key, None)
-
-
-def can_continue(known: State, tail: Sequence[RecordedEvent]) -> bool:
-    """Whether events read from the known state's last one on can be folded onto it.
-
-    Not after a redaction: what it removed is still in the state.
-    """
-    if not tail or tail[0].hash != known.hash:
-        return False
-    return not any(isinstance(event.fact, SessionRedacted) for event in tail[1:])

@@ -42,8 +42,9 @@ from tests.support.pictures import hash_content
 
 MISSING = SessionKey("default", "nobody")
 
-# What the events say nothing about: which lease comes next, and under which names requests were sent.
-NOT_HISTORY = {("sessions", "lease_epoch"), ("idempotency", "key")}
+# What the events say nothing about: which lease comes next, what was found before, and under which names requests were
+# sent.
+NOT_HISTORY = {("sessions", "lease_epoch"), ("sessions", "damaged_seq"), ("idempotency", "key")}
 
 
 def made_session(row: Row) -> bool:

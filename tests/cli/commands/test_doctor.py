@@ -29,7 +29,18 @@ def test_all_is_well(cli: CommandLine, healthy: list[str]) -> None:
     assert result.code == 0
     assert result.json["healthy"] is True
     found = checks(result)
-    assert list(found) == ["python", "sqlite", "database", "disk", "agents", "model", "port", "open files", "access"]
+    assert list(found) == [
+        "python",
+        "sqlite",
+        "database",
+        "disk",
+        "agents",
+        "model",
+        "port",
+        "open files",
+        "access",
+        "integrity",
+    ]
     assert all(status != "wrong" for status, _ in found.values())
     assert "Triage Agent" in found["agents"][1]
     assert "not an LLM" in found["model"][1]
@@ -107,7 +118,7 @@ def test_everything_that_is_wrong_is_named_at_once(cli: CommandLine) -> None:
     assert "OPENAI_BASE_URL" in found["model"][1]
     assert port in found["port"][1]
     assert "hunter2" not in result.out
-    assert result.err == "error: 4 of 8 checks failed: database, agents, model, port\n"
+    assert result.err == "error: 4 of 9 checks failed: database, agents, model, port\n"
 
 
 def test_a_schema_that_is_behind_names_the_command(cli: CommandLine, healthy: list[str], postgres_url: str) -> None:

@@ -203,5 +203,5 @@ async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
     model.say("Hello.")
     two = await cluster.open_engine(AGENT, limits=replace(LIMITS, recovery_sessions=2))
     assert (await wait_for_end(two, key=keys[-1])).output_text == "Hello."
-    complaints = [name for name in damaged if f"session {name}: its run could not be taken over" in caplog.text]
+    complaints = [name for name in damaged if f"session {name}: what is stored is not what was recorded" in caplog.text]
     assert complaints == damaged

@@ -74,8 +74,8 @@ async def test_a_session_that_cannot_be_taken_over_is_named(cluster: EngineClust
     with read_log_lines() as lines:
         two = await cluster.open_engine(AGENT, limits=replace(LIMITS, recovery_sessions=2))
         await wait_for_end(two, key=keys[1])
-    found = {line["session_id"]: line for line in lines.read("swarmkeep.engine.worker.recovery")}
-    assert found.keys() == {"damaged", "whole"}
-    assert "could not be taken over" in found["damaged"]["message"]
-    assert "exception" in found["damaged"]
-    assert "run_id" not in found["damaged"]
+    assert [line["session_id"] for line in lines.read("swarmkeep.engine.worker.recovery")] == ["whole"]
+    (found,) = lines.read("swarmkeep.store.sql.log")
+    assert (found["session_id"], found["tenant"]) == ("damaged", KEY.tenant)
+    assert "it is set aside" in found["message"]
+    assert "run_id" not in found

@@ -27,9 +27,10 @@ AGENT = Agent(name="A")
 
 
 async def make_due(engine: Engine, tenant: str, count: int) -> list[SessionKey]:
-    """Idle sessions of which the index says that somebody has to go on with them, though there is nothing to do."""
+    """Idle sessions of which the index says that somebody has to go on with them, which is wrong."""
     keys = [await open_session(engine, SessionKey(tenant, f"due-{number}")) for number in range(count)]
-    change = update(sessions).where(sessions.c.tenant == tenant).values(due_at=0.0)
+    made = (sessions.c.tenant == tenant, sessions.c.id.startswith("due-"))
+    change = update(sessions).where(*made).values(due_at=0.0)
     await engine.store.database.write(lambda connection: connection.execute(change))  # type: ignore[attr-defined]
     return keys
 

@@ -42,6 +42,7 @@ from swarmkeep.store.sql.api_keys import SqlApiKeys
 from swarmkeep.store.sql.contents import MARKS, SLICE_BYTES, copy_slice, insert_file
 from swarmkeep.store.sql.counting.recount import recount_totals
 from swarmkeep.store.sql.tables import of_session, search_marks, sessions, totals
+from swarmkeep.store.stamps import IntegrityKeys
 from tests.store.calls import REPLY, make_tool_result
 from tests.store.sessions import draft_creation, draft_run_start, draft_user_messages, make_picture_part, new_key
 
@@ -129,6 +130,8 @@ LISTS: Mapping[str, Case] = {
     "interrupted, a later page": Case(_list(last_run="interrupted", cursor=MIDDLE)),
     "counts": Case(lambda store: store.count_sessions(TENANT), **_FEW),
     "completed": Case(_list(last_run="completed"), **_WALKED, in_order=BY_PAGE),
+    "damaged": Case(_list(damaged=True), in_order=BY_PAGE),
+    "not damaged": Case(_list(damaged=False), **_WALKED, in_order=BY_PAGE),
     "failed of an agent": Case(_list(last_run="failed", agent=AGENT), **_WALKED),
     "by activity": Case(_list(order="activity"), in_order=BY_PAGE),
     "by activity, a later page": Case(_list(order="activity", cursor=LATER), in_order=BY_PAGE),
@@ -197,6 +200,10 @@ READING: Mapping[str, Case] = {
         lambda store: _list_forks(store), filters=BY_SESSION, sorts="those that begin with the same event"
     ),
     "audit log": Case(lambda store: store.read_audit_log(TENANT, after=1)),
+    "a check": Case(lambda store: _check(store), sorts=BY_SESSION, filters=BY_SESSION),
+    "a part": Case(lambda store: _refused(store.sound_state(KEY, at=1)), sorts=BY_SESSION, filters=BY_SESSION),
+    "what was found": Case(lambda store: store.find_damaged_seq(KEY)),
+    "no stamp": Case(lambda store: store.has_unstamped(), across="the first of any", whole="the first of any"),
     "tenants": Case(lambda store: store.list_audit_log_tenants(), across="an offline command, a step for each tenant"),
     "all sessions": Case(
         lambda store: store.list_session_keys(), across="an offline command; pages in the order of the key"
@@ -292,6 +299,25 @@ async def _list_active_runs(store: SqlStore) -> None:
     await store.append(key, state, draft_run_start(state), lease=Claim("a", 60))
     assert (await store.list_active_runs(TENANT, "running")).runs
     await store.list_active_runs(TENANT, "waiting", cursor=MIDDLE)
+
+
+async def _check(store: SqlStore) -> None:
+    """A session that is found damaged, by its text and its file, and mended; and its stamp."""
+    key = new_key("checked", TENANT)
+    name = hashlib.sha256(PICTURE).hexdigest()
+    made = await store.append(key, State(), draft_creation())
+    reply = CompletionRecord(request=REQUEST)
+    said = [EventDraft(MessageAdded(message={"role": "assistant", "content": "hi"}, completion=reply), None, "Triage")]
+    drafts = [*draft_user_messages([make_picture_part(PICTURE)]), *said]
+    await store.append(key, made.state, drafts, blobs={name: PICTURE, digest(TEXT): TEXT})
+    await store.check(key)
+    change = update(sessions).where(*of_session(sessions, key))
+    for agent in ("Somebody", "Triage"):
+        await store.database.write(lambda db, agent=agent: db.execute(change.values(agent=agent)))  # type: ignore[misc]
+        await store.check(key)
+    stamping = SqlStore(store.database, display="", integrity_keys=IntegrityKeys("a key"))
+    assert await stamping.stamp(key, unstamped=True) == "stamped"
+    await store.delete(key)
 
 
 async def _list_few(store: SqlStore) -> None:

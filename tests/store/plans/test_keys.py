@@ -65,6 +65,8 @@ WIDER: dict[str, tuple[str, str]] = {
     "searching, words, with filters": ("tenant", "a list is of a tenant"),
     "searching, no words": ("tenant", "a list is of a tenant"),
     "searching, a time": ("tenant", "a list is of a tenant"),
+    "reading, a check": ("tenant", "the last entry of the audit log"),
+    "reading, no stamp": ("all", "the keys are those of all tenants"),
     "changes, session": ("tenant", "the last entry of the audit log, which session a key made, and the sums"),
 }
 

@@ -68,6 +68,7 @@ def list_sessions(
     q: str | None,
     active_after: str | None,
     active_before: str | None,
+    damaged: bool | None,
     page_size: int | None,
 ) -> Call[Page[SessionState]]:
     wanted = {f"metadata.{key}": format_filter_value(value) for key, value in (metadata or {}).items()}
@@ -75,6 +76,7 @@ def list_sessions(
         q=q,
         active_after=active_after,
         active_before=active_before,
+        damaged=damaged,
         agent=agent,
         status=status,
         last_run=last_run,

@@ -78,6 +78,11 @@ class SessionFields:
         return self._state.queued_runs
 
     @property
+    def damaged_seq(self) -> int | None:
+        """From which event on what is stored is not what was recorded, as far as was found."""
+        return self._state.damaged_seq
+
+    @property
     def taken_over(self) -> TakenOver | None:
         """The person that answers in the agent's place; None if the agent answers."""
         return self._state.taken_over

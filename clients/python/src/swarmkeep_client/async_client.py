@@ -211,6 +211,7 @@ class AsyncSessions:
         q: str | None = None,
         active_after: str | None = None,
         active_before: str | None = None,
+        damaged: bool | None = None,
         page_size: int | None = None,
     ) -> AsyncIterator[AsyncSession]:
         """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values.
@@ -218,7 +219,8 @@ class AsyncSessions:
         `order="activity"`: those first in which something happened last. `last_run` is how the last run ended. They
         have `context_variables` if `include` asks for them. With `children` also those that agents began to ask others.
         `active_after` and `active_before` are times (RFC 3339), of what happened last. `q`: words, of which one
-        message, or id and metadata, have to begin words with all; `matches` say where. Raises SearchOff.
+        message, or id and metadata, have to begin words with all; `matches` say where. `damaged`: only those that were
+        set aside, or with False the others. Raises SearchOff.
         """
         call = calls.list_sessions(
             agent=agent,
@@ -231,6 +233,7 @@ class AsyncSessions:
             q=q,
             active_after=active_after,
             active_before=active_before,
+            damaged=damaged,
             page_size=page_size,
         )
         return (AsyncSession(self._sender, state) async for state in self._sender.iterate_pages(call))

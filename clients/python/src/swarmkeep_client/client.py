@@ -209,6 +209,7 @@ class Sessions:
         q: str | None = None,
         active_after: str | None = None,
         active_before: str | None = None,
+        damaged: bool | None = None,
         page_size: int | None = None,
     ) -> Iterator[Session]:
         """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values.
@@ -216,7 +217,8 @@ class Sessions:
         `order="activity"`: those first in which something happened last. `last_run` is how the last run ended. They
         have `context_variables` if `include` asks for them. With `children` also those that agents began to ask others.
         `active_after` and `active_before` are times (RFC 3339), of what happened last. `q`: words, of which one
-        message, or id and metadata, have to begin words with all; `matches` say where. Raises SearchOff.
+        message, or id and metadata, have to begin words with all; `matches` say where. `damaged`: only those that were
+        set aside, or with False the others. Raises SearchOff.
         """
         call = calls.list_sessions(
             agent=agent,
@@ -229,6 +231,7 @@ class Sessions:
             q=q,
             active_after=active_after,
             active_before=active_before,
+            damaged=damaged,
             page_size=page_size,
         )
         return (Session(self._sender, state) for state in self._sender.iterate_pages(call))

@@ -243,6 +243,24 @@ class SessionDamaged(ApiError):
     code = "session_damaged"
 
 
+class HistoryDamaged(ApiError):
+    """What is stored is not what was recorded, from event `seq` on: the session can be read, and not continued."""
+
+    code = "history_damaged"
+
+    @property
+    def seq(self) -> int | None:
+        """The first event that does not verify."""
+        seq = self.problem.get("seq")
+        return seq if isinstance(seq, int) else None
+
+
+class ArgumentsChanged(ApiError):
+    """The call that was decided on has other arguments than those whose digest was given. Look at it again."""
+
+    code = "arguments_changed"
+
+
 class UnsupportedMediaType(ApiError):
     code = "unsupported_media_type"
 

@@ -19,12 +19,16 @@ class ToolResult(TypedDict):
 
 
 class Approval(TypedDict):
-    """A decision about a tool call that waits for one. `arguments` take the place of those that the model gave."""
+    """A decision about a tool call that waits for one. `arguments` take the place of those that the model gave.
+
+    `arguments_digest`: that of the pending call which was looked at; for another one ArgumentsChanged is raised.
+    """
 
     tool_call_id: str
     decision: Literal["approve", "deny"]
     reason: NotRequired[str]
     arguments: NotRequired[Json]
+    arguments_digest: NotRequired[str | None]
 
 
 CallerTool: TypeAlias = Callable[..., Any] | Json

@@ -68,7 +68,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     `context_variables` is empty in a list that was not asked to include them. `last_run_status` is that of the run that
     began last, None before the first. `title` is what it is called, or how it began; `matches` say where a search found
     something. `cost` is there where one session was asked for, and the server knows a price. `queued_runs` wait for
-    their turn.
+    their turn. `damaged_seq`: from that event on, what is stored is not what was recorded, and nothing is added.
     """
 
     id: str
@@ -91,6 +91,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     title: str | None = None
     matches: list[Match] = []
     queued_runs: int = 0
+    damaged_seq: int | None = None
 
 
 class RunError(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,10 +112,12 @@ class AwaitedApproval(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     name: str
     arguments: str
+    arguments_digest: str | None = None
 
 
 class PendingCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for an approval or for a result from outside. `arguments` is the model's JSON text.
+    """A call that waits for an approval or for a result from outside. `arguments` is the model's JSON text, and
+    `arguments_digest` its SHA-256, for a decision that is to count for these only.
 
     For the reason `session`, a person has to decide in the session `session_id`, in which another agent is asked;
     `approvals` lists the calls. For the reason `person` the run waits for the person that has taken the session over:
@@ -128,6 +131,7 @@ class PendingCall(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: str | None = None
     session_id: str | None = None
     approvals: list[AwaitedApproval] = []
+    arguments_digest: str | None = None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,10 +43,12 @@ class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of sessions: `running` and `waiting` by `status`, `failed` and `interrupted` by their `last_run`."""
+    """Counts of sessions: `running` and `waiting` by `status`, `failed` and `interrupted` by their `last_run`, and the
+    `damaged` ones, to which nothing is added."""
 
     status: dict[str, SessionCount]
     last_run: dict[str, SessionCount]
+    damaged: SessionCount = SessionCount(count=0)
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):

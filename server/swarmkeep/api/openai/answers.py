@@ -113,4 +113,5 @@ def _make_approval(principal: Principal, call_id: str, answer: ApprovalAnswer) -
         reason=answer.reason,
         by=principal.name,
         may_be_own=not principal.service.separate_approvers,
+        arguments_digest=answer.arguments_digest,
     )

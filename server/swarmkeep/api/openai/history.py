@@ -26,7 +26,7 @@ from swarmkeep.domain.errors import SessionNotFound, TooLarge
 from swarmkeep.domain.events import RunResumed, RunWaiting
 from swarmkeep.domain.files.places import MAX_SENT_BYTES
 from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.state import Run, State, refuse_damaged
 from swarmkeep.domain.views import find_run
 from swarmkeep.engine.reader import RunPosition, SessionReader
 from swarmkeep.store.ports import SessionKey
@@ -57,8 +57,8 @@ class ResponsePart(msgspec.Struct, frozen=True):
     last_seq: int
 
 
-async def find_response(principal: Principal, name: str) -> StoredResponse:
-    """Raises Refused for a response that is not there, or was deleted."""
+async def find_response(principal: Principal, name: str, *, to_change: bool = False) -> StoredResponse:
+    """Raises Refused for a response that is not there, or was deleted; HistoryDamaged if it is `to_change`."""
     response_id = parse_response_id(name)
     if response_id is None:
         raise make_not_found("response", name)
@@ -67,6 +67,8 @@ async def find_response(principal: Principal, name: str) -> StoredResponse:
         state = await principal.reader.state(key)
     except SessionNotFound:
         raise make_not_found("response", name) from None
+    if to_change:
+        refuse_damaged(key.id, state)
     run = find_run(state, response_id.run_id)
     if run is None or not is_findable(run, response_id.part):
         raise make_not_found("response", name)
@@ -199,12 +201,13 @@ async def resolve_references(principal: Principal, items: list[Any]) -> list[Any
             state = await principal.reader.state(key)
         except SessionNotFound:
             continue
+        refuse_damaged(session_id, state)
         found, size = await read_items(session_id, state, partial(_find_items, wanted, names))
         # What several references name is sent as often.
         spare -= size
         if spare < 0:
             raise TooLarge(f"the items that the input refers to have more than {MAX_SENT_BYTES} bytes together")
-        whole = await put_back_files(principal.store, key, found, max_bytes=spare, times=wanted)
+        whole = await put_back_files(principal.store, key, found, max_bytes=spare, times=wanted, for_model=True)
         spare = max(0, spare - await run_aside(is_long, measure_files, found, wanted))
         known |= {item["id"]: item for item in whole}
     return await run_aside(is_long, _replace_references, items, known)

@@ -10,7 +10,7 @@ from swarmkeep.api.openai.history import find_part
 from swarmkeep.api.openai.items.ids import ResponseId
 from swarmkeep.api.openai.run_request import RunRequest, make_previous_not_found
 from swarmkeep.domain.errors import SessionNotFound
-from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.state import Run, State, refuse_damaged
 from swarmkeep.engine.idempotency import IdempotentRequest, find_record
 from swarmkeep.engine.ids import derive_id, make_id
 from swarmkeep.engine.session_plans import SessionPlan
@@ -53,11 +53,18 @@ async def find_target(
     key = SessionKey(principal.tenant, make_session_id(principal.tenant, idempotency))
     # One that is there was made by an earlier request with this key; whether that was the same one, its run says.
     if idempotency is not None and (state := await find_state(principal, key)) is not None:
-        return Target(key=key, state=state, repeated=await find_record(principal.store, key, idempotency))
+        return make_target(key, state, await find_record(principal.store, key, idempotency))
     sessions = principal.engine.sessions
     made = sessions.plan(agent=request.model) if found is None else sessions.plan_fork(found.key, at=found.fork_at)
     plan = await made
     return Target(key=key, state=plan.state, plan=plan)
+
+
+def make_target(key: SessionKey, state: State, record: IdempotencyRecord | None) -> Target:
+    """A session that is there. Raises HistoryDamaged, unless what is asked for was done before."""
+    if record is None:
+        refuse_damaged(key.id, state)
+    return Target(key=key, state=state, repeated=record)
 
 
 async def find_state(principal: Principal, key: SessionKey) -> State | None:
@@ -87,7 +94,7 @@ async def find_existing(
         state = await principal.reader.state(key, fresh=fresh)
     except SessionNotFound:
         raise make_not_found("conversation", request.conversation, "conversation") from None
-    return Target(key=key, state=state, repeated=await find_record(principal.store, key, idempotency))
+    return make_target(key, state, await find_record(principal.store, key, idempotency))
 
 
 async def _find_previous(
@@ -102,6 +109,7 @@ async def _find_previous(
     record = await find_record(principal.store, key, idempotency)
     if record is not None:
         return Target(key=key, state=state, repeated=record)
+    refuse_damaged(key.id, state)
     part = await find_part(principal, key, state, previous)
     if not fresh and (part is None or not part.is_over):
         # Another server may have done more.

@@ -78,6 +78,6 @@ async def load_unstored_session(principal: Principal, request: RunRequest) -> Un
         return UnstoredSession((await principal.engine.sessions.plan(agent=request.model)).state)
     state = found.state
     if found.fork_at is not None:
-        state = await principal.reader.state(found.key, at=found.fork_at)
+        state = await principal.reader.sound_state(found.key, at=found.fork_at)
     events = [] if state.run is None else await read_run_events(principal.reader, found.key, state.run)
     return UnstoredSession(forget_approvals(state), events, session_id=found.key.id)

@@ -180,6 +180,7 @@ async def cancel_run(
         "run_not_found",
         "run_not_waiting",
         "already_decided",
+        "arguments_changed",
         "agent_unavailable",
         "draining",
         *CODES_OF_CHANGES,

@@ -136,6 +136,10 @@ async def list_sessions(
     active_before: Annotated[
         str | None, QueryParameter(description="Only those in which nothing happened then or later (RFC 3339).")
     ] = None,
+    damaged: Annotated[
+        bool | None,
+        QueryParameter(description="Only those whose stored history was found damaged, or, with `false`, the others."),
+    ] = None,
     order: Annotated[
         SessionOrder | None,
         QueryParameter(
@@ -169,6 +173,7 @@ async def list_sessions(
         q=q if q and not q.isspace() else None,
         active_after=read_time(active_after, "active_after"),
         active_before=read_time(active_before, "active_before"),
+        damaged=damaged,
     )
     return JsonResponse(SessionList(data=page.sessions, next_cursor=page.next_cursor))
 

@@ -10,7 +10,7 @@ from swarmkeep.api.auth.context import Principal
 from swarmkeep.api.errors import problem_specs
 from swarmkeep.api.parameters import NotedHead
 from swarmkeep.audit.verify.problems import Verification, parse_head
-from swarmkeep.audit.verify.session import verify
+from swarmkeep.audit.verify.session import follow_verification, verify
 
 
 @get(
@@ -26,7 +26,10 @@ async def verify_session(
 ) -> Verification:
     """This finds any change, insertion, removal or reordering; with an earlier head, also a log that was cut off."""
     noted = None if head is None else parse_head(head)
-    return await verify(principal.store, principal.session_key(session_id), noted=noted)
+    key = principal.session_key(session_id)
+    found = await verify(principal.store, key, noted=noted)
+    await follow_verification(principal.store, key, found)
+    return found
 
 
 ROUTES = [verify_session]

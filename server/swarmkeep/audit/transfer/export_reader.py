@@ -21,7 +21,6 @@ from swarmkeep.audit.transfer.export_lines import (
 )
 from swarmkeep.audit.transfer.exported_files import ExportedFiles
 from swarmkeep.audit.transfer.import_bounds import MAX_QUEUED_RUNS, find_excess
-from swarmkeep.audit.verify.chain import ChainCheck
 from swarmkeep.audit.verify.problems import Problems
 from swarmkeep.domain.checking.inputs import check_id
 from swarmkeep.domain.codec import has_more_values
@@ -31,6 +30,7 @@ from swarmkeep.domain.events import SessionCreated
 from swarmkeep.domain.fold import evolve
 from swarmkeep.domain.request import digest, list_text_hashes
 from swarmkeep.domain.state import State
+from swarmkeep.store.chain_check import ChainCheck
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SealedBatch
 

@@ -27,6 +27,8 @@ CODES: Mapping[str, str] = {
     "redaction_undone": "a `session.redacted` event says that the payload was removed, but it is there",
     "head_missing": "the session has rows, but no head row",
     "head_differs": "a column of the head row does not match the events",
+    "stamp_missing": "the head row has no stamp, although there is an integrity key",
+    "stamp_differs": "the head row's stamp is not one of this head by an integrity key",
     "labels_differ": "the labels that lists are filtered by do not match the metadata",
     "usage_differs": "the usage row of a call, from which tokens and time are summed up, does not match its event",
     "lease_invalid": "the head row's lease is not one that a server could have left",

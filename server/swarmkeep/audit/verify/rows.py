@@ -3,91 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
-
-from msgspec import UNSET
-from msgspec.structs import replace
+from collections.abc import Collection
 
 from swarmkeep.audit.verify.problems import Problems
-from swarmkeep.domain.codec import decode, encode
-from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
 from swarmkeep.domain.state import State
-from swarmkeep.domain.views import SessionView, find_last_run_status
 from swarmkeep.store.labels import labels_of
 from swarmkeep.store.ports.audit import SessionRows
 
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
-
-
-def check_head(
-    row: Mapping[str, Any], state: State, view: SessionView, span: tuple[str, str], findings: Problems
-) -> None:
-    """Compare the head row with what the events add up to. `span` is from their earliest time to their latest."""
-    told = {
-        "head_seq": state.seq,
-        "head_hash": bytes.fromhex(state.hash),
-        "agent": state.agent,
-        "status": state.status,
-        "created_at": state.created_at,
-        "updated_at": state.updated_at,
-        "due_at": state.due_at,
-    }
-    wrong = [name for name, value in told.items() if row[name] != value]
-    if not _is_same_view(row["view"], view):
-        wrong.append("view")
-    # One from before it was kept says nothing, until something is recorded.
-    if row["last_run"] not in (None, find_last_run_status(state)):
-        wrong.append("last_run")
-    if not _is_possible_activity(row["active_at"], *span):
-        wrong.append("active_at")
-    for name in wrong:
-        findings.add("head_differs", f"the head row's `{name}` does not match the events")
-    if not _is_possible_lease(row, state):
-        findings.add("lease_invalid", "the head row's lease is not one that a server could have left")
-    if not _is_possible_partial(row["partial"], state):
-        findings.add(
-            "head_differs", "the head row's `partial` is not one that the running run's server could have left"
-        )
-
-
-def _is_same_view(text: Any, view: SessionView) -> bool:
-    try:
-        kept = decode(text, SessionView)
-        # What was recorded by a release that gave no titles has none, and does not count what is queued.
-        if kept.title is UNSET:
-            view = replace(view, title=UNSET)
-        return encode(kept) == encode(replace(view, queued_runs=UNSET) if kept.queued_runs is UNSET else view)
-    except (ValueError, TypeError):
-        return False
-
-
-def _is_possible_activity(at: Any, earliest: str, latest: str) -> bool:
-    """Whether it may be the time of an event. A server of the release before leaves none, or an older one.
-
-    A clock may have been set back: then neither the first event is the earliest, nor the last the latest.
-    """
-    return isinstance(at, str) and (not at or earliest <= at <= latest)
-
-
-def _is_possible_lease(row: Mapping[str, Any], state: State) -> bool:
-    owner, epoch, expires = row["lease_owner"], row["lease_epoch"], row["lease_expires_at"]
-    if not isinstance(epoch, int) or epoch < 0 or (owner is None) != (expires is None):
-        return False
-    return owner is None or (state.status == "running" and isinstance(expires, int | float))
-
-
-def _is_possible_partial(text: Any, state: State) -> bool:
-    """Whether it is nothing, a wish, or what the model of the running run may be saying."""
-    if text is None:
-        return True
-    if state.status != "running" or not isinstance(text, str):
-        return False
-    try:
-        partial = decode(text, PartialReply) if text else NOTHING_SAID
-    except ValueError:
-        return False
-    return partial == NOTHING_SAID or (state.run is not None and partial.run_id == state.run.id)
 
 
 def check_labels(evidence: SessionRows, state: State, findings: Problems) -> None:

@@ -7,18 +7,18 @@ anew, or cut off together with its head row. A head that was noted down elsewher
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from swarmkeep.audit.verify.chain import ChainCheck
 from swarmkeep.audit.verify.problems import Head, Problems, Verification
-from swarmkeep.audit.verify.rows import ReferenceCheck, check_head, check_labels
+from swarmkeep.audit.verify.rows import ReferenceCheck, check_labels
 from swarmkeep.audit.verify.turns import check_turn
 from swarmkeep.domain.chain import Chain
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.domain.errors import HistoryDamaged, SessionNotFound
 from swarmkeep.domain.events import RunQueued, RunStarted, SessionForked
 from swarmkeep.domain.files.facts import list_fact_files
 from swarmkeep.domain.finding.titles import FIRST_MESSAGES
@@ -27,10 +27,13 @@ from swarmkeep.domain.request import list_text_hashes
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import view_stored_session
 from swarmkeep.store.archive import Archive
+from swarmkeep.store.chain_check import ChainCheck
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports import SessionKey
 from swarmkeep.store.ports.audit import SessionRows, Snapshot
+from swarmkeep.store.soundness import check_ends, check_head, check_stamp
 from swarmkeep.store.sql.counting.usage import make_usage_row
+from swarmkeep.store.stamps import IntegrityKeys
 
 _MIN_SEQ, _MAX_SEQ = -(2**63), 2**63 - 1
 _MAX_PAGE_ROWS = 512
@@ -45,13 +48,20 @@ async def verify(store: Archive, key: SessionKey, *, noted: Head | None = None) 
     It is checked as it is at one moment, however busy it may be. Reads event by event, in memory that does not grow
     with the log. Raises SessionNotFound if there is no row of it.
     """
-    found = await store.read_snapshot(lambda snapshot: _check(snapshot, key, noted))
+    found = await store.read_snapshot(lambda snapshot: _check(snapshot, key, noted, store.integrity_keys))
     if found is None:
         raise SessionNotFound(key.id)
     return found
 
 
-def _check(stored: Snapshot, key: SessionKey, noted: Head | None) -> Verification | None:
+async def follow_verification(store: Archive, key: SessionKey, found: Verification) -> None:
+    """Have a session set aside if what it consists of was found damaged, and released if it verifies again."""
+    with contextlib.suppress(SessionNotFound, HistoryDamaged):
+        if not found.valid or (await store.state(key)).damage is not None:
+            await store.check(key)
+
+
+def _check(stored: Snapshot, key: SessionKey, noted: Head | None, keys: IntegrityKeys) -> Verification | None:
     evidence = stored.read_session_rows(key)
     if evidence.is_empty:
         return None
@@ -67,7 +77,7 @@ def _check(stored: Snapshot, key: SessionKey, noted: Head | None) -> Verificatio
             check.compare_usage(page, stored.read_usage_rows(key, after=after, upto=last))
             after = last
     check.compare_usage([], stored.read_usage_rows(key, after=after, upto=_MAX_SEQ))
-    check.finish(key)
+    check.finish(key, keys)
     if check.forked is not None:
         _check_fork(stored, key, check)
     head = Head(seq=check.state.seq, hash=check.state.hash) if check.count else None
@@ -158,7 +168,7 @@ class _SessionCheck:
         messages = Chain([*messages[:FIRST_MESSAGES], *messages[FIRST_MESSAGES + excess :]])
         self.state = replace(self.state, messages=messages, finished=Chain(self.state.finished[-1:]))
 
-    def finish(self, key: SessionKey) -> None:
+    def finish(self, key: SessionKey, keys: IntegrityKeys) -> None:
         self._chain.finish()
         self._references.finish(self._chain.last, self.state.forgotten_texts)
         evidence, head = self._evidence, self._evidence.head
@@ -172,21 +182,12 @@ class _SessionCheck:
         shown = len(self.state.messages) + self._dropped_count - self.state.removed_messages
         view = replace(view, message_count=max(shown, 0))
         check_head(head, self.state, view, self._span, self.findings)
+        check_stamp(head, key, keys, self.findings)
         check_labels(evidence, self.state, self.findings)
 
     def _check_ends(self, head: Mapping[str, Any]) -> None:
-        last, said = self._chain.last, head["head_seq"]
-        if isinstance(said, int) and said > last:
-            gone = f"events {last + 1} to {said} are" if said > last + 1 else f"event {said} is"
-            self.findings.add(
-                "event_missing", f"{gone} missing: the last one is {said} according to the head row", last + 1
-            )
-        if isinstance(said, int) and self._evidence.last_seq > max(said, last):
-            detail = (
-                f"there is an event {self._evidence.last_seq}, but the last one is {said} according to the head row"
-            )
-            self.findings.add("event_beyond_head", detail, said + 1)
-        elif self._evidence.last_seq < 0:
+        check_ends(head["head_seq"], self._chain.last, self._evidence.last_seq, self.findings)
+        if self._evidence.last_seq < 0:
             self.findings.add("event_unreadable", "there is a row whose seq is not a number")
 
 

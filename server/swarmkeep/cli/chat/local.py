@@ -40,7 +40,7 @@ class LocalChatSession:
         self._agent = agent
         self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or make_id("sess"))
         # Runs that others have left are theirs to take up again.
-        store = open_store(settings.database_url, only=self._key)
+        store = open_store(settings.database_url, only=self._key, integrity_key=settings.integrity_keys)
         # Whoever leaves in the middle of an answer does not wait for it; it can be resumed.
         self._engine = build_engine(settings, registry, store, grace_seconds=0.0)
         self._background = Background()

@@ -232,10 +232,13 @@ class Chat:
                 self._try(run_command, self, text, asked=True)
                 continue
             answer, _, reason = text.strip().partition(" ")
+            shown: Approval = {"tool_call_id": call.tool_call_id, "decision": "approve"}
+            if call.arguments_digest is not None:
+                shown["arguments_digest"] = call.arguments_digest
             match answer.lower().rstrip(",.:;"):
                 case "y" | "yes" | "approve":
-                    return {"tool_call_id": call.tool_call_id, "decision": "approve"}
+                    return shown
                 case "n" | "no" | "deny":
-                    denied: Approval = {"tool_call_id": call.tool_call_id, "decision": "deny"}
+                    denied: Approval = {**shown, "decision": "deny"}
                     return {**denied, "reason": reason.strip()} if reason.strip() else denied
             say("please answer yes or no; no may be followed by a reason, and /state shows the session")

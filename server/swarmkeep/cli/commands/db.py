@@ -10,7 +10,7 @@ from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.options import DatabaseUrl, JsonOutput, Quiet
 from swarmkeep.cli.progress import Progress, show_progress
 from swarmkeep.cli.sources.opening import run_on_store
-from swarmkeep.cli.terminal import put, put_json, say
+from swarmkeep.cli.terminal import Refused, put, put_json, say
 from swarmkeep.domain.wording import pluralize
 
 if TYPE_CHECKING:
@@ -183,6 +183,50 @@ def recount(
 def _describe_mending(progress: Progress) -> str:
     """A recount is one transaction a session, and one for all counters."""
     return f"{progress} so far; nothing is half done, and the rest can be corrected later"
+
+
+@group.command(
+    "stamp",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep db stamp --unstamped     (once, when the first key is set)
+      swarmkeep db stamp                 (when a key was put before another one)
+    """,
+)
+def stamp(
+    unstamped: Annotated[
+        bool, typer.Option("--unstamped", help="Also those without a stamp, which are from before the first key.")
+    ] = False,
+    as_json: JsonOutput = False,
+    quiet: Quiet = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Sign the end of each session's log with the first key of SWARMKEEP_INTEGRITY_KEY, so that older keys can go.
+
+    Each session is verified first. Those that do not verify, or have a stamp of no key that is set, are named and
+    left as they are; exit code 1 then. A session whose stamp somebody has removed gets a new one by --unstamped, so use
+    that once, when the first key is set. Servers keep running meanwhile.
+    """
+    from swarmkeep.store.older_releases import stamp_sessions
+
+    settings = load_settings(database_url=database_url)
+    if settings.integrity_keys is None:
+        raise Refused("set SWARMKEEP_INTEGRITY_KEY to the key that is to sign")
+    with show_progress("stamping", "session", quiet=quiet) as progress:
+        done = run_on_store(
+            settings.database_url,
+            lambda store: stamp_sessions(store, unstamped=unstamped, on_step=progress.advance),
+            integrity_key=settings.integrity_keys,
+        )
+    names = [f"{key.tenant}/{key.id}" for key in done.refused]
+    if as_json:
+        put_json({"stamped": done.stamped, "kept": done.kept, "refused": names})
+    for name in () if as_json else names:
+        put(f"{name}: not stamped, as it does not verify, or its stamp is missing or wrong")
+    say(f"stamped: {done.stamped}; already current: {done.kept}; left as they are: {len(names)}")
+    if names:
+        raise typer.Exit(1)
 
 
 @group.command(

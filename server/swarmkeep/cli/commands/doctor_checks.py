@@ -40,6 +40,7 @@ from swarmkeep_migrations import REVISIONS
 FIRST_SAFE_SQLITE = (3, 51, 3)
 PROVIDER_TIMEOUT_SECONDS = 15.0
 PROBE_TIMEOUT_SECONDS = 3.0
+FEWEST_KEY_CHARACTERS = 32
 # Of a quota: from here on somebody should look into it.
 FULL_SHARE = 0.8
 
@@ -64,6 +65,7 @@ def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
     yield _check_port(settings)
     yield _check_open_files(settings)
     yield _check_access(settings)
+    yield _check_integrity(settings)
     yield from check_named_server()
 
 
@@ -281,6 +283,30 @@ def _check_access(settings: Settings) -> CheckResult:
         return CheckResult("access", "ok", "open to everybody on this machine, until there is an API key")
     detail = f"without API keys the server does not listen on {settings.host}; run `swarmkeep keys create`"
     return CheckResult("access", "wrong", detail)
+
+
+def _check_integrity(settings: Settings) -> CheckResult:
+    """Whether the ends of logs are signed by somebody who is not in the database."""
+    first = (settings.integrity_keys or "").partition(",")[0].strip()
+    if not first:
+        detail = (
+            "whoever can write to the database can compute another history; set SWARMKEEP_INTEGRITY_KEY to a secret, "
+            "such as `openssl rand -hex 32` gives, and run `swarmkeep db stamp --unstamped` once"
+        )
+        return CheckResult("integrity", "warning", detail)
+    if len(first) < FEWEST_KEY_CHARACTERS:
+        detail = f"SWARMKEEP_INTEGRITY_KEY has {len(first)} characters; one of `openssl rand -hex 32` cannot be guessed"
+        return CheckResult("integrity", "warning", detail)
+    try:
+        missing = run_on_store(settings.database_url, lambda store: store.has_unstamped(), read_only=True)
+    except (BadDatabaseUrl, StoreUnavailable, SchemaBehind, Overloaded):
+        missing = False
+    if missing:
+        detail = (
+            "there are sessions without a stamp; if they are older than the key, run `swarmkeep db stamp --unstamped`"
+        )
+        return CheckResult("integrity", "warning", detail)
+    return CheckResult("integrity", "ok", "the ends of logs are signed")
 
 
 def _has_keys(settings: Settings) -> bool:

@@ -165,7 +165,7 @@ def _open_bench(
         raise Refused(NO_MODEL)
     recorded = None
     if any(case.recorded for case in cases):
-        store = recorded = open_store(settings.database_url, read_only=True)
+        store = recorded = open_store(settings.database_url, read_only=True, integrity_key=settings.integrity_keys)
         stack.callback(lambda: background.run(store.close()))
         background.run(store.ping())
     judge = None

@@ -31,11 +31,11 @@ def counts(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Count the sessions that run or wait, and those whose last run failed or was interrupted."""
+    """Count the sessions that run or wait, those whose last run failed or was interrupted, and the damaged ones."""
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
         counted = source.counts(children=children)
     if as_json:
         put_json(counted)
         return
-    kinds = {**counted.status, **counted.last_run}
+    kinds = {**counted.status, **counted.last_run, "damaged": counted.damaged}
     put_table(("SESSIONS", "COUNT"), [(name, f"{one.count:,}{'+' if one.more else ''}") for name, one in kinds.items()])

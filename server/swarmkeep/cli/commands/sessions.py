@@ -72,6 +72,7 @@ def list_sessions(
     status: Status = None,
     last_run: LastRun = None,
     order: ListOrder = None,
+    damaged: Annotated[bool, typer.Option("--damaged", help="Only those that were found damaged.")] = False,
     search: Annotated[
         str | None,
         typer.Option(
@@ -93,7 +94,14 @@ def list_sessions(
     labels = parse_labels(metadata)
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
         sessions = source.sessions(
-            agent=agent, status=status, metadata=labels, last_run=last_run, order=order, children=children, q=search
+            agent=agent,
+            status=status,
+            metadata=labels,
+            last_run=last_run,
+            order=order,
+            children=children,
+            q=search,
+            damaged=damaged or None,
         )
         shown = list(islice(sessions, limit or None))
         more = limit and next(sessions, None) is not None
@@ -108,9 +116,8 @@ def list_sessions(
         ]
         put_table(("ID", "STATUS", "AGENT", "MESSAGES", "SEQ", "UPDATED"), rows)
     else:
-        say(
-            "there are no such sessions" if agent or status or last_run or labels or search else "there are no sessions"
-        )
+        is_filtered = agent or status or last_run or labels or search or damaged
+        say("there are no such sessions" if is_filtered else "there are no sessions")
     if more:
         say("there are more sessions; --limit 0 shows all")
 

@@ -74,8 +74,10 @@ def verify(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Check that sessions are as they were recorded: events, hash chain, and everything stored with them. Changes
-    nothing. Exit code 1 if anything is wrong."""
+    """Check that sessions are as they were recorded: events, hash chain, and everything stored with them. Exit code 1
+    if anything is wrong.
+
+    This changes nothing, but a session that was set aside as damaged, and is valid again, can go on afterwards."""
     _check_use(session_id, everything=everything, checkpoint=checkpoint, public_key=public_key, head=head, first=first)
     noted = None if head is None else _parse_head(head)
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:

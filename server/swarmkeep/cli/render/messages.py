@@ -18,7 +18,9 @@ _FURTHER_LINE = "\n     │ "
 
 
 def describe_status(state: SessionState) -> str:
-    """The status; of an idle session how its last run ended, where somebody should know of it."""
+    """The status; that it is damaged, or of an idle session how its last run ended, where somebody should know."""
+    if state.damaged_seq is not None:
+        return "damaged"
     ended_badly = state.status == "idle" and state.last_run_status in ("failed", "interrupted")
     return state.last_run_status or "" if ended_badly else state.status
 
@@ -37,6 +39,9 @@ def put_state(state: SessionState) -> None:
     fields = {
         "id": state.id,
         "status": f"{state.status}, run {state.active_run_id}" if state.active_run_id else state.status,
+        "damaged": ""
+        if state.damaged_seq is None
+        else f"from event {state.damaged_seq} on; `swarmkeep verify` says more",
         "agent": state.agent,
         "context": format_json(state.context_variables),
         "metadata": format_json(state.metadata),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Unpack
@@ -23,7 +24,7 @@ from swarmkeep.domain.messages import list_shown
 from swarmkeep.domain.usage import UsageQuery
 from swarmkeep.engine import stored_sessions as stored
 from swarmkeep.engine.reader import SessionReader
-from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey
+from swarmkeep.store.ports import DEFAULT_TENANT, SessionKey, StoreUnavailable
 from swarmkeep.store.ports.active_runs import ActiveStatus
 from swarmkeep.store.ports.log import is_full_page
 from swarmkeep_client import (
@@ -43,6 +44,7 @@ from swarmkeep_client import (
 if TYPE_CHECKING:
     from swarmkeep.audit.replay.recorded_sessions import RecordedSession
     from swarmkeep.audit.verify.checkpoints import CheckpointHead
+    from swarmkeep.audit.verify.problems import Verification as StoredVerification
     from swarmkeep_client import Session, SessionCounts
 
 POLL_SECONDS = 0.5
@@ -60,12 +62,14 @@ class DatabaseSource:
 
         self._tenant = tenant or DEFAULT_TENANT
         self._named_tenant = tenant
-        location = load_settings(database_url=url).database_url
+        settings = load_settings(database_url=url)
+        location = settings.database_url
         if creates and isinstance(locate(location), SqliteFile):
             from swarmkeep.store.schema import upgrade
 
             upgrade(location)
-        self._store = open_store(location, read_only=not writes)
+        self._open_to_write = partial(open_store, location, integrity_key=settings.integrity_keys)
+        self._store = self._open_to_write(read_only=not writes)
         self._background = Background()
         self._reader = SessionReader(self._store, poll_seconds=POLL_SECONDS)
         try:
@@ -270,8 +274,26 @@ class DatabaseSource:
         from swarmkeep.audit.verify.session import verify
 
         noted = None if head is None else NotedHead(seq=head.seq, hash=head.hash)
-        checking = verify(self._store, SessionKey(tenant or self._tenant, session_id), noted=noted)
-        return to_client_verification(self._background.run(checking))
+        key = SessionKey(tenant or self._tenant, session_id)
+        found = self._background.run(verify(self._store, key, noted=noted))
+        self._release(key, found)
+        return to_client_verification(found)
+
+    def _release(self, key: SessionKey, found: StoredVerification) -> None:
+        """Have a session that was set aside go on, if it is what was recorded again and the database can be written
+        to."""
+        if not found.valid or self._background.run(self._store.find_damaged_seq(key)) is None:
+            return
+
+        async def release() -> None:
+            store = self._open_to_write()
+            try:
+                await store.check(key)
+            finally:
+                await store.close()
+
+        with suppress(StoreUnavailable):
+            self._background.run(release())
 
     def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, Verification]]:
         from swarmkeep.audit.verify.session import verify_all
@@ -281,6 +303,7 @@ class DatabaseSource:
             raise make_missing_session_error(first)
         checked = verify_all(self._store, self._named_tenant, first=begin)
         for key, found in self._background.iterate(checked):
+            self._release(key, found)
             yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", to_client_verification(found)
 
     def read_clock(self) -> datetime:

@@ -37,14 +37,16 @@ def open_source(where: SourceOptions, *, writes: bool = False, creates: bool = F
         yield found
 
 
-def run_on_store(url: str, job: Callable[[SqlStore], Awaitable[T]], *, read_only: bool = False) -> T:
+def run_on_store(
+    url: str, job: Callable[[SqlStore], Awaitable[T]], *, read_only: bool = False, integrity_key: str | None = None
+) -> T:
     """Do something with a database itself, whose schema has to be this release's."""
     import asyncio
 
     from swarmkeep.store.opening import open_store
 
     async def carry_out() -> T:
-        store = open_store(url, read_only=read_only)
+        store = open_store(url, read_only=read_only, integrity_key=integrity_key)
         try:
             await store.ping()
             return await job(store)

@@ -50,6 +50,7 @@ class SessionFilter(TypedDict, total=False):
     q: str | None
     active_after: str | None
     active_before: str | None
+    damaged: bool | None
 
 
 class Walk:

@@ -13,12 +13,13 @@ Mode = Literal["list", "filter", "confirm", "events"]
 
 @dataclass(frozen=True)
 class Job:
-    """What somebody is asked for because of a key. `call_id` is the call that is decided about."""
+    """What somebody is asked for because of a key. `call_id` is the call that is decided about, as it was shown."""
 
     kind: Literal["quit", "cancel", "find_call", "decide", "open", "close"]
     row: Row | None = None
     decision: Literal["approve", "deny"] = "approve"
     call_id: str = ""
+    arguments_digest: str | None = None
 
 
 @dataclass

@@ -17,7 +17,7 @@ from swarmkeep_client import ConnectionFailed
 
 if TYPE_CHECKING:
     from swarmkeep.cli.sources.source import Source
-    from swarmkeep_client import PendingCall
+    from swarmkeep_client import Approval, PendingCall
 
 Change = Callable[[View], None]
 
@@ -113,13 +113,17 @@ class Work:
             self._publish(_make_notice(_explain_no_call(run.pending)))
             return
         question = f"{job.decision} {format_call(call.name, call.arguments)}?"
-        decide = Job("decide", job.row, decision=job.decision, call_id=call.tool_call_id)
+        call_id, digest = call.tool_call_id, call.arguments_digest
+        decide = Job("decide", job.row, decision=job.decision, call_id=call_id, arguments_digest=digest)
         self._publish(lambda view: view.ask(question, decide) if view.mode == "list" else None)
 
     def _decide(self, job: Job) -> None:
         assert job.row is not None
         session = self._source.open_on_server(job.row.session_id)
-        items = session.resume_stream(job.row.id, approvals=[{"tool_call_id": job.call_id, "decision": job.decision}])
+        approval: Approval = {"tool_call_id": job.call_id, "decision": job.decision}
+        if job.arguments_digest is not None:
+            approval["arguments_digest"] = job.arguments_digest
+        items = session.resume_stream(job.row.id, approvals=[approval])
         # It goes on by itself: its first item says that the decision is recorded.
         next(items, None)
         items.close()

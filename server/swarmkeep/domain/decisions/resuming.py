@@ -14,7 +14,14 @@ from swarmkeep.domain.decisions.concurrent_calls import make_changes
 from swarmkeep.domain.decisions.drafts import apply_drafts, draft_events
 from swarmkeep.domain.decisions.turns import ToolOutcome, finish_calls, make_result_message, record_result
 from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import AlreadyDecided, InvalidRequest, OwnApproval, RunNotFound, RunNotWaiting
+from swarmkeep.domain.errors import (
+    AlreadyDecided,
+    ArgumentsChanged,
+    InvalidRequest,
+    OwnApproval,
+    RunNotFound,
+    RunNotWaiting,
+)
 from swarmkeep.domain.events import (
     ApprovalDecided,
     Decision,
@@ -26,6 +33,7 @@ from swarmkeep.domain.events import (
     ToolRecord,
     ToolStatus,
 )
+from swarmkeep.domain.request import digest
 from swarmkeep.domain.run_options import RunOptions
 from swarmkeep.domain.state import Run, State, ToolCall
 from swarmkeep.domain.views import find_run
@@ -41,7 +49,8 @@ class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
     """A decision on a call. `may_be_own`: whether it counts if it is `by` who started the run. `arguments`: what an
-    approved call is carried out with, in the place of what the model gave."""
+    approved call is carried out with, in the place of what the model gave. `arguments_digest`: of what the model gave,
+    as it was shown to whoever decided; for anything else the decision does not count."""
 
     tool_call_id: str
     decision: Decision
@@ -49,6 +58,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
     may_be_own: bool = True
     arguments: Json | None = None
+    arguments_digest: str | None = None
 
 
 def resume_run(
@@ -173,6 +183,8 @@ def _decide_approval(state: State, run: Run, approval: Approval, now: datetime |
         raise OwnApproval(run.id)
     if call.approval is None:
         raise InvalidRequest(f"call {call.id} does not need an approval", "/approvals")
+    if approval.arguments_digest not in (None, digest(call.arguments)):
+        raise ArgumentsChanged(call.id)
     return ApprovalDecided(
         tool_call_id=call.id,
         decision=approval.decision,

@@ -104,7 +104,7 @@ class Compactions:
             return drafts
 
         mark = None if idempotency is None else idempotency.make_record()
-        session_log = self._worker.open_session_log(key, await self._store.state(key))
+        session_log = self._worker.open_session_log(key, await self._store.sound_state(key))
 
         async def start() -> list[RecordedEvent]:
             await self._refuse_unseen(key, session_log.state, instructions)
@@ -161,7 +161,7 @@ class Compactions:
 
     async def _finish(self, key: SessionKey) -> RunError | None:
         """Have everything summed up that is to be; the error that ends it before."""
-        while (state := await self._store.state(key)).compaction is not None:
+        while (state := await self._store.sound_state(key)).compaction is not None:
             await check_tokens_left(self._store, key.tenant, self._limits)
             agent = self._registry.get_active(state.agent)
             try:

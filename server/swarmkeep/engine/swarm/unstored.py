@@ -36,6 +36,7 @@ from swarmkeep.engine.mcp.servers import ToolServers
 from swarmkeep.engine.models.model import Model, TurnFailed
 from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import AskedAgents, Decide, NobodyAsked
+from swarmkeep.engine.session_log import read_sound_files
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.streams.pauses import with_pauses
@@ -211,7 +212,7 @@ class UnstoredRuns:
             approvals = self._rules.make_approvals(await self._rules.expires_at())
             key = SessionKey(tenant, session.id)
             # What it began with may be stored, and then its files are.
-            read_files = partial(self._store.read_files, key, fresh=False)
+            read_files = partial(read_sound_files, self._store, key)
             log = MemorySessionLog(session.state, approvals, read_files, session.files)
             begun = await log.commit(decide, aside=is_long)
             make_policy = partial(self._make_policy, key)

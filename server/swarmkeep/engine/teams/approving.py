@@ -74,7 +74,7 @@ class ApprovalsBelow:
         """Raise what the decisions would be refused with."""
         now = await self._store.read_clock()
         for (child, child_run), approvals in below.items():
-            state = await self._store.state(child)
+            state = await self._store.sound_state(child)
             check_session_quotas(state, resume_run(state, child_run, (), approvals, now=now), self._limits)
 
     async def _go_on(
@@ -99,7 +99,7 @@ class ApprovalsBelow:
             check_session_quotas(state, drafts, self._limits)
             return drafts
 
-        session_log = self._worker.open_session_log(key, await self._store.state(key))
+        session_log = self._worker.open_session_log(key, await self._store.sound_state(key))
         mark = None if idempotency is None else idempotency.make_record(run_id)
         events = await session_log.commit(decide, mark=mark, within_quota=True)
         try:

@@ -24,7 +24,7 @@ from swarmkeep.domain.errors import (
     SessionNotFound,
 )
 from swarmkeep.domain.events import RunEnded, RunResumed, RunStarted
-from swarmkeep.domain.state import Run, State, ToolCall
+from swarmkeep.domain.state import Run, State, ToolCall, refuse_damaged
 from swarmkeep.domain.views import RunView, find_run
 from swarmkeep.engine.agents.registry import Registry
 from swarmkeep.engine.attempts import UNAVAILABLE, Attempts
@@ -109,6 +109,8 @@ class ChildSessions:
         if view.status == "waiting":
             awaited = list_awaited(view.pending, child.id, view.id, view.agent)
             return ToolOutcome(status="waiting", content="", session_id=child.id, waits=True, approvals=tuple(awaited))
+        # What is answered is what was recorded.
+        refuse_damaged(child.id, await self._store.state(child, fresh=False))
         before = (await self._store.state(child, at=1)).context_variables
         aside = is_heavy(before, view.context_variables)
         return await asyncio.to_thread(make_answer, tool, view, before) if aside else make_answer(tool, view, before)
@@ -118,7 +120,7 @@ class ChildSessions:
     ) -> State:
         """The session of a call; made with its run, in one commit, if it is not there."""
         try:
-            return await self._store.state(child)
+            return await self._store.sound_state(child)
         except SessionNotFound:
             assert state.run is not None
             assert tool.asked_agent is not None

@@ -14,7 +14,7 @@ from swarmkeep.domain.decisions.drafts import draft_events
 from swarmkeep.domain.decisions.resuming import expire_approvals
 from swarmkeep.domain.decisions.turns import end_run
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import LeaseLost, SessionNotFound
+from swarmkeep.domain.errors import HistoryDamaged, LeaseLost, SessionNotFound
 from swarmkeep.domain.events import RunError, RunInterrupted, RunResumed
 from swarmkeep.domain.state import Run, State
 from swarmkeep.domain.wording import pluralize
@@ -120,8 +120,8 @@ class Recovery:
     async def _try_take_over(self, key: SessionKey, aside: SetAside[SessionKey]) -> bool:
         try:
             return await self._take_over(key)
-        except (LeaseLost, SessionNotFound):
-            # Another process was quicker, or the session was deleted.
+        except (LeaseLost, SessionNotFound, HistoryDamaged):
+            # Another process was quicker, or the session was deleted; or it is not found again until it is mended.
             return False
         except Exception as error:
             # One that cannot be read keeps nobody from the others. It is said once.
@@ -130,7 +130,7 @@ class Recovery:
             return False
 
     async def _take_over(self, key: SessionKey) -> bool:
-        state = await self._store.state(key)
+        state = await self._store.sound_state(key)
         if self._unserved.is_left_to_others(key, state):
             return False
         session_log = self._open_session_log(key, state)

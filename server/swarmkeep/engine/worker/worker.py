@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from swarmkeep.domain.decisions.steps import list_needed_agents
 from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.errors import LeaseLost, SessionDamaged, SessionNotFound
+from swarmkeep.domain.errors import HistoryDamaged, LeaseLost, SessionDamaged, SessionNotFound
 from swarmkeep.domain.events import RunEnded, RunError, RunFailed, RunInterrupted, RunWaiting
 from swarmkeep.domain.state import State
 from swarmkeep.engine.agents.approvals import ApprovalRules
@@ -25,7 +25,7 @@ from swarmkeep.engine.models.model import Model
 from swarmkeep.engine.models.pauses import Pauses, ServerStopping
 from swarmkeep.engine.models.secrets import Secrets
 from swarmkeep.engine.policy import decide_end
-from swarmkeep.engine.session_log import StoreSessionLog
+from swarmkeep.engine.session_log import StoreSessionLog, read_sound_texts
 from swarmkeep.engine.streams.hub import Hub
 from swarmkeep.engine.streams.items import Item
 from swarmkeep.engine.tool_runners import ThreadRunner, ToolRunner
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 _LOST_MESSAGE = "session %s: the run was ended or taken over by another process"
 # The session was deleted, or its log cannot grow. Any other refusal is of what the run does, and ends the run.
-_NOTHING_TO_ADD_TO = (SessionNotFound, SessionDamaged)
+_NOTHING_TO_ADD_TO = (SessionNotFound, SessionDamaged, HistoryDamaged)
 _NOT_INTERRUPTED_MESSAGE = "session %s: the run could not be interrupted; recovery will take it over"
 
 
@@ -192,7 +192,7 @@ class Worker:
     ) -> AsyncGenerator[Item]:
         """What the loop gives; with traces, each run is a span, and so are its calls."""
         key, scope = session_log.key, name_scope(session_log.key, session_log.state.created_at)
-        read_texts = partial(self._store.read_blobs, key)
+        read_texts = partial(read_sound_texts, self._store, key)
         toolbox = self._servers.make_toolbox(scope, self._tool_runner, read_texts)
         parts = (session_log, self._registry, self._model, self._tool_runner, policy, begun)
         tracing = self._tracing

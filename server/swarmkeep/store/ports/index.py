@@ -32,10 +32,12 @@ class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many sessions are busy, by their status, and in how many the last run failed or was interrupted."""
+    """How many sessions are busy, by their status, in how many the last run failed or was interrupted, and how many
+    were set aside because they are damaged."""
 
     status: dict[CountedStatus, SessionCount]
     last_run: dict[CountedEnd, SessionCount]
+    damaged: SessionCount
 
 
 class SessionPage(msgspec.Struct, frozen=True):
@@ -62,6 +64,7 @@ class SessionIndex(Protocol):
         children: bool = True,
         active_after: str | None = None,
         active_before: str | None = None,
+        damaged: bool | None = None,
         terms: tuple[Term, ...] | None = None,
     ) -> SessionPage:
         """Sessions, the latest first by the time of their creation or of what happened last in them: while a run is

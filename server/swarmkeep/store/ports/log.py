@@ -57,7 +57,20 @@ class EventReader(Protocol):
     async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
         """The session's state, now or after event `at`. `fresh=False` may answer from memory, and be stale.
 
-        Raises SessionNotFound, and EventNotFound when `at` is not in 1..seq.
+        What is read for it is checked: `State.damage` of the last state says what is not as it was recorded. The state
+        `at` an event is only to be shown. Raises SessionNotFound, EventNotFound when `at` is not in 1..seq, and
+        HistoryDamaged if there is nothing left to show.
+        """
+        ...
+
+    async def sound_state(self, key: SessionKey, *, at: int | None = None) -> State:
+        """The state to go on from, checked with all that follows event `at`. Raises HistoryDamaged, too."""
+        ...
+
+    async def check(self, key: SessionKey) -> State:
+        """The state, read anew and checked with all texts and files; what is found is remembered, or forgotten.
+
+        Raises SessionNotFound, and HistoryDamaged if there is nothing left to show.
         """
         ...
 
@@ -86,7 +99,8 @@ class EventReader(Protocol):
         ...
 
     async def read_files(self, key: SessionKey, hashes: Sequence[str], *, fresh: bool = True) -> dict[str, bytes]:
-        """The content of a session's files by hash. `fresh=False` may answer from memory, for what a state names."""
+        """The content of a session's files by hash, as it is stored. With `fresh=False` it may be from memory, for what
+        a state names, and is only what its hash names."""
         ...
 
     async def read_sealed(
@@ -137,8 +151,9 @@ class EventLog(EventReader, Protocol):
 
         With a `quota` the tenant may have no more than that afterwards: else QuotaExceeded, and nothing is recorded.
 
-        Raises SeqConflict (also when the session is gone), LeaseLost, IdempotencyMismatch or IdempotencyRecordExists
-        when `idempotency.key` was used before, and OutcomeUnknown when the connection broke as it was committed.
+        Raises HistoryDamaged, SeqConflict (also when the session is gone), LeaseLost, IdempotencyMismatch or
+        IdempotencyRecordExists when `idempotency.key` was used before, and OutcomeUnknown when the connection broke as
+        it was committed.
         """
         ...
 

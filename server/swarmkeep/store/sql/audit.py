@@ -6,18 +6,19 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Select, Table, Text, bindparam, func, select, text, tuple_, type_coerce
+from sqlalchemy import Connection, Select, Table, bindparam, func, select, text, tuple_
 
 from swarmkeep.domain.events import SessionForked
 from swarmkeep.domain.request import digest
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.audit import SessionRows, Snapshot
 from swarmkeep.store.ports.keys import SessionKey
-from swarmkeep.store.sql.columns import Verbatim, as_text, is_as_written, unescape
+from swarmkeep.store.sql.columns import as_text, unescape
 from swarmkeep.store.sql.contents import check_files
 from swarmkeep.store.sql.database import OnDatabase
-from swarmkeep.store.sql.prepared import PreparedStatement, Row, split_parameters
+from swarmkeep.store.sql.prepared import PreparedStatement, split_parameters
 from swarmkeep.store.sql.reader import MAX_BIGINT, read_sealed
+from swarmkeep.store.sql.rows import RawRows, read_head_row, read_raw_rows
 from swarmkeep.store.sql.tables import (
     IS_FIRST,
     SESSION_TABLES,
@@ -117,8 +118,8 @@ def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
         labels=frozenset(_read_labels(connection, key)),
         blobs=dict(_check_blobs(connection, key)),
         files=dict(check_files(connection, key)),
-        idempotency_rows=tuple(_read_rows(connection, _IDEMPOTENCY, key)),
-        creation_keys=tuple(row["key"] for row in _read_rows(connection, _CREATIONS, key)),
+        idempotency_rows=tuple(read_raw_rows(connection, _IDEMPOTENCY, key)),
+        creation_keys=tuple(row["key"] for row in read_raw_rows(connection, _CREATIONS, key)),
         usage_row_count=usage_rows,
     )
 
@@ -149,44 +150,19 @@ def _build_label_query() -> Select[Any]:
 _LABELS = PreparedStatement(_build_label_query())
 
 
-def read_head_row(connection: Connection, key: SessionKey) -> Row | None:
-    """A session's head row, column by column; None if there is none."""
-    return next(_read_rows(connection, _HEAD, key), None)
-
-
 def read_usage_rows(connection: Connection, key: SessionKey, after: int, upto: int) -> dict[int, dict[str, Any]]:
     """The rows of calls between two seqs, by seq."""
     return {
         row["seq"]: {name: value for name, value in row.items() if name not in ("tenant", "session_id")}
-        for row in _read_rows(connection, _USAGE, key, after=after, upto=upto)
+        for row in read_raw_rows(connection, _USAGE, key, after=after, upto=upto)
         # SQLite holds a value of any type in any column.
         if isinstance(row["seq"], int)
     }
 
 
-class _Rows:
-    """The rows of a session in a table, without the conversions that would fail on what is damaged."""
-
-    def __init__(self, table: Table, *conditions: Any) -> None:
-        self.columns = list(table.c)
-        raw = [type_coerce(one, Text) if isinstance(one.type, Verbatim) else one for one in self.columns]
-        self.statement = PreparedStatement(select(*raw).where(*of_bound_session(table), *conditions))
-
-
-_HEAD = _Rows(sessions)
-_IDEMPOTENCY = _Rows(idempotency)
-_CREATIONS = _Rows(creations)
-_USAGE = _Rows(usage, usage.c.seq > bindparam("after"), usage.c.seq <= bindparam("upto"))
-
-
-def _read_rows(connection: Connection, rows: _Rows, key: SessionKey, **bounds: int) -> Iterator[Row]:
-    for row in rows.statement.fetch_all(connection, {**session_columns(key), **bounds}):
-        yield {column.name: _decode_value(column, value) for column, value in zip(rows.columns, row, strict=True)}
-
-
-def _decode_value(column: Column[Any], value: Any) -> Any:
-    # What is not written as a server writes it stays as it is: it would read the same, but a query would not find it.
-    return unescape(value) if isinstance(column.type, Verbatim) and is_as_written(value) else value
+_IDEMPOTENCY = RawRows(idempotency)
+_CREATIONS = RawRows(creations)
+_USAGE = RawRows(usage, usage.c.seq > bindparam("after"), usage.c.seq <= bindparam("upto"))
 
 
 def _check_blobs(connection: Connection, key: SessionKey) -> Iterator[tuple[str, bool]]:

@@ -35,7 +35,12 @@ def unescape(text: str) -> str:
 
 def is_as_written(value: object) -> bool:
     """Whether a stored value is text in the one form that `escape` gives it: others may read the same."""
-    return isinstance(value, str) and escape(unescape(value)) == value
+    if not isinstance(value, str):
+        return False
+    # Nearly all names are of this kind, and are asked about with each row.
+    if value.isascii() and '"' not in value and "\0" not in value:
+        return True
+    return escape(unescape(value)) == value
 
 
 def _is_utf8(text: str) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from swarmkeep.domain.errors import SeqConflict
 from swarmkeep.domain.files.references import list_file_names
 from swarmkeep.domain.files.results import list_result_references
+from swarmkeep.domain.request import digest
 from swarmkeep.domain.state import State
 from swarmkeep.store.file_cache import FileCache
 from swarmkeep.store.ports.database import Database
@@ -27,6 +29,8 @@ from swarmkeep.store.sql.tables import blobs, files, of_bound_session, of_sessio
 T = TypeVar("T")
 
 FILE_CACHE_BYTES = 32 * 1024 * 1024
+# So many are hashed in a fraction of a millisecond.
+_MANY_BYTES = 256 * 1024
 
 
 class SqlContents(OnDatabase):
@@ -46,8 +50,18 @@ class SqlContents(OnDatabase):
             return known
         found = await self.database.read(lambda connection: _find_contents(connection, files.c.content, key, missing))
         if not fresh:
+            found = await _keep_sound(found)
             self._files.put_all(key, found)
         return known | found
+
+
+async def _keep_sound(found: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Those files that are what their hashes name."""
+
+    def keep() -> dict[str, bytes]:
+        return {name: content for name, content in found.items() if hashlib.sha256(content).hexdigest() == name}
+
+    return await asyncio.to_thread(keep) if sum(map(len, found.values())) > _MANY_BYTES else keep()
 
 
 class NamedContents(msgspec.Struct, frozen=True):
@@ -202,6 +216,18 @@ def check_files(connection: Connection, key: SessionKey) -> Iterator[tuple[str, 
     for name in _list_hashes(connection, files, key):
         content = connection.scalar(select(files.c.content).where(*of_session(files, key), files.c.hash == name))
         yield name, content is not None and hashlib.sha256(as_bytes(content)).hexdigest() == name
+
+
+def find_unsound(connection: Connection, key: SessionKey, named: NamedContents) -> dict[str, str]:
+    """Those of these contents that are `missing`, or are what `differs` from their hash."""
+    found = dict.fromkeys((*named.texts, *named.files), "missing")
+    for name in named.texts:
+        for text in _find_contents(connection, blobs.c.text, key, [name]).values():
+            found[name] = "" if digest(text) == name else "differs"
+    for name in named.files:
+        for content in _find_contents(connection, files.c.content, key, [name]).values():
+            found[name] = "" if hashlib.sha256(as_bytes(content)).hexdigest() == name else "differs"
+    return {name: fault for name, fault in found.items() if fault}
 
 
 def _find_contents(connection: Connection, content: Column[T], key: SessionKey, hashes: Sequence[str]) -> dict[str, T]:

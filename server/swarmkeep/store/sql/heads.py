@@ -10,17 +10,18 @@ import msgspec
 from sqlalchemy import Connection, Update, bindparam, case, literal_column, null, or_, select, update
 
 from swarmkeep.domain.codec import encode_text
-from swarmkeep.domain.errors import LeaseLost, SeqConflict
+from swarmkeep.domain.errors import HistoryDamaged, LeaseLost, SeqConflict
 from swarmkeep.domain.facts.history import MessageRemoved
 from swarmkeep.domain.fold import fold
 from swarmkeep.domain.state import State
 from swarmkeep.domain.views import find_last_run_status, view_stored_session
-from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.hashing import SealedEvent, last_hash
 from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, Lease, SessionKey
 from swarmkeep.store.ports.totals import StorageQuota
 from swarmkeep.store.sql.columns import database_now
 from swarmkeep.store.sql.prepared import PreparedStatement, build_insert_if_absent
-from swarmkeep.store.sql.tables import of_session, sessions
+from swarmkeep.store.sql.tables import IS_SOUND, of_session, sessions
+from swarmkeep.store.stamps import NO_KEYS, IntegrityKeys
 
 Row = dict[str, Any]
 LeaseMode = Literal["none", "renew", "claim", "take_over"]
@@ -42,6 +43,7 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
     blobs: Mapping[str, str | bytes]
     idempotency: IdempotencyRecord | None
     quota: StorageQuota | None
+    stamp: bytes | None = None
 
     @property
     def lease_mode(self) -> LeaseMode:
@@ -79,6 +81,7 @@ def plan_append(
     blobs: Mapping[str, str | bytes] | None = None,
     idempotency: IdempotencyRecord | None = None,
     quota: StorageQuota | None = None,
+    keys: IntegrityKeys = NO_KEYS,
 ) -> AppendPlan:
     state = fold((one.event for one in sealed), base)
     return AppendPlan(
@@ -92,6 +95,7 @@ def plan_append(
         blobs=blobs or {},
         idempotency=idempotency,
         quota=quota,
+        stamp=keys.sign(key, state.seq, last_hash(state)),
     )
 
 
@@ -115,6 +119,7 @@ def _make_head_row(plan: AppendPlan) -> Row:
         "new_view": plan.view,
         "new_due_at": state.due_at,
         "new_last_run": find_last_run_status(state),
+        "new_stamp": plan.stamp,
         "tenant_": plan.key.tenant,
         "id_": plan.key.id,
     }
@@ -156,9 +161,13 @@ def make_advance_row(plan: AppendPlan) -> Row:
     return row
 
 
-def _find_refusal(connection: Connection, plan: AppendPlan) -> SeqConflict | LeaseLost:
-    current = connection.scalar(select(sessions.c.id).where(*of_session(sessions, plan.key), is_head(plan.base)))
-    return SeqConflict(plan.key.id, plan.base.seq) if current is None else LeaseLost(plan.key.id)
+def _find_refusal(connection: Connection, plan: AppendPlan) -> SeqConflict | LeaseLost | HistoryDamaged:
+    here = select(sessions.c.damaged_seq).where(*of_session(sessions, plan.key), is_head(plan.base))
+    found = connection.execute(here).all()
+    if not found:
+        return SeqConflict(plan.key.id, plan.base.seq)
+    [[damaged_seq]] = found
+    return LeaseLost(plan.key.id) if damaged_seq is None else HistoryDamaged(plan.key.id, damaged_seq)
 
 
 _HEAD_PARAMETERS = {
@@ -170,6 +179,8 @@ _HEAD_PARAMETERS = {
     "view": "new_view",
     "due_at": "new_due_at",
     "last_run": "new_last_run",
+    # Whoever has no key takes the last one's away: it is of another head.
+    "stamp": "new_stamp",
 }
 
 
@@ -215,6 +226,7 @@ def build_head_update(mode: LeaseMode, running: bool, hands_over: bool = True) -
         columns.id == bindparam("id_"),
         columns.head_seq == bindparam("base_seq"),
         columns.head_hash == bindparam("base_hash"),
+        IS_SOUND,
     )
     owner = bindparam("owner", type_=columns.lease_owner.type)
     if mode == "renew":

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from sqlalchemy import Connection, select
 
 from swarmkeep.domain.codec import decode, encode
@@ -49,6 +50,7 @@ class SqlSessionIndex(OnDatabase):
         children: bool = True,
         active_after: str | None = None,
         active_before: str | None = None,
+        damaged: bool | None = None,
         terms: tuple[Term, ...] | None = None,
     ) -> SessionPage:
         filters = SessionFilter(
@@ -61,6 +63,7 @@ class SqlSessionIndex(OnDatabase):
             children=children,
             active_after=active_after,
             active_before=active_before,
+            damaged=damaged,
             terms=terms,
         )
         query = functools.partial(
@@ -187,6 +190,7 @@ _LISTED_COLUMNS = (
     sessions.c.created_at,
     sessions.c.updated_at,
     sessions.c.last_run,
+    sessions.c.damaged_seq,
 )
 
 
@@ -197,7 +201,8 @@ def _decode_view(row: Any, include_context: bool) -> ListedSession:
             found = decode(row.view, ListedSession)
         else:
             found = ListedSession(**msgspec.structs.asdict(decode(row.view, SessionSummary)))
-        return msgspec.structs.replace(found, last_run_status=row.last_run)
+        damaged = UNSET if row.damaged_seq is None else row.damaged_seq
+        return msgspec.structs.replace(found, last_run_status=row.last_run, damaged_seq=damaged)
     except (ValueError, TypeError):
         return ListedSession(
             id=row.id,

@@ -30,7 +30,7 @@ from swarmkeep.store.ports.leases import Lease, SessionHead
 from swarmkeep.store.sql.columns import as_bytes, as_text, database_now, escape, unescape
 from swarmkeep.store.sql.database import OnDatabase
 from swarmkeep.store.sql.prepared import PreparedStatement
-from swarmkeep.store.sql.tables import IS_DUE, IS_RUNNING, of_session, sessions
+from swarmkeep.store.sql.tables import IS_DUE, IS_RUNNING, IS_SOUND, of_session, sessions
 
 
 class SqlLeases(OnDatabase):
@@ -51,12 +51,12 @@ class SqlLeases(OnDatabase):
     async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
         columns = sessions.c
         free = or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now())
-        return await self._find_in_turn(IS_RUNNING & free, columns.lease_expires_at, limit)
+        return await self._find_in_turn(IS_RUNNING & IS_SOUND & free, columns.lease_expires_at, limit)
 
     async def find_due(self, *, limit: int = 100) -> list[SessionKey]:
         # A query of its own, which is run once: PostgreSQL would ask the clock again for each session that may be due.
         now = select(database_now()).scalar_subquery()
-        return await self._find_in_turn(IS_DUE & (sessions.c.due_at <= now), sessions.c.due_at, limit)
+        return await self._find_in_turn(IS_DUE & IS_SOUND & (sessions.c.due_at <= now), sessions.c.due_at, limit)
 
     async def _find_in_turn(self, condition: Any, since: ColumnElement[Any], limit: int) -> list[SessionKey]:
         only = true() if self._only is None else and_(*of_session(sessions, self._only))

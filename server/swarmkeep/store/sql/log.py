@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from msgspec import UNSET
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 
 from swarmkeep.domain.decisions.sizes import is_heavy
 from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import InvalidRequest, SeqConflict, SessionNotFound
+from swarmkeep.domain.errors import HistoryDamaged, InvalidRequest, Overloaded, SeqConflict, SessionNotFound
 from swarmkeep.domain.events import SessionRedacted
 from swarmkeep.domain.fold import fold
-from swarmkeep.domain.state import State
+from swarmkeep.domain.state import Damage, State, refuse_damaged
 from swarmkeep.domain.timestamps import to_timestamp
 from swarmkeep.store.aside import MANY_EVENTS, free_aside, free_state_aside, run_off_loop
 from swarmkeep.store.clock import Clock, utc_now
-from swarmkeep.store.hashing import SealedEvent, seal
+from swarmkeep.store.hashing import SealedEvent, last_hash, seal
 from swarmkeep.store.ports import (
     AppendResult,
     Claim,
@@ -31,6 +32,7 @@ from swarmkeep.store.ports import (
     Restoration,
     SessionHead,
     SessionKey,
+    StoreUnavailable,
 )
 from swarmkeep.store.ports.audit import AuditAction
 from swarmkeep.store.ports.database import Database
@@ -47,15 +49,23 @@ from swarmkeep.store.sql.contents import (
     list_marks,
     plan_slices,
 )
-from swarmkeep.store.sql.heads import AppendPlan, plan_append
-from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq
+from swarmkeep.store.sql.heads import AppendPlan, is_head, plan_append
+from swarmkeep.store.sql.reader import SqlEventReader, read_head_seq, read_log
 from swarmkeep.store.sql.redacting import find_idempotency_keys, redact, replace_payloads
 from swarmkeep.store.sql.restoring.plans import RestorePlan, plan_some
 from swarmkeep.store.sql.restoring.writes import restore
+from swarmkeep.store.sql.tables import of_session, sessions
+from swarmkeep.store.stamps import NO_KEYS, IntegrityKeys
 
 T = TypeVar("T")
 OnAppend = Callable[[float, BaseException | None], None]
 """Takes the seconds of an append, and the error that it ended with."""
+OnDamage = Callable[[SessionKey, Damage], None]
+"""Takes a session that this process was the first to find damaged."""
+
+Stamping = Literal["stamped", "kept", "refused"]
+
+log = logging.getLogger(__name__)
 
 CACHE_BYTES = 64 * 1024 * 1024
 # PostgreSQL cannot index a key of more than about 2,700 bytes; refused alike on both.
@@ -74,10 +84,13 @@ class SqlEventLog(SqlEventReader):
         clock: Clock = utc_now,
         cache_bytes: int = CACHE_BYTES,
         on_append: OnAppend | None = None,
+        on_damage: OnDamage | None = None,
+        integrity_keys: IntegrityKeys = NO_KEYS,
     ) -> None:
-        super().__init__(database, cache_bytes=cache_bytes)
+        super().__init__(database, cache_bytes=cache_bytes, integrity_keys=integrity_keys)
         self._clock = clock
         self._on_append = on_append
+        self._on_damage = on_damage
 
     async def append(
         self,
@@ -93,6 +106,7 @@ class SqlEventLog(SqlEventReader):
     ) -> AppendResult:
         with self._report_append():
             _refuse_long_keys(key, idempotency)
+            refuse_damaged(key.id, base)
             if base.seq == 0 and not drafts:
                 return await self._refuse_empty_append(key)
 
@@ -106,9 +120,21 @@ class SqlEventLog(SqlEventReader):
                     blobs=blobs,
                     idempotency=idempotency,
                     quota=quota,
+                    keys=self.integrity_keys,
                 )
 
-            return await self._append(await run_off_loop(_count_work(drafts), make_plan))
+            plan = await run_off_loop(_count_work(drafts), make_plan)
+            try:
+                return await self._append(plan)
+            except SeqConflict:
+                # By somebody's later event, or by a log that does not end where the head row says.
+                if base.seq:
+                    self._doubted.add(key)
+                raise
+            except HistoryDamaged:
+                # Found by another process. It may have been mended since.
+                self._cache.drop(key)
+                raise
 
     async def _append(self, plan: AppendPlan) -> AppendResult:
         return await self._finish(plan, self._record(plan))
@@ -146,10 +172,20 @@ class SqlEventLog(SqlEventReader):
     ) -> AppendResult:
         with self._report_append():
             _refuse_long_keys(target, idempotency)
+            refuse_damaged(source.id, base)
 
             def make_plan() -> tuple[AppendPlan, NamedContents]:
                 named, sealed = collect_named(base), self._seal(target, base, drafts)
-                plan = plan_append(target, base, sealed, lease=lease, blobs=blobs, idempotency=idempotency, quota=quota)
+                plan = plan_append(
+                    target,
+                    base,
+                    sealed,
+                    lease=lease,
+                    blobs=blobs,
+                    idempotency=idempotency,
+                    quota=quota,
+                    keys=self.integrity_keys,
+                )
                 return plan, named
 
             plan, named = await run_off_loop(base.seq + _count_work(drafts), make_plan)
@@ -192,7 +228,7 @@ class SqlEventLog(SqlEventReader):
         ends: list[SessionHead | None] = []
         while True:
             # All that takes long comes before a transaction, and off the loop: others write meanwhile.
-            plans, error = await asyncio.to_thread(plan_some, left, self._seal)
+            plans, error = await asyncio.to_thread(plan_some, left, self._seal, self.integrity_keys)
             if plans:
                 ends += await self._restore_some(plans, action, quota)
             if error is not None:
@@ -228,7 +264,8 @@ class SqlEventLog(SqlEventReader):
             base, redacted = fold(events), [event for event in events if event.seq in stand_ins]
             free_aside(events)
             free_state_aside(base)
-            plan = plan_append(key, base, self._seal(key, base, [draft]), idempotency=idempotency)
+            sealed = self._seal(key, base, [draft])
+            plan = plan_append(key, base, sealed, idempotency=idempotency, keys=self.integrity_keys)
             fact = draft.fact
             forgotten = fact.texts if isinstance(fact, SessionRedacted) and fact.texts is not UNSET else ()
             return plan, redacted, find_idempotency_keys(log, stand_ins), collect_named(plan.state, forgotten)
@@ -257,6 +294,50 @@ class SqlEventLog(SqlEventReader):
         self._files.drop(key)
         self.database.notify(key)
 
+    async def _note_damage(self, key: SessionKey, damage: Damage | None) -> None:
+        """Tell of it once: whoever finds it first sets the session aside, in the row that all servers see."""
+        at = to_timestamp(self._clock())
+        try:
+            told = await self.database.write(lambda connection: writes.set_aside(connection, key, damage, at))
+        except (StoreUnavailable, OutcomeUnknown, Overloaded):
+            # A database that is only read, or cannot be written to now. The session is refused all the same.
+            told = False
+        if damage is None:
+            log.warning("session %s: what is stored verifies again, and it can go on", key.id, extra=_name(key))
+            return
+        if told and self._on_damage is not None:
+            self._on_damage(key, damage)
+        log.log(
+            logging.ERROR if told else logging.DEBUG,
+            "session %s: what is stored is not what was recorded, from event %d on (%s): it is set aside",
+            key.id, damage.seq, damage.code, extra=_name(key),
+        )  # fmt: skip
+
+    async def stamp(self, key: SessionKey, *, unstamped: bool) -> Stamping:
+        """Sign a session's head with the first key, if it has a stamp of another one; if it has none, `unstamped` says
+        so. `refused`: it does not verify, or its stamp is wrong, or missing."""
+        keys = self.integrity_keys
+        head, rows = await self.database.read_at_one_moment(lambda connection: read_log(connection, key))
+        if head is None:
+            return "refused"
+        fault = keys.find_fault(head["stamp"], key, head["head_seq"], head["head_hash"])
+        if fault is None and keys.is_current(head["stamp"]):
+            return "kept"
+        if fault is not None and not (unstamped and fault == "stamp_missing"):
+            return "refused"
+        state = await asyncio.to_thread(self.check_log, key, head, rows, is_stamped=False)
+        if state.damage is not None:
+            await self._note_damage(key, state.damage)
+            return "refused"
+        values = {"stamp": keys.sign(key, state.seq, last_hash(state))}
+        change = update(sessions).where(*of_session(sessions, key), is_head(state), sessions.c.stamp == head["stamp"])
+        if not await self.database.write(lambda connection: connection.execute(change.values(values)).rowcount):
+            # Something was recorded meanwhile.
+            return await self.stamp(key, unstamped=unstamped)
+        if head["damaged_seq"] is not None:
+            await self.check(key)
+        return "stamped"
+
     async def _refuse_empty_append(self, key: SessionKey) -> AppendResult:
         last = await self.database.read(lambda connection: read_head_seq(connection, key))
         raise SessionNotFound(key.id) if last is None else SeqConflict(key.id, 0)
@@ -283,6 +364,10 @@ class SqlEventLog(SqlEventReader):
         finally:
             if self._on_append is not None:
                 self._on_append(time.perf_counter() - began, failure)
+
+
+def _name(key: SessionKey) -> dict[str, str]:
+    return {"tenant": key.tenant, "session_id": key.id}
 
 
 def _count_work(drafts: Sequence[EventDraft]) -> int:

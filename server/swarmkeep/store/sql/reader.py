@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from sqlalchemy import BigInteger, Connection, Select, bindparam, select
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.errors import EventNotFound, SessionNotFound
+from swarmkeep.domain.events import SessionRedacted
+from swarmkeep.domain.files.facts import list_fact_files
 from swarmkeep.domain.fold import fold
-from swarmkeep.domain.state import State
+from swarmkeep.domain.request import list_text_hashes
+from swarmkeep.domain.state import Damage, State, refuse_damaged
 from swarmkeep.store.aside import FEW_EVENTS, free_aside, free_state_aside, run_off_loop
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.ports.database import Database
 from swarmkeep.store.ports.keys import SessionKey
 from swarmkeep.store.ports.leases import SessionHead
+from swarmkeep.store.soundness import LogCheck
 from swarmkeep.store.sql.columns import stored_bytes
-from swarmkeep.store.sql.contents import SqlContents
+from swarmkeep.store.sql.contents import SqlContents, collect_named, find_unsound
 from swarmkeep.store.sql.leases import find_heads
-from swarmkeep.store.sql.prepared import PreparedStatement
-from swarmkeep.store.sql.rows import EVENT_COLUMNS, SEALED_COLUMNS, decode_event, decode_sealed
+from swarmkeep.store.sql.prepared import PreparedStatement, Row
+from swarmkeep.store.sql.rows import EVENT_COLUMNS, SEALED_COLUMNS, decode_event, decode_sealed, read_head_row
 from swarmkeep.store.sql.tables import events, of_bound_session, of_session, session_columns, sessions
-from swarmkeep.store.state_cache import StateCache, can_continue
+from swarmkeep.store.stamps import NO_KEYS, IntegrityKeys
+from swarmkeep.store.state_cache import StateCache
 
 T = TypeVar("T")
 
 MAX_BIGINT = 2**63 - 1
+_MIN_BIGINT = -(2**63)
 # One with so much to decode is counted as another one.
 _BYTES_PER_EVENT = 4096
 _PAYLOAD = EVENT_COLUMNS.index(events.c.payload)
@@ -39,9 +47,12 @@ _PAGE_BYTES = 1_000_000
 class SqlEventReader(SqlContents):
     """EventReader (see there for what each call promises) on a Database."""
 
-    def __init__(self, database: Database, *, cache_bytes: int) -> None:
+    def __init__(self, database: Database, *, cache_bytes: int, integrity_keys: IntegrityKeys = NO_KEYS) -> None:
         SqlContents.__init__(self, database)
+        self.integrity_keys = integrity_keys
         self._cache = StateCache(cache_bytes)
+        # Of these an append was refused, on what may be the last state: if nothing follows that, all of it is read.
+        self._doubted: set[SessionKey] = set()
 
     async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
         known = self._cache.get(key)
@@ -121,39 +132,193 @@ class SqlEventReader(SqlContents):
     async def _read_current(self, key: SessionKey, known: State | None) -> State | None:
         """The last state, from the events since the known one where that is still part of the session."""
         if known is not None:
-            tail = await self.read(key, after=known.seq - 1)
-            if can_continue(known, tail):
-                work = _count_work((event.payload for event in tail), len(tail))
-                state = await run_off_loop(work, lambda: fold(tail[1:], known))
+            state = await self._continue(key, known)
+            if state is not None:
                 self._cache.put(key, state)
                 return state
             self._cache.drop(key)
-        whole = await self._fold_all(key)
-        if whole is not None:
-            self._cache.put(key, whole)
-        return whole
+        state = await self._read_whole(key)
+        if state is not None and state.damage is None:
+            self._cache.put(key, state)
+        return state
 
-    async def _fold_all(self, key: SessionKey, upto: int | None = None) -> State | None:
-        """The state after all events, each of which is forgotten as soon as it is folded; None without any."""
-        rows = list(await self._read_all_rows(key, 0, upto, ()))
-        work = _count_work((row[_PAYLOAD] for row in rows), len(rows))
-        state = await run_off_loop(work, lambda: fold(decode_events(key, take_out(rows))))
+    async def _continue(self, key: SessionKey, known: State) -> State | None:
+        """The known state with what was recorded since; None if it has to be read from the beginning."""
+        rows = await self.database.read(lambda connection: _read_tail(connection, key, known.seq))
+        is_doubted = key in self._doubted
+        self._doubted.discard(key)
+        if len(rows) <= 1:
+            is_same = len(rows) == 1 and decode_sealed(key.id, rows[0]).event.hash == known.hash
+            return known if is_same and not is_doubted else None
+        # Others have added something: it is checked as it is read, and where it ends.
+        head, rows = await self.database.read_at_one_moment(
+            lambda connection: (read_head_row(connection, key), _read_tail(connection, key, known.seq))
+        )
+        if not rows:
+            return None
+        state = await run_off_loop(_count_rows(rows), lambda: self._check_tail(key, known, head, rows))
+        # Where it does not follow, all of it is looked at, which says more.
+        return state if state is not None and state.damage is None else None
+
+    async def _read_whole(self, key: SessionKey, *, with_contents: bool = False) -> State | None:
+        """The state after all events, each of which is checked and folded, and then forgotten; None without any.
+
+        What is found damaged is remembered. Then the texts and files are looked at, too, before it is forgotten again.
+        """
+        head, rows = await self.database.read_at_one_moment(lambda connection: read_log(connection, key))
+        if not rows and head is None:
+            return None
+        state = await run_off_loop(_count_rows(rows), lambda: self.check_log(key, head, rows))
         free_state_aside(state)
-        return state if state.seq else None
+        set_aside = head is not None and head["damaged_seq"] is not None
+        if state.damage is None and (set_aside or with_contents):
+            state = replace(state, damage=await self._find_damaged_content(key, state))
+        if (state.damage is not None) != set_aside:
+            await self._note_damage(key, state.damage)
+        if not state.seq:
+            # Of what was recorded there is nothing left to show.
+            refuse_damaged(key.id, state)
+            return None
+        return state
+
+    async def _find_damaged_content(self, key: SessionKey, state: State) -> Damage | None:
+        """The first event that names a text or a file which is not there, or not what its hash names."""
+        named = await asyncio.to_thread(collect_named, state, state.forgotten_texts)
+        unsound = await self.database.read_snapshot(lambda connection: find_unsound(connection, key, named))
+        if not unsound:
+            return None
+        for event in await self.read(key):
+            for code, names in (("blob", list_text_hashes(event.fact)), ("file", list_fact_files(event.fact))):
+                for name in names:
+                    if name in unsound:
+                        return Damage(seq=event.seq, code=f"{code}_{unsound[name]}")
+        return None
+
+    async def _note_damage(self, key: SessionKey, damage: Damage | None) -> None:
+        """Remember that a session is damaged, or that it is so no more."""
+
+    async def find_damaged_seq(self, key: SessionKey) -> int | None:
+        """From where on a session was found damaged; None if it was not, or is not there."""
+        query = select(sessions.c.damaged_seq).where(*of_session(sessions, key))
+        return await self.database.read(lambda connection: connection.scalar(query))
+
+    async def has_unstamped(self) -> bool:
+        """Whether any session has no stamp."""
+        query = select(sessions.c.id).where(sessions.c.stamp.is_(None)).limit(1)
+        return await self.database.read(lambda connection: connection.scalar(query)) is not None
+
+    async def check(self, key: SessionKey) -> State:
+        self._cache.drop(key)
+        self._files.drop(key)
+        state = await self._read_whole(key, with_contents=True)
+        if state is None:
+            raise SessionNotFound(key.id)
+        return state
+
+    async def sound_state(self, key: SessionKey, *, at: int | None = None) -> State:
+        state = await self.state(key)
+        refuse_damaged(key.id, state)
+        if at is None or at == state.seq:
+            return state
+        if not 0 < at < state.seq:
+            raise EventNotFound.out_of_range(key.id, state.seq, at)
+        # With what follows, up to the head: that a beginning holds together proves nothing.
+        head, rows = await self.database.read_at_one_moment(lambda connection: read_log(connection, key))
+        found: list[State] = []
+        whole = await run_off_loop(_count_rows(rows), lambda: self.check_log(key, head, rows, at=at, found=found))
+        free_state_aside(whole)
+        if whole.damage is not None:
+            self._cache.drop(key)
+            await self._note_damage(key, whole.damage)
+            refuse_damaged(key.id, whole)
+        if not found:
+            raise EventNotFound.out_of_range(key.id, whole.seq, at)
+        free_state_aside(found[0])
+        return found[0]
 
     async def _read_state_at(self, key: SessionKey, at: int, known: State | None) -> State:
         if known is not None and at == known.seq:
             state = await self._read_current(key, known)
             if state is not None and state.seq == at:
                 return state
-        whole = await self._fold_all(key, at) if at > 0 else None
+        rows = list(await self._read_all_rows(key, 0, at, ())) if at > 0 else []
+        state = await run_off_loop(_count_rows(rows), lambda: fold(decode_events(key, take_out(rows))))
+        free_state_aside(state)
         # One that is missing before it is damage, which `verify` names; the rest can be shown.
-        if whole is not None and whole.seq == at:
-            return whole
+        if state.seq and state.seq == at:
+            return state
         last = await self.database.read(lambda connection: read_head_seq(connection, key))
         if last is None:
             raise SessionNotFound(key.id)
         raise EventNotFound.out_of_range(key.id, last, at)
+
+    def check_log(
+        self,
+        key: SessionKey,
+        head: Row | None,
+        rows: list[Sequence[Any]],
+        known: State | None = None,
+        at: int | None = None,
+        found: list[State] | None = None,
+        is_stamped: bool = True,
+    ) -> State:
+        """What the rows add up to, with what is wrong with them; `found` is given the state after event `at`."""
+        check = LogCheck(known, self.integrity_keys if is_stamped else NO_KEYS)
+        events = check.follow(_decode_log(key, rows, check))
+        state = known
+        if at is not None and found is not None:
+            state = fold(islice(events, at), state)
+            if state.seq == at:
+                found.append(state)
+        state = fold(events, state)
+        check.finish(key, state, head)
+        return replace(state, damage=check.findings.make_damage(state.seq))
+
+    def _check_tail(self, key: SessionKey, known: State, head: Row | None, rows: list[Sequence[Any]]) -> State | None:
+        """The known state with what follows it; None if the first of the rows is not its last event, or if it still has
+        what was removed since."""
+        tail = [decode_sealed(key.id, row) for row in rows[:1]]
+        types = {row[1] for row in rows[1:]}
+        if tail[0].event.hash != known.hash or SessionRedacted.type in types:
+            return None
+        return self.check_log(key, head, rows[1:], known)
+
+
+def read_log(connection: Connection, key: SessionKey) -> tuple[Row | None, list[Sequence[Any]]]:
+    """A session's head row, and the rows of its events."""
+    return read_head_row(connection, key), _read_tail(connection, key, 0)
+
+
+def _read_tail(connection: Connection, key: SessionKey, first: int) -> list[Sequence[Any]]:
+    """The rows of events from `first` on, with what their hashes are made of."""
+    after = min(first - 1, MAX_BIGINT) if first else _MIN_BIGINT
+    if connection.dialect.name == "sqlite":
+        # SQLite is read in a thread.
+        return list(_ALL_SEALED.fetch_all(connection, {**session_columns(key), "after": after}))
+    rows: list[Sequence[Any]] = []
+    while True:
+        last = find_page_end(connection, key, after=after, upto=None, limit=_PAGE_EVENTS, max_bytes=_PAGE_BYTES)
+        upto = MAX_BIGINT if last is None else last
+        page = _SEALED_QUERY.fetch_all(
+            connection, {**session_columns(key), "after": after, "upto": upto, "limit": _PAGE_EVENTS}
+        )
+        rows += page
+        if not page or (len(page) < _PAGE_EVENTS and last is None):
+            return rows
+        after = page[-1][0]
+
+
+def _decode_log(key: SessionKey, rows: list[Sequence[Any]], check: LogCheck) -> Iterator[SealedEvent]:
+    for row in take_out(rows):
+        # SQLite holds a value of any type in any column.
+        if type(row[0]) is int and row[0] > 0:
+            yield decode_sealed(key.id, row)
+        else:
+            check.note_unreadable(row[0])
+
+
+def _count_rows(rows: Sequence[Sequence[Any]]) -> int:
+    return _count_work((row[_PAYLOAD] for row in rows), len(rows))
 
 
 def _count_work(payloads: Iterable[str], count: int) -> int:
@@ -263,6 +428,7 @@ def _select_events(upto: bool, limit: bool, wanted: tuple[Any, ...] = EVENT_COLU
 
 
 _SEALED_QUERY = PreparedStatement(_select_events(True, True, SEALED_COLUMNS))
+_ALL_SEALED = PreparedStatement(_select_events(False, False, SEALED_COLUMNS))
 
 
 def read_sealed(

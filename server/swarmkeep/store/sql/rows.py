@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Text, type_coerce
+from sqlalchemy import Column, Connection, Table, Text, select, type_coerce
 
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.store.hashing import SealedEvent
-from swarmkeep.store.sql.columns import as_bytes, as_text, is_as_written, unescape
-from swarmkeep.store.sql.tables import events
+from swarmkeep.store.ports.keys import SessionKey
+from swarmkeep.store.sql.columns import Verbatim, as_bytes, as_text, is_as_written, unescape
+from swarmkeep.store.sql.prepared import PreparedStatement, Row
+from swarmkeep.store.sql.tables import events, of_bound_session, session_columns, sessions
 from swarmkeep.store.upcast import READERS, UNREADABLE, upcast
 
 # The texts come as they are stored: a conversion by SQLAlchemy costs more than all else for a row.
@@ -72,28 +74,48 @@ def _decode_any_event(session_id: str, row: Sequence[Any]) -> RecordedEvent:
     )
 
 
-def decode_sealed(session_id: str, row: Iterable[Any]) -> SealedEvent:
+def decode_sealed(session_id: str, row: Sequence[Any]) -> SealedEvent:
     """An event from a row of SEALED_COLUMNS."""
-    values = tuple(row)
-    *event, salt, commitment = values
+    salt, commitment = row[-2:]
     salt = salt if salt is None or isinstance(salt, bytes) else as_bytes(salt)
-    return SealedEvent(decode_event(session_id, event), salt, as_bytes(commitment), _is_row_as_written(values))
+    return SealedEvent(decode_event(session_id, row[:-2]), salt, as_bytes(commitment), _is_row_as_written(row))
 
 
-def _is_row_as_written(row: tuple[Any, ...]) -> bool:
+def _is_row_as_written(row: Sequence[Any]) -> bool:
     seq, type_, version, run_id, agent, at, digest, payload, salt, commitment = row
-    classes = (
-        seq.__class__,
-        version.__class__,
-        at.__class__,
-        payload.__class__,
-        digest.__class__,
-        commitment.__class__,
-    )
     return (
-        classes == (int, int, str, str, bytes, bytes)
-        and (salt is None or isinstance(salt, bytes))
+        type(seq) is type(version) is int
+        and type(at) is type(payload) is str
+        and type(digest) is type(commitment) is bytes
+        and (salt is None or type(salt) is bytes)
         and (run_id is None or is_as_written(run_id))
         and is_as_written(type_)
         and is_as_written(agent)
     )
+
+
+class RawRows:
+    """The rows of a session in a table, without the conversions that would fail on what is damaged."""
+
+    def __init__(self, table: Table, *conditions: Any) -> None:
+        self.columns = list(table.c)
+        raw = [type_coerce(one, Text) if isinstance(one.type, Verbatim) else one for one in self.columns]
+        self.statement = PreparedStatement(select(*raw).where(*of_bound_session(table), *conditions))
+
+
+def read_raw_rows(connection: Connection, rows: RawRows, key: SessionKey, **bounds: int) -> Iterator[Row]:
+    for row in rows.statement.fetch_all(connection, {**session_columns(key), **bounds}):
+        yield {column.name: _decode_value(column, value) for column, value in zip(rows.columns, row, strict=True)}
+
+
+def _decode_value(column: Column[Any], value: Any) -> Any:
+    # What is not written as a server writes it stays as it is: it would read the same, but a query would not find it.
+    return unescape(value) if isinstance(column.type, Verbatim) and is_as_written(value) else value
+
+
+_HEAD = RawRows(sessions)
+
+
+def read_head_row(connection: Connection, key: SessionKey) -> Row | None:
+    """A session's head row, column by column; None if there is none."""
+    return next(read_raw_rows(connection, _HEAD, key), None)

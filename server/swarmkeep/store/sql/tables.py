@@ -22,7 +22,7 @@ metadata = MetaData(
     }
 )
 
-# The conditions of seven indexes, for statements that are to use them. The migrations set them: said of an index here,
+# The conditions of eight indexes, for statements that are to use them. The migrations set them: said of an index here,
 # they would load both dialects wherever a statement is made.
 IS_RUNNING = text("status = 'running'")
 IS_DUE = text("due_at IS NOT NULL")
@@ -30,6 +30,8 @@ IS_BUSY = text("status <> 'idle'")
 IS_FIRST = text("seq = 1")
 HAS_TROUBLE = text("last_run IN ('failed', 'interrupted')")
 IS_BEHIND = text("done < seq")
+IS_DAMAGED = text("damaged_seq IS NOT NULL")
+IS_SOUND = text("damaged_seq IS NULL")
 
 sessions = Table(
     "sessions",
@@ -60,6 +62,8 @@ sessions = Table(
         server_default="",
         comment="updated_at, but while a run is running what that was as it began: lists by activity are in this order",
     ),
+    Column("stamp", LargeBinary, comment="that a server with an integrity key wrote this end of the log"),
+    Column("damaged_seq", BigInteger, comment="from where on what is stored was found not to be what was recorded"),
     # Ranges that lists are read from (see session_search). Most sessions are idle most of the time, and only those that
     # are not stand in the last two: a turn changes them twice, and they stay small.
     Index("ix_sessions_created", "tenant", "created_at", "id"),
@@ -69,6 +73,7 @@ sessions = Table(
     # Of the first both columns change only when a run begins or ends, as the status does, and not with every append.
     Index("ix_sessions_active", "tenant", "active_at", "id"),
     Index("ix_sessions_trouble", "tenant", "last_run", "created_at", "id"),
+    Index("ix_sessions_damaged", "tenant", "created_at", "id"),
     # For renewing a process's leases and for finding those that nobody renews. The expiry stays out of it: it changes
     # with every append, and PostgreSQL keeps updates of unindexed columns within the page.
     Index("ix_sessions_running", "lease_owner"),

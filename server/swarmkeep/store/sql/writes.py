@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, select, update
 
 from swarmkeep.domain.errors import SeqConflict, SessionNotFound
-from swarmkeep.domain.state import State
+from swarmkeep.domain.state import Damage, State
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.labels import labels_of
 from swarmkeep.store.ports import Lease, SealedBatch, SessionKey
@@ -29,6 +29,8 @@ from swarmkeep.store.sql.indexes.usage_days import change_days, read_session_sum
 from swarmkeep.store.sql.prepared import PreparedStatement, prepare_insert_if_absent
 from swarmkeep.store.sql.searching.marks import set_mark
 from swarmkeep.store.sql.tables import (
+    IS_DAMAGED,
+    IS_SOUND,
     SEARCH_TABLES,
     SESSION_TABLES,
     blobs,
@@ -118,6 +120,19 @@ def fork(
 
 def _count_new_session(connection: Connection, key: SessionKey, quota: StorageQuota | None) -> None:
     count_change(connection, key, Growth(sessions=1, bytes=measure_session(connection, key)), quota)
+
+
+def set_aside(connection: Connection, key: SessionKey, damage: Damage | None, at: str) -> bool:
+    """Remember that a session was found damaged, or, with None, that it verifies again; and record that. False if it
+    was remembered before."""
+    was = IS_DAMAGED if damage is None else IS_SOUND
+    change = update(sessions).where(*of_session(sessions, key), was)
+    if not connection.execute(change.values(damaged_seq=None if damage is None else damage.seq)).rowcount:
+        return False
+    found = {"session_id": key.id} if damage is None else {"session_id": key.id, "seq": damage.seq, "code": damage.code}
+    action = AuditAction(type="session.mended" if damage is None else "session.damaged")
+    record_action(connection, key.tenant, action, found, at)
+    return True
 
 
 def delete_session(

@@ -10,6 +10,7 @@ import { Forks } from "./forks.js";
 import { AgentSwitch } from "./handover.js";
 import { Log } from "./log.js";
 import { may } from "./me.js";
+import { digestOf } from "./pending.js";
 import { go, hrefOf, replaceRoute } from "./route.js";
 import { SessionTools } from "./manage.js";
 import { text } from "./text.js";
@@ -207,8 +208,11 @@ export class Chat {
   }
 
   decide(item, decision, reason, edited) {
-    const approval = { tool_call_id: item.id, decision, ...(reason && { reason }), ...(edited && { arguments: edited }) };
-    return this.attempt(() => begin(this.runPath(item.run_id, "resume"), { approvals: [approval] }));
+    return this.attempt(async () => {
+      const shown = await digestOf(item.input);
+      const approval = { tool_call_id: item.id, decision, ...(reason && { reason }), ...(edited && { arguments: edited }), ...(shown && { arguments_digest: shown }) };
+      return begin(this.runPath(item.run_id, "resume"), { approvals: [approval] });
+    });
   }
 
   edit(item) {

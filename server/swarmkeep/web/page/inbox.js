@@ -1,11 +1,11 @@
 // What somebody has to look after: sessions that wait for people or programs, and those whose last run failed or was interrupted and
-// that nobody has marked as seen since. The mark is the session's metadata `seen_seq`, which all who look share.
+// that nobody has marked as seen since; and those that were found damaged, until they are repaired. The mark is the session's metadata `seen_seq`, which all who look share.
 
 import { get, patch, segment, sessionPath } from "./api.js";
 import { text } from "./text.js";
 import { sessionTitle } from "./titles.js";
 
-const CARES = ["waiting", "failed", "interrupted"];
+const CARES = ["waiting", "failed", "interrupted", "damaged"];
 const CARE_PAGE = 100;
 const CARE_PAGES = 3;
 const LOOK_MS = 2_000;
@@ -14,9 +14,10 @@ const HIDDEN_LOOK_MS = 30_000;
 const NOTIFY = "swarmkeep.notify";
 const MOST_NOTES = 3;
 
-function careOf({ status, last_run_status: ended }) {
+function careOf({ status, last_run_status: ended, damaged_seq: damaged }) {
+  if (damaged !== undefined) return "damaged";
   if (status === "waiting") return status;
-  return status === "idle" && CARES.includes(ended) && ended !== "waiting" ? ended : null;
+  return status === "idle" && ["failed", "interrupted"].includes(ended) ? ended : null;
 }
 
 const nameOfCare = ({ session, care }) => `${session.id} ${care} ${session.active_run_id ?? session.seq}`;
@@ -73,7 +74,7 @@ export class Inbox {
     const turn = (this.turn = {});
     try {
       const counts = await get("counts");
-      const there = CARES.filter((care) => (counts.status[care] ?? counts.last_run[care]).count);
+      const there = CARES.filter((care) => (care === "damaged" ? counts.damaged : (counts.status[care] ?? counts.last_run[care])).count);
       const found = await Promise.all(there.map((care) => this.read(care)));
       if (turn !== this.turn || !this.wanted) return;
       this.more = Object.fromEntries(there.map((care, index) => [care, found[index].more]));
@@ -97,7 +98,7 @@ export class Inbox {
     const items = [];
     let cursor = null;
     for (let page = 0; page < CARE_PAGES; page += 1) {
-      const query = new URLSearchParams({ limit: String(CARE_PAGE), ...(care === "waiting" ? { status: care } : { last_run: care }), ...(cursor && { cursor }) });
+      const query = new URLSearchParams({ limit: String(CARE_PAGE), ...(care === "damaged" ? { damaged: "true" } : care === "waiting" ? { status: care } : { last_run: care }), ...(cursor && { cursor }) });
       const found = await get(`sessions?${query}`);
       for (const session of found.data) if (careOf(session) === care) items.push({ session, care, seen: await this.isSeen(session, care) });
       cursor = found.next_cursor;
@@ -109,7 +110,7 @@ export class Inbox {
   // Whether the run that ended badly had done so when somebody marked it. Most often the mark is the last that happened.
   async isSeen(session, care) {
     const noted = session.metadata?.seen_seq;
-    if (care === "waiting" || !Number.isInteger(noted)) return false;
+    if (care === "waiting" || care === "damaged" || !Number.isInteger(noted)) return false;
     if (noted >= session.seq - 1) return true;
     const name = `${session.id} ${session.seq}`;
     if (!this.judged.has(name)) {
@@ -135,6 +136,7 @@ export class Inbox {
 
   // Why it is here, in words; the server is asked once for each.
   async reasonOf({ session, care }) {
+    if (care === "damaged") return text.inbox.damagedFrom(session.damaged_seq);
     if (care === "waiting" && session.active_run_id) {
       const run = await get(sessionPath(session.id, `/runs/${segment(session.active_run_id)}`));
       return run.pending.map(({ reason, name }) => (text.inbox.waits[reason] ?? text.inbox.waits.result)(name)).join(" ");

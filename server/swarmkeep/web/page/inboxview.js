@@ -102,7 +102,7 @@ export class InboxView {
         h("a", { class: "session-name", dir: "auto", href: hrefOf({ view: "chat", id: session.id }), title: session.id }, sessionTitle(session)),
         h("div", { class: "session-meta" }, h("span", { class: `state ${care}` }, text.status[care]), seen && h("span", { class: "state" }, inboxText.seen), bdi(session.agent), h("time", { datetime: session.updated_at }, since(session.updated_at))),
         why),
-      care !== "waiting" && may("run") && button(seen ? inboxText.unmark : inboxText.mark, { kind: "small inbox-mark", onclick: () => this.mark(item, !seen), "aria-label": `${seen ? inboxText.unmark : inboxText.mark}: ${sessionTitle(session)}` }));
+      care !== "waiting" && care !== "damaged" && may("run") && button(seen ? inboxText.unmark : inboxText.mark, { kind: "small inbox-mark", onclick: () => this.mark(item, !seen), "aria-label": `${seen ? inboxText.unmark : inboxText.mark}: ${sessionTitle(session)}` }));
     entry.dataset.id = session.id;
     return entry;
   }

@@ -32,6 +32,14 @@ export function approvalNode(item, act) {
     h("div", { class: "row" }, buttons));
 }
 
+// What the call was shown with, for the server to compare; null where the page cannot say: browsers digest on safe pages only, and
+// text that is no Unicode becomes other bytes.
+export async function digestOf(input) {
+  if (!globalThis.crypto?.subtle || input.isWellFormed?.() === false) return null;
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(input)));
+  return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 // What was done is not done again, unless it failed. The keyboard stays in the conversation when its button goes.
 async function once(buttons, work) {
   buttons[0].closest('[role="log"]')?.focus({ preventScroll: true });

@@ -210,7 +210,7 @@ export class Sidebar {
 
   entry(session) {
     const { id, agent, last_run_status: ended } = session;
-    const status = session.status === "idle" && TELLING_ENDS.has(ended) ? ended : session.status;
+    const status = session.damaged_seq !== undefined ? "damaged" : session.status === "idle" && TELLING_ENDS.has(ended) ? ended : session.status;
     const here = this.route.id === id;
     const link = h(
       "a",

@@ -77,7 +77,7 @@ export const text = {
   },
   status: {
     idle: "idle", running: "running", waiting: "waiting", queued: "queued",
-    completed: "completed", failed: "failed", cancelled: "cancelled", interrupted: "interrupted",
+    completed: "completed", failed: "failed", cancelled: "cancelled", interrupted: "interrupted", damaged: "damaged",
   },
   link: { connecting: "Connecting…", live: "Live", lost: "Connection lost. Trying again…" },
   chat: {
@@ -428,11 +428,12 @@ export const text = {
     list: "Sessions that need attention",
     kinds: "Which ones",
     all: "All",
-    names: { waiting: "Waiting", failed: "Failed", interrupted: "Interrupted" },
+    names: { waiting: "Waiting", failed: "Failed", interrupted: "Interrupted", damaged: "Damaged" },
     showSeen: "Show those marked as seen",
     seen: "seen",
     loading: "Looking…",
-    nothing: { all: "Nothing waits for you: no approval, no result, no failure.", waiting: "No session waits for anybody.", failed: "There is no failed session that is not marked as seen.", interrupted: "There is no interrupted session that is not marked as seen." },
+    nothing: { all: "Nothing waits for you: no approval, no result, no failure.", waiting: "No session waits for anybody.", failed: "There is no failed session that is not marked as seen.", interrupted: "There is no interrupted session that is not marked as seen.", damaged: "No session was found damaged." },
+    damagedFrom: (seq) => `From event ${seq} on, what is stored is not what was recorded. Nothing is added until that is repaired.`,
     waits: {
       approval: (name) => `Approval of ${name}.`,
       person: () => "An answer in the agent's place.",
@@ -449,7 +450,7 @@ export const text = {
     notifying: "Notifications are on",
     quiet: "Notifications are off",
     denied: "The browser blocks notifications from this page. Allow them in its settings.",
-    reasons: { waiting: "Waits for somebody", failed: "Failed", interrupted: "Was interrupted" },
+    reasons: { waiting: "Waits for somebody", failed: "Failed", interrupted: "Was interrupted", damaged: "Was found damaged" },
     several: (count) => `${plural(count, "session needs", "sessions need")} attention`,
   },
   usage: {
@@ -493,7 +494,7 @@ export const text = {
     entry: (seq) => `Show entry ${seq}`,
     valid: (count) => `Verified: ${plural(count, "entry", "entries")}`,
     types: {
-      "session.deleted": "Session deleted", "session.imported": "Session imported", "session.redacted": "Session redacted", "approval.decided": "Approval decided",
+      "session.deleted": "Session deleted", "session.imported": "Session imported", "session.redacted": "Session redacted", "session.damaged": "Session damaged", "session.mended": "Session mended", "approval.decided": "Approval decided",
       "key.created": "Key made", "key.revoked": "Key revoked", "server.started": "Server started", "server.stopped": "Server stopped",
     },
   },
@@ -625,7 +626,9 @@ export const advice = {
   session_not_found: "It may have been deleted. Choose another one, or begin a new chat.",
   blob_not_found: "The session has no such file. Perhaps it was redacted.",
   event_not_found: "The session has no such event. Reload the page.",
-  session_damaged: "The end of this session's log is damaged, so nothing can be added to it. Fork it from before the damage.",
+  session_damaged: "The end of this session's log is damaged, so nothing can be added to it. `swarmkeep verify` says more.",
+  history_damaged: "Somebody or something has changed what is stored. Restore it from a backup, then verify the session again.",
+  arguments_changed: "The call is not what you were shown. Reload the page, and look at it again.",
   request_not_kept: "Something that was sent was redacted or is lost, so the exact request is gone.",
   run_not_found: "The run is gone. Reload the session.",
   search_off: "Search is turned off on this server. The filters still work.",

@@ -14,11 +14,11 @@ from swarmkeep.api.openai.errors import Refused
 from swarmkeep.api.openai.history import FEW_MESSAGES
 from swarmkeep.api.openai.items.input_items import Input
 from swarmkeep.api.openai.run_request import RunRequest
-from swarmkeep.api.openai.targets import Target, find_state, make_session_id
+from swarmkeep.api.openai.targets import Target, find_state, make_session_id, make_target
 from swarmkeep.domain.checking.inputs import check_new_id, refuse_stray_results
 from swarmkeep.domain.codec import Json
 from swarmkeep.domain.events import AwaitedApproval, PendingCall
-from swarmkeep.domain.state import Run, State
+from swarmkeep.domain.state import Run, State, refuse_damaged
 from swarmkeep.engine.idempotency import IdempotentRequest, find_record
 from swarmkeep.store.ports import SessionKey
 
@@ -39,9 +39,7 @@ async def find_chat_target(
     key = SessionKey(principal.tenant, chat.session_id or make_session_id(principal.tenant, idempotency))
     record = await find_record(principal.store, key, idempotency)
     state = await find_state(principal, key)
-    target = (
-        await _plan_target(principal, chat, key) if state is None else Target(key=key, state=state, repeated=record)
-    )
+    target = await _plan_target(principal, chat, key) if state is None else make_target(key, state, record)
     if target.waiting is not None and record is None:
         _refuse_open_approval(key, target.waiting)
     return ChatTarget(target, make_run_request(chat, await _find_new(chat, target.state)))
@@ -67,6 +65,7 @@ async def make_unstored_request(principal: Principal, chat: ChatRequest) -> RunR
         places = await _find_passing(principal, chat, chat.messages[:end])
         places += range(end, len(chat.messages))
         return make_run_request(chat, NewMessages([chat.messages[place] for place in places], places))
+    refuse_damaged(chat.session_id or "", state)
     return make_run_request(chat, await _find_new(chat, state), conversation=chat.session_id)
 
 

@@ -11,6 +11,7 @@ from swarmkeep.api.openai.items.content import show_part
 from swarmkeep.domain.codec import Json, encode
 from swarmkeep.domain.files.places import MAX_SENT_BYTES
 from swarmkeep.domain.files.references import FileReference, make_stand_in, read_reference, restore_part
+from swarmkeep.engine.session_log import read_sound_files
 from swarmkeep.store.ports import EventStore, SessionKey
 
 
@@ -21,10 +22,12 @@ async def put_back_files(
     *,
     max_bytes: int = MAX_SENT_BYTES,
     times: Mapping[str, int] = MappingProxyType({}),
+    for_model: bool = False,
 ) -> list[Json]:
     """The items with the content of the session's files that they show: up to a limit, and then words.
 
-    `times`: how often each item is shown, by its id, where that is not once.
+    `times`: how often each item is shown, by its id, where that is not once. `for_model`: raises HistoryDamaged if one
+    of the files is not what was recorded.
     """
     sizes = _add_sizes(items, times)
     if not sizes:
@@ -34,7 +37,7 @@ async def put_back_files(
         if size <= max_bytes:
             wanted.append(name)
             max_bytes -= size
-    files = await store.read_files(key, wanted)
+    files = await (read_sound_files(store, key, wanted) if for_model else store.read_files(key, wanted))
     return await asyncio.to_thread(lambda: [_put_back(item, files) for item in items])
 
 

@@ -18,12 +18,13 @@ _ROLES = ("user", "system", "developer", "assistant")
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True):
-    """A decision on an `mcp_approval_request`, by that item's id."""
+    """A decision on an `mcp_approval_request`, by that item's id; and the digest of its arguments, if one is given."""
 
     request_id: str
     approve: bool
     reason: str | None
     param: str
+    arguments_digest: str | None = None
 
 
 class Input(msgspec.Struct):
@@ -118,8 +119,12 @@ def _read_approval(found: Input, item: Json, param: str) -> None:
         raise Refused("`approve` must be true or false", f"{param}.approve")
     if reason is not None and not isinstance(reason, str):
         raise Refused("`reason` must be a text", f"{param}.reason")
+    digest = item.get("arguments_digest")
+    if digest is not None and not isinstance(digest, str):
+        raise Refused("`arguments_digest` must be a text", f"{param}.arguments_digest")
     request_id = read_text(item, "approval_request_id", param)
-    found.approvals.append(ApprovalAnswer(request_id, approve, reason, f"{param}.approval_request_id"))
+    answer = ApprovalAnswer(request_id, approve, reason, f"{param}.approval_request_id", digest and digest.lower())
+    found.approvals.append(answer)
 
 
 def _skip(found: Input, item: Json, param: str) -> None:

@@ -63,10 +63,10 @@ def _show(view: SessionView) -> Json:
     return show_conversation(view.id, view.created_at, view.metadata)
 
 
-async def _find(principal: Principal, name: str) -> tuple[SessionKey, State]:
+async def _find(principal: Principal, name: str, *, to_change: bool = False) -> tuple[SessionKey, State]:
     key = principal.session_key(name)
     try:
-        return key, await principal.reader.state(key)
+        return key, await (principal.reader.sound_state(key) if to_change else principal.reader.state(key))
     except SessionNotFound:
         raise make_not_found("conversation", name) from None
 
@@ -149,7 +149,7 @@ async def create_items(
     include_list: IncludeList = None,
 ) -> dict[str, Any]:
     """Refused while a response is in progress in it."""
-    key, _ = await _find(principal, conversation_id)
+    key, _ = await _find(principal, conversation_id, to_change=True)
     history = await _read_history(principal, data.items)
     with map_error_params(history):
         added = await principal.engine.sessions.add_messages(
@@ -223,7 +223,7 @@ async def delete_item(
 
     An item that is gone already, such as the result of a deleted call, may be deleted again.
     """
-    key, state = await _find(principal, conversation_id)
+    key, state = await _find(principal, conversation_id, to_change=True)
     found = await read_items(key.id, state, lambda items: items.find(item_id))
     if found is None:
         raise make_not_found("item", item_id)

@@ -108,7 +108,7 @@ async def get_response(
     opt={PERMISSION: ("run",)},
 )
 async def cancel_response(response_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
-    found = await find_response(principal, response_id)
+    found = await find_response(principal, response_id, to_change=True)
     # An earlier part of a run has ended, whatever the run does now.
     if found.id.part == count_parts(found.run) - 1:
         await principal.engine.runs.cancel(found.key, found.run.id, idempotency=await principal.read_idempotency())
@@ -123,7 +123,7 @@ async def cancel_response(response_id: FromPath[str], principal: NamedDependency
 )
 async def delete_response(response_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
     """The log keeps it, until it is redacted or its session deleted."""
-    found = await find_response(principal, response_id)
+    found = await find_response(principal, response_id, to_change=True)
     await principal.engine.runs.hide(found.key, found.run.id, found.id.part, by=principal.name)
     return {"id": response_id, "object": "response", "deleted": True}
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, and_, func, literal_column, select
 
 from swarmkeep.store.ports.index import CountedEnd, CountedStatus, SessionCount, SessionCounts
 from swarmkeep.store.sql.indexes.session_search import is_child
-from swarmkeep.store.sql.tables import HAS_TROUBLE, IS_BUSY, sessions
+from swarmkeep.store.sql.tables import HAS_TROUBLE, IS_BUSY, IS_DAMAGED, sessions
 
 _STATUSES: tuple[CountedStatus, ...] = ("running", "waiting")
 _ENDS: tuple[CountedEnd, ...] = ("failed", "interrupted")
@@ -18,12 +18,14 @@ def count_sessions(connection: Connection, tenant: str, *, children: bool, most:
     """One statement, so that a session that moves on meanwhile is counted once."""
     ranges = [_find_range(tenant, IS_BUSY, sessions.c.status, status) for status in _STATUSES]
     ranges += [_find_range(tenant, HAS_TROUBLE, sessions.c.last_run, end) for end in _ENDS]
+    ranges.append(and_(sessions.c.tenant == tenant, IS_DAMAGED))
     parts = [part for where in ranges for part in _count_piece(where, most)]
     found = connection.execute(select(*parts)).one()
     counts = [_make_count(walked, below, children, most) for walked, below in zip(found[::2], found[1::2], strict=True)]
     return SessionCounts(
         status=dict(zip(_STATUSES, counts[: len(_STATUSES)], strict=True)),
-        last_run=dict(zip(_ENDS, counts[len(_STATUSES) :], strict=True)),
+        last_run=dict(zip(_ENDS, counts[len(_STATUSES) : -1], strict=True)),
+        damaged=counts[-1],
     )
 
 

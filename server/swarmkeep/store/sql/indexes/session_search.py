@@ -25,7 +25,7 @@ from swarmkeep.store.ports.index import EndedRunStatus, SessionOrder
 from swarmkeep.store.sql.columns import Verbatim
 from swarmkeep.store.sql.prepared import split_parameters
 from swarmkeep.store.sql.searching.finding import find_places
-from swarmkeep.store.sql.tables import HAS_TROUBLE, IS_BUSY, session_labels, sessions
+from swarmkeep.store.sql.tables import HAS_TROUBLE, IS_BUSY, IS_DAMAGED, session_labels, sessions
 
 Place = tuple[str, str]
 """The time and id of a session: where it stands in the list."""
@@ -51,6 +51,8 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Whether those are found, too, that agents began to ask others."""
     active_after: str | None = None
     active_before: str | None = None
+    damaged: bool | None = None
+    """Whether they were found damaged."""
     terms: tuple[Term, ...] | None = None
     """Words, of which one message, or id and metadata, have to have all."""
 
@@ -163,6 +165,8 @@ def _list_ranges(wanted: SessionFilter) -> Iterator[_Range]:
         if wanted.agent is not None:
             yield _Range(place, and_(is_busy, columns.agent == wanted.agent), frozenset({"agent", "status"}), at_hand)
         yield _Range(place, is_busy, frozenset({"status"}), at_hand)
+    if wanted.damaged:
+        yield _Range(place, and_(mine, IS_DAMAGED), frozenset({"damaged"}), at_hand)
     if wanted.last_run in ("failed", "interrupted"):
         ended = and_(mine, HAS_TROUBLE, columns.last_run == literal_column(f"'{wanted.last_run}'"))
         yield _Range(place, ended, frozenset({"last_run"}), at_hand)
@@ -204,6 +208,9 @@ def _list_conditions(wanted: SessionFilter, walked: _Range) -> Iterator[tuple[st
             column = sessions.c[name]
             found = literal_column(f"walked.{name}") if walked.at_hand else _look_up(wanted, column)
             yield name, found == literal(value, column.type)
+    if wanted.damaged is not None:
+        found = literal_column("walked.damaged_seq") if walked.at_hand else _look_up(wanted, sessions.c.damaged_seq)
+        yield "damaged", found.is_not(None) if wanted.damaged else found.is_(None)
     times = literal_column("walked.active_at", Verbatim) if walked.at_hand else _look_up(wanted, sessions.c.active_at)
     if limits := _list_times(wanted, times):
         yield "active", and_(*limits)
@@ -221,7 +228,7 @@ def _list_times(wanted: SessionFilter, active_at: Any) -> list[Any]:
 
 _WALKED_ID: Any = literal_column("walked.id")
 _WALKED_PLACE: Any = (literal_column("walked.at", Verbatim), literal_column("walked.id", Verbatim))
-_AT_HAND = (sessions.c.agent, sessions.c.status, sessions.c.last_run, sessions.c.active_at)
+_AT_HAND = (sessions.c.agent, sessions.c.status, sessions.c.last_run, sessions.c.active_at, sessions.c.damaged_seq)
 
 
 def _label_name(metadata_key: str) -> str:

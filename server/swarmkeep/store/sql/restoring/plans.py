@@ -19,6 +19,7 @@ from swarmkeep.store.sql.counting.usage import Row, make_usage_row
 from swarmkeep.store.sql.heads import AppendPlan, plan_append
 from swarmkeep.store.sql.tables import session_columns
 from swarmkeep.store.sql.writes import SLICE_EVENTS, cut
+from swarmkeep.store.stamps import NO_KEYS, IntegrityKeys
 
 Seal = Callable[[SessionKey, State, Sequence[EventDraft]], list[SealedEvent]]
 
@@ -49,13 +50,15 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
         return SessionHead(self.head.state.seq, self.head.state.hash)
 
 
-def plan_some(sessions: Iterator[Restoration], seal: Seal) -> tuple[list[RestorePlan], Exception | None]:
+def plan_some(
+    sessions: Iterator[Restoration], seal: Seal, keys: IntegrityKeys = NO_KEYS
+) -> tuple[list[RestorePlan], Exception | None]:
     """The next sessions, as many as one transaction may record, none when all are planned; and what ended that."""
     plans: list[RestorePlan] = []
     size = 0
     try:
         while len(plans) < _MAX_SESSIONS and size < _MAX_BYTES and (session := next(sessions, None)) is not None:
-            plans.append(_plan_session(session, seal))
+            plans.append(_plan_session(session, seal, keys))
             size += plans[-1].bytes + sum(len(content) for one in plans[-1].slices for content in one.files.values())
     except Exception as error:
         # For those before it is too early to be lost.
@@ -63,7 +66,7 @@ def plan_some(sessions: Iterator[Restoration], seal: Seal) -> tuple[list[Restore
     return plans, None
 
 
-def _plan_session(session: Restoration, seal: Seal) -> RestorePlan:
+def _plan_session(session: Restoration, seal: Seal, keys: IntegrityKeys) -> RestorePlan:
     """Read a session's batches and fold them, then what `finish` makes of the state."""
     key, state = session.key, State()
     slices: list[SealedBatch] = []
@@ -74,7 +77,7 @@ def _plan_session(session: Restoration, seal: Seal) -> RestorePlan:
     added = seal(key, state, session.finish(state))
     slices += cut(added)
     free_aside(slices, events_in_each=SLICE_EVENTS)
-    head = msgspec.structs.replace(plan_append(key, state, added), base=State())
+    head = msgspec.structs.replace(plan_append(key, state, added, keys=keys), base=State())
     calls = _list_calls(key, slices)
     free_aside(calls)
     return RestorePlan(head=head, slices=slices, bytes=_measure(slices), calls=calls)

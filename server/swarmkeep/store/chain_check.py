@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 import itertools
+from typing import Protocol
 
-from swarmkeep.audit.verify.problems import Head, Problems
 from swarmkeep.domain.envelope import RecordedEvent
 from swarmkeep.domain.events import FACTS, SessionRedacted, UnknownFact
 from swarmkeep.domain.redaction import is_stand_in
 from swarmkeep.domain.request import digest
 from swarmkeep.store.hashing import (
+    FORMAT,
     FORMATS,
     GENESIS,
     SALT_BYTES,
     SealedEvent,
     commitment_of,
+    continues,
     find_format,
     header_of,
     link,
 )
 
 
-class ChainCheck:
-    """Takes a log's events in order, and says what is wrong with each. Its memory is that of the redacted events."""
+class Findings(Protocol):
+    """Takes what is wrong with a log."""
 
-    def __init__(self, findings: Problems, noted: Head | None = None) -> None:
-        self.last = 0
+    def add(self, code: str, detail: str, seq: int | None = None) -> None: ...
+
+
+class NotedHead(Protocol):
+    """The last event of a log as it was at some time: its seq, and its hash in hex."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def hash(self) -> str: ...
+
+
+class ChainCheck:
+    """Takes a log's events in order, and says what is wrong with each. Its memory is that of the redacted events.
+
+    It begins after event `after`, whose hash is `previous`: by default with the first.
+    """
+
+    def __init__(
+        self, findings: Findings, noted: NotedHead | None = None, *, after: int = 0, previous: bytes = GENESIS
+    ) -> None:
+        self.last = after
         self._findings = findings
         self._noted = noted
         # The hashes that the next event may build on: as stored and as computed, so that one changed hash is one
         # problem and not two. None after a gap, where nothing is known.
-        self._previous: tuple[bytes, ...] | None = (GENESIS,)
+        self._previous: tuple[bytes, ...] | None = (previous,)
         self._format = FORMATS[0]
         self._redacted_digests: dict[int, str] = {}
         self._explained_seqs: set[int] = set()
@@ -38,15 +60,39 @@ class ChainCheck:
 
     def take(self, sealed: SealedEvent) -> None:
         event = sealed.event
-        if event.seq != self.last + 1:
-            self._note_gap(event.seq)
-        self.last = event.seq
-        self._check_payload(sealed, self._check_hash(sealed))
+        if not self._is_sound(sealed):
+            self._examine(sealed)
         if isinstance(event.fact, SessionRedacted):
             self._check_redaction(event.seq, event.fact)
         if self._noted is not None and event.seq == self._noted.seq and event.hash != self._noted.hash:
             detail = f"event {event.seq} had the hash {self._noted.hash} in the earlier head, and now has {event.hash}"
             self._findings.add("rewritten", detail, event.seq)
+
+    def _is_sound(self, sealed: SealedEvent) -> bool:
+        """Whether the event is of the present format, has its payload and follows the one before: of nearly all there
+        is no more to say, and this is quick."""
+        event, salt, before = sealed.event, sealed.salt, self._previous
+        if (
+            before is None
+            or len(before) != 1
+            or event.seq != self.last + 1
+            or salt is None
+            or len(salt) != SALT_BYTES
+            or not sealed.as_written
+            or type(event.fact) is UnknownFact
+            or not continues(before[0], sealed, salt)
+        ):
+            return False
+        self.last = event.seq
+        self._previous, self._format = (bytes.fromhex(event.hash),), FORMAT
+        return True
+
+    def _examine(self, sealed: SealedEvent) -> None:
+        event = sealed.event
+        if event.seq != self.last + 1:
+            self._note_gap(event.seq)
+        self.last = event.seq
+        self._check_payload(sealed, self._check_hash(sealed))
 
     def _note_gap(self, seq: int) -> None:
         if seq <= self.last:
