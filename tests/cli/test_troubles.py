@@ -92,6 +92,8 @@ CALLS = {
     "verify": Call(("verify", "ID")),
     "whatif": Call(("whatif", "ID", "--at", "2", "--offline", *AGENTS), writes=True),
 }
+# The settings that a command is about.
+NEEDED = {"db stamp": {"SWARMKEEP_INTEGRITY_KEY": "a key"}}
 # What a command needs to be tried for: a picture or a key that is there, a server.
 _NEED_A_SERVER = {"sessions answer", "sessions compact", "sessions handback", "sessions takeover"}
 _NEEDS_MORE = {"blob", "keys revoke"} | _NEED_A_SERVER
@@ -107,11 +109,15 @@ class Site:
     session_id: str
 
     def run(self, name: str, *, env: dict[str, str] | None = None) -> Result:
-        return InProcessCommandLine(self.folder)(*self.arguments(name), text=CALLS[name].text, env=env)
+        return InProcessCommandLine(self.folder)(
+            *self.arguments(name), text=CALLS[name].text, env=NEEDED.get(name, {}) | (env or {})
+        )
 
     def start(self, name: str, *, env: dict[str, str] | None = None) -> Result:
         """The same in a process of its own."""
-        return CommandLine(self.folder)(*self.arguments(name), text=CALLS[name].text, env=env)
+        return CommandLine(self.folder)(
+            *self.arguments(name), text=CALLS[name].text, env=NEEDED.get(name, {}) | (env or {})
+        )
 
     def refuse(self, name: str, *, env: dict[str, str] | None = None) -> str:
         return find_refusal(self.run(name, env=env))
@@ -146,13 +152,6 @@ def site(tmp_path: Path, full_site: Site) -> Site:
     for file in full_site.folder.iterdir():
         shutil.copy(file, tmp_path / file.name)
     return Site(tmp_path, full_site.session_id)
-
-
-@pytest.fixture(autouse=True)
-def integrity_key(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key that one of the commands is about."""
-    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("name") == "db stamp":
-        monkeypatch.setenv("SWARMKEEP_INTEGRITY_KEY", "a key")
 
 
 def each_command(chosen: set[str] | None = None, *, without: Set[str] = frozenset()) -> pytest.MarkDecorator:
@@ -218,7 +217,9 @@ def test_a_driver_that_is_not_installed_is_named(site: Site, name: str, monkeypa
     arguments = [part for part in site.arguments(name) if not part.startswith("sqlite:")]
     url = "postgresql://clerk@127.0.0.1:1/shop"
     flag = [] if "--database-url" in arguments else ["--database-url"]
-    said = find_refusal(InProcessCommandLine(site.folder)(*arguments, *flag, url, text=CALLS[name].text))
+    said = find_refusal(
+        InProcessCommandLine(site.folder)(*arguments, *flag, url, text=CALLS[name].text, env=NEEDED.get(name))
+    )
     assert "pip install 'swarmkeep[postgres]'" in said
 
 
