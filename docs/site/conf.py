@@ -68,11 +68,8 @@ CHAPTERS = {
         "docs/site/python",
         "docs/cli",
     ],
-    "Auditing": ["docs/events", "docs/verification", "docs/files", "docs/export", "docs/privacy"],
-    "Running": [
-        *("docs/running", "docs/tracing"),
-        *("docs/security", "docs/security-checklist"),
-    ],
+    "Auditing": ["docs/events", "docs/verification", "docs/files", "docs/export"],
+    "Running": ["docs/running", "docs/tracing", "docs/security"],
     "The project": ["docs/architecture", "docs/benchmarks", "CONTRIBUTING", "CHANGELOG", "clients/python/README"],
     "Example teams": ["agents/swarmkeep_agents/*/README"],
 }

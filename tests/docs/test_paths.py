@@ -13,7 +13,7 @@ from tests.support.source import PACKAGES, list_modules
 
 ARCHITECTURE = DOCS / "architecture.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
-CHECKLIST = DOCS / "security-checklist.md"
+SECURITY = DOCS / "security.md"
 # Paths are written as from the repository, or as from the server's package.
 BASES = (ROOT, PACKAGES["swarmkeep"])
 
@@ -34,7 +34,7 @@ def read_tree(text: str) -> Iterator[str]:
             yield "".join(above)
 
 
-@pytest.mark.parametrize("page", [ARCHITECTURE, CONTRIBUTING, CHECKLIST], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [ARCHITECTURE, CONTRIBUTING, SECURITY], ids=lambda page: page.name)
 def test_every_named_path_exists(page: Path) -> None:
     named = find_named_paths(read_page(page))
     assert len(named) > 15
