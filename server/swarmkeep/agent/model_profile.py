@@ -16,7 +16,7 @@ PROFILE_FIELDS: dict[str, tuple[str, ...]] = {
     "developer_role": ("developer", "system"),
     "content_parts": ("parts", "text"),
     "attachments": ("send_back", "omit"),
-    "missing_signatures": ("omit", "placeholder"),
+    "missing_attachments": ("omit", "signature", "reasoning"),
 }
 _MOST_PATTERNS = 100
 _MAX_PATTERN = 200

@@ -33,8 +33,9 @@ _TABLE = (
     _Row(r"qwen", "", {"system_messages": "one_leading"}),
     # They know neither the newer name of the limit nor the role `developer`, and refuse what they do not know.
     _Row("", r"(^|\.)(deepseek\.com|mistral\.ai)$", {"tokens_parameter": "max_tokens", "developer_role": "system"}),
-    # Of calls that another model made, Google documents this as the way past the check of their signatures.
-    _Row(r"gemini-[3-9]", r"(^|\.)googleapis\.com$", {"missing_signatures": "placeholder"}),
+    # Calls of other models, after a handoff for example, are refused without. Google documents the placeholder.
+    _Row(r"gemini-[3-9]", r"(^|\.)googleapis\.com$", {"missing_attachments": "signature"}),
+    _Row("", r"(^|\.)(deepseek\.com|moonshot\.(ai|cn))$", {"missing_attachments": "reasoning"}),
 )
 _PATTERNS = [(re.compile(row.model), re.compile(row.host), row.fields) for row in _TABLE]
 
@@ -79,5 +80,5 @@ def make_rules(model: str, server: ModelServer, profile: Mapping[str, str]) -> M
         developer_role=profile["developer_role"],
         content_parts=profile["content_parts"],
         attachments=profile["attachments"],
-        missing_signatures=profile["missing_signatures"],
+        missing_attachments=profile["missing_attachments"],
     )

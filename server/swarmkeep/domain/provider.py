@@ -36,7 +36,7 @@ class Attached(msgspec.Struct, frozen=True, omit_defaults=True):
     server: str = ""
     message: Json = {}
     calls: dict[str, Json] = {}
-    dropped: tuple[str, ...] = ()
+    dropped: list[str] = []
 
 
 def attach(message: Json, calls: Sequence[tuple[str, Json]], model: str, server: str) -> Json | None:
@@ -55,7 +55,7 @@ def attach(message: Json, calls: Sequence[tuple[str, Json]], model: str, server:
             kept_calls[call_id] = extra
     if not (kept or kept_calls or keeper.dropped):
         return None
-    found: Json = msgspec.to_builtins(Attached(model, server, kept, kept_calls, tuple(keeper.dropped)))
+    found: Json = msgspec.to_builtins(Attached(model, server, kept, kept_calls, keeper.dropped))
     return found
 
 
@@ -175,9 +175,11 @@ def _complete_call(call: Json, extra: Json) -> Json:
 
 
 def _mark_calls(sent: Json, rules: MessageRules) -> Json:
-    """Return the message with a stand-in for the signature that its first call lacks, where a server wants one."""
-    if rules.missing_signatures != "placeholder" or not sent.get("tool_calls"):
+    """Return the message with a stand-in for what its calls lack, where a server refuses calls of others without."""
+    if rules.missing_attachments == "omit" or not sent.get("tool_calls"):
         return sent
+    if rules.missing_attachments == "reasoning":
+        return {**sent, "reasoning_content": ""}
     first, *others = sent["tool_calls"]
     return {**sent, "tool_calls": [{**first, "extra_content": _PLACEHOLDER}, *others]}
 

@@ -173,7 +173,8 @@ class Loop:
         source = (turn.request.params["model"], turn.profile.server.host)
         masked = await mask(self._policy, reply.message, aside=aside)
         is_cut = is_cut_end(reply.completion)
-        message = normalise_message(masked, turn.agent.name, taken, source, is_cut=is_cut)
+        normalise = partial(normalise_message, masked, turn.agent.name, taken, source, is_cut=is_cut)
+        message = await self._policy.run_aside(normalise) if aside else normalise()
         if turn.agent.output_guardrails:
             trip, text = await self._guards.check_reply(
                 turn.agent, message, self._log.state.context_variables, turn.run.options

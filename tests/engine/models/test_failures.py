@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 from openai import AsyncOpenAI
 
@@ -311,3 +312,33 @@ async def test_the_message_is_never_empty(model: ScriptedModel, provider: AsyncO
     for answer in script:
         answer()
         assert (await expect_error(provider, stream=False)).message
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("params", "words", "advice"),
+    [
+        ({}, "Unsupported parameter: 'parallel_tool_calls'", '"parallel_tool_calls": "omit"'),
+        (
+            {"max_tokens": 5},
+            "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.",
+            '"tokens_parameter": "max_completion_tokens"',
+        ),
+        ({"max_tokens": 5}, "max_tokens is too large: 5", "leave max_tokens out of model_settings"),
+        ({}, "System message must be at the beginning.", '"system_messages": "one_leading"'),
+        ({}, "messages[1].role: unknown variant `developer`", '"developer_role": "system"'),
+        ({}, "Function call is missing a thought_signature", '"missing_attachments": "signature"'),
+        ({}, "property 'reasoning' is unsupported", '"attachments": "omit"'),
+        ({"temperature": 0}, "temperature does not support 0 with this model", '{"temperature": null}'),
+        ({}, "something else is wrong", None),
+    ],
+)
+async def test_a_refused_parameter_names_the_setting_that_helps(
+    model: ScriptedModel, provider: AsyncOpenAI, stream: bool, params: Json, words: str, advice: str | None
+) -> None:
+    model.fail(400, message=words)
+    asked = make_request(HELLO, stream=stream)
+    request = msgspec.structs.replace(asked, params={**asked.params, **params})
+    error = (await expect_failure(ChatModel(provider), request, stream=stream)).error
+    assert error.message.startswith(words.rstrip("."))
+    assert (advice or "To help") in error.message if advice else "To help" not in error.message

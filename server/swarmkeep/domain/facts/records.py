@@ -71,7 +71,7 @@ class MessageRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     developer_role: str = "developer"
     content_parts: str = "parts"
     attachments: str = "send_back"
-    missing_signatures: str = "omit"
+    missing_attachments: str = "omit"
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):

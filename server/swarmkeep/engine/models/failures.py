@@ -88,6 +88,67 @@ def _describe_client_error(openai: Any, httpx2: Any, error: Any) -> ProviderFail
     return ProviderFailure(RunError(code="model_client_error", message=f"{type(error).__name__}: {error}"))
 
 
+def advise(error: RunError, params: Mapping[str, Any]) -> RunError:
+    """Return the error of a request that was refused with the setting that helps, where its words name one.
+
+    `params` are the parameters that were sent.
+    """
+    advice = _find_advice(error.message.lower(), params) if error.code == "provider_bad_request" else None
+    if advice is None:
+        return error
+    return msgspec.structs.replace(error, message=f"{error.message.rstrip('. ')}. To help: {advice}")
+
+
+# Words of the refusal, and the field of a model's profile that helps. The first that fits counts.
+_PROFILE_ADVICE = (
+    (r"parallel_tool_calls", "parallel_tool_calls", "omit"),
+    (r"stream_options", "stream_options", "omit"),
+    (r"system (message|role|prompt)s?\b.{0,80}\b(beginning|first|start|one|leading)", "system_messages", "one_leading"),
+    (r"\b(only|single|one|first)\b.{0,40}\bsystem (message|role|prompt)", "system_messages", "one_leading"),
+    (r"\bdeveloper\b", "developer_role", "system"),
+    (r"thought_signature", "missing_attachments", "signature"),
+    (
+        r"reasoning_content\b.{0,80}\b(missing|required|must)|missing.{0,40}reasoning_content",
+        "missing_attachments",
+        "reasoning",
+    ),
+    (r"extra_content|reasoning|thinking", "attachments", "omit"),
+    (
+        r"content.{0,80}(expected a string|must be a string|valid string)|invalid type: sequence",
+        "content_parts",
+        "text",
+    ),
+)
+_REFUSED = re.compile(
+    r"unsupported|not support|unknown|unrecogni[sz]ed|unexpected|extra|not (permitted|allowed)|forbidden|invalid_param"
+)
+_MAX_ADVISED_CHARACTERS = 1000
+
+
+def _find_advice(text: str, params: Mapping[str, Any]) -> str | None:
+    text = text[:_MAX_ADVISED_CHARACTERS]
+    for sent, other in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
+        if sent in params and re.search(rf"\b{sent}\b", text) and _REFUSED.search(text):
+            return _name_field("tokens_parameter", other)
+    for words, field, choice in _PROFILE_ADVICE:
+        if re.search(words, text):
+            return _name_field(field, choice)
+    if re.search(r"\bresponse_format\b", text) and "response_format" in params:
+        return 'set output_mode="tool" on the agent, if its answers need a form'
+    if re.search(r"\btool_choice\b", text) and "tool_choice" in params:
+        return "set another tool_choice on the agent or the run"
+    for name in params:
+        if name not in ("model", "stream", "response_format", "tool_choice") and re.search(
+            rf"\b{re.escape(name)}\b", text
+        ):
+            return f'leave {name} out of model_settings; a run takes it out with {{"{name}": null}}'
+    return None
+
+
+def _name_field(field: str, choice: str) -> str:
+    return f'say {{"{field}": "{choice}"}} in SWARMKEEP_MODEL_PROFILE, or in model_profile of the agent or the run'
+
+
 def _make_timeout_error(message: str) -> RunError:
     return RunError(code="provider_timeout", message=message, retryable=True)
 

@@ -21,7 +21,7 @@ from swarmkeep.domain.request import ModelRequest
 from swarmkeep.domain.wording import join_text, pluralize
 from swarmkeep.engine.models.assembly import Assembly, complete_usage, list_objects, read_choice, read_content
 from swarmkeep.engine.models.chunks import Chunk
-from swarmkeep.engine.models.failures import ProviderFailure, describe_failure
+from swarmkeep.engine.models.failures import ProviderFailure, advise, describe_failure
 from swarmkeep.engine.models.reply_errors import FailedReply, FilteredReply, MalformedReply, OversizedReply
 from swarmkeep.engine.models.reply_limits import ReplyLimits, has_excess_values
 from swarmkeep.engine.models.retries import Retries
@@ -123,13 +123,14 @@ class ChatModel:
                     yield attempt.make_reply(await self._transport.complete(request))
                 return
             except Exception as error:
-                pause = self._choose_pause(attempt, error, retried, request.params.get("model"))
+                pause = self._choose_pause(attempt, error, retried, request.params)
             retried += 1
             await self._pause(pause)
 
-    def _choose_pause(self, attempt: _Attempt, error: Exception, retried: int, model: object) -> float:
+    def _choose_pause(self, attempt: _Attempt, error: Exception, retried: int, params: Json) -> float:
         """How long to wait before the next attempt. Raises TurnFailed if there is to be none."""
         failure = describe_failure(error)
+        failure = msgspec.structs.replace(failure, error=advise(failure.error, params))
         # What was shown cannot be taken back, so it is kept, and the run ends here.
         pause = None if attempt.is_shown else self._retries.choose_pause(failure, retried)
         if pause is None:
@@ -141,7 +142,7 @@ class ChatModel:
                 client_error=error,
             ) from error
         code, message = failure.error.code, failure.error.message
-        described = {"model": model, "attempt": retried + 1}
+        described = {"model": params.get("model"), "attempt": retried + 1}
         log.warning("a model call failed (%s); retrying in %.1f s: %s", code, pause, message, extra=described)
         return pause
 
