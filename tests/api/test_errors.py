@@ -28,7 +28,7 @@ CODES = {
     408: {"request_timeout"},
     409: {
         "session_busy", "session_exists", "already_decided", "run_not_waiting", "agent_unavailable",
-        "request_not_kept", "session_damaged", "not_taken_over", "taken_over",
+        "request_not_kept", "session_damaged", "history_damaged", "arguments_changed", "not_taken_over", "taken_over",
     },
     412: {"seq_mismatch"},
     413: {"too_large"},
