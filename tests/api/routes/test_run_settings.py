@@ -55,6 +55,37 @@ async def test_what_a_run_cannot_set_is_refused(plain: RunningServer, settings: 
     assert len(await plain.events(session)) == 1
 
 
+@pytest.mark.parametrize(
+    ("profile", "pointer"),
+    [
+        ({"attachments": "maybe"}, "/model_profile/attachments"),
+        ({"attachments": ["omit"]}, "/model_profile/attachments"),
+        ({"nonsense": "omit"}, "/model_profile"),
+        ({"max_tokens": 1, "max_completion_tokens": 2}, "/model_settings/max_tokens"),
+    ],
+)
+async def test_a_wrong_model_profile_is_refused(plain: RunningServer, profile: Any, pointer: str) -> None:
+    session = await plain.session()
+    answer = await plain.post(f"{session}/runs", {"input": "hi", pointer.split("/")[1]: profile})
+    assert check_problem(answer, 400, "invalid_request")["errors"][0]["pointer"] == pointer
+
+
+async def test_callers_say_how_models_are_asked(service: RunningServer, model: ScriptedModel) -> None:
+    for _ in range(6):
+        model.say("Hello.")
+    session = await service.session()
+    await service.run(session)
+    await service.run(session, parallel_tool_calls=None)
+    await service.run(session, model_profile={"parallel_tool_calls": "omit"})
+    said = [{"role": "user", "content": "hi"}]
+    for field in ({"parallel_tool_calls": None}, {"model_profile": {"parallel_tool_calls": "omit"}}):
+        answer = await service.post("/openai/v1/chat/completions", {"messages": said, **field})
+        assert answer.status_code == 200, answer.text
+    answer = await service.post("/openai/v1/responses", {"input": "hi", "parallel_tool_calls": None})
+    assert (answer.status_code, answer.json()["parallel_tool_calls"]) == (200, True)
+    assert ["parallel_tool_calls" in request for request in model.requests] == [True, *[False] * 5]
+
+
 FORMAT: dict[str, Any] = {
     "type": "json_schema",
     "json_schema": {"name": "weather", "schema": {"type": "object", "properties": {}}, "strict": False},
