@@ -282,17 +282,21 @@ def list_commands(command: Any = None, path: str = "swarmkeep") -> Iterator[tupl
 COMMANDS = dict(list_commands())
 
 
+def read_commands() -> dict[str, str]:
+    """Return the section of each command, or its row in a table of several."""
+    sections = {title.strip("`"): text for title, text in read_sections(CLI).items() if title.startswith("`swarmkeep")}
+    rows = {row[0].strip("`"): row[1] for row in read_table_rows(read_page(CLI)) if row[0].startswith("`swarmkeep ")}
+    return rows | sections
+
+
 @pytest.mark.parametrize("path", COMMANDS)
-def test_every_command_has_a_section_with_its_options(path: str) -> None:
-    options = COMMANDS[path]
-    assert f"`{path}`" in read_sections(CLI)
-    general = find_code_spans(read_sections(CLI)["Options of most commands"])
-    assert options <= find_code_spans(read_sections(CLI)[f"`{path}`"]) | general
+def test_every_command_is_there_with_its_options(path: str) -> None:
+    shared = find_code_spans(read_sections(CLI)["Options of most commands"])
+    assert COMMANDS[path] <= find_code_spans(read_commands()[path]) | shared
 
 
 def test_every_documented_command_is_there() -> None:
-    known = set(COMMANDS)
-    assert {title.strip("`") for title in read_sections(CLI) if title.startswith("`swarmkeep")} <= known
+    assert set(read_commands()) <= set(COMMANDS)
 
 
 def test_every_public_name_is_documented() -> None:
