@@ -28,7 +28,7 @@ def compose() -> Json:
     return found
 
 
-def test_services_have_a_network_of_their_own_and_start_in_order(compose: Json) -> None:
+def test_services_share_network_and_start_order(compose: Json) -> None:
     services = compose["services"]
     assert set(services) == {"db", "migrate", "server"}
     assert not any("network_mode" in service for service in services.values())
@@ -40,14 +40,14 @@ def test_services_have_a_network_of_their_own_and_start_in_order(compose: Json) 
     assert services["migrate"]["command"] == ["db", "upgrade"]
 
 
-def test_the_servers_own_containers_can_change_nothing_in_themselves(compose: Json) -> None:
+def test_server_containers_are_immutable(compose: Json) -> None:
     for name in ("migrate", "server"):
         service = compose["services"][name]
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
     assert all("no-new-privileges:true" in service["security_opt"] for service in compose["services"].values())
 
 
-def test_the_image_installs_what_was_tested_by_its_hash() -> None:
+def test_image_installs_tested_hash() -> None:
     assert "--require-hashes -r requirements.lock" in DOCKERFILE
     pinned = set(re.findall(r"^([\w.-]+==\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     lock = (ROOT / "requirements.lock").read_text()
@@ -57,7 +57,7 @@ def test_the_image_installs_what_was_tested_by_its_hash() -> None:
     assert {"litestar", "openai", "sqlalchemy", "asyncpg", "cryptography", "msgspec"} <= named
 
 
-def test_the_server_and_its_migration_are_told_the_same_by_names_that_there_are(compose: Json) -> None:
+def test_server_and_migration_share_valid_settings(compose: Json) -> None:
     migrate, server = (compose["services"][name] for name in ("migrate", "server"))
     assert (migrate["environment"], migrate["image"]) == (server["environment"], server["image"])
     assert set(server["environment"]) <= SETTINGS
@@ -73,7 +73,7 @@ def test_the_server_and_its_migration_are_told_the_same_by_names_that_there_are(
     assert (found.user, found.password) == ("swarmkeep", "secret")
 
 
-def test_the_image_starts_once_there_is_a_key_and_is_healthy_then(tmp_path: Path) -> None:
+def test_image_starts_healthy_with_key(tmp_path: Path) -> None:
     said = re.search(r"SWARMKEEP_HOST=(\S+)", DOCKERFILE)
     check = re.search(r'CMD \["python", "-c", ("(?:[^"\\]|\\.)*")\]', DOCKERFILE)
     assert said is not None

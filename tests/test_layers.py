@@ -216,17 +216,17 @@ def test_sub_packages_import_one_way() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+def test_modules_have_no_import_cycles(package: str) -> None:
     """Neither by imports for type checkers, nor by those inside of functions: these only hide that it is one."""
     assert find_circles(map_imports(package)) == []
 
 
-def test_no_modules_of_the_page_import_each_other_in_a_circle() -> None:
+def test_page_modules_have_no_import_cycles() -> None:
     """Neither by what is loaded on demand, nor by what runs in a worker."""
     assert find_circles(map_page_imports()) == []
 
 
-def test_self_contained_sub_packages_import_nothing_beside_them() -> None:
+def test_self_contained_packages_import_no_siblings() -> None:
     wrong = [
         f"{found.place}: {importer} imports {found.module}"
         for found, importer, _ in list_imports_within_layers()
@@ -317,7 +317,7 @@ sys.exit(f"loaded: {{sorted(loaded)}}" if loaded else 0)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_every_folder_is_tested_in_the_short_run_too(request: pytest.FixtureRequest) -> None:
+def test_folders_are_all_in_short_run(request: pytest.FixtureRequest) -> None:
     asked = request.config
     if (
         [Path(one).name for one in asked.args] != ["tests"]
@@ -331,7 +331,7 @@ def test_every_folder_is_tested_in_the_short_run_too(request: pytest.FixtureRequ
     assert folders - chosen <= {"llm", "wheels"}
 
 
-def test_a_command_on_a_sqlite_file_is_light(tmp_path: Path) -> None:
+def test_sqlite_file_command_is_light(tmp_path: Path) -> None:
     """It needs no HTTP on either side, no agents' model, no migrations, no audit and no terminal."""
     upgrade(f"sqlite:///{tmp_path / 'swarmkeep.db'}")
     program = """
@@ -408,7 +408,7 @@ def test_server_and_client_have_one_version() -> None:
     assert client.specifier.contains(str(version))
 
 
-def test_every_dependency_is_pinned_within_its_range() -> None:
+def test_dependencies_are_pinned_within_range() -> None:
     pins = {}
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -462,7 +462,7 @@ def find_lines(pattern: str) -> list[str]:
     ]
 
 
-def test_every_file_is_plain_text_in_utf_8() -> None:
+def test_files_are_plain_utf_8_text() -> None:
     assert {"Makefile", "README.md", "LICENSE", os.path.join(".ci", "run")} <= set(read_texts())
     assert [place for place, text in read_texts().items() if "\r" in text or text.startswith("\ufeff")] == []
 
@@ -472,7 +472,7 @@ def test_nothing_is_left_for_later() -> None:
     assert find_lines(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b") == []
 
 
-def test_no_file_names_a_package_index_or_one_machine() -> None:
+def test_files_name_no_index_or_machine() -> None:
     hosts = ["py" + r"pi\.org", "python" + r"hosted\.org", "npm" + r"js\.(org|com)", "deb" + r"ian\.org"]
     options = ["--(extra-)?index" + "-url", "--default" + "-index", "trusted" + "-host"]
     folders = [r"(?<![\w./-])/" + folder + r"/\w" for folder in ("root", "work", "home", "Users")]

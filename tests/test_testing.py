@@ -44,12 +44,12 @@ def conversation(folder: Path) -> RecordedConversation:
     return recorded(folder / "one.ndjson")[0]
 
 
-def test_the_files_of_a_pattern_are_found_in_order_and_named(folder: Path) -> None:
+def test_pattern_files_are_ordered_and_named(folder: Path) -> None:
     found = recorded(folder / "*.ndjson")
     assert [conversation.__name__ for conversation in found] == ["one.ndjson:session", "two.ndjson:session"]
 
 
-def test_a_pattern_without_files_and_a_broken_file_are_errors(folder: Path) -> None:
+def test_empty_pattern_and_broken_file_are_errors(folder: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nothing"):
         recorded(folder / "nothing-*.ndjson")
     (folder / "broken.ndjson").write_text(json.dumps({"a": 1}))
@@ -57,7 +57,7 @@ def test_a_pattern_without_files_and_a_broken_file_are_errors(folder: Path) -> N
         recorded(folder / "broken.ndjson")
 
 
-def test_the_same_agents_pass_and_others_fail_with_both_sides(conversation: RecordedConversation) -> None:
+def test_same_agents_pass_others_show_both_sides(conversation: RecordedConversation) -> None:
     assert_replays(conversation, TEAM)
     other = [Agent(name="triage", instructions="Be brief.", model="another")]
     with pytest.raises(AssertionError) as failed:
@@ -70,15 +70,13 @@ def test_the_same_agents_pass_and_others_fail_with_both_sides(conversation: Reco
     assert [found.kind for found in differences(conversation, other, ignore="instructions")] == ["model"]
 
 
-def test_agents_may_come_from_a_file_and_the_model_from_the_caller(
-    conversation: RecordedConversation, tmp_path: Path
-) -> None:
+def test_agents_from_file_model_from_caller(conversation: RecordedConversation, tmp_path: Path) -> None:
     file = tmp_path / "team_of_a_test.py"
     file.write_text("from swarmkeep import Agent\ntriage = Agent(name='triage', instructions='Be kind.')\n")
     assert_replays(conversation, file)
     assert [found.kind for found in differences(conversation, file, model="another")] == ["model"]
 
 
-def test_a_kind_that_there_is_not_is_refused(conversation: RecordedConversation) -> None:
+def test_unknown_kind_refused(conversation: RecordedConversation) -> None:
     with pytest.raises(InvalidRequest):
         assert_replays(conversation, TEAM, ignore=["colour"])

@@ -51,7 +51,7 @@ def named(name: str) -> Callable[[], None]:
     return function
 
 
-def test_a_setting_that_no_agent_has_is_ignored_and_warned_of_where_it_is_given() -> None:
+def test_unknown_agent_setting_warns_at_caller() -> None:
     with pytest.warns(UserWarning, match="has no setting") as warned:
         agent = Agent(name="A", output_guardrail=[look_up], temperature=0)  # type: ignore[call-arg]
     assert agent == Agent(name="A")
@@ -66,7 +66,7 @@ class Desk(Agent):
     room: int = 1
 
 
-def test_settings_of_a_subclass_are_its_own() -> None:
+def test_subclass_settings_are_its_own() -> None:
     desk = Desk(room=2)
     desk.room = 3
     assert desk.room == 3
@@ -78,12 +78,12 @@ class AliasedDesk(Agent):
 
 
 @pytest.mark.filterwarnings("error")
-def test_settings_of_a_subclass_may_be_given_by_other_names() -> None:
+def test_subclass_settings_accept_aliases() -> None:
     desks = [AliasedDesk.model_validate(given) for given in ({"voice": "loud", "sort": "b"}, {"traits": ["c"], 1: 2})]
     assert [(desk.tone, desk.kind) for desk in desks] == [("loud", "b"), ("low", "c")]
 
 
-def test_an_agent_has_swarms_fields_and_defaults_and_its_own() -> None:
+def test_agent_has_swarm_fields_and_defaults() -> None:
     assert Agent().model_dump() == {
         "name": "Agent",
         "model": "gpt-4o",
@@ -104,7 +104,7 @@ def test_an_agent_has_swarms_fields_and_defaults_and_its_own() -> None:
     }
 
 
-def test_functions_of_every_kind_are_tools_in_order() -> None:
+def test_every_kind_of_function_becomes_tool() -> None:
     agent = Agent(functions=[look_up, fetch, functools.partial(named("bound")), Lookup(), Lookup().method])
     assert list(agent.tools()) == ["look_up", "fetch", "bound", "Lookup", "method"]
     assert agent.tool_schemas()[0] == function_schema(look_up)
@@ -132,7 +132,7 @@ def test_functions_of_every_kind_are_tools_in_order() -> None:
         (functools.partial(look_up, "a", "b"), "look_up", "its parameters cannot be read"),  # type: ignore[call-arg]
     ],
 )
-def test_anything_else_is_refused_by_name_when_the_agent_is_made(function: Any, called: str, why: str) -> None:
+def test_other_values_refused_by_name(function: Any, called: str, why: str) -> None:
     with pytest.raises(ValueError, match=r"agent 'Sales' cannot use ") as refused:
         Agent(name="Sales", functions=[look_up, function])
     assert f"agent 'Sales' cannot use {called}" in str(refused.value)
@@ -143,18 +143,18 @@ def test_anything_else_is_refused_by_name_when_the_agent_is_made(function: Any, 
     assert cause.agent == "Sales"
 
 
-def test_two_functions_of_one_name_are_refused() -> None:
+def test_functions_with_same_name_refused() -> None:
     with pytest.raises(ValueError, match="agent 'Sales' cannot use look_up as a tool: another of its functions has"):
         Agent(name="Sales", functions=[look_up, named("look_up")])
 
 
-def test_one_function_listed_twice_is_one_tool() -> None:
+def test_repeated_function_is_one_tool() -> None:
     lookup = Lookup()
     agent = Agent(functions=[look_up, lookup.method, look_up, lookup.method])
     assert list(agent.tools()) == ["look_up", "method"]
 
 
-def test_a_hint_without_a_schema_is_refused_when_the_agent_is_made() -> None:
+def test_hint_without_schema_refused_at_creation() -> None:
     def ship(to: Lookup) -> None: ...
 
     with pytest.raises(ValueError, match="agent 'Sales' cannot use ship as a tool: parameter 'to' of ship: its hint"):
@@ -188,7 +188,7 @@ def test_functions_appended_later_are_tools_too() -> None:
     assert list(agent.tools()) == ["fetch"]
 
 
-def test_functions_appended_later_are_checked_before_they_are_used() -> None:
+def test_appended_functions_checked_before_use() -> None:
     agent = Agent(name="Sales", functions=[look_up])
     agent.functions.append(lambda: "x")
     with pytest.raises(InvalidFunctionError) as refused:
@@ -196,7 +196,7 @@ def test_functions_appended_later_are_checked_before_they_are_used() -> None:
     assert (refused.value.agent, refused.value.function) == ("Sales", "<lambda>")
 
 
-def test_agents_may_hand_over_to_each_other() -> None:
+def test_agents_hand_over_to_each_other() -> None:
     def to_sales() -> Agent:
         return sales
 
@@ -210,7 +210,7 @@ def test_agents_may_hand_over_to_each_other() -> None:
     assert triage.tools()["to_sales"].function() is sales
 
 
-def test_the_list_passed_in_is_not_the_agents_own() -> None:
+def test_agent_copies_the_functions_list() -> None:
     functions: list[Any] = [look_up]
     agent = Agent(functions=functions)
     functions.append(fetch)
@@ -219,7 +219,7 @@ def test_the_list_passed_in_is_not_the_agents_own() -> None:
     assert Agent().functions == []
 
 
-def test_having_been_asked_for_tools_is_no_part_of_an_agents_value() -> None:
+def test_cached_tools_do_not_affect_equality() -> None:
     asked, fresh = Agent(functions=[look_up]), Agent(functions=[look_up])
     asked.tools()
     assert asked == fresh
@@ -229,7 +229,7 @@ def test_having_been_asked_for_tools_is_no_part_of_an_agents_value() -> None:
         assert list(copied.tools()) == ["look_up"]
 
 
-def test_a_copy_with_other_functions_has_their_tools_and_remembers_them() -> None:
+def test_copied_agent_uses_its_new_functions() -> None:
     agent = Agent(functions=[look_up])
     agent.tools()
     other = agent.model_copy(update={"functions": [fetch], "name": "Other"})
@@ -238,7 +238,7 @@ def test_a_copy_with_other_functions_has_their_tools_and_remembers_them() -> Non
     assert list(agent.tools()) == ["look_up"]
 
 
-def test_an_agent_and_its_functions_are_freed_when_unused() -> None:
+def test_unused_agents_are_freed() -> None:
     def make() -> tuple[weakref.ref[Any], weakref.ref[Any]]:
         def inner(key: str) -> str:
             return key
@@ -318,7 +318,7 @@ class Instructions:
         "Help {name}.".format_map,
     ],
 )
-def test_instructions_are_text_or_anything_that_makes_it(instructions: Any) -> None:
+def test_instructions_are_text_or_callable(instructions: Any) -> None:
     assert render(instructions) == "Help Ada."
 
 
@@ -331,11 +331,11 @@ async def test_async_instructions_are_awaited() -> None:
     assert await text == "5"
 
 
-def test_a_missing_context_variable_reads_as_empty() -> None:
+def test_missing_context_variable_reads_empty() -> None:
     assert render(lambda context_variables: f"<{context_variables['missing']}>") == "<>"
 
 
-def test_what_instructions_change_in_the_context_is_lost() -> None:
+def test_instructions_cannot_change_the_context() -> None:
     def greedy(context_variables: dict[str, Any]) -> str:
         context_variables["cart"].append("x")
         context_variables["new"] = 1
@@ -346,11 +346,11 @@ def test_what_instructions_change_in_the_context_is_lost() -> None:
     assert context == {"cart": []}
 
 
-def test_instructions_that_are_no_text_are_turned_into_it() -> None:
+def test_non_text_instructions_become_text() -> None:
     assert render(lambda: 42) == "42"
 
 
-def test_the_room_imports_no_more_than_it_needs() -> None:
+def test_room_imports_only_needed_modules() -> None:
     heavy = ["openai", "litestar", "sqlalchemy", "msgspec", "httpx2", "asyncio", "docstring_parser"]
     code = f"import sys, swarmkeep.agent; print([m for m in {heavy} if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -358,6 +358,6 @@ def test_the_room_imports_no_more_than_it_needs() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"at": 0}, {"at": 1.1}, {"of_tokens": 0}, {"keep_turns": 0}, {"every": 3}])
-def test_settings_of_a_compaction_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+def test_senseless_compaction_settings_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Compaction(**wrong)

@@ -46,7 +46,7 @@ def test_what_is_no_server_is_refused(given: dict[str, Any], message: str) -> No
         ({"command": ["x"], "name": "files"}, "files"),
     ],
 )
-def test_a_server_without_a_name_gets_one(given: dict[str, Any], name: str) -> None:
+def test_unnamed_server_gets_a_name(given: dict[str, Any], name: str) -> None:
     assert MCPServer(**given).name == name
 
 
@@ -66,7 +66,7 @@ def test_secrets_are_not_shown() -> None:
     assert SECRET not in str(refused.value)
 
 
-def test_an_agents_servers_have_names_of_their_own() -> None:
+def test_server_names_are_unique_per_agent() -> None:
     one = MCPServer(command=["x"])
     with pytest.raises(ValidationError, match="two servers are called 'x'"):
         Agent(mcp_servers=[one, MCPServer(command=["x"], env={"A": "b"})])
@@ -74,7 +74,7 @@ def test_an_agents_servers_have_names_of_their_own() -> None:
         Agent(mcp_servers=["x"])
 
 
-def test_hints_count_only_where_they_are_trusted() -> None:
+def test_hints_count_only_when_trusted() -> None:
     trusted, other = MCPServer(command=["x"], trust_hints=True), MCPServer(command=["x"])
     assert trusted.needs_approval("rm", is_destructive=True)
     assert not other.needs_approval("rm", is_destructive=True)

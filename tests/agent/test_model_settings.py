@@ -26,7 +26,7 @@ def nest(levels: int) -> Any:
     return value
 
 
-def test_what_an_agent_sets_is_its_own_copy() -> None:
+def test_agent_copies_its_model_settings() -> None:
     given = {"temperature": 0.2, "logit_bias": {"50256": -100}, "extra_body": {"top_k": 40}}
     agent = Agent(model_settings=given)
     given["logit_bias"]["50256"] = 0  # type: ignore[index]
@@ -42,7 +42,7 @@ def test_what_an_agent_sets_is_its_own_copy() -> None:
 
 @pytest.mark.parametrize("name", sorted(ELSEWHERE))
 @pytest.mark.parametrize("inside", [False, True])
-def test_what_is_made_elsewhere_is_refused_by_name(name: str, inside: bool) -> None:
+def test_settings_made_elsewhere_refused_by_name(name: str, inside: bool) -> None:
     settings = {"extra_body": {name: 1}} if inside else {name: 1}
     with pytest.raises(ModelSettingsError, match=f"cannot set {name}: ") as refused:
         check_model_settings(settings)
@@ -66,14 +66,14 @@ def test_what_is_made_elsewhere_is_refused_by_name(name: str, inside: bool) -> N
         ({"extra_body": {"extra_body": {}}}, "another extra_body"),
     ],
 )
-def test_what_no_request_can_hold_is_refused(settings: Any, words: str) -> None:
+def test_unrepresentable_settings_refused(settings: Any, words: str) -> None:
     with pytest.raises(ModelSettingsError, match=words):
         check_model_settings(settings)
     with pytest.raises(ValidationError, match="agent 'Ann'"):
         Agent(name="Ann", model_settings=settings)
 
 
-def test_the_later_ones_go_first_and_null_takes_one_out() -> None:
+def test_later_settings_win_and_null_removes() -> None:
     agent = {"temperature": 0.2, "seed": 1, "top_p": None, "extra_body": {"top_k": 40, "min_p": 0.1}}
     assert merge_settings(agent, {}) == {"temperature": 0.2, "seed": 1, "top_k": 40, "min_p": 0.1}
     assert merge_settings(agent, {"seed": None, "temperature": 1, "extra_body": {"top_k": None}}) == {
@@ -88,7 +88,7 @@ GOOD_FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema"
 
 
 @pytest.mark.parametrize("value", [GOOD_FORMAT, {"type": "text"}, {"type": "json_object"}])
-def test_a_response_format_is_as_in_chat_completions(value: Any) -> None:
+def test_response_format_follows_chat_completions(value: Any) -> None:
     assert check_response_format(value) == value
 
 

@@ -27,7 +27,7 @@ def test_bare_decoration_gives_the_defaults() -> None:
     assert get_options(plain) == ToolOptions(requires_approval=False, idempotent=False, timeout=None)
 
 
-def test_options_are_kept_through_partials_and_wrappers() -> None:
+def test_partials_and_wrappers_keep_options() -> None:
     @tool(requires_approval=True)
     def pay(amount: int) -> None: ...
 
@@ -39,7 +39,7 @@ def test_options_are_kept_through_partials_and_wrappers() -> None:
         assert get_options(function).requires_approval
 
 
-def test_a_partials_own_options_go_before_its_functions() -> None:
+def test_partial_options_override_its_function() -> None:
     @tool(timeout=1)
     def pay(amount: int) -> None: ...
 
@@ -48,7 +48,7 @@ def test_a_partials_own_options_go_before_its_functions() -> None:
     assert get_options(functools.partial(slow)).timeout == 60
 
 
-def test_callable_objects_take_options_on_themselves_or_on_their_call() -> None:
+def test_callable_objects_take_options() -> None:
     class Pay:
         def __call__(self) -> None: ...
 
@@ -70,7 +70,7 @@ def test_callable_objects_take_options_on_themselves_or_on_their_call() -> None:
     assert (Tool(model).name, model()) == ("ModelPay", "paid")
 
 
-def test_a_bound_method_takes_options_without_its_class_taking_them() -> None:
+def test_bound_method_options_spare_the_class() -> None:
     class Shop:
         def refund(self, amount: int) -> int:
             return amount
@@ -89,7 +89,7 @@ def test_a_bound_method_takes_options_without_its_class_taking_them() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, "5", True])
-def test_a_timeout_is_a_positive_number_of_seconds(timeout: Any) -> None:
+def test_timeout_is_positive_seconds(timeout: Any) -> None:
     with pytest.raises(ValueError, match="timeout must be a positive, finite number of seconds"):
         tool(timeout=timeout)
 

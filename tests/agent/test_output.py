@@ -86,7 +86,7 @@ def find_problems(output_type: Any, text: str) -> str:
 
 
 @pytest.mark.parametrize("type_", [Item, Order, Node, Point, Answer])
-def test_a_type_is_described_strictly_where_that_can_be(type_: Any) -> None:
+def test_type_described_strictly_if_possible(type_: Any) -> None:
     output = make_output_format(type_)
     assert output.strict
     assert is_strict(output.schema)
@@ -97,7 +97,7 @@ def test_a_type_is_described_strictly_where_that_can_be(type_: Any) -> None:
     assert "title" not in json.dumps(output.schema)
 
 
-def test_a_type_with_open_objects_is_described_as_it_is() -> None:
+def test_open_object_type_described_as_is() -> None:
     output = make_output_format(Open)
     assert not output.strict
     assert output.schema["properties"]["counts"]["additionalProperties"] == {"type": "integer"}
@@ -130,20 +130,20 @@ def test_answers_become_the_type() -> None:
         ("null", "it: "),
     ],
 )
-def test_what_is_wrong_with_an_answer_is_told(text: str, words: str) -> None:
+def test_answer_problems_are_told(text: str, words: str) -> None:
     assert words in find_problems(Point, text)
 
 
 @pytest.mark.parametrize("text", ['{"x":' + " " * MAX_CHARACTERS + "1}", "[" + "1," * MAX_VALUES + "1]"])
-def test_a_very_large_answer_is_not_taken_apart(text: str) -> None:
+def test_huge_answer_is_not_parsed(text: str) -> None:
     assert "more than 20000 values" in find_problems({}, text)
 
 
-def test_a_validator_that_breaks_is_a_problem_like_any_other() -> None:
+def test_breaking_validator_is_a_problem() -> None:
     assert "RuntimeError: boom" in find_problems(Item, '{"sku": "boom", "size": "small"}')
 
 
-def test_of_many_problems_a_few_are_told() -> None:
+def test_only_some_problems_are_told() -> None:
     problems = find_problems({"type": "object", "additionalProperties": {"type": "string"}}, json.dumps(
         {str(number): number for number in range(5000)}
     ))  # fmt: skip
@@ -151,7 +151,7 @@ def test_of_many_problems_a_few_are_told() -> None:
     assert len(problems) < 2000
 
 
-def test_a_pattern_takes_no_longer_than_its_text() -> None:
+def test_pattern_check_takes_linear_time() -> None:
     # A backtracking engine would be at this until the end of the world.
     assert find_problems(CLOSED, json.dumps({"word": "a" * 50_000 + "b"}))
 
@@ -174,14 +174,14 @@ def test_a_pattern_takes_no_longer_than_its_text() -> None:
         (object(), "has no JSON Schema"),
     ],
 )
-def test_a_type_that_no_answer_can_be_checked_by_is_refused(schema: Any, words: str) -> None:
+def test_uncheckable_output_type_refused(schema: Any, words: str) -> None:
     with pytest.raises(OutputTypeError, match=words):
         make_output_format(schema)
     with pytest.raises(ValidationError, match=words):
         Agent(output_type=schema)
 
 
-def test_patterns_of_an_agent_are_bounded_together() -> None:
+def test_agent_patterns_share_one_bound() -> None:
     def with_patterns(count: int, pattern: str) -> Any:
         return {"type": "object", "properties": {f"a{n}": {"pattern": pattern} for n in range(count)}}
 
@@ -192,7 +192,7 @@ def test_patterns_of_an_agent_are_bounded_together() -> None:
             make_output_format(with_patterns(count, pattern))
 
 
-def test_a_schema_is_checked_without_its_patterns() -> None:
+def test_schema_checked_without_patterns() -> None:
     # Compiled, each would take megabytes; the last is none at all.
     patterns = {f"a{n}": {"pattern": r"\pL{100}{100}"} for n in range(1000)}
     check_schema({"$schema": "http://127.0.0.1:9/", "properties": {**patterns, "z": {"pattern": "("}}}, "it")
@@ -202,7 +202,7 @@ def test_a_schema_is_checked_without_its_patterns() -> None:
             check_schema(schema, "it")
 
 
-def test_a_schema_that_says_the_same_a_million_times_is_refused() -> None:
+def test_million_times_repeated_schema_refused() -> None:
     twice = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(20)}
     with pytest.raises(OutputTypeError, match="more than 20000 parts"):
         make_output_format({"$ref": "#/$defs/a0", "$defs": {**twice, "a20": {"type": "integer"}}})
@@ -210,13 +210,13 @@ def test_a_schema_that_says_the_same_a_million_times_is_refused() -> None:
     assert make_output_format({"$ref": "#/$defs/a0", "$defs": {**few, "a5": {"type": "integer"}}}).check("1") == 1
 
 
-def test_a_schema_that_is_a_long_chain_is_refused() -> None:
+def test_long_chain_schema_refused() -> None:
     chain = {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(1500)}
     with pytest.raises(OutputTypeError, match="more than 20000 parts"):
         make_output_format({"$ref": "#/$defs/a0", "$defs": {**chain, "a1500": {}}})
 
 
-def test_a_schema_that_is_all_references_is_checked_in_time() -> None:
+def test_all_reference_schema_checked_in_time() -> None:
     assert make_output_format({"$ref": "#"}).check("{}") == {}
 
 
@@ -236,12 +236,12 @@ def test_a_schema_that_is_all_references_is_checked_in_time() -> None:
         {"anyOf": [{"type": "string"}]},
     ],
 )
-def test_what_providers_do_not_take_as_strict_is_not_called_so(change: dict[str, Any]) -> None:
+def test_unsupported_strict_schema_not_marked_strict(change: dict[str, Any]) -> None:
     assert is_strict(CLOSED)
     assert not is_strict({**CLOSED, **change})
 
 
-def test_the_function_that_takes_an_output_has_its_name_for_itself() -> None:
+def test_output_function_name_is_reserved() -> None:
     def final_output() -> str:
         return ""
 
@@ -256,7 +256,7 @@ def test_the_function_that_takes_an_output_has_its_name_for_itself() -> None:
     assert Agent(output_type=Point, functions=[final_output]).output() is output
 
 
-def test_an_agent_with_an_output_type_is_copied_and_kept_like_any_other() -> None:
+def test_agent_with_output_type_copies() -> None:
     agent = Agent(output_type=copy.deepcopy(CLOSED))
     assert pickle.loads(pickle.dumps(agent)) == agent.model_copy(deep=True) == agent
     agent.output_type = Point

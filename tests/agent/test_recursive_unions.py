@@ -100,7 +100,7 @@ def search_untagged(filter: Untagged) -> str:
 
 
 @pytest.mark.parametrize("leaf", [{"field": "a"}, {"field": "a", "value": "b"}])
-def test_deep_values_are_refused_before_they_are_read(leaf: Any) -> None:
+def test_deep_values_refused_before_reading(leaf: Any) -> None:
     for levels in (16, 90):
         arguments = nest(levels, leaf)
         with pytest.raises(ToolArgumentsError, match="filter is nested too deep for a union"):
@@ -110,7 +110,7 @@ def test_deep_values_are_refused_before_they_are_read(leaf: Any) -> None:
                 make_output_format(output_type).check(json.dumps(arguments))
 
 
-def test_shallow_wide_and_tagged_values_are_read() -> None:
+def test_shallow_wide_and_tagged_values_read() -> None:
     leaf = {"field": "a", "value": "b"}
     assert bind(search, nest(4, leaf))() == "found"
     assert bind(search, {"filter": {"all": [{**leaf} for _ in range(2000)]}})() == "found"
@@ -122,7 +122,7 @@ def test_shallow_wide_and_tagged_values_are_read() -> None:
     assert make_output_format(Node).check(json.dumps(tree))
 
 
-def test_of_many_wrong_values_a_few_are_told() -> None:
+def test_only_some_wrong_values_told() -> None:
     with pytest.raises(ToolArgumentsError) as refused:
         bind(search, nest(4, {"field": "a"}))
     assert str(refused.value).endswith("filter has more such errors")
@@ -140,7 +140,7 @@ def test_of_many_wrong_values_a_few_are_told() -> None:
         ({"output_type": Answer}, r"output_type of agent 'A': the union And \| Or \| Not \| Is contains itself"),
     ],
 )
-def test_an_agent_with_such_a_union_is_warned(options: Any, words: str) -> None:
+def test_agent_with_recursive_union_warns(options: Any, words: str) -> None:
     with pytest.warns(UserWarning, match=words):
         Agent(name="A", **options)
 

@@ -32,13 +32,13 @@ class Colour(str, Enum):  # noqa: UP042 - str() of it is "Colour.RED"
 sales = Agent(name="Vertrieb “Süd”")
 
 
-def test_a_result_is_passed_on_as_it_is() -> None:
+def test_result_is_passed_unchanged() -> None:
     result = Result(value="x", agent=sales, context_variables={"a": 1})
     assert to_result(result) is result
     assert result.agent is sales
 
 
-def test_an_agent_is_a_handoff_to_it() -> None:
+def test_returned_agent_is_a_handoff() -> None:
     result = to_result(sales)
     assert result.agent is sales
     assert result.value == '{"assistant": "Vertrieb “Süd”"}'
@@ -104,19 +104,19 @@ looped.append(looped)
         (Unprintable(), "value", "Unprintable"),
     ],
 )
-def test_a_value_without_a_text_is_refused_by_path_and_type(value: object, path: str, type_name: str) -> None:
+def test_textless_value_refused_by_path(value: object, path: str, type_name: str) -> None:
     for make in (to_result, Result):
         with pytest.raises(NotJsonError) as refused:
             make(value)
         assert (refused.value.path, refused.value.type_name) == (path, type_name)
 
 
-def test_results_take_their_parts_by_position_too() -> None:
+def test_results_accept_positional_parts() -> None:
     assert Result("x", sales, {"a": 1}) == Result(value="x", agent=sales, context_variables={"a": 1})
     assert Result() == Result(value="", agent=None, context_variables={})
 
 
-def test_a_value_assigned_later_becomes_text_too() -> None:
+def test_later_assigned_value_becomes_text() -> None:
     result = Result("x")
     result.value = {"a": 1}  # type: ignore[assignment]
     assert result.value == '{"a": 1}'
@@ -124,7 +124,7 @@ def test_a_value_assigned_later_becomes_text_too() -> None:
         result.agent = "sales"  # type: ignore[assignment]
 
 
-def test_the_context_passed_in_is_not_the_results_own() -> None:
+def test_result_copies_the_passed_context() -> None:
     context = {"a": 1}
     result = Result("x", context_variables=context)
     result.context_variables["b"] = 2
@@ -132,7 +132,7 @@ def test_the_context_passed_in_is_not_the_results_own() -> None:
     assert Result().context_variables == {}
 
 
-def test_subclasses_of_agent_and_result_count_as_them() -> None:
+def test_agent_and_result_subclasses_count() -> None:
     class Nurse(Agent):
         ward: int = 1
 
@@ -147,14 +147,14 @@ def test_subclasses_of_agent_and_result_count_as_them() -> None:
     assert (note.value, note.urgent) == ("x", True)
 
 
-def test_an_object_with_a_results_parts_counts_as_one() -> None:
+def test_object_shaped_like_result_counts() -> None:
     foreign = SimpleNamespace(value={"a": 1}, agent=sales, context_variables={"b": 2})
     assert to_result(foreign) == Result(value='{"a": 1}', agent=sales, context_variables={"b": 2})
     almost = SimpleNamespace(value="x", agent="sales", context_variables={})
     assert to_result(almost).value == str(almost)
 
 
-def test_an_object_that_fails_when_asked_for_its_parts_is_a_value() -> None:
+def test_object_with_failing_attributes_is_value() -> None:
     class Row:
         value = "x"
 
@@ -168,6 +168,6 @@ def test_an_object_that_fails_when_asked_for_its_parts_is_a_value() -> None:
     assert to_result(Row()).value == "row"
 
 
-def test_a_response_has_swarms_fields_and_defaults() -> None:
+def test_response_has_swarm_fields_and_defaults() -> None:
     assert Response().model_dump() == {"messages": [], "agent": None, "context_variables": {}, "output": None}
     assert Response(messages=[{"role": "user"}], agent=sales, context_variables={"a": 1}).agent is sales

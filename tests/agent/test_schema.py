@@ -70,7 +70,7 @@ def describe_hint(hint: Any, default: Any = ...) -> Any:
     return made["properties"]["x"]
 
 
-def test_plain_hints_give_exactly_what_swarm_gives() -> None:
+def test_plain_hints_match_swarm() -> None:
     def book(a, b: str, c: int, d: float, e: bool, f: list, g: dict, h: type(None), i=1, j: str = "x"):  # type: ignore  # noqa: PGH003
         """Book a flight.
 
@@ -103,7 +103,7 @@ def test_plain_hints_give_exactly_what_swarm_gives() -> None:
     }
 
 
-def test_no_parameters_and_no_docstring_give_empty_ones() -> None:
+def test_bare_function_has_empty_schema() -> None:
     def done(): ...  # type: ignore[no-untyped-def]
 
     assert function_schema(done)["function"] == {
@@ -113,7 +113,7 @@ def test_no_parameters_and_no_docstring_give_empty_ones() -> None:
     }
 
 
-def test_what_the_loop_fills_is_hidden_from_the_model() -> None:
+def test_loop_filled_parameters_hidden_from_model() -> None:
     def pay(
         context_variables: dict[str, Any],
         amount: int,
@@ -132,7 +132,7 @@ def test_what_the_loop_fills_is_hidden_from_the_model() -> None:
     }
 
 
-def test_a_local_variable_called_context_variables_is_no_parameter() -> None:
+def test_local_context_variables_is_no_parameter() -> None:
     def f(x: str) -> str:
         context_variables = [x]
         return context_variables.pop()
@@ -178,12 +178,12 @@ def test_a_local_variable_called_context_variables_is_no_parameter() -> None:
         (Filter, {"type": "object", "properties": {"field": {"type": "string"}}}),
     ],
 )  # fmt: skip
-def test_rich_hints_give_json_schema_without_titles(hint: Any, schema: dict[str, Any]) -> None:
+def test_rich_hints_give_titleless_json_schema(hint: Any, schema: dict[str, Any]) -> None:
     assert describe_hint(hint) == schema
 
 
 @pytest.mark.parametrize(("hint", "default"), [(int, 3), (int | None, None), (Colour, Colour.RED), (list[str], [])])
-def test_a_default_makes_a_parameter_optional_and_is_not_shown(hint: Any, default: Any) -> None:
+def test_default_makes_parameter_optional_and_hidden(hint: Any, default: Any) -> None:
     def f(x): ...  # type: ignore[no-untyped-def]
 
     f.__annotations__ = {"x": hint}
@@ -192,7 +192,7 @@ def test_a_default_makes_a_parameter_optional_and_is_not_shown(hint: Any, defaul
     assert "default" not in read_parameters(f)["properties"]["x"]
 
 
-def test_shared_definitions_are_hoisted_to_where_their_references_point() -> None:
+def test_shared_definitions_are_hoisted() -> None:
     def f(one: Order, many: list[Order], tree: Tree, note: str) -> None: ...
 
     made = read_parameters(f)
@@ -203,13 +203,13 @@ def test_shared_definitions_are_hoisted_to_where_their_references_point() -> Non
     assert made["properties"]["note"] == {"type": "string"}
 
 
-def test_a_definition_that_is_written_out_is_not_kept_beside_it() -> None:
+def test_inlined_definition_is_not_kept() -> None:
     def f(colour: Colour) -> None: ...
 
     assert "$defs" not in read_parameters(f)
 
 
-def test_two_types_of_one_name_get_two_definitions() -> None:
+def test_same_named_types_get_two_definitions() -> None:
     def other() -> type[BaseModel]:
         class Line(BaseModel):
             other: bool
@@ -254,7 +254,7 @@ EPYDOC = """Look up an order.
 
 
 @pytest.mark.parametrize("docstring", [GOOGLE, NUMPY, REST, EPYDOC], ids=["google", "numpy", "rest", "epydoc"])
-def test_a_docstrings_parameter_section_describes_the_parameters(docstring: str) -> None:
+def test_docstring_section_describes_parameters(docstring: str) -> None:
     def lookup(order_id: str, context_variables: dict[str, Any], limit: int = 3) -> None: ...
 
     lookup.__doc__ = docstring
@@ -266,7 +266,7 @@ def test_a_docstrings_parameter_section_describes_the_parameters(docstring: str)
     }
 
 
-def test_a_description_in_the_hint_goes_before_the_docstring_and_that_before_the_types_own() -> None:
+def test_hint_description_precedes_docstring_and_type() -> None:
     def f(a: Annotated[int, Field(description="from the hint")], b: Line, c: Tree) -> None:
         """Do.
 
@@ -283,14 +283,14 @@ def test_a_description_in_the_hint_goes_before_the_docstring_and_that_before_the
 
 
 @given(st.text())
-def test_any_docstring_at_all_is_the_description(docstring: str) -> None:
+def test_any_docstring_is_the_description(docstring: str) -> None:
     def f(x: str) -> None: ...
 
     f.__doc__ = "x\n" + docstring
     assert function_schema(f)["function"]["description"] == "x\n" + docstring
 
 
-def test_a_partial_has_its_functions_name_and_text_without_the_bound_arguments() -> None:
+def test_partial_hides_its_bound_arguments() -> None:
     def send(to: str, subject: str, body: str = "", *, urgent: bool) -> None:
         """Send a mail."""
 
@@ -303,7 +303,7 @@ def test_a_partial_has_its_functions_name_and_text_without_the_bound_arguments()
     }
 
 
-def test_a_partial_may_be_given_a_name_of_its_own() -> None:
+def test_partial_may_have_own_name() -> None:
     def send(to: str) -> None: ...
 
     mine = functools.partial(send, "me")
@@ -311,7 +311,7 @@ def test_a_partial_may_be_given_a_name_of_its_own() -> None:
     assert function_schema(mine)["function"]["name"] == "send_to_me"
 
 
-def test_a_callable_object_is_named_and_described_by_its_class() -> None:
+def test_callable_object_described_by_its_class() -> None:
     class Lookup:
         """Of the class."""
 
@@ -342,7 +342,7 @@ def test_a_callable_object_is_named_and_described_by_its_class() -> None:
     assert all(f["parameters"]["required"] == ["key"] for f in told)
 
 
-def test_a_wrapped_function_is_told_as_what_it_wraps() -> None:
+def test_wrapped_function_shown_as_its_original() -> None:
     def find(key: int) -> int:
         """Find it."""
         return key
@@ -375,7 +375,7 @@ class Plain:
 @pytest.mark.parametrize(
     "hint", [Plain, Callable[[int], int], list[Plain], 5, "not a hint", "Missing", list["Missing"], Plain | None]  # type: ignore[name-defined]  # noqa: F821
 )  # fmt: skip
-def test_a_hint_without_a_schema_is_refused_by_name(hint: Any) -> None:
+def test_hint_without_schema_refused_by_name(hint: Any) -> None:
     def ship(order: str, to): ...  # type: ignore[no-untyped-def]
 
     ship.__annotations__ = {"order": str, "to": hint}
@@ -388,7 +388,7 @@ def test_a_hint_without_a_schema_is_refused_by_name(hint: Any) -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic reads it from Python 3.12 on")
-def test_a_typed_dict_of_the_standard_library_is_refused_with_the_one_to_use() -> None:
+def test_standard_typed_dict_refused_with_alternative() -> None:
     class Old(StandardTypedDict):
         field: str
 
@@ -402,7 +402,7 @@ def test_the_context_may_have_any_hint() -> None:
     assert read_parameters(f)["properties"] == {}
 
 
-def test_a_default_that_json_cannot_hold_is_left_out_without_a_warning() -> None:
+def test_unserializable_default_omitted_without_warning() -> None:
     class Price(BaseModel):
         amount: Decimal = Decimal("NaN")
         check: int | Callable[[], int] = 3
@@ -410,7 +410,7 @@ def test_a_default_that_json_cannot_hold_is_left_out_without_a_warning() -> None
     assert describe_hint(Price)["properties"].keys() == {"amount", "check"}
 
 
-def test_what_cannot_be_a_tool_has_no_schema() -> None:
+def test_non_tool_has_no_schema() -> None:
     with pytest.raises(InvalidFunctionError) as refused:
         function_schema(lambda x: x)
     assert refused.value.agent is None
@@ -423,7 +423,7 @@ PLAIN = st.sampled_from(
 
 
 @given(st.dictionaries(NAMES, st.tuples(PLAIN, st.booleans())))
-def test_any_plain_signature_gives_its_types_in_order_and_its_required_names(
+def test_signature_gives_types_and_required_names(
     wanted: dict[str, tuple[tuple[type, str], bool]],
 ) -> None:
     listed = ", ".join(

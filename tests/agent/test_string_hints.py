@@ -19,7 +19,7 @@ def read_properties(function: Any) -> Any:
     return function_schema(function)["function"]["parameters"]["properties"]
 
 
-def test_strings_are_resolved_to_the_types_they_name() -> None:
+def test_string_hints_resolve_to_types() -> None:
     def f(a: str, b: int, c: list[Later], d: Optional[Literal["x"]] = None, e: dict = {}) -> None: ...  # type: ignore[type-arg]  # noqa: B006, UP045
 
     made = read_properties(f)
@@ -34,13 +34,13 @@ class Later(BaseModel):
     n: int
 
 
-def test_a_return_hint_that_cannot_be_resolved_does_no_harm() -> None:
+def test_unresolvable_return_hint_is_harmless() -> None:
     def hand_over(why: str) -> Agent: ...  # type: ignore[empty-body]
 
     assert read_properties(hand_over) == {"why": {"type": "string"}}
 
 
-def test_the_call_id_is_known_even_if_imported_for_type_checkers_only() -> None:
+def test_type_checking_call_id_is_known() -> None:
     def pay(amount: int, key: ToolCallId, other: ToolCallId | None = None) -> tuple[int, str, str | None]:
         return amount, key, other
 
@@ -48,7 +48,7 @@ def test_the_call_id_is_known_even_if_imported_for_type_checkers_only() -> None:
     assert Tool(pay).bind('{"amount": 2}', context_variables={}, tool_call_id="call_1")() == (2, "call_1", "call_1")
 
 
-def test_a_name_for_type_checkers_only_is_refused_by_name() -> None:
+def test_type_checking_only_name_refused() -> None:
     def pay(to: str, amount: Decimal) -> None: ...
 
     with pytest.raises(FunctionSchemaError) as refused:
@@ -57,7 +57,7 @@ def test_a_name_for_type_checkers_only_is_refused_by_name() -> None:
     assert "name 'Decimal' is not defined" in str(refused.value)
 
 
-def test_a_local_type_is_found_if_the_function_closes_over_it() -> None:
+def test_closed_over_local_type_found() -> None:
     class Local(BaseModel):
         n: int
 
@@ -77,5 +77,5 @@ class Lookup:
 
 
 @pytest.mark.parametrize("function", [Lookup(), Lookup().method])
-def test_methods_and_callable_objects_resolve_in_their_own_module(function: Any) -> None:
+def test_methods_resolve_in_their_module(function: Any) -> None:
     assert Tool(function).bind('{"x": {"n": 4}}', context_variables={}, tool_call_id="")() == 4

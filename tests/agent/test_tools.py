@@ -61,7 +61,7 @@ def weather(city: str, days: int = 1, unit: Literal["C", "F"] = "C") -> tuple[st
     return city, days, unit
 
 
-def test_a_call_gets_the_models_arguments_and_the_functions_defaults() -> None:
+def test_call_gets_model_arguments_and_defaults() -> None:
     assert bind(weather, {"city": "Oslo", "unit": "F"})() == ("Oslo", 1, "F")
 
 
@@ -100,37 +100,37 @@ def test_values_become_the_hinted_types() -> None:
     assert bind(f, given)() == (Colour.RED, Place("Oslo"), Order(id="1", lines=[2]), 1.0, True, 3)
 
 
-def test_a_number_is_accepted_where_text_is_wanted() -> None:
+def test_number_accepted_for_text() -> None:
     assert bind(weather, {"city": 90210})()[0] == "90210"
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", [1, {"a": None}], {"a": 1}, True])
-def test_a_parameter_without_a_hint_takes_anything(value: Any) -> None:
+def test_unhinted_parameter_takes_anything(value: Any) -> None:
     def f(x):  # type: ignore[no-untyped-def]
         return x
 
     assert bind(f, {"x": value})() == value
 
 
-def test_an_explicit_null_is_the_default_none_whatever_the_hint() -> None:
+def test_explicit_null_equals_default_none() -> None:
     def f(x: str = None, y: int | None = 3) -> tuple[Any, Any]:  # type: ignore[assignment]  # noqa: RUF013
         return x, y
 
     assert bind(f, {"x": None, "y": None})() == (None, None)
 
 
-def test_a_null_where_the_default_is_something_else_is_refused() -> None:
+def test_null_for_other_default_refused() -> None:
     assert "days should be a valid integer, but is null" in str(read_refusal(weather, {"city": "Oslo", "days": None}))
 
 
-def test_a_default_is_passed_as_it_is() -> None:
+def test_default_is_passed_unchanged() -> None:
     def f(x: int = "not a number") -> Any:  # type: ignore[assignment]
         return x
 
     assert bind(f)() == "not a number"
 
 
-def test_positional_only_parameters_are_filled_in_order() -> None:
+def test_positional_only_parameters_filled_in_order() -> None:
     def f(a: int, b: int = 2, c: int = 3, /, d: int = 4) -> tuple[int, ...]:
         return a, b, c, d
 
@@ -138,7 +138,7 @@ def test_positional_only_parameters_are_filled_in_order() -> None:
     assert read_refusal(f, {"c": 3}).problems == ["a is missing"]
 
 
-def test_the_context_is_passed_as_the_same_object() -> None:
+def test_context_passed_as_same_object() -> None:
     context: dict[str, Any] = {"seen": []}
 
     def f(context_variables: dict[str, Any], x: int) -> int:
@@ -150,21 +150,21 @@ def test_the_context_is_passed_as_the_same_object() -> None:
     assert context == {"seen": [1], "n": 1}
 
 
-def test_the_call_id_is_passed_to_whoever_asks() -> None:
+def test_call_id_passed_on_request() -> None:
     def pay(amount: int, key: ToolCallId) -> tuple[int, str]:
         return amount, key
 
     assert bind(pay, {"amount": 5})() == (5, "call_7")
 
 
-def test_the_model_cannot_fill_what_the_loop_fills() -> None:
+def test_model_cannot_fill_loop_parameters() -> None:
     def pay(amount: int, key: ToolCallId, context_variables: dict[str, Any]) -> None: ...
 
     problems = read_refusal(pay, {"amount": 1, "key": "mine", "context_variables": {"admin": True}}).problems
     assert problems == ['"key" is unexpected (it takes amount)', '"context_variables" is unexpected (it takes amount)']
 
 
-def test_the_model_cannot_fill_what_a_partial_has_filled() -> None:
+def test_model_cannot_fill_partial_arguments() -> None:
     def find(table: str, key: str, **more: str) -> tuple[str, str, dict[str, str]]:
         return table, key, more
 
@@ -183,7 +183,7 @@ def test_every_wrong_argument_is_named() -> None:
     ]
 
 
-def test_wrong_parts_of_an_argument_are_named_by_their_path() -> None:
+def test_wrong_argument_parts_named_by_path() -> None:
     def f(order: Order) -> None: ...
 
     assert read_refusal(f, {"order": {"lines": [1, "x"]}}).problems == [
@@ -198,7 +198,7 @@ def test_wrong_parts_of_an_argument_are_named_by_their_path() -> None:
     ]
 
 
-def test_a_long_list_of_problems_is_cut() -> None:
+def test_long_problem_list_is_cut() -> None:
     def f(numbers: list[int]) -> None: ...
 
     problems = read_refusal(f, {"numbers": ["x" * 10_000] * 1_000}).problems
@@ -225,7 +225,7 @@ def test_a_long_list_of_problems_is_cut() -> None:
         ('{"days": ' + "9" * 5_000 + "}", "they hold a number with too many digits"),
     ],
 )
-def test_arguments_that_are_no_json_object_are_refused(arguments: str, problem: str) -> None:
+def test_non_object_arguments_refused(arguments: str, problem: str) -> None:
     assert problem in str(read_refusal(weather, arguments))
 
 
@@ -241,7 +241,7 @@ def test_wrong_names_cannot_break_the_message() -> None:
     assert len(message) < 300
 
 
-def test_methods_objects_and_wrappers_are_called_as_they_are() -> None:
+def test_methods_objects_and_wrappers_callable() -> None:
     class Counter:
         def __init__(self) -> None:
             self.n = 0
@@ -281,7 +281,7 @@ class Fetcher:
     [fetch, Fetcher(), Fetcher().fetch, functools.partial(fetch), functools.partial(Fetcher())],
     ids=["function", "object", "method", "partial", "partial of object"],
 )
-async def test_async_functions_of_every_kind_are_known_as_such(function: Any) -> None:
+async def test_all_async_functions_recognised(function: Any) -> None:
     assert Tool(function).is_async
     assert await bind(function, {"url": "x"})() == "x"
 
@@ -321,7 +321,7 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
 
 
 @given(st.data(), st.lists(st.sampled_from(list(KINDS)), max_size=5))
-def test_arguments_of_the_hinted_types_arrive_as_they_were_sent(data: st.DataObject, hints: list[Any]) -> None:
+def test_hinted_arguments_arrive_as_sent(data: st.DataObject, hints: list[Any]) -> None:
     names = [f"p{index}" for index in range(len(hints))]
     namespace: dict[str, Any] = {f"hint{index}": hint for index, hint in enumerate(hints)}
     listed = ", ".join(f"{name}: hint{index}" for index, name in enumerate(names))
@@ -331,7 +331,7 @@ def test_arguments_of_the_hinted_types_arrive_as_they_were_sent(data: st.DataObj
 
 
 @given(TEXT)
-def test_any_text_as_arguments_is_bound_or_refused(arguments: str) -> None:
+def test_any_text_arguments_bound_or_refused(arguments: str) -> None:
     made = Tool(weather)
     try:
         made.bind(arguments, context_variables={}, tool_call_id="")
@@ -340,7 +340,7 @@ def test_any_text_as_arguments_is_bound_or_refused(arguments: str) -> None:
 
 
 @given(JSON)
-def test_any_json_as_arguments_is_bound_or_refused(value: Any) -> None:
+def test_any_json_arguments_bound_or_refused(value: Any) -> None:
     def f(a: str = "", b: int | list[Order] = 0, c: Place | None = None, **more: Any) -> None: ...
 
     for sent in (value, {"a": value, "b": value, "c": value}, {"b": [value], "c": {"city": value}}):
@@ -352,6 +352,6 @@ def test_any_json_as_arguments_is_bound_or_refused(value: Any) -> None:
 
 @pytest.mark.long
 @given(st.dictionaries(TEXT, JSON))
-def test_kwargs_take_every_name_but_the_contexts(given_arguments: dict[str, Any]) -> None:
+def test_kwargs_take_all_but_the_context(given_arguments: dict[str, Any]) -> None:
     given_arguments.pop("context_variables", None)
     assert bind(echo, given_arguments)() == given_arguments

@@ -54,7 +54,7 @@ def read_refusal(value: object, label: str = "context_variables") -> NotJsonErro
 
 
 @given(JSON)
-def test_what_json_holds_comes_back_equal_and_shares_no_container(value: Any) -> None:
+def test_json_values_copied_equal(value: Any) -> None:
     copied = to_plain_json(value)
     assert copied == value
     assert json.dumps(copied) == json.dumps(value)  # also tells 1 from True, and -0.0 from 0.0
@@ -62,7 +62,7 @@ def test_what_json_holds_comes_back_equal_and_shares_no_container(value: Any) ->
 
 
 @given(JSON, st.lists(st.integers(0, 3) | st.sampled_from(["key", "a key", "ключ", "\ud800", ""]), max_size=8))
-def test_a_refusal_names_the_path_to_the_value(beside: Any, path: list[int | str]) -> None:
+def test_refusal_names_path_to_value(beside: Any, path: list[int | str]) -> None:
     value: Any = {1, 2}
     for key in reversed(path):
         value = [beside] * key + [value] if isinstance(key, int) else {"first": beside, key: value}
@@ -90,7 +90,7 @@ def test_a_refusal_names_the_path_to_the_value(beside: Any, path: list[int | str
         ("\x00\ud800", "\x00\ud800"),
     ],
 )
-def test_subclasses_and_tuples_become_the_plain_types(value: object, plain: object) -> None:
+def test_subclasses_and_tuples_become_plain(value: object, plain: object) -> None:
     copied = to_plain_json(value)
     assert copied == plain
     assert type(copied) is type(plain)
@@ -123,20 +123,20 @@ def test_other_types_are_refused_by_name(value: object, path: str, type_name: st
 
 
 @pytest.mark.parametrize(("number", "word"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
-def test_floats_that_are_no_numbers_are_refused(number: float, word: str) -> None:
+def test_nan_and_infinite_floats_refused(number: float, word: str) -> None:
     refused = read_refusal({"rates": [0.5, number]})
     assert str(refused) == f"context_variables.rates[1] is the float {word}, which JSON cannot hold"
     assert refused.type_name == "float"
 
 
 @pytest.mark.parametrize("key", [1, None, True, (1, 2), 1.5])
-def test_a_key_that_is_no_string_is_refused(key: object) -> None:
+def test_non_string_key_refused(key: object) -> None:
     refused = read_refusal({"by_id": {key: "x"}})
     assert refused.path == "context_variables.by_id"
     assert f"has a key of type {type(key).__name__}" in str(refused)
 
 
-def test_an_integer_too_long_to_be_written_is_refused() -> None:
+def test_overlong_integer_refused() -> None:
     refused = read_refusal({"n": 10 ** (sys.get_int_max_str_digits() + 1)})
     assert str(refused) == "context_variables.n is an integer with too many digits to be written"
 
@@ -148,14 +148,14 @@ def make_nested(levels: int) -> Any:
     return value
 
 
-def test_nesting_is_accepted_up_to_the_limit_and_refused_past_it() -> None:
+def test_nesting_accepted_up_to_limit() -> None:
     deepest = make_nested(MAX_DEPTH)
     assert to_plain_json(deepest) == deepest
     assert "nested more than 200 levels deep" in str(read_refusal(make_nested(MAX_DEPTH + 1)))
     assert "nested more than 200 levels deep" in str(read_refusal(make_nested(100_000)))
 
 
-def test_a_container_that_contains_itself_is_refused_where_it_repeats() -> None:
+def test_self_containing_container_refused() -> None:
     inner: dict[str, Any] = {"name": "x"}
     inner["me"] = [inner]
     refused = read_refusal({"user": inner})
@@ -163,7 +163,7 @@ def test_a_container_that_contains_itself_is_refused_where_it_repeats() -> None:
     assert str(refused) == "context_variables.user.me[0] contains itself, which JSON cannot hold"
 
 
-def test_one_container_in_two_places_is_no_cycle() -> None:
+def test_shared_container_is_no_cycle() -> None:
     shared = ["x"]
     copied = to_plain_json({"a": shared, "b": shared})
     assert copied == {"a": ["x"], "b": ["x"]}
@@ -171,14 +171,14 @@ def test_one_container_in_two_places_is_no_cycle() -> None:
     assert copied["a"] is not copied["b"]
 
 
-def test_a_refused_value_is_left_as_it_was() -> None:
+def test_refused_value_is_unchanged() -> None:
     value: dict[str, Any] = {"a": [1, {"b": object}]}
     before = copy.deepcopy(value)
     read_refusal(value)
     assert value == before
 
 
-def test_models_and_dataclasses_are_no_json_in_context_variables() -> None:
+def test_models_and_dataclasses_are_no_json() -> None:
     @dataclass
     class Order:
         id: int

@@ -20,29 +20,29 @@ def quote_product(product: str = "lantern", quantity: int = 2) -> CallResult:
     ("text", "item_id"),
     [("LAMP-1", "LAMP-1"), ("my lanterns", "LAMP-1"), ("The BOOTS, please!", "BOOT-7"), ("a rucksack", "BAG-45")],
 )
-def test_a_product_is_found_by_id_name_or_another_word(text: str, item_id: str) -> None:
+def test_product_found_by_id_name_or_synonym(text: str, item_id: str) -> None:
     assert find_products(text)[0].item_id == item_id
 
 
 @pytest.mark.parametrize("product", CATALOGUE, ids=lambda product: product.item_id)
-def test_every_product_is_found_by_its_own_id_and_name(product: Product) -> None:
+def test_every_product_found_by_id_and_name(product: Product) -> None:
     assert find_products(product.item_id)[0] == find_products(product.name)[0] == product
 
 
-def test_the_catalogue_answers_with_prices_and_says_what_it_lacks() -> None:
+def test_catalogue_gives_prices_and_names_gaps() -> None:
     assert call(sales, "look_up_catalogue", query="a tent").json()["found"][0]["price"] == 189.0
     nothing = call(sales, "look_up_catalogue", query="a piano").json()
     assert nothing["found"] == []
     assert "Hut lantern" in nothing["for_sale"]
 
 
-def test_a_quote_fills_the_cart_and_orders_nothing() -> None:
+def test_quote_fills_cart_without_ordering() -> None:
     quote = quote_product()
     assert quote.context == {"cart": [{"item_id": "LAMP-1", "name": "Hut lantern", "quantity": 2, "price": 24.5}]}
     assert "49.00 euros" in quote.text
 
 
-def test_a_second_quote_replaces_the_line_of_the_same_product_only() -> None:
+def test_second_quote_replaces_only_its_line() -> None:
     cart = call(sales, "quote_price", quote_product().context, product="tent").context
     cart = call(sales, "quote_price", cart, product="lantern", quantity=1).context
     assert [(line["item_id"], line["quantity"]) for line in cart["cart"]] == [("TENT-2", 1), ("LAMP-1", 1)]
@@ -52,13 +52,13 @@ def test_a_second_quote_replaces_the_line_of_the_same_product_only() -> None:
     ("product", "quantity", "said"),
     [("a piano", 1, "no item"), ("kettle", 1, "sold out"), ("lantern", 0, "not 0"), ("lantern", 21, "not 21")],
 )
-def test_what_cannot_be_sold_is_not_quoted(product: str, quantity: int, said: str) -> None:
+def test_unsellable_product_is_not_quoted(product: str, quantity: int, said: str) -> None:
     quote = quote_product(product, quantity)
     assert said in quote.text
     assert quote.context == {}
 
 
-def test_an_order_takes_what_is_in_the_cart() -> None:
+def test_order_takes_the_cart() -> None:
     order = call(sales, "place_order", quote_product().context, product="Hut lantern", price=49)
     order_id = order.context["order_id"]
     assert order_id in order.text
@@ -66,7 +66,7 @@ def test_an_order_takes_what_is_in_the_cart() -> None:
     assert order.context["orders"][order_id]["total"] == 49.0
 
 
-def test_the_same_order_call_made_again_is_the_same_order() -> None:
+def test_repeated_order_call_is_same_order() -> None:
     before = quote_product().context
     once = call(sales, "place_order", before)
     assert call(sales, "place_order", before) == once
@@ -76,7 +76,7 @@ def test_the_same_order_call_made_again_is_the_same_order() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"product": "tent"}, {"price": 40.0}, {"product": "lantern", "price": 24.5}])
-def test_an_order_that_is_not_what_was_quoted_is_refused(wrong: dict[str, Any]) -> None:
+def test_order_differing_from_quote_refused(wrong: dict[str, Any]) -> None:
     before = quote_product().context
     order = call(sales, "place_order", before, **wrong)
     assert "Nothing was ordered" in order.text
@@ -87,11 +87,11 @@ def test_an_empty_cart_is_not_ordered() -> None:
     assert call(sales, "place_order").context == {}
 
 
-def test_an_item_is_looked_up_before_a_refund() -> None:
+def test_item_looked_up_before_refund() -> None:
     assert call(issues_and_repairs, "look_up_item", search_query="gas stove").json()["found"][0]["item_id"] == "STOVE-3"
 
 
-def test_a_refund_is_recorded_once_with_its_reason() -> None:
+def test_refund_recorded_once_with_reason() -> None:
     refund = call(issues_and_repairs, "execute_refund", item_id="STOVE-3", reason="it leaks")
     refund_id = refund.context["refund_id"]
     assert refund.context["refunds"] == {refund_id: {"item_id": "STOVE-3", "amount": 59.0, "reason": "it leaks"}}
@@ -107,14 +107,14 @@ def test_an_unknown_item_changes_nothing(function: str, more: dict[str, Any]) ->
     assert answer.context == {}
 
 
-def test_a_repair_is_booked_under_a_number() -> None:
+def test_repair_booked_under_a_number() -> None:
     repair = call(issues_and_repairs, "book_repair", item_id="LAMP-1", problem="the switch sticks")
     assert repair.context["repair_id"] in repair.text
     assert repair.context["repairs"][repair.context["repair_id"]]["problem"] == "the switch sticks"
 
 
 @pytest.mark.parametrize("agent", [triage, sales, issues_and_repairs], ids=lambda agent: agent.name)
-def test_an_escalation_opens_a_ticket_and_hands_over(agent: Agent) -> None:
+def test_escalation_opens_ticket_and_hands_over(agent: Agent) -> None:
     opened = call(agent, "escalate_to_human", {"user_name": "Ada"}, summary="Three weeks late.")
     ticket_id = opened.context["ticket_id"]
     assert opened.agent is escalation
@@ -125,10 +125,10 @@ def test_an_escalation_opens_a_ticket_and_hands_over(agent: Agent) -> None:
     assert (ticket["summary"], ticket["notes"]) == ("Three weeks late.", ["Call in the morning."])
 
 
-def test_without_a_ticket_there_is_none_to_read_or_add_to() -> None:
+def test_no_ticket_to_read_or_extend() -> None:
     assert "No ticket" in call(escalation, "check_ticket").text
     assert call(escalation, "add_note_to_ticket", note="Hello?").context == {}
 
 
-def test_triage_knows_the_name_it_was_given() -> None:
+def test_triage_knows_the_given_name() -> None:
     assert "Ada" in str(triage.render_instructions({"user_name": "Ada"}))

@@ -26,7 +26,7 @@ def say(session: Session, text: str) -> Run:
 
 
 @pytest.mark.parametrize("name", TEAMS)
-def test_a_team_is_talked_through_to_its_ends(name: str, tmp_path: Path) -> None:
+def test_team_conversation_reaches_its_ends(name: str, tmp_path: Path) -> None:
     module = TEAMS[name]
     used: list[dict[str, Any]] = []
     server = ServerProcess(tmp_path, agents=[module], env={"SWARMKEEP_TEAM_DATA": str(tmp_path)})

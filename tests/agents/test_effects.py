@@ -21,7 +21,7 @@ CALL = ToolCallId("call_1")
 # The rows of any team.
 
 
-def test_an_effect_and_its_answer_are_committed_together_or_not_at_all() -> None:
+def test_effect_and_answer_commit_together() -> None:
     records = Records("notes.db", ["CREATE TABLE notes (text TEXT)"])
 
     def fail(db: sqlite3.Connection) -> str:
@@ -42,7 +42,7 @@ def test_an_effect_and_its_answer_are_committed_together_or_not_at_all() -> None
     assert len(records.rows("SELECT * FROM notes")) == 2
 
 
-def test_one_call_made_by_many_at_once_has_one_effect() -> None:
+def test_concurrent_same_call_has_one_effect() -> None:
     records = Records("notes.db", ["CREATE TABLE notes (number INTEGER PRIMARY KEY)"])
 
     def act(db: sqlite3.Connection) -> str:
@@ -53,7 +53,7 @@ def test_one_call_made_by_many_at_once_has_one_effect() -> None:
     assert answers == ["1"] * 16
 
 
-def test_rows_are_kept_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_kept_as_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = Records("notes.db", [])
     assert records.path == tmp_path / "notes.db"
     monkeypatch.delenv("SWARMKEEP_TEAM_DATA")
@@ -77,7 +77,7 @@ def read_booking(booking_id: str) -> dict[str, object]:
     return found
 
 
-def test_a_flight_is_moved_and_the_context_follows() -> None:
+def test_moved_flight_updates_the_context() -> None:
     changed = change("kw-4822", "2031-06-01")
     assert "Fee: 35 euros" in changed.text
     assert changed.context["flight"] == read_booking("KW4822")
@@ -92,7 +92,7 @@ def test_a_flight_is_moved_and_the_context_follows() -> None:
         ("KW9999", "2031-06-01", "no booking KW9999"),
     ],
 )
-def test_what_the_policy_forbids_is_not_done(booking_id: str, new_date: str, said: str) -> None:
+def test_policy_forbidden_actions_not_done(booking_id: str, new_date: str, said: str) -> None:
     before = bookings.records.rows("SELECT * FROM bookings")
     assert said in change(booking_id, new_date).text
     assert said in call(flight_change, "check_change", booking_id=booking_id, new_date=new_date).text
@@ -100,7 +100,7 @@ def test_what_the_policy_forbids_is_not_done(booking_id: str, new_date: str, sai
 
 
 @pytest.mark.parametrize(("function", "booking_id"), [("refund_flight", "KW4821"), ("give_flight_credit", "KW4823")])
-def test_money_goes_out_once_for_a_booking(function: str, booking_id: str) -> None:
+def test_booking_is_paid_out_once(function: str, booking_id: str) -> None:
     first = call(flight_cancel, function, booking_id=booking_id)
     assert call(flight_cancel, function, booking_id=booking_id).text == first.text
     assert "cancelled already" in call(flight_cancel, function, booking_id=booking_id, call_id="call_2").text
@@ -109,21 +109,21 @@ def test_money_goes_out_once_for_a_booking(function: str, booking_id: str) -> No
     assert "cannot be changed" in change(booking_id, "2031-06-01").text
 
 
-def test_a_saver_fare_is_never_refunded_and_every_refund_waits_for_a_person() -> None:
+def test_saver_fare_never_refunded_others_wait() -> None:
     assert "not refunded" in call(flight_cancel, "refund_flight", booking_id="KW4823").text
     assert read_booking("KW4823")["status"] == "booked"
     assert flight_cancel.tools()["refund_flight"].requires_approval
     assert not flight_cancel.tools()["give_flight_credit"].requires_approval
 
 
-def test_a_search_is_started_once_and_can_be_asked_about() -> None:
+def test_search_starts_once_and_is_queryable() -> None:
     for _ in range(2):
         call(lost_baggage, "start_baggage_search", booking_id="KW4821", bag="a blue bag")
     found = call(lost_baggage, "check_baggage_search", booking_id="kw4821").json()["searches"]
     assert found == [{"search_id": "BAG-1", "bag": "a blue bag", "status": "looking for it"}]
 
 
-def test_the_instructions_hold_policy_customer_and_flight() -> None:
+def test_instructions_hold_policy_customer_and_flight() -> None:
     looked_up = call(flight_change, "look_up_booking", booking_id="KW4821").context
     for agent in (flight_change, flight_cancel, lost_baggage):
         text = str(agent.render_instructions(looked_up))
@@ -152,14 +152,14 @@ def test_the_article_that_fits_is_found(question: str, article: str) -> None:
 
 
 @pytest.mark.parametrize("question", ["", "?!", "xylophone", "how do I", "\ud800", '"', "a" * 10_000])
-def test_a_question_that_no_article_fits_gets_the_list(question: str) -> None:
+def test_unmatched_question_gets_article_list(question: str) -> None:
     answer = call(help_centre_agent, "search_help_centre", question=question).json()
     assert answer["found"] == []
     assert answer["all_articles"] == help_centre.list_article_ids()
     assert len(answer["all_articles"]) == len(list(help_centre.ARTICLES.glob("*.md")))
 
 
-def test_a_ticket_and_an_email_are_written_once() -> None:
+def test_ticket_and_email_written_once() -> None:
     email = {"recipient": "ana@example.com", "subject": "Hello", "body": "Here you are."}
     for _ in range(2):
         opened = call(help_centre_agent, "open_ticket", summary="It does not work.", email="ana@example.com")
@@ -189,7 +189,7 @@ def read_stock(product: str) -> int:
     return next(int(row["stock"]) for row in shop.read_products() if row["name"] == product)
 
 
-def test_a_purchase_takes_one_from_the_stock_once() -> None:
+def test_purchase_reduces_stock_once() -> None:
     assert buy("rain jacket").text == buy("rain jacket").text
     assert read_stock("rain jacket") == 4
     assert [row["product"] for row in shop.read_purchases(1)] == ["wool scarf", "canvas shoes", "rain jacket"]
@@ -210,7 +210,7 @@ def test_the_last_piece_is_sold_once() -> None:
     assert read_stock("straw hat") == 0
 
 
-def test_a_purchase_is_refunded_once_and_by_approval() -> None:
+def test_purchase_refunded_once_after_approval() -> None:
     assert "54.00 euros" in refund(102).text
     assert refund(102).text == refund(102).text
     assert "already" in refund(102, "call_2").text
@@ -219,7 +219,7 @@ def test_a_purchase_is_refunded_once_and_by_approval() -> None:
     assert refunds_agent.tools()["refund_purchase"].requires_approval
 
 
-def test_nobody_gets_at_the_purchases_of_others() -> None:
+def test_other_customers_purchases_are_unreachable() -> None:
     assert "no purchase 103" in refund(103).text
     assert "no purchase 102" in refund(102, user_id=2).text
     for stranger in (99, "1 OR 1=1", None):
@@ -227,7 +227,7 @@ def test_nobody_gets_at_the_purchases_of_others() -> None:
             call(refunds_agent, "look_up_purchases", {"user_id": stranger})
 
 
-def test_a_notification_goes_to_the_customers_own_address() -> None:
+def test_notification_goes_to_customer_address() -> None:
     for channel in ("email", "phone"):
         call(refunds_agent, "notify_customer", {"user_id": 2}, channel=channel, message="Done.", call_id=channel)
     query = "SELECT user_id, channel, address FROM notifications ORDER BY notification_id"
@@ -237,7 +237,7 @@ def test_a_notification_goes_to_the_customers_own_address() -> None:
     ]
 
 
-def test_the_helper_links_triage_with_all_and_all_with_triage() -> None:
+def test_helper_links_triage_both_ways() -> None:
     def leads_to(agent: Agent) -> set[str]:
         handoffs = [name for name in agent.tools() if name.startswith("transfer_to_")]
         return {other.name for name in handoffs if (other := call(agent, name).agent) is not None}

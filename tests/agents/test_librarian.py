@@ -10,7 +10,7 @@ from swarmkeep_agents.librarian import librarian
 
 
 @pytest.mark.long
-async def test_the_librarian_writes_notes_down_and_reads_them() -> None:
+async def test_librarian_writes_and_reads_notes() -> None:
     agent = librarian.model_copy(update={"mcp_servers": [_patient(server) for server in librarian.mcp_servers]})
     swarm = AsyncSwarm(make_offline_client())
     said = [{"role": "user", "content": 'Please read the note with the title "milk".'}]

@@ -19,7 +19,7 @@ def test_distances_are_converted_both_ways() -> None:
 
 
 @pytest.mark.parametrize(("percent", "shown"), [(0, 0), (30, 30), (120, 100), (-5, 0)])
-def test_a_bar_is_drawn_within_its_bounds(percent: int, shown: int) -> None:
+def test_bar_drawn_within_bounds(percent: int, shown: int) -> None:
     drawn = draw_bar(percent)
     (picture,) = drawn.files
     assert (drawn.value, picture.data) == (f"A bar of {shown} percent.", paint_bar(shown))
@@ -37,7 +37,7 @@ def test_the_notebook_is_kept_in_context() -> None:
     assert "Ada" in str(notebook_agent.render_instructions(noted))
 
 
-def test_triage_and_both_specialists_hand_over_to_each_other() -> None:
+def test_triage_and_specialists_hand_over() -> None:
     assert call(triage_agent, "transfer_to_sales").agent is sales_agent
     assert call(triage_agent, "transfer_to_refunds").agent is refunds_agent
     assert call(sales_agent, "transfer_to_triage").agent is triage_agent
@@ -51,7 +51,7 @@ def test_every_recommended_book_can_be_ordered(genre: str) -> None:
         assert order.context["orders"][order.context["order_id"]]["title"] == title
 
 
-def test_a_book_that_the_shop_lacks_is_not_ordered() -> None:
+def test_unstocked_book_is_not_ordered() -> None:
     order = call(sales_agent, "order_book", title="War and Peas")
     assert "War and Peas" in order.text
     assert order.context == {}
@@ -67,7 +67,7 @@ def test_an_order_is_refunded_once() -> None:
     assert again.context == refund.context
 
 
-def test_a_past_order_can_be_refunded_and_an_unknown_one_cannot() -> None:
+def test_only_known_past_orders_refunded() -> None:
     assert call(refunds_agent, "process_refund", order_id="book-1001").context["orders"]["BOOK-1001"]["price"] == 15
     unknown = call(refunds_agent, "process_refund", order_id="BOOK-9")
     assert "BOOK-9" in unknown.text
@@ -79,7 +79,7 @@ def test_a_voucher_has_its_limits(amount: int, context: dict[str, int]) -> None:
     assert call(refunds_agent, "offer_voucher", amount=amount).context == context
 
 
-def test_the_weather_is_the_same_whenever_it_is_asked_for_and_says_that_it_is_made_up() -> None:
+def test_weather_is_stable_and_marked_fictional() -> None:
     first = call(weather_agent, "get_weather", location="Oslo", time="tomorrow").json()
     assert call(weather_agent, "get_weather", location="Oslo", time="tomorrow").json() == first
     assert "made up" in first["source"]
@@ -94,12 +94,12 @@ def test_the_weather_is_the_same_whenever_it_is_asked_for_and_says_that_it_is_ma
 
 
 @pytest.mark.parametrize("location", ["Oslo", "São Paulo", "", "\ud800", "x" * 10_000])
-def test_any_place_has_weather_that_fits_its_sky(location: str) -> None:
+def test_any_place_has_matching_weather(location: str) -> None:
     weather = call(weather_agent, "get_weather", location=location).json()
     assert weather["celsius"] <= 0 if weather["sky"] == "snowy" else weather["celsius"] > 0
 
 
-def test_an_email_goes_to_the_outbox_once_however_often_its_call_is_tried() -> None:
+def test_retried_email_call_sends_once() -> None:
     email: dict[str, Any] = {"recipient": "ana@example.com", "subject": "Sunday", "body": "Bring an umbrella."}
     once = call(weather_agent, "send_email", **email)
     assert list(once.context["outbox"].values()) == [email]

@@ -36,13 +36,13 @@ FUNCTIONS = [
 ]
 
 
-def test_every_folder_with_conversations_is_a_team() -> None:
+def test_folder_with_conversations_is_a_team() -> None:
     assert {path.parent.name for path in FOLDER.glob("*/conversations.json")} == set(TEAMS)
     assert {path.parent.name for path in FOLDER.glob("*/README.md")} == set(TEAMS)
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_each_module_defines_agents_with_names_of_their_own(module: str) -> None:
+def test_module_agents_have_unique_names(module: str) -> None:
     names = [agent.name for agent in find_agents(importlib.import_module(module))]
     assert names
     assert len(set(names)) == len(names)
@@ -61,14 +61,14 @@ FIRST = {
 
 
 @pytest.mark.parametrize("name", TEAMS)
-def test_a_team_begins_with_its_entry_point(name: str) -> None:
+def test_team_begins_at_entry_point(name: str) -> None:
     registry = load_registry([TEAMS[name]])
     assert registry.default == FIRST[name]
     assert set(registry.names) == {agent.name for agent in load_team(name)}
 
 
 @pytest.mark.parametrize(("name", "function"), FUNCTIONS)
-def test_every_function_tells_the_model_what_it_is_for(name: str, function: Any) -> None:
+def test_every_function_describes_itself(name: str, function: Any) -> None:
     schema = function_schema(function)["function"]
     assert len(schema["description"].split()) >= 5
     properties = schema["parameters"]["properties"]
@@ -87,7 +87,7 @@ def test_a_handoff_stays_in_its_team(name: str, function: Any) -> None:
 
 @pytest.mark.parametrize("name", TEAMS)
 @pytest.mark.parametrize("context", [{}, {"user_name": "Ada", "ticket_id": "TICKET-1"}])
-def test_instructions_are_text_with_and_without_context(name: str, context: dict[str, Any]) -> None:
+def test_instructions_work_with_and_without_context(name: str, context: dict[str, Any]) -> None:
     for agent in load_team(name):
         text = agent.render_instructions(context)
         assert isinstance(text, str)
@@ -102,7 +102,7 @@ def test_conversations_are_lists_of_messages(name: str) -> None:
     assert all(isinstance(message, str) and message for talk in talks for message in talk)
 
 
-def test_an_unknown_team_is_refused_by_name() -> None:
+def test_unknown_team_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"there is no team 'acne'; the teams are acme, airline, basic"):
         conversations("acne")
 

@@ -37,7 +37,7 @@ waiter = Agent(name="Waiter", instructions=read_up, functions=[wait_for_file])
 
 
 @pytest.mark.long
-async def test_blocking_tools_and_instructions_hold_up_nobody(tmp_path: Path) -> None:
+async def test_blocking_tools_hold_up_no_others(tmp_path: Path) -> None:
     team, signal = tmp_path / "slow_team.py", tmp_path / "signal"
     team.write_text(SLOW_TEAM)
     with ScriptedModel(default=lambda request: "Hello.") as model:
@@ -69,9 +69,7 @@ async def test_blocking_tools_and_instructions_hold_up_nobody(tmp_path: Path) ->
 # It is PostgreSQL whose connections could run out.
 @pytest.mark.long
 @pytest.mark.parametrize("ready_url", ["postgres"], indirect=True)
-async def test_two_hundred_runs_that_wait_for_a_model_hold_up_nobody(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_two_hundred_waiting_runs_block_none(service: RunningServer, model: ScriptedModel) -> None:
     count = 200
     for _ in range(count):
         model.hang(then="At last.")

@@ -35,7 +35,7 @@ JSON = {"Content-Type": "application/json"}
         ({"input": [{"role": "assistant", "tool_calls": [{"id": "c"}]}]}, "/input/0/tool_calls/0/function"),
     ],
 )
-async def test_what_is_wrong_with_a_run_is_named(plain: RunningServer, body: Any, pointer: str) -> None:
+async def test_wrong_run_fields_named(plain: RunningServer, body: Any, pointer: str) -> None:
     session = await plain.session()
     found = check_problem(await plain.post(f"{session}/runs", body), 400, "invalid_request")
     assert [error["pointer"] for error in found["errors"]] == [pointer]
@@ -58,15 +58,13 @@ async def test_what_is_wrong_with_a_run_is_named(plain: RunningServer, body: Any
         ("/s/runs/r/resume", {"approvals": None}, "/approvals"),
     ],
 )
-async def test_what_is_wrong_with_other_bodies_is_named(
-    plain: RunningServer, path: str, body: Any, pointer: str
-) -> None:
+async def test_wrong_fields_of_other_bodies_named(plain: RunningServer, path: str, body: Any, pointer: str) -> None:
     await plain.session(id="s")
     found = check_problem(await plain.post(f"/v1/sessions{path}", body), 400, "invalid_request")
     assert [error["pointer"] for error in found["errors"]] == [pointer]
 
 
-async def test_the_sentence_says_where_it_is_and_what_is_known(plain: RunningServer) -> None:
+async def test_validation_message_names_place_and_options(plain: RunningServer) -> None:
     session = await plain.session()
     for body, sentence in (
         ({"on_busy": "wait"}, "on_busy: Invalid enum value 'wait'; known: interrupt, queue, reject"),
@@ -101,7 +99,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-async def test_what_is_no_json_object_is_refused(plain: RunningServer) -> None:
+async def test_non_object_body_refused(plain: RunningServer) -> None:
     for body in HOSTILE:
         answer = await plain.client.post("/v1/sessions", content=body, headers=JSON)
         assert answer.status_code == 400, (body[:100], answer.text)
@@ -109,7 +107,7 @@ async def test_what_is_no_json_object_is_refused(plain: RunningServer) -> None:
     assert (await plain.get("/v1/sessions")).json()["data"] == []
 
 
-async def test_depth_has_one_limit_wherever_it_stands(plain: RunningServer) -> None:
+async def test_depth_limit_same_everywhere(plain: RunningServer) -> None:
     session = await plain.session()
     nested: Any = "x"
     for _ in range(3000):
@@ -131,7 +129,7 @@ STRANGE = [
 NUMBERS = [0, -0.0, 2**53, 2**63, -(2**63), 2**64 - 1, 1e-320, 1.7976931348623157e308, 0.1]
 
 
-async def test_text_and_numbers_come_back_as_they_were_given(service: RunningServer) -> None:
+async def test_text_and_numbers_round_trip(service: RunningServer) -> None:
     given = {"texts": STRANGE, "numbers": NUMBERS, **{text: number for number, text in enumerate(STRANGE)}}
     body = {
         "id": "s",
@@ -154,7 +152,7 @@ async def test_text_and_numbers_come_back_as_they_were_given(service: RunningSer
     assert (await service.get("/v1/sessions")).json()["data"][0]["metadata"] == given
 
 
-async def test_a_run_with_strange_text_is_answered(plain: RunningServer) -> None:
+async def test_run_with_strange_text_answered(plain: RunningServer) -> None:
     session = await plain.session()
     for text in STRANGE:
         content = json.dumps({"input": text}).encode()
@@ -176,9 +174,7 @@ async def test_a_run_with_strange_text_is_answered(plain: RunningServer) -> None
         ("text/plain; +json", False), ("x/y+json", False),
     ],
 )  # fmt: skip
-async def test_bodies_are_json_or_say_nothing_of_their_type(
-    plain: RunningServer, kind: str | None, taken: bool
-) -> None:
+async def test_bodies_are_json_or_untyped(plain: RunningServer, kind: str | None, taken: bool) -> None:
     headers = {} if kind is None else {"Content-Type": kind}
     answer = await plain.client.post("/v1/sessions", content=b"{}", headers=headers)
     if taken:
@@ -187,13 +183,13 @@ async def test_bodies_are_json_or_say_nothing_of_their_type(
         check_problem(answer, 415, "unsupported_media_type")
 
 
-async def test_a_body_that_is_needed_cannot_be_left_out(plain: RunningServer) -> None:
+async def test_required_body_cannot_be_omitted(plain: RunningServer) -> None:
     session = await plain.session()
     check_problem(await plain.client.post(f"{session}/runs"), 400, "invalid_request")
     check_problem(await plain.client.patch(session), 400, "invalid_request")
 
 
-async def test_a_large_body_is_refused_however_it_is_sent(sqlite_ready: str) -> None:
+async def test_large_body_refused_however_sent(sqlite_ready: str) -> None:
     async def pieces() -> Any:
         for _ in range(40):
             yield b" " * 1000
@@ -209,7 +205,7 @@ async def test_a_large_body_is_refused_however_it_is_sent(sqlite_ready: str) -> 
         assert (await service.get("/v1/sessions")).status_code == 200
 
 
-async def test_a_body_that_ends_early_disturbs_nobody(plain: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_truncated_body_disturbs_no_others(plain: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     host, _, port = plain.url.removeprefix("http://").partition(":")
     _, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
@@ -244,5 +240,5 @@ def count_steps(keys: int) -> int:
     return CountedKey.steps
 
 
-def test_a_key_repeated_at_the_end_is_found_in_steps_that_grow_with_the_keys() -> None:
+def test_repeated_key_found_in_linear_steps() -> None:
     assert count_steps(4000) < 5 * count_steps(1000)

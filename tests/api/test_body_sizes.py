@@ -47,16 +47,16 @@ def count_largest(value: Any) -> int:
 
 
 @for_any(json_values(), st.integers(1, 9))
-def test_values_are_counted_as_they_are_wherever_the_text_is_cut(value: Any, slice_bytes: int) -> None:
+def test_values_counted_despite_chunk_boundaries(value: Any, slice_bytes: int) -> None:
     body = json.dumps(value).encode()
     assert count_values(body, slice_bytes=slice_bytes) == count_largest(value)
 
 
-def test_a_text_with_a_line_break_hides_nothing() -> None:
+def test_line_break_in_text_hides_nothing() -> None:
     assert count_values(b'id: "\ndata: {"a":[1,2]}', slice_bytes=5) == 3
 
 
-def test_what_looks_like_values_in_a_text_is_none() -> None:
+def test_text_resembling_values_is_not_counted() -> None:
     text = json.dumps({"a": '[{,"\\' * 50_000}).encode()
     refuse_too_many_values(text, 1)
     with pytest.raises(TooLarge, match="SWARMKEEP_MAX_BODY_VALUES"):
@@ -64,7 +64,7 @@ def test_what_looks_like_values_in_a_text_is_none() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_body_of_too_many_parts_is_refused_by_the_name_of_the_limit(plain: RunningServer, name: str) -> None:
+async def test_too_many_parts_refused_by_limit(plain: RunningServer, name: str) -> None:
     path, limit, body = HOSTILE[name]
     answer = await plain.client.post(path, content=body, headers={"content-type": "application/json"})
     assert limit in check_problem(answer, 413, "too_large")["detail"]
@@ -72,7 +72,7 @@ async def test_a_body_of_too_many_parts_is_refused_by_the_name_of_the_limit(plai
 
 
 @pytest.mark.long
-async def test_as_many_messages_as_are_allowed_are_a_history_and_an_input(plain: RunningServer) -> None:
+async def test_maximum_messages_work_as_history_and_input(plain: RunningServer) -> None:
     messages = [{"role": "user", "content": ""}] * 10_000
     session = await plain.session(messages=messages)
     assert (await plain.get(session)).json()["message_count"] == 10_000

@@ -36,7 +36,7 @@ async def look(where: str) -> str:
     return f"all is well in {where}"
 
 
-async def test_an_async_client_calls_functions_until_the_run_ends(service: RunningServer, model: ScriptedModel) -> None:
+async def test_async_client_calls_functions_until_end(service: RunningServer, model: ScriptedModel) -> None:
     model.calls([("open_door", {"door": "front"}, "c1"), ("look", {"where": "nowhere"}, "c2")])
     model.calls([("open_door", {"door": "roof"}, "c3"), ("get_weather", {"city": "Rome"}, "c4")])
     model.say("Done.")
@@ -62,7 +62,7 @@ async def test_an_async_client_calls_functions_until_the_run_ends(service: Runni
     }
 
 
-async def test_what_a_plain_function_returns_is_awaited(service: RunningServer, model: ScriptedModel) -> None:
+async def test_plain_function_awaitable_is_awaited(service: RunningServer, model: ScriptedModel) -> None:
     def watch(where: str) -> Awaitable[str]:
         return look(where)
 
@@ -83,7 +83,7 @@ async def test_what_a_plain_function_returns_is_awaited(service: RunningServer, 
     assert results == ["all is well in town", refused]
 
 
-async def test_a_plain_function_may_run_out_of_what_it_looks_through() -> None:
+async def test_stop_iteration_in_function_becomes_error() -> None:
     def find(name: str) -> str:
         return next(found for found in () if found == name)
 
@@ -103,9 +103,7 @@ async def test_a_blocking_client_does_so_too(service: RunningServer, model: Scri
     assert await asyncio.to_thread(talk) == "Done."
 
 
-async def test_a_repeated_call_goes_on_where_the_first_one_broke_off(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_repeated_call_resumes_at_break(service: RunningServer, model: ScriptedModel) -> None:
     model.call("open_door", {"door": "back"}, id="c1")
     model.say("Done.")
     attempts: list[str] = []
@@ -133,7 +131,7 @@ async def test_a_repeated_call_goes_on_where_the_first_one_broke_off(
     assert (again.output_text, attempts) == ("Done.", ["back", "back"])
 
 
-async def test_a_blocking_client_refuses_async_functions_before_the_run(service: RunningServer) -> None:
+async def test_blocking_client_refuses_async_functions(service: RunningServer) -> None:
     def talk() -> int:
         with Client(service.url) as client:
             session = client.sessions.create()
@@ -144,7 +142,7 @@ async def test_a_blocking_client_refuses_async_functions_before_the_run(service:
     assert await asyncio.to_thread(talk) == 1
 
 
-async def test_what_is_only_described_is_left_to_somebody_else(service: RunningServer, model: ScriptedModel) -> None:
+async def test_described_only_functions_left_to_others(service: RunningServer, model: ScriptedModel) -> None:
     schema = {"type": "function", "function": {"name": "far_away", "parameters": {"type": "object"}}}
     model.calls([("far_away", {}, "c1"), ("open_door", {"door": "back"}, "c2")])
     async with AsyncClient(service.url) as client:
@@ -153,7 +151,7 @@ async def test_what_is_only_described_is_left_to_somebody_else(service: RunningS
         assert (run.status, [call.name for call in run.pending]) == ("waiting", ["far_away", "open_door"])
 
 
-def test_functions_that_cannot_be_described_are_refused() -> None:
+def test_undescribable_functions_refused() -> None:
     def anything(*words: str) -> None: ...
 
     with pytest.raises(TypeError, match="cannot be described"):
@@ -222,7 +220,7 @@ def look_up_order() -> Order:
     return Order(id="A", lines=[1])
 
 
-def test_pydantic_models_are_described_and_returned_as_json() -> None:
+def test_pydantic_models_described_and_returned() -> None:
     def buy(order: Order, where: Place, colour: Colour = Colour.RED) -> list[Order]:
         return [order]
 
@@ -268,7 +266,7 @@ assert bound == {"n": 5, "many": [1, 2], "name": "17", "place": Place("Rome", 2)
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_hints_that_cannot_be_resolved_are_refused_by_name() -> None:
+def test_unresolvable_hints_refused_by_name() -> None:
     def give(n: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     def fine(n: int) -> Missing: ...  # type: ignore[name-defined]  # noqa: F821

@@ -52,7 +52,7 @@ def test_every_domain_error_has_its_status() -> None:
     assert ours == set(errors.STATUS)
 
 
-def test_codes_are_the_documented_ones_and_each_has_a_title() -> None:
+def test_error_codes_documented_with_titles() -> None:
     assert set().union(*CODES.values()) == set(errors.TITLES)
     for error, status in errors.STATUS.items():
         assert error.code in CODES[status]
@@ -70,7 +70,7 @@ async def test_unknown_paths_and_methods(plain: RunningServer) -> None:
         assert answer.headers["allow"]
 
 
-async def test_options_and_refusals_name_every_method_of_a_path(plain: RunningServer) -> None:
+async def test_options_name_every_path_method(plain: RunningServer) -> None:
     """Resources of several handlers, of one, and of the OpenAI face."""
     for path, methods in {
         "/v1/sessions": "GET, HEAD, OPTIONS, POST",
@@ -100,7 +100,7 @@ async def test_wrong_query_parameters_are_named(plain: RunningServer, query: str
     assert found["errors"][0]["detail"]
 
 
-async def test_refusals_call_parameters_by_their_names_and_say_what_is_known(plain: RunningServer) -> None:
+async def test_refusals_name_parameters_and_known_values(plain: RunningServer) -> None:
     session = await plain.session()
     for path, name, choices in (
         (f"{session}/transcript?format=pdf", "format", "markdown, html"),
@@ -112,7 +112,7 @@ async def test_refusals_call_parameters_by_their_names_and_say_what_is_known(pla
         assert sorted(found["detail"].partition("known: ")[2].split(", ")) == sorted(choices.split(", "))
 
 
-async def test_openai_clients_are_told_their_base_url(plain: RunningServer) -> None:
+async def test_openai_clients_told_their_base_url(plain: RunningServer) -> None:
     """They show nothing but the message of an `error`."""
     for path in ("/v1/responses", "/v1/chat/completions", "/responses", "/v1/conversations/c/items"):
         refused = check_problem(await plain.post(path, {"model": "m"}), 404, "not_found")
@@ -121,7 +121,7 @@ async def test_openai_clients_are_told_their_base_url(plain: RunningServer) -> N
     assert "error" not in check_problem(await plain.get("/v1/responsesx"), 404, "not_found")
 
 
-async def test_wrong_places_are_named_on_every_list(plain: RunningServer) -> None:
+async def test_wrong_places_named_on_every_list(plain: RunningServer) -> None:
     session = await plain.session()
     big = 2**63
     for path, pointer in {
@@ -144,7 +144,7 @@ async def test_wrong_places_are_named_on_every_list(plain: RunningServer) -> Non
     assert found["errors"][0]["pointer"] == "/query/force"
 
 
-async def test_an_unexpected_error_is_logged_and_not_shown(
+async def test_unexpected_error_logged_not_shown(
     plain: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*args: Any, **options: Any) -> None:
@@ -158,7 +158,7 @@ async def test_an_unexpected_error_is_logged_and_not_shown(
     assert "RuntimeError: the password is 12345" in caplog.text
 
 
-async def test_a_database_in_trouble_is_no_fault_of_the_caller(
+async def test_database_trouble_is_not_callers_fault(
     plain: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(errors, "outage_log", OutageLog())
@@ -184,7 +184,7 @@ async def test_a_database_in_trouble_is_no_fault_of_the_caller(
     assert answer.headers["retry-after"] == "7"
 
 
-async def test_an_export_that_breaks_off_says_so_in_the_log(
+async def test_broken_export_says_so_in_log(
     plain: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = await plain.session()
@@ -200,7 +200,7 @@ async def test_an_export_that_breaks_off_says_so_in_the_log(
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), Overloaded()])
-async def test_streams_that_an_outage_breaks_off_are_one_line(
+async def test_outage_broken_streams_log_one_line(
     plain: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     outage_log = OutageLog(settled_seconds=0)

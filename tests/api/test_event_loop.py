@@ -97,7 +97,7 @@ async def watched(ready_url: str, model: ScriptedModel) -> AsyncIterator[Watched
 
 
 @pytest.mark.long
-async def test_a_long_session_is_shown_run_and_redacted(watched: WatchedServer, model: ScriptedModel) -> None:
+async def test_long_session_shown_run_and_redacted(watched: WatchedServer, model: ScriptedModel) -> None:
     await watched.fill(9_999)
     model.say("Yes.")
     assert (await watched.ask("POST", f"{PATH}/runs", {"input": "hello"})).json()["output_text"] == "Yes."
@@ -129,7 +129,7 @@ async def test_a_session_of_100_000_events(watched: WatchedServer, model: Script
 
 @pytest.mark.long
 @ON_SQLITE
-async def test_a_long_session_becomes_documents_and_streams(watched: WatchedServer) -> None:
+async def test_long_session_becomes_documents_and_streams(watched: WatchedServer) -> None:
     await watched.fill(3_000)
     for form in ("markdown", "html"):
         await watched.ask("GET", f"{PATH}/transcript?format={form}")
@@ -144,7 +144,7 @@ async def test_a_long_session_becomes_documents_and_streams(watched: WatchedServ
 
 @pytest.mark.long
 @ON_POSTGRES
-async def test_a_wide_context_is_made_changed_and_given_to_a_tool(watched: WatchedServer, model: ScriptedModel) -> None:
+async def test_wide_context_made_changed_and_used(watched: WatchedServer, model: ScriptedModel) -> None:
     made = await watched.ask("POST", "/v1/sessions", {"context_variables": WIDE})
     session = f"/v1/sessions/{made.json()['id']}"
     model.call("remember", {"key": "k", "value": "v"})
@@ -160,7 +160,7 @@ async def test_a_wide_context_is_made_changed_and_given_to_a_tool(watched: Watch
 
 @pytest.mark.long
 @ON_POSTGRES
-async def test_as_many_messages_as_may_be_begin_sessions_and_runs(watched: WatchedServer, model: ScriptedModel) -> None:
+async def test_maximum_messages_begin_sessions_and_runs(watched: WatchedServer, model: ScriptedModel) -> None:
     made = await watched.ask("POST", "/v1/sessions", {"messages": MESSAGES})
     model.say("All of it.")
     await watched.ask("POST", f"/v1/sessions/{made.json()['id']}/runs", {"input": MESSAGES})
@@ -168,7 +168,7 @@ async def test_as_many_messages_as_may_be_begin_sessions_and_runs(watched: Watch
 
 @pytest.mark.long
 @ON_SQLITE
-async def test_a_chat_sends_as_many_messages_as_may_be_each_time(watched: WatchedServer, model: ScriptedModel) -> None:
+async def test_chat_resends_maximum_messages(watched: WatchedServer, model: ScriptedModel) -> None:
     path, headers = "/openai/v1/chat/completions", {"X-Session-Id": "chat"}
     for more in ({}, {"store": False}, {"stream": True}):
         model.say("All of it.")
@@ -195,7 +195,7 @@ async def test_a_chat_sends_as_many_messages_as_may_be_each_time(watched: Watche
 
 @pytest.mark.long
 @ON_SQLITE
-async def test_a_model_may_send_large_calls_and_many_pieces(watched: WatchedServer, model: ScriptedModel) -> None:
+async def test_model_sends_large_calls_and_many_pieces(watched: WatchedServer, model: ScriptedModel) -> None:
     session = await watched.server.session()
     model.call("get_weather", {"city": [[1]] * 60_000})
     model.say("No such city.")
@@ -220,7 +220,7 @@ async def test_a_model_may_send_large_calls_and_many_pieces(watched: WatchedServ
 
 @pytest.mark.long
 @ON_POSTGRES
-async def test_large_pictures_go_in_are_sent_and_come_out(watched: WatchedServer, model: ScriptedModel) -> None:
+async def test_large_pictures_received_sent_and_returned(watched: WatchedServer, model: ScriptedModel) -> None:
     session = (await watched.ask("POST", "/v1/sessions", {})).json()["id"]
     path, last = f"/v1/sessions/{session}", 0
     for seed in range(3):

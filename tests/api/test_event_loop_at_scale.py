@@ -132,7 +132,7 @@ def draft_abandoned_run(count: int) -> list[EventDraft]:
 
 
 @pytest.mark.chaos
-async def test_many_runs_are_taken_over_at_the_start(ready_url: str, model: ScriptedModel) -> None:
+async def test_many_runs_taken_over_at_start(ready_url: str, model: ScriptedModel) -> None:
     measure_limit()
     keys = [SessionKey("default", f"s{number}") for number in range(200)]
     engine = build_engine(scripted(ready_url, model), Registry([front]), open_store(ready_url))

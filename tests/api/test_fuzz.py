@@ -19,7 +19,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("document", ["/openapi.json", "/openai/v1/openapi.json"])
-def test_nothing_that_is_sent_breaks_the_server(server: ServeProcess, document: str) -> None:
+def test_no_input_breaks_the_server(server: ServeProcess, document: str) -> None:
     # Schemathesis takes seconds to import, which the short run would pay for nothing.
     from tests.api.fuzzing import attack_every_operation
 

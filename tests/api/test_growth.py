@@ -45,7 +45,7 @@ PACKAGES = ("swarmkeep.api.", "swarmkeep.domain.", "swarmkeep.engine.", "swarmke
 
 @pytest.mark.long
 @pytest.mark.one_database
-async def test_what_a_server_holds_does_not_grow(ready_url: str) -> None:
+async def test_server_memory_does_not_grow(ready_url: str) -> None:
     def measure_held() -> Counter[str]:
         return measure(service.app.state.service, *PACKAGES)
 

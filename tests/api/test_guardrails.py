@@ -28,9 +28,7 @@ async def test_an_agent_shows_its_guardrails(guarded: RunningServer) -> None:
     assert (shown["output_guardrails"], shown["tool_guardrails"]) == (["no_secrets"], {"note": ["no_secrets"]})
 
 
-async def test_a_refusal_is_told_in_runs_messages_streams_and_transcripts(
-    guarded: RunningServer, model: ScriptedModel
-) -> None:
+async def test_guardrail_refusal_told_everywhere(guarded: RunningServer, model: ScriptedModel) -> None:
     session = await guarded.session()
     run = await guarded.run(session, f"It is {SECRET}.")
     assert (run["status"], run["stop_reason"], run["output_text"]) == ("completed", "guardrail", "Not here.")
@@ -49,7 +47,7 @@ async def test_a_refusal_is_told_in_runs_messages_streams_and_transcripts(
     assert (await guarded.get(f"{session}/verify")).json()["valid"] is True
 
 
-async def test_a_refusal_is_the_answer_of_a_response(guarded: RunningServer, model: ScriptedModel) -> None:
+async def test_guardrail_refusal_is_response_answer(guarded: RunningServer, model: ScriptedModel) -> None:
     async with AsyncOpenAI(base_url=f"{guarded.url}/openai/v1", api_key="none", max_retries=0) as openai:
         made = await openai.responses.create(model="Guarded", input=f"It is {SECRET}.")
         assert (made.status, made.output_text, made.incomplete_details) == ("completed", "Not here.", None)

@@ -19,7 +19,7 @@ from tests.support.scripted import ScriptedModel
 KEY = {"Idempotency-Key": "key-1"}
 
 
-async def test_a_session_made_twice_with_one_key_is_one_session(service: RunningServer) -> None:
+async def test_session_made_once_per_key(service: RunningServer) -> None:
     body = {"context_variables": {"a": 1}}
     answers = [await service.post("/v1/sessions", body, headers=KEY) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [201, 201, 201]
@@ -27,9 +27,7 @@ async def test_a_session_made_twice_with_one_key_is_one_session(service: Running
     assert len((await service.get("/v1/sessions")).json()["data"]) == 1
 
 
-async def test_a_run_posted_at_once_and_later_with_one_key_runs_once(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_immediate_and_background_run_share_key(service: RunningServer, model: ScriptedModel) -> None:
     model.say("Done.")
     session = await service.session()
     sent = [service.post(f"{session}/runs", {"input": "hi"}, headers=KEY) for _ in range(5)]
@@ -41,9 +39,7 @@ async def test_a_run_posted_at_once_and_later_with_one_key_runs_once(
     assert [event["data"]["idempotency_key"] for event in started] == ["key-1"]
 
 
-async def test_a_retry_while_the_run_is_still_going_waits_for_the_same_run(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_retry_waits_for_running_run(service: RunningServer, model: ScriptedModel) -> None:
     gate = threading.Event()
     model.say("Done.", gate=gate)
     session = await service.session()
@@ -54,9 +50,7 @@ async def test_a_retry_while_the_run_is_still_going_waits_for_the_same_run(
     assert (await first).json() == (await second).json()
 
 
-async def test_a_retry_is_answered_as_the_first_was_whatever_became_of_the_run(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_retry_gets_first_answer_always(service: RunningServer, model: ScriptedModel) -> None:
     model.calls([("refund", {"order": "1"}, "c1"), ("refund", {"order": "2"}, "c2")])
     model.say("Done.")
     session = await service.session()
@@ -79,9 +73,7 @@ async def test_a_retry_is_answered_as_the_first_was_whatever_became_of_the_run(
         assert again.json() == answer
 
 
-async def test_a_retry_reads_what_its_own_run_did_however_much_came_after_it(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_retry_reads_only_its_own_run(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session()
 
     async def run(**headers: str) -> Json:
@@ -100,9 +92,7 @@ async def test_a_retry_reads_what_its_own_run_did_however_much_came_after_it(
     assert counts[1] < counts[0] + 10
 
 
-async def test_a_run_in_the_background_is_told_again_as_it_was_when_it_began(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_background_run_retold_as_begun(service: RunningServer, model: ScriptedModel) -> None:
     model.say("Done.")
     session = await service.session()
     body = {"input": "hi", "background": True}
@@ -115,7 +105,7 @@ async def test_a_run_in_the_background_is_told_again_as_it_was_when_it_began(
     assert (again.status_code, again.json()) == (202, run)
 
 
-async def test_a_streamed_run_is_joined_by_its_retry(service: RunningServer, model: ScriptedModel) -> None:
+async def test_retry_joins_streamed_run(service: RunningServer, model: ScriptedModel) -> None:
     model.say("Done.")
     session = await service.session()
     run = (await service.post(f"{session}/runs", {"input": "hi"}, headers=KEY)).json()
@@ -124,7 +114,7 @@ async def test_a_streamed_run_is_joined_by_its_retry(service: RunningServer, mod
     assert (await service.get(f"{session}/runs")).json()["data"] == [run]
 
 
-async def test_a_patch_is_made_once_even_under_a_condition_that_it_has_outdated(service: RunningServer) -> None:
+async def test_patch_made_once_despite_outdated_condition(service: RunningServer) -> None:
     session = await service.session()
     headers = {**KEY, "If-Match": '"1"'}
     answers = [await service.patch(session, {"metadata": {"a": 1}}, headers=headers) for _ in range(2)]
@@ -136,7 +126,7 @@ async def test_a_patch_is_made_once_even_under_a_condition_that_it_has_outdated(
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
 
 
-async def test_a_fork_made_twice_with_one_key_is_one_fork(service: RunningServer) -> None:
+async def test_fork_made_once_per_key(service: RunningServer) -> None:
     session = await service.session()
     first = await service.post(f"{session}/fork", {}, headers=KEY)
     await service.patch(session, {"metadata": {"later": 1}})
@@ -145,9 +135,7 @@ async def test_a_fork_made_twice_with_one_key_is_one_fork(service: RunningServer
 
 
 @pytest.mark.parametrize("path", ["/runs", "/fork", ""])
-async def test_another_body_under_the_same_key_is_refused(
-    service: RunningServer, model: ScriptedModel, path: str
-) -> None:
+async def test_different_body_under_same_key_refused(service: RunningServer, model: ScriptedModel, path: str) -> None:
     session = await service.session()
     bodies = {"/runs": ({"input": "a"}, {"input": "b"}), "/fork": ({}, {"metadata": {"a": 1}})}
     first, other = bodies.get(path, ({"metadata": {"a": 1}}, {"metadata": {"a": 2}}))
@@ -168,7 +156,7 @@ async def rename_session(service: RunningServer, session_id: str, name: str) -> 
 
 
 @pytest.mark.parametrize("made_by", ["create", "fork"])
-async def test_a_key_still_finds_what_it_made_when_ids_were_longer(service: RunningServer, made_by: str) -> None:
+async def test_key_still_finds_longer_old_ids(service: RunningServer, made_by: str) -> None:
     path = await make_source(service, made_by)
     first = (await service.post(path, {}, headers=KEY)).json()
     older = "sess_" + uuid5(NAMESPACE_URL, "default/key-1").hex
@@ -186,7 +174,7 @@ async def make_source(service: RunningServer, made_by: str) -> str:
 
 
 @pytest.mark.parametrize("made_by", ["create", "fork"])
-async def test_a_key_makes_one_session_whatever_id_it_is_sent_with(service: RunningServer, made_by: str) -> None:
+async def test_key_makes_one_session_despite_ids(service: RunningServer, made_by: str) -> None:
     path = await make_source(service, made_by)
     first = await service.post(path, {"id": "one"}, headers=KEY)
     assert first.status_code == 201
@@ -199,7 +187,7 @@ async def test_a_key_makes_one_session_whatever_id_it_is_sent_with(service: Runn
 
 
 @pytest.mark.parametrize("made_by", ["create", "fork"])
-async def test_a_key_that_named_no_id_is_refused_with_one(service: RunningServer, made_by: str) -> None:
+async def test_key_without_id_refused_with_one(service: RunningServer, made_by: str) -> None:
     path = await make_source(service, made_by)
     assert (await service.post(path, {}, headers=KEY)).status_code == 201
     refused = await service.post(path, {"id": "two"}, headers=KEY)
@@ -207,9 +195,7 @@ async def test_a_key_that_named_no_id_is_refused_with_one(service: RunningServer
 
 
 @pytest.mark.parametrize("made_by", ["create", "fork"])
-async def test_of_many_at_once_with_one_key_and_other_ids_one_makes_a_session(
-    service: RunningServer, made_by: str
-) -> None:
+async def test_concurrent_key_with_other_ids_makes_one(service: RunningServer, made_by: str) -> None:
     path = await make_source(service, made_by)
     before = len((await service.get("/v1/sessions")).json()["data"])
     sent = [service.post(path, {"id": f"s{number}"}, headers=KEY) for number in range(8)]
@@ -218,9 +204,7 @@ async def test_of_many_at_once_with_one_key_and_other_ids_one_makes_a_session(
     assert len((await service.get("/v1/sessions")).json()["data"]) == before + 1
 
 
-async def test_a_key_that_made_a_session_may_be_used_on_another_one(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_session_creation_key_reusable_on_another(service: RunningServer, model: ScriptedModel) -> None:
     model.say("Done.")
     await service.post("/v1/sessions", {"id": "one"}, headers=KEY)
     other = await service.session()
@@ -229,7 +213,7 @@ async def test_a_key_that_made_a_session_may_be_used_on_another_one(
     assert (await service.post(f"{another}/runs", {"input": "hi"}, headers=KEY)).status_code == 200
 
 
-async def test_a_key_is_free_again_once_its_session_is_deleted(service: RunningServer) -> None:
+async def test_key_freed_by_session_deletion(service: RunningServer) -> None:
     await service.post("/v1/sessions", {"id": "one"}, headers=KEY)
     assert (await service.delete("/v1/sessions/one")).status_code == 204
     assert (await service.post("/v1/sessions", {"id": "two"}, headers=KEY)).status_code == 201
@@ -245,7 +229,7 @@ async def test_a_cancel_may_be_sent_twice(service: RunningServer, model: Scripte
     model.release()
 
 
-async def test_a_key_of_the_wrong_form_is_refused(service: RunningServer) -> None:
+async def test_malformed_key_refused(service: RunningServer) -> None:
     refused = await service.post("/v1/sessions", {}, headers={"Idempotency-Key": "x" * 256})
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
     assert refused.json()["errors"][0]["pointer"] == "/header/Idempotency-Key"

@@ -37,7 +37,7 @@ async def test_every_route_is_described(plain: RunningServer) -> None:
     assert made["info"]["version"] == swarmkeep.__version__
 
 
-async def test_every_code_is_described_with_its_status(plain: RunningServer) -> None:
+async def test_every_code_described_with_status(plain: RunningServer) -> None:
     made = await read_document(plain)
     # Of the router.
     elsewhere = {"not_found", "method_not_allowed"}
@@ -67,7 +67,7 @@ async def test_bodies_and_answers_have_schemas(plain: RunningServer) -> None:
     assert set(events) == {"application/json", "text/event-stream", "application/x-ndjson"}
 
 
-async def test_whatever_takes_json_says_how_that_may_be_refused(plain: RunningServer) -> None:
+async def test_json_routes_describe_their_refusals(plain: RunningServer) -> None:
     made = await read_document(plain)
     operations = [operation for item in made["paths"].values() for operation in item.values()]
     taking = [one for one in operations if "application/json" in one.get("requestBody", {}).get("content", {})]
@@ -98,7 +98,7 @@ async def test_the_page_loads_nothing_from_outside(plain: RunningServer) -> None
     assert "@import" not in styles
 
 
-async def test_the_page_is_not_sent_again_while_it_is_the_same(plain: RunningServer) -> None:
+async def test_unchanged_page_is_not_resent(plain: RunningServer) -> None:
     first = await plain.get("/docs/init.js")
     again = await plain.get("/docs/init.js", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -107,7 +107,7 @@ async def test_the_page_is_not_sent_again_while_it_is_the_same(plain: RunningSer
         check_problem(await plain.get(f"/docs/{name}"), 404, "not_found")
 
 
-def test_what_is_vendored_came_with_its_licence() -> None:
+def test_vendored_files_have_their_licence() -> None:
     vendored = Path(docs.__file__).parents[2] / "web" / "vendor"
     folders = [path for path in vendored.iterdir() if path.is_dir()]
     assert folders

@@ -39,7 +39,7 @@ async def read_all(service: RunningServer, path: str, **query: Any) -> tuple[lis
             return items, counts
 
 
-async def test_a_list_of_sessions_counts_what_it_shows(small: RunningServer) -> None:
+async def test_session_list_counts_shown_items(small: RunningServer) -> None:
     for number in range(7):
         await small.session(id=f"s{number}", context_variables={"a": LARGE})
     await small.session(id="s7", metadata={"m": LARGE * 2})
@@ -54,7 +54,7 @@ async def test_a_list_of_sessions_counts_what_it_shows(small: RunningServer) -> 
     assert counts == [1] * 8
 
 
-async def test_messages_and_events_come_in_small_pages(small: RunningServer) -> None:
+async def test_messages_and_events_page_small(small: RunningServer) -> None:
     messages = [{"role": "user", "content": f"{number} {LARGE}"} for number in range(5)]
     session = await small.session(messages=[*messages, {"role": "user", "content": "last"}])
     items, counts = await read_all(small, f"{session}/messages")
@@ -83,7 +83,7 @@ async def test_what_fits_is_one_page(small: RunningServer) -> None:
         assert len((await read_all(small, path))[1]) == 1
 
 
-async def test_streams_and_exports_are_whole_however_small_the_pages_are(small: RunningServer) -> None:
+async def test_streams_and_exports_ignore_page_size(small: RunningServer) -> None:
     session = await small.session(messages=[{"role": "user", "content": f"{number} {LARGE}"} for number in range(9)])
     async with small.stream(f"{session}/events") as frames:
         assert [(await frames.next()).seq for _ in range(10)] == [*range(1, 11)]

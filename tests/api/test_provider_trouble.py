@@ -26,9 +26,7 @@ async def read_messages(service: RunningServer, session: str) -> list[tuple[str,
     return [(message["role"], message["content"]) for message in found]
 
 
-async def test_a_broken_stream_leaves_what_was_said_and_the_session_goes_on(
-    patient: RunningServer, model: ScriptedModel
-) -> None:
+async def test_broken_stream_keeps_text_session_continues(patient: RunningServer, model: ScriptedModel) -> None:
     model.half_stream(["Half ", "a sen"])
     model.say("Whole.")
     session = await patient.session()
@@ -67,7 +65,7 @@ async def test_half_a_character_is_not_shown(patient: RunningServer, model: Scri
     assert said[:2] == ["hi ", "\U0001f600 there"]
 
 
-async def test_what_was_done_before_a_failure_stays(patient: RunningServer, model: ScriptedModel) -> None:
+async def test_work_before_failure_stays(patient: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.fail(400, code="context_length_exceeded", message="too long")
     session = await patient.session()
@@ -82,7 +80,7 @@ async def test_what_was_done_before_a_failure_stays(patient: RunningServer, mode
     assert run["usage"]["model_calls"] == 1
 
 
-async def test_a_passing_trouble_shows_in_nothing_but_time(patient: RunningServer, model: ScriptedModel) -> None:
+async def test_passing_trouble_shows_only_in_time(patient: RunningServer, model: ScriptedModel) -> None:
     model.fail(503, headers={"retry-after": "0"})
     model.say("At last.")
     session = await patient.session()
@@ -92,7 +90,7 @@ async def test_a_passing_trouble_shows_in_nothing_but_time(patient: RunningServe
     assert frames[-1].data["usage"]["model_calls"] == 1
 
 
-async def test_a_cancel_ends_the_waiting_for_a_provider(patient: RunningServer, model: ScriptedModel) -> None:
+async def test_cancel_ends_provider_wait(patient: RunningServer, model: ScriptedModel) -> None:
     model.fail(429, headers={"retry-after": "50"})
     session = await patient.session()
     run = await patient.run(session, background=True)
@@ -103,7 +101,7 @@ async def test_a_cancel_ends_the_waiting_for_a_provider(patient: RunningServer, 
     assert (await patient.run(session))["output_text"] == "And now?"
 
 
-async def test_a_stop_ends_the_waiting_for_a_provider(patient: RunningServer, model: ScriptedModel) -> None:
+async def test_stop_ends_provider_wait(patient: RunningServer, model: ScriptedModel) -> None:
     model.fail(429, headers={"retry-after": "50"})
     session = await patient.session()
     run = await patient.run(session, background=True)

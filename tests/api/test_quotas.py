@@ -29,9 +29,7 @@ def check_quota(answer: httpx2.Response, setting: str) -> None:
     assert f"SWARMKEEP_{setting}" in check_problem(answer, 429, "quota_exceeded")["detail"]
 
 
-async def test_a_queue_takes_no_more_than_its_quota(
-    ready_url: str, model: ScriptedModel, servers: AsyncExitStack
-) -> None:
+async def test_queue_is_bounded_by_quota(ready_url: str, model: ScriptedModel, servers: AsyncExitStack) -> None:
     service = await servers.enter_async_context(start_server(scripted(ready_url, model, max_queued_runs=2)))
     model.hang(then="first")
     model.say("second")
@@ -53,7 +51,7 @@ async def test_a_queue_takes_no_more_than_its_quota(
     assert len((await service.get(f"{session}/runs")).json()["data"]) == 3
 
 
-async def test_one_tenant_fills_its_share_of_a_server_and_no_other_is_refused(
+async def test_one_tenant_exhausts_only_own_share(
     ready_url: str, model: ScriptedModel, servers: AsyncExitStack
 ) -> None:
     service = await servers.enter_async_context(start_server(scripted(ready_url, model, max_runs_per_tenant=1)))
@@ -76,9 +74,7 @@ async def test_one_tenant_fills_its_share_of_a_server_and_no_other_is_refused(
     assert (await service.post("/v1/sessions/s1/runs", {"input": "hi"}, headers=ours)).json()["status"] == "completed"
 
 
-async def test_a_session_with_enough_events_takes_nothing_more_but_can_be_forked(
-    ready_url: str, model: ScriptedModel, servers: AsyncExitStack
-) -> None:
+async def test_full_session_only_forks(ready_url: str, model: ScriptedModel, servers: AsyncExitStack) -> None:
     service = await servers.enter_async_context(start_server(scripted(ready_url, model, max_session_events=3)))
     model.say("done")
     session = await service.session()
@@ -102,7 +98,7 @@ async def test_forks_are_counted_by_the_minute(ready_url: str, model: ScriptedMo
     assert 1 <= int(refused.headers["retry-after"]) <= 30
 
 
-def test_a_fork_that_may_have_been_made_counts() -> None:
+def test_uncertain_fork_counts_against_quota() -> None:
     quota = ForkQuota(1, lambda: 0.0)
     with pytest.raises(StoreUnavailable), quota.count("a"):
         raise StoreUnavailable("not made")
@@ -112,7 +108,7 @@ def test_a_fork_that_may_have_been_made_counts() -> None:
         pass
 
 
-def test_the_minute_passes_and_tenants_do_not_count_for_one_another() -> None:
+def test_tenant_minutes_pass_independently() -> None:
     now = 0.0
     quota = ForkQuota(2, lambda: now)
 
@@ -142,7 +138,7 @@ async def read_quotas(service: RunningServer, **headers: str) -> Any:
     return answer.json()
 
 
-async def test_sessions_of_a_tenant_are_counted_over_all_servers(
+async def test_tenant_sessions_counted_over_servers(
     ready_url: str, model: ScriptedModel, servers: AsyncExitStack
 ) -> None:
     one, two = [
@@ -169,7 +165,7 @@ async def test_sessions_of_a_tenant_are_counted_over_all_servers(
     assert (await two.post("/v1/sessions", {}, headers=ours)).status_code == 201
 
 
-async def test_creations_at_once_pass_the_quota_by_no_more_than_there_are_connections(
+async def test_concurrent_creations_overshoot_by_connections(
     ready_url: str, model: ScriptedModel, servers: AsyncExitStack
 ) -> None:
     service = await servers.enter_async_context(start_server(scripted(ready_url, model, max_sessions=5)))
@@ -180,7 +176,7 @@ async def test_creations_at_once_pass_the_quota_by_no_more_than_there_are_connec
     assert (await read_quotas(service))["sessions"]["used"] == len(made)
 
 
-async def test_a_tenant_that_has_stored_enough_adds_nothing_but_keeps_and_ends_what_it_has(
+async def test_full_tenant_keeps_and_ends_existing(
     ready_url: str, model: ScriptedModel, servers: AsyncExitStack
 ) -> None:
     service = await servers.enter_async_context(start_server(scripted(ready_url, model, max_stored_bytes=20_000)))
@@ -207,7 +203,7 @@ async def test_a_tenant_that_has_stored_enough_adds_nothing_but_keeps_and_ends_w
     assert (await service.post("/v1/sessions", {})).status_code == 201
 
 
-async def test_a_run_past_the_tokens_of_the_day_fails_with_what_it_has_and_the_next_is_refused(
+async def test_daily_token_overrun_fails_then_refuses(
     ready_url: str, model: ScriptedModel, servers: AsyncExitStack
 ) -> None:
     service = await servers.enter_async_context(start_server(scripted(ready_url, model, max_tokens_per_day=10)))

@@ -42,7 +42,7 @@ async def wait_for_change(stream: Any, session_id: str, status: str | None, last
             return frames
 
 
-async def test_a_list_is_told_what_changes_on_any_server(
+async def test_list_learns_changes_from_any_server(
     pair: tuple[RunningServer, RunningServer], model: ScriptedModel
 ) -> None:
     one, other = pair
@@ -65,9 +65,7 @@ async def test_a_list_is_told_what_changes_on_any_server(
     await wait_until(lambda: one.engine.changes.reader_count == other.engine.changes.reader_count == 0)
 
 
-async def test_nobody_is_told_of_another_tenant_and_a_stopping_server_ends_the_stream(
-    ready_url: str, model: ScriptedModel
-) -> None:
+async def test_tenants_separate_and_stop_ends_stream(ready_url: str, model: ScriptedModel) -> None:
     async with start_server(scripted(ready_url, model)) as server:
         changes = server.engine.changes
         theirs = changes.follow("other", silent_seconds=0.1)
@@ -87,7 +85,7 @@ async def test_nobody_is_told_of_another_tenant_and_a_stopping_server_ends_the_s
         await wait_until(lambda: changes.reader_count == 0)
 
 
-async def test_a_reader_that_is_slow_is_told_little_and_nothing_is_lost(ready_url: str, model: ScriptedModel) -> None:
+async def test_slow_reader_told_little_loses_nothing(ready_url: str, model: ScriptedModel) -> None:
     settings = scripted(ready_url, model)
     async with start_server(settings) as server:
         changes = SessionChanges(server.engine.store, poll_seconds=0.02, page_bytes=4_000_000)
@@ -117,7 +115,7 @@ async def test_a_reader_that_is_slow_is_told_little_and_nothing_is_lost(ready_ur
         assert changes.reader_count == 0
 
 
-async def test_of_large_sessions_no_more_is_read_than_a_page_holds(ready_url: str, model: ScriptedModel) -> None:
+async def test_large_sessions_read_one_page(ready_url: str, model: ScriptedModel) -> None:
     async with start_server(scripted(ready_url, model)) as server:
         await server.session(id="deleted")
         for number in range(3):

@@ -33,7 +33,7 @@ async def refuse(service: RunningServer, path: str, body: Any, setting: str, *, 
     assert f"SWARMKEEP_{setting}" in check_problem(answer, 413, "too_large")["detail"]
 
 
-async def test_what_a_session_begins_with_is_bounded(small: RunningServer) -> None:
+async def test_initial_session_content_bounded(small: RunningServer) -> None:
     for body, setting in (
         ({"context_variables": {"a": LARGE * 2}}, CONTEXT),
         ({"metadata": {"a": LARGE}}, METADATA),
@@ -45,7 +45,7 @@ async def test_what_a_session_begins_with_is_bounded(small: RunningServer) -> No
     await small.session(context_variables={"a": LARGE}, metadata={"a": "x" * 100})
 
 
-async def test_a_change_is_refused_for_what_would_become_of_it(small: RunningServer) -> None:
+async def test_change_refused_for_its_resulting_size(small: RunningServer) -> None:
     session = await small.session(context_variables={"a": LARGE}, metadata={"a": "x" * 100})
     for body, setting in (({"context_variables": {"b": LARGE}}, CONTEXT), ({"metadata": {"b": "x" * 60}}, METADATA)):
         await refuse(small, session, body, setting, method="PATCH")
@@ -56,7 +56,7 @@ async def test_a_change_is_refused_for_what_would_become_of_it(small: RunningSer
     assert (await small.patch(session, {"context_variables": {"a": None, "b": LARGE}})).status_code == 200
 
 
-async def test_the_input_and_the_results_of_a_run_are_bounded(small: RunningServer, model: ScriptedModel) -> None:
+async def test_run_input_and_results_bounded(small: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     session = await small.session()
     await refuse(small, f"{session}/runs", {"input": LARGE * 2}, MESSAGE)
@@ -82,9 +82,7 @@ async def test_queued_runs_count_together(small: RunningServer, model: ScriptedM
     assert (await small.get(session)).json()["context_variables"] == {"a": LARGE}
 
 
-async def test_a_function_that_would_outgrow_the_context_is_told_so_and_the_run_goes_on(
-    small: RunningServer, model: ScriptedModel
-) -> None:
+async def test_context_outgrowing_function_told_run_continues(small: RunningServer, model: ScriptedModel) -> None:
     model.call("remember", {"key": "b", "value": LARGE}, id="c1")
     model.say("I could not keep it.")
     session = await small.session(context_variables={"a": LARGE})
@@ -96,9 +94,7 @@ async def test_a_function_that_would_outgrow_the_context_is_told_so_and_the_run_
     assert [event["type"] for event in await small.events(session) if event["type"] == "context.updated"] == []
 
 
-async def test_a_result_that_is_too_long_becomes_an_error_that_the_model_reads(
-    small: RunningServer, model: ScriptedModel
-) -> None:
+async def test_overlong_result_becomes_model_error(small: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "R" * 400}, id="c1")
     model.say("That is no city.")
     run = await small.run(await small.session())
@@ -107,7 +103,7 @@ async def test_a_result_that_is_too_long_becomes_an_error_that_the_model_reads(
     assert "SWARMKEEP_MAX_MESSAGE_BYTES" in result["content"]
 
 
-async def test_imports_are_bounded_and_a_refused_one_leaves_nothing(small: RunningServer, tmp_path: Path) -> None:
+async def test_imports_bounded_and_refusal_leaves_nothing(small: RunningServer, tmp_path: Path) -> None:
     async with start_server(server_settings(database_url=f"sqlite:///{tmp_path}/other.db")) as other:
         for body, setting in (
             ({"context_variables": {"a": LARGE * 2}}, CONTEXT),
@@ -125,7 +121,7 @@ async def test_imports_are_bounded_and_a_refused_one_leaves_nothing(small: Runni
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_the_instructions_of_a_response_are_bounded_whether_it_is_stored_or_not(
+async def test_response_instructions_bounded_stored_or_not(
     small: RunningServer, model: ScriptedModel, store: bool
 ) -> None:
     asked = {"model": "Front", "input": "hi", "instructions": LARGE * 2, "store": store}
@@ -135,7 +131,7 @@ async def test_the_instructions_of_a_response_are_bounded_whether_it_is_stored_o
     assert model.requests == []
 
 
-async def test_what_was_larger_before_a_limit_was_lowered_may_shrink_and_be_read(sqlite_ready: str) -> None:
+async def test_oversized_old_content_may_shrink(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready)) as before:
         session = await before.session(context_variables={"a": LARGE, "b": LARGE})
     async with start_server(server_settings(database_url=sqlite_ready, max_context_bytes=100)) as after:
@@ -144,7 +140,7 @@ async def test_what_was_larger_before_a_limit_was_lowered_may_shrink_and_be_read
         assert (await after.run(session))["status"] == "completed"
 
 
-async def test_the_largest_that_is_allowed_is_kept_to_the_byte(sqlite_ready: str) -> None:
+async def test_largest_allowed_kept_exactly(sqlite_ready: str) -> None:
     largest = {"role": "user", "content": "ä" * 50}
     size = len(json.dumps(largest, ensure_ascii=False, separators=(",", ":")).encode())
     for limit, status in ((size, 201), (size - 1, 413)):

@@ -66,9 +66,7 @@ async def read_rest(reader: asyncio.StreamReader) -> bytes:
     ids=["no body", "a piece", "chunks", "trailers", "asked first", "with a key"],
 )
 @in_haste("body")
-async def test_a_body_that_does_not_come_is_not_waited_for(
-    hasty: RunningServer, caplog: pytest.LogCaptureFixture, sent: bytes
-) -> None:
+async def test_missing_body_is_not_awaited(hasty: RunningServer, caplog: pytest.LogCaptureFixture, sent: bytes) -> None:
     async with open_connection(hasty) as (reader, writer):
         writer.write(sent)
         answer = (await read_rest(reader)).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -81,14 +79,14 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET", HEAD, HEAD + b"X-Slow: "], ids=range(5))
 @in_haste("head")
-async def test_a_request_that_does_not_begin_is_not_waited_for(hasty: RunningServer, sent: bytes) -> None:
+async def test_missing_request_is_not_awaited(hasty: RunningServer, sent: bytes) -> None:
     async with open_connection(hasty) as (reader, writer):
         writer.write(sent)
         assert await read_rest(reader) == b""
 
 
 @in_haste("head")
-async def test_the_second_request_of_a_connection_has_its_time_as_well(hasty: RunningServer) -> None:
+async def test_second_request_has_its_own_time(hasty: RunningServer) -> None:
     async with open_connection(hasty) as (reader, writer):
         writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health/l")
         assert (await read_rest(reader)).count(b"HTTP/1.1 200 ") == 1
@@ -104,19 +102,19 @@ async def send_until_cut_off(writer: asyncio.StreamWriter, first: bytes, endless
 
 
 @pytest.mark.parametrize("endless", [b"X: " + b"x" * 1000 + b"\r\n", b"x" * 1000], ids=["headers", "one header"])
-async def test_a_head_without_end_is_cut_off(plain: RunningServer, endless: bytes) -> None:
+async def test_endless_head_is_cut_off(plain: RunningServer, endless: bytes) -> None:
     async with open_connection(plain) as (_, writer):
         await send_until_cut_off(writer, HEAD + b"X: ", endless)
     assert (await plain.get("/health/live")).status_code == 200
 
 
-async def test_a_large_head_within_the_limit_is_read(plain: RunningServer) -> None:
+async def test_large_head_within_limit_read(plain: RunningServer) -> None:
     answer = await plain.get("/health/live", headers={f"x-{number}": "x" * 5000 for number in range(10)})
     assert answer.status_code == 200
 
 
 @in_haste("next head")
-async def test_a_body_without_end_is_refused_at_its_limit_and_then_cut_off(hasty: RunningServer) -> None:
+async def test_endless_body_refused_then_cut(hasty: RunningServer) -> None:
     piece = b"186a0\r\n" + b" " * 100_000 + b"\r\n"
     async with open_connection(hasty) as (reader, writer):
         answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
@@ -124,7 +122,7 @@ async def test_a_body_without_end_is_refused_at_its_limit_and_then_cut_off(hasty
         assert (await answer).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_thirty_megabytes_are_refused_and_the_next_request_is_answered(plain: RunningServer) -> None:
+async def test_thirty_megabytes_refused_next_request_answered(plain: RunningServer) -> None:
     answer = await plain.client.post("/v1/sessions", content=b" " * 30_000_000)
     check_problem(answer, 413, "too_large")
     assert (await plain.get("/health/live")).status_code == 200
@@ -159,7 +157,7 @@ async def wait_until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_bodies_that_arrive_slowly_hold_no_more_than_so_much_memory(plain: RunningServer) -> None:
+async def test_slow_bodies_bounded_in_memory(plain: RunningServer) -> None:
     body_limits = plain.app.state.body_limits = BodyLimits(1_000_000)
     async with AsyncExitStack() as slow:
         for number in range(1, 4):
@@ -177,12 +175,12 @@ async def test_bodies_that_arrive_slowly_hold_no_more_than_so_much_memory(plain:
 
 
 @in_haste("body")
-async def test_a_file_that_does_not_come_is_not_waited_for(hasty: RunningServer) -> None:
+async def test_missing_file_is_not_awaited(hasty: RunningServer) -> None:
     async with send_partial_body(hasty, "/v1/import", 1000, 100_000) as reader:
         assert b'"code":"request_timeout"' in await read_rest(reader)
 
 
-async def test_so_many_files_may_arrive_at_once_and_no_more(plain: RunningServer) -> None:
+async def test_simultaneous_uploads_are_limited(plain: RunningServer) -> None:
     body_limits = plain.app.state.body_limits
     async with AsyncExitStack() as slow:
         for number in range(MAX_FILES):

@@ -11,9 +11,7 @@ from tests.support.scripted import ScriptedModel
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-async def test_a_state_is_kept_as_far_as_the_memory_for_it_goes(
-    sqlite_ready: str, model: ScriptedModel, is_kept: bool
-) -> None:
+async def test_states_kept_within_memory_limit(sqlite_ready: str, model: ScriptedModel, is_kept: bool) -> None:
     bounds = {} if is_kept else {"state_cache_bytes": 1}
     async with start_server(scripted(sqlite_ready, model, **bounds)) as server:
         session = await server.session()

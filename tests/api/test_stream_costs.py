@@ -45,9 +45,7 @@ async def read_stream(server: RunningServer, model: ScriptedModel, pieces: int) 
     return await asyncio.to_thread(read)
 
 
-async def test_a_piece_is_decoded_once_encoded_once_and_a_frame_of_its_own(
-    server: RunningServer, model: ScriptedModel
-) -> None:
+async def test_piece_decoded_and_encoded_once(server: RunningServer, model: ScriptedModel) -> None:
     await read_stream(server, model, 1)
     calls = []
     for pieces in (1, PIECES + 1):
@@ -63,7 +61,7 @@ async def test_a_piece_is_decoded_once_encoded_once_and_a_frame_of_its_own(
     assert many[decode.__code__] - few[decode.__code__] < 10
 
 
-async def test_pieces_that_come_at_once_go_all_the_way_together(server: RunningServer, model: ScriptedModel) -> None:
+async def test_simultaneous_pieces_travel_together(server: RunningServer, model: ScriptedModel) -> None:
     texts = [f"{number} " for number in range(50)]
     chunks = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in texts]
     end: Json = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
@@ -82,7 +80,7 @@ async def test_pieces_that_come_at_once_go_all_the_way_together(server: RunningS
     assert counted[write_item.__code__] < 20
 
 
-async def test_pieces_that_wait_are_sent_at_once_and_written_once_for_all_readers(server: RunningServer) -> None:
+async def test_waiting_pieces_written_once_for_readers(server: RunningServer) -> None:
     session = await server.session()
     key = SessionKey("default", session.rpartition("/")[2])
     path = f"{session}/events"
@@ -101,7 +99,7 @@ async def test_pieces_that_wait_are_sent_at_once_and_written_once_for_all_reader
     assert counted[RequestResponseCycle.send.__code__] == 2
 
 
-async def test_a_reader_sets_one_timer_however_many_pieces_come() -> None:
+async def test_reader_sets_one_timer() -> None:
     with closing(Feed(10, 1000)) as feed, count_calls() as counted:
         for _ in range(PIECES):
             waiting = asyncio.create_task(feed.wait(60))
@@ -112,7 +110,7 @@ async def test_a_reader_sets_one_timer_however_many_pieces_come() -> None:
     assert counted[Feed._set_timer.__code__] == 1
 
 
-async def test_a_piece_takes_three_turns_of_the_event_loop_at_most(server: RunningServer, model: ScriptedModel) -> None:
+async def test_piece_takes_three_loop_turns(server: RunningServer, model: ScriptedModel) -> None:
     await read_stream(server, model, 1)
     counts = []
     for pieces in (1, PIECES + 1):

@@ -58,7 +58,7 @@ async def read_first_frames(service: RunningServer, path: str, count: int, last_
 
 
 @pytest.mark.parametrize("rejoin", ["on the same server", "on another server"])
-async def test_a_live_stream_cut_after_any_frame_goes_on_from_any_server(
+async def test_cut_live_stream_resumes_on_any_server(
     pair: tuple[RunningServer, RunningServer], model: ScriptedModel, rejoin: str
 ) -> None:
     one = pair[0]
@@ -116,9 +116,7 @@ def read_over_http(server: ServerProcess, path: str, last_seen: int, count: int 
 
 
 @pytest.mark.long
-def test_a_stream_is_cut_after_every_frame_and_rejoined_in_turn_on_two_processes(
-    ready_url: str, model: ScriptedModel, tmp_path: Path
-) -> None:
+def test_cut_stream_rejoined_across_two_processes(ready_url: str, model: ScriptedModel, tmp_path: Path) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.call("remember", {"key": "a", "value": "b"}, id="c2")
     model.say("It is sunny.")
@@ -159,7 +157,7 @@ def post(server: ServerProcess, path: str, body: Any) -> Any:
 # Slow readers.
 
 
-async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
+async def test_late_reader_gets_message_in_one_piece() -> None:
     hub, key = Hub(feed_size=10), SessionKey("t", "s")
     hub.show(key, MessageStarted("r", "A", 1))
     for number in range(1000):
@@ -171,7 +169,7 @@ async def test_who_joins_late_gets_the_message_so_far_in_one_piece() -> None:
         assert join_text(piece.deltas) == "".join(f"{number} " for number in range(1000))
 
 
-async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(ready_url: str) -> None:
+async def test_lagging_reader_costs_little_misses_nothing(ready_url: str) -> None:
     settings = Settings(_env_file=None, offline=True)  # type: ignore[call-arg]
     engine = build_engine(settings, Registry([front]), open_store(ready_url), feed_characters=50_000)
     key = SessionKey("default", "s")
@@ -189,7 +187,7 @@ async def test_a_reader_that_falls_behind_costs_little_and_misses_no_event(ready
     assert [item.seq for item in got if isinstance(item, RecordedEvent)] == list(range(1, 62))
 
 
-async def test_a_long_log_is_sent_in_few_parts(ready_url: str) -> None:
+async def test_long_log_sent_in_few_parts(ready_url: str) -> None:
     settings = Settings(_env_file=None, offline=True)  # type: ignore[call-arg]
     engine = build_engine(settings, Registry([front]), open_store(ready_url))
     key = SessionKey("default", "s")
@@ -204,7 +202,7 @@ async def test_a_long_log_is_sent_in_few_parts(ready_url: str) -> None:
 
 
 @pytest.mark.long
-async def test_a_reader_that_stops_reading_is_let_go_and_can_come_back(ready_url: str, model: ScriptedModel) -> None:
+async def test_stalled_reader_dropped_and_may_return(ready_url: str, model: ScriptedModel) -> None:
     async with start_server(
         scripted(ready_url, model, max_metadata_bytes=2_000_000), ServerLimits(stalled_seconds=0.5)
     ) as service:
@@ -266,9 +264,7 @@ async def connect_and_leave(url: str, request: str, read: int) -> AsyncIterator[
 
 @pytest.mark.long
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files cannot be counted here")
-async def test_hundreds_of_readers_that_come_and_go_leave_nothing_behind(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_hundreds_of_readers_leave_nothing(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     session = await service.session()
     paths = [await start_streaming_run(service, session), f"{session}/events", f"{session}/events?type=run.completed"]
@@ -300,9 +296,7 @@ async def test_hundreds_of_readers_that_come_and_go_leave_nothing_behind(
     assert frames[-1].data["output_text"] == "Half of it."
 
 
-async def test_who_waits_for_a_run_in_vain_and_leaves_leaves_nothing_behind(
-    ready_url: str, model: ScriptedModel
-) -> None:
+async def test_leaving_waiter_leaves_nothing(ready_url: str, model: ScriptedModel) -> None:
     model.call("refund", {"order": "17"}, id="c1")
     async with start_server(scripted(ready_url, model), ServerLimits(leaving_seconds=0.01)) as service:
         session = await service.session()

@@ -37,7 +37,7 @@ def content_of(frames: list[Frame]) -> str:
     return "".join(frame.data.get("content", "") for frame in frames if frame.event == "message.delta")
 
 
-async def test_a_run_can_be_watched_as_it_goes(service: RunningServer, model: ScriptedModel) -> None:
+async def test_running_run_can_be_watched(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.say(["It ", "is\n", "sunny ☀."])
     session = await service.session()
@@ -65,9 +65,7 @@ async def test_a_run_can_be_watched_as_it_goes(service: RunningServer, model: Sc
     await wait_until_nobody_reads(service)
 
 
-async def test_whoever_starts_a_run_sees_all_of_it_however_fast_its_model_is(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_starter_sees_all_of_fast_run(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session()
     for number in range(30):
         model.say(["It ", "is ", f"{number}."])
@@ -76,9 +74,7 @@ async def test_whoever_starts_a_run_sees_all_of_it_however_fast_its_model_is(
     await wait_until_nobody_reads(service)
 
 
-async def test_whoever_repeats_a_request_is_shown_the_run_from_the_log(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_repeated_request_shows_run_from_log(service: RunningServer, model: ScriptedModel) -> None:
     model.say("Hello.")
     session, body = await service.session(), {"input": "hi", "stream": True}
     first, again = [
@@ -90,7 +86,7 @@ async def test_whoever_repeats_a_request_is_shown_the_run_from_the_log(
     await wait_until_nobody_reads(service)
 
 
-async def test_a_reader_that_never_began_to_read_is_none(service: RunningServer) -> None:
+async def test_never_reading_reader_is_not_counted(service: RunningServer) -> None:
     """As when a client goes away before the first byte is asked for: then nobody closes what was opened for it."""
     session = await service.session()
     feed = service.engine.reader.open_feed(SessionKey("default", session.rpartition("/")[2]))
@@ -100,9 +96,7 @@ async def test_a_reader_that_never_began_to_read_is_none(service: RunningServer)
     assert list(service.engine.hub.list_watched_keys()) == []
 
 
-async def test_a_reader_that_returns_after_any_frame_misses_nothing(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_returning_reader_misses_nothing(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.say("It is sunny.")
     session = await service.session()
@@ -114,7 +108,7 @@ async def test_a_reader_that_returns_after_any_frame_misses_nothing(
         assert (frames[-1].event, frames[-1].data) == ("done", run)
 
 
-async def test_a_stream_cut_after_any_frame_goes_on_from_there(service: RunningServer, model: ScriptedModel) -> None:
+async def test_cut_stream_resumes_at_any_frame(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.hang("It is ", then="sunny.")
     session = await service.session()
@@ -134,9 +128,7 @@ async def test_a_stream_cut_after_any_frame_goes_on_from_there(service: RunningS
     await wait_until_nobody_reads(service)
 
 
-async def test_whoever_joins_a_background_run_late_sees_what_it_says_from_its_first_word(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_late_joiner_sees_whole_background_run(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     session = await service.session()
     run = await service.run(session, background=True)
@@ -148,7 +140,7 @@ async def test_whoever_joins_a_background_run_late_sees_what_it_says_from_its_fi
     assert content_of(frames) == "Half of it."
 
 
-async def test_a_run_goes_on_when_its_client_goes_away(service: RunningServer, model: ScriptedModel) -> None:
+async def test_run_continues_after_client_leaves(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     session = await service.session()
     async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:
@@ -160,7 +152,7 @@ async def test_a_run_goes_on_when_its_client_goes_away(service: RunningServer, m
     assert frames[-1].data["output_text"] == "Half of it."
 
 
-async def test_whoever_joins_in_the_middle_gets_the_whole_message(service: RunningServer, model: ScriptedModel) -> None:
+async def test_midway_joiner_gets_whole_message(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     session = await service.session()
     async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as first:
@@ -173,7 +165,7 @@ async def test_whoever_joins_in_the_middle_gets_the_whole_message(service: Runni
     assert content_of(frames) == "Half of it."
 
 
-async def test_a_session_is_replayed_and_then_followed(service: RunningServer, model: ScriptedModel) -> None:
+async def test_session_replayed_then_followed(service: RunningServer, model: ScriptedModel) -> None:
     model.say("hello")
     session = await service.session()
     async with service.stream(f"{session}/events") as stream:
@@ -188,7 +180,7 @@ async def test_a_session_is_replayed_and_then_followed(service: RunningServer, m
     await wait_until_nobody_reads(service)
 
 
-async def test_a_followed_session_begins_where_its_reader_left(service: RunningServer) -> None:
+async def test_followed_session_begins_at_reader_position(service: RunningServer) -> None:
     session = await service.session(messages=[{"role": "user", "content": str(number)} for number in range(4)])
     for query, header, first in (
         ("after=2", {}, 3),
@@ -212,7 +204,7 @@ async def test_a_followed_session_begins_where_its_reader_left(service: RunningS
     )
 
 
-async def test_only_the_types_asked_for_are_followed(service: RunningServer, model: ScriptedModel) -> None:
+async def test_only_requested_types_followed(service: RunningServer, model: ScriptedModel) -> None:
     model.say("hello")
     session = await service.session()
     async with service.stream(f"{session}/events?type=run.started,run.completed") as stream:
@@ -236,7 +228,7 @@ async def test_following_ends_with_the_session(strict: RunningServer) -> None:
     await wait_until_nobody_reads(strict)
 
 
-async def test_a_reader_of_a_session_that_is_made_anew_is_given_that(ready_url: str, model: ScriptedModel) -> None:
+async def test_reader_follows_recreated_session(ready_url: str, model: ScriptedModel) -> None:
     # Patient enough not to end while there is no session of that name.
     async with start_server(scripted(ready_url, model), ServerLimits(gone_seconds=60.0)) as service:
         session = await service.session(id="s1", messages=[{"role": "user", "content": "old"}] * 3)
@@ -249,9 +241,7 @@ async def test_a_reader_of_a_session_that_is_made_anew_is_given_that(ready_url: 
         assert [frame.data for frame in new] == await service.events(session)
 
 
-async def test_a_run_stream_ends_without_done_when_the_session_is_deleted(
-    strict: RunningServer, model: ScriptedModel
-) -> None:
+async def test_deleted_session_ends_stream_without_done(strict: RunningServer, model: ScriptedModel) -> None:
     model.hang()
     session = await strict.session()
     async with strict.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:
@@ -263,19 +253,19 @@ async def test_a_run_stream_ends_without_done_when_the_session_is_deleted(
     await wait_until_nobody_reads(strict)
 
 
-async def test_a_silent_stream_gives_signs_of_life(sqlite_ready: str) -> None:
+async def test_silent_stream_sends_heartbeats(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready), ServerLimits(ping_seconds=0.0)) as lively:
         session = await lively.session()
         async with lively.stream(f"{session}/events?after=1") as stream:
             assert [(await stream.next()).comment for _ in range(3)] == ["ping"] * 3
 
 
-def test_signs_of_life_come_at_least_every_15_seconds() -> None:
+def test_heartbeats_come_within_15_seconds() -> None:
     # A reader who is told nothing looks at the clock every two seconds.
     assert ServerLimits().ping_seconds + 2 < 15
 
 
-async def test_readers_that_come_and_go_leave_nothing_behind(service: RunningServer) -> None:
+async def test_passing_readers_leave_nothing(service: RunningServer) -> None:
     session = await service.session()
     tasks = len(asyncio.all_tasks())
     for _ in range(50):
@@ -301,9 +291,7 @@ async def test_streams_end_when_the_server_stops(service: RunningServer, model: 
     await model.wait_for_disconnects_async(1)
 
 
-async def test_who_waits_for_a_run_that_others_will_go_on_with_is_told_when_the_server_stops(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_stopping_server_tells_waiters_of_continued_run(service: RunningServer, model: ScriptedModel) -> None:
     model.hang()
     session = await service.session(id="s1")
     await service.run(session, background=True)
@@ -325,9 +313,7 @@ async def test_who_waits_for_a_run_that_others_will_go_on_with_is_told_when_the_
     await model.wait_for_disconnects_async(1)
 
 
-async def test_an_id_that_the_session_does_not_have_means_its_beginning(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_unknown_event_id_means_the_beginning(service: RunningServer, model: ScriptedModel) -> None:
     """Of a session that was deleted and made anew under its id, say: a browser sends the last id that it saw."""
     model.say("hello")
     session = await service.session()

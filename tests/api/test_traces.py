@@ -50,7 +50,7 @@ async def wait_for_span(spans: CaughtSpans, name: str) -> None:
     await wait_until(lambda: spans.named(name))
 
 
-async def test_a_request_is_the_callers_child_and_the_runs_parent(
+async def test_request_span_links_caller_and_run(
     traced: RunningServer, model: ScriptedModel, spans: CaughtSpans
 ) -> None:
     session = await traced.session(context_variables={"name": "you"})
@@ -82,7 +82,7 @@ async def test_a_request_is_the_callers_child_and_the_runs_parent(
     assert not any(name.lower().startswith("trace") for headers in model.headers for name in headers)
 
 
-async def test_a_background_run_goes_on_in_the_trace_of_its_request(
+async def test_background_run_continues_request_trace(
     traced: RunningServer, model: ScriptedModel, spans: CaughtSpans
 ) -> None:
     session = await traced.session(context_variables={"name": "you"})
@@ -97,7 +97,7 @@ async def test_a_background_run_goes_on_in_the_trace_of_its_request(
     assert run.parent.span_id == get_id(request)
 
 
-async def test_an_approval_over_http_links_to_the_first_trace(
+async def test_http_approval_links_to_first_trace(
     traced: RunningServer, model: ScriptedModel, spans: CaughtSpans
 ) -> None:
     session = await traced.session(context_variables={"name": "you"})
@@ -112,7 +112,7 @@ async def test_an_approval_over_http_links_to_the_first_trace(
     assert get_trace_id(second) != get_trace_id(first)
 
 
-async def test_a_trace_that_its_caller_does_not_keep_is_not_kept_here(
+async def test_unsampled_caller_trace_is_not_kept(
     traced: RunningServer, model: ScriptedModel, spans: CaughtSpans
 ) -> None:
     session = await traced.session(context_variables={"name": "you"})
@@ -139,7 +139,7 @@ async def test_requests_that_fail(traced: RunningServer, spans: CaughtSpans) -> 
     assert spans.one("GET /v1/sessions").parent is None
 
 
-async def test_machines_that_ask_how_it_is_make_no_spans(traced: RunningServer, spans: CaughtSpans) -> None:
+async def test_health_probes_make_no_spans(traced: RunningServer, spans: CaughtSpans) -> None:
     for path in ("/health/live", "/health/ready", "/metrics"):
         assert (await traced.get(path)).status_code == 200
     await traced.get("/v1/agents")
@@ -147,7 +147,7 @@ async def test_machines_that_ask_how_it_is_make_no_spans(traced: RunningServer, 
     assert spans.names == ["GET /v1/agents"]
 
 
-async def test_a_live_connection_is_one_span_and_the_parent_of_its_runs(
+async def test_live_connection_span_parents_its_runs(
     traced: RunningServer, model: ScriptedModel, spans: CaughtSpans
 ) -> None:
     session = await traced.session(context_variables={"name": "you"})
@@ -161,9 +161,7 @@ async def test_a_live_connection_is_one_span_and_the_parent_of_its_runs(
     assert spans.tree()[-1] == [name, ["invoke_agent Front", "chat m"]]
 
 
-async def test_a_replay_asks_no_model_and_makes_no_span_of_one(
-    traced: RunningServer, model: ScriptedModel, spans: CaughtSpans
-) -> None:
+async def test_replay_makes_no_model_span(traced: RunningServer, model: ScriptedModel, spans: CaughtSpans) -> None:
     session = await traced.session(context_variables={"name": "you"})
     model.call("get_weather", {"city": "Oslo"})
     model.say("hello")

@@ -33,7 +33,7 @@ clerk = Agent(name="Clerk", functions=[look_up, fail])
 
 
 @pytest.mark.long
-def test_secrets_that_are_sent_back_are_taken_out(tmp_path: Path) -> None:
+def test_secrets_sent_back_are_removed(tmp_path: Path) -> None:
     (tmp_path / "team.py").write_text(AGENTS)
     with ScriptedModel() as model:
         environment = {
@@ -67,7 +67,7 @@ def test_secrets_that_are_sent_back_are_taken_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_people_write_is_kept_as_it_is(tmp_path: Path) -> None:
+def test_human_text_kept_unchanged(tmp_path: Path) -> None:
     """Only what models and tools send back is looked at: texts of people come back exactly as they were accepted."""
     with ServeProcess(tmp_path, BANK_TOKEN=BANK_TOKEN) as server:
         server.request("POST", "/v1/sessions", {"id": "s", "context_variables": {"said": BANK_TOKEN}})

@@ -23,7 +23,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_everything_has_a_default_and_a_description() -> None:
+def test_settings_have_defaults_and_descriptions() -> None:
     settings = Settings()
     assert (settings.host, settings.port) == ("127.0.0.1", 8000)
     assert settings.database_url == "sqlite:///swarmkeep.db"
@@ -31,7 +31,7 @@ def test_everything_has_a_default_and_a_description() -> None:
     assert all(field.description for field in Settings.model_fields.values())
 
 
-def test_the_environment_wins_over_the_file_and_flags_over_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_environment_overrides_file(monkeypatch: pytest.MonkeyPatch) -> None:
     Path(".env").write_text("SWARMKEEP_PORT=1\nSWARMKEEP_HOST=file\nOPENAI_API_KEY=sk-file\nOTHER=x\nSWARMKEEP_NEW=1\n")
     monkeypatch.setenv("SWARMKEEP_PORT", "2")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:11434/v1")
@@ -60,7 +60,7 @@ def test_what_is_empty_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None
         ("odd:name.py", ("odd:name.py",)),
     ],
 )
-def test_agents_are_named_in_any_usual_way(text: str, agents: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_named_in_usual_ways(text: str, agents: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     Path("odd:name.py").touch()
     monkeypatch.setenv("SWARMKEEP_AGENTS", text)
     assert Settings().agents == agents
@@ -81,7 +81,7 @@ def test_limits_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
         ("0.0.0.0", False), ("0", False), ("::", False), ("192.0.2.1", False), ("2001:db8::1", False),
     ],
 )  # fmt: skip
-def test_addresses_of_this_machine_are_known_by_any_name(host: str, loopback: bool) -> None:
+def test_local_addresses_known_by_any_name(host: str, loopback: bool) -> None:
     assert ip_address(Settings(host=host).resolve_address()[0]).is_loopback is loopback
 
 
@@ -103,12 +103,12 @@ def test_what_cannot_be_meant_is_refused(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("origin", ["nonsense", "https://desk.example/", "https://Desk.example", "https://", "**"])
-def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+def test_impossible_browser_origin_refused(origin: str) -> None:
     with pytest.raises(ValidationError, match="is not an origin: write https://HOST"):
         Settings(cors_origins=f"https://fine.example,{origin}")  # type: ignore[arg-type]
 
 
-def test_origins_are_taken_as_browsers_send_them() -> None:
+def test_origins_accepted_as_browsers_send() -> None:
     given = ("https://desk.example", "http://127.0.0.1:5173", "http://[::1]:80", "*", "chrome-extension://abc")
     assert Settings(cors_origins=",".join(given)).cors_origins == given  # type: ignore[arg-type]
 
@@ -130,7 +130,7 @@ def test_secrets_are_not_shown() -> None:
     assert "sk-secret" not in str(refused.value)
 
 
-def test_a_file_cannot_send_the_environments_key_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_cannot_redirect_environment_key(monkeypatch: pytest.MonkeyPatch) -> None:
     Path(".env").write_text("OPENAI_BASE_URL=https://evil.example/v1\n")
     assert Settings().openai_base_url == "https://evil.example/v1"
     with pytest.raises(SettingsError, match="OPENAI_API_KEY would be sent there"):
@@ -155,6 +155,6 @@ def test_proxies_are_addresses_or_networks(proxies: str) -> None:
 
 
 @pytest.mark.parametrize("proxies", ["proxy.example", "10.0.0.0/99", "10.0.0.1/8"])
-def test_what_is_no_address_of_a_proxy_is_refused(proxies: str) -> None:
+def test_invalid_proxy_address_refused(proxies: str) -> None:
     with pytest.raises(ValidationError):
         Settings(forwarded_allow_ips=proxies)  # type: ignore[arg-type]

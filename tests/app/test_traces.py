@@ -65,7 +65,7 @@ def post(server: ServerProcess, path: str, body: Any, **headers: str) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_run_that_outlives_its_server_links_to_its_first_trace(
+def test_outliving_run_links_to_first_trace(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, model: ScriptedModel, collector: Collector
 ) -> None:
     url: str = request.getfixturevalue("postgres_url") if kind == "postgres" else f"sqlite:///{tmp_path / 's.db'}"
@@ -111,7 +111,7 @@ def test_a_run_that_outlives_its_server_links_to_its_first_trace(
 
 
 @pytest.mark.long
-def test_what_is_not_sent_yet_is_sent_when_the_server_stops(tmp_path: Path, collector: Collector) -> None:
+def test_pending_spans_sent_at_stop(tmp_path: Path, collector: Collector) -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "3600000"}
     with ServeProcess(tmp_path, OTEL_SERVICE_NAME="mine", **environment) as server:
         server.request("GET", "/v1/agents")
@@ -124,7 +124,7 @@ def test_what_is_not_sent_yet_is_sent_when_the_server_stops(tmp_path: Path, coll
 
 
 @pytest.mark.long
-def test_a_collector_that_is_away_holds_up_nobody(tmp_path: Path) -> None:
+def test_missing_collector_blocks_no_work(tmp_path: Path) -> None:
     with ServeProcess(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9", SWARMKEEP_TRACES="on") as server:
         assert server.request("POST", "/v1/sessions", {"id": "s"})[0] == 201
         assert server.request("POST", "/v1/sessions/s/runs", {"input": "hello"})[1]["status"] == "completed"
@@ -134,7 +134,7 @@ def test_a_collector_that_is_away_holds_up_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_without_the_extra_a_server_that_is_to_make_traces_does_not_start(tmp_path: Path) -> None:
+def test_missing_extra_prevents_traced_start(tmp_path: Path) -> None:
     server = AlteredServer(tmp_path, WITHOUT_THE_EXTRA, SWARMKEEP_TRACES="on")
     super(ServeProcess, server).start()
     assert server.wait() == 1
@@ -142,7 +142,7 @@ def test_without_the_extra_a_server_that_is_to_make_traces_does_not_start(tmp_pa
 
 
 @pytest.mark.long
-def test_without_the_extra_a_collector_in_the_environment_stops_nobody(tmp_path: Path) -> None:
+def test_missing_extra_ignores_collector_environment(tmp_path: Path) -> None:
     with AlteredServer(tmp_path, WITHOUT_THE_EXTRA, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9") as server:
         assert server.request("POST", "/v1/sessions", {"id": "s"})[0] == 201
         assert server.request("POST", "/v1/sessions/s/runs", {"input": "hello"})[1]["status"] == "completed"
@@ -158,7 +158,7 @@ def test_without_the_extra_a_collector_in_the_environment_stops_nobody(tmp_path:
 @pytest.mark.parametrize(
     "environment", [{}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "SWARMKEEP_TRACES": "off"}]
 )
-def test_a_server_that_makes_no_traces_loads_nothing_for_them(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_untraced_server_loads_no_tracing(tmp_path: Path, environment: dict[str, str]) -> None:
     with AlteredServer(tmp_path, after=SAYS_WHAT_IS_LOADED, **environment) as server:
         assert server.request("POST", "/v1/sessions", {"id": "s"})[0] == 201
         assert server.request("POST", "/v1/sessions/s/runs", {"input": "hello"})[1]["status"] == "completed"

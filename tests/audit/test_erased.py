@@ -54,7 +54,7 @@ async def _remove_all(url: str) -> None:
 
 
 @pytest.mark.long
-def test_tables_that_were_vacuumed_hold_nothing_of_what_was_removed() -> None:
+def test_vacuumed_tables_hold_no_removed_data() -> None:
     with private_postgres() as server:
         url = server.url
         schema.upgrade(url)

@@ -30,7 +30,7 @@ def make_share(model: str, *, calls: int = 1, prompt: int = 0, cached: int = 0, 
     )
 
 
-def test_a_name_comes_before_patterns_and_of_these_the_longest() -> None:
+def test_exact_name_precedes_longest_pattern() -> None:
     table = read_table()
     found = {
         model: None if (price := table.find(model)) is None else price.output
@@ -56,7 +56,7 @@ def test_a_name_comes_before_patterns_and_of_these_the_longest() -> None:
         ("a*" * 30 + "b", ["a" * 30 + "b"], ["a" * 1000, "a" * 29 + "b"]),
     ],
 )
-def test_patterns_are_any_text_and_any_character(pattern: str, fitting: list[str], others: list[str]) -> None:
+def test_patterns_match_any_characters(pattern: str, fitting: list[str], others: list[str]) -> None:
     table = PriceTable({pattern: Price(input=1, output=1)}, "EUR")
     assert [model for model in (*fitting, *others) if table.find(model) is not None] == fitting
 
@@ -68,7 +68,7 @@ def test_of_long_names_nothing_is_kept() -> None:
     assert find_texts(table, "m-") == set()
 
 
-def test_calls_are_added_up_as_far_as_they_have_a_price() -> None:
+def test_priced_calls_are_added_up() -> None:
     table = read_table()
     shares = [
         make_share("gpt-4o", prompt=1_000_000, cached=400_000, completion=100_000),

@@ -109,7 +109,7 @@ async def dump_database(store: SqlStore) -> str:
     return await store.database.read(read)
 
 
-async def test_nothing_of_what_was_redacted_can_be_read_any_more(store: SqlStore) -> None:
+async def test_redacted_content_is_unreadable(store: SqlStore) -> None:
     state = await put_canary_everywhere(store)
     assert WORD in await dump_database(store)
     hashes = [event.hash for event in await store.read(KEY)]
@@ -128,7 +128,7 @@ async def test_nothing_of_what_was_redacted_can_be_read_any_more(store: SqlStore
     assert page.sessions == []
 
 
-async def test_a_file_does_not_hold_what_was_redacted(sqlite_ready: str) -> None:
+async def test_file_holds_no_redacted_data(sqlite_ready: str) -> None:
     path = Path(sqlite_ready.removeprefix("sqlite:///"))
 
     def holding() -> list[str]:
@@ -161,7 +161,7 @@ async def test_only_what_was_named_is_gone(store: SqlStore) -> None:
     assert (await store.append(KEY, state, draft_user_messages("four"))).state.seq == 7
 
 
-async def test_what_a_run_was_asked_for_with_goes_with_all_of_it(store: SqlStore) -> None:
+async def test_run_options_redacted_with_it(store: SqlStore) -> None:
     options = RunOptions(instructions=CANARY)
     question: Json = {"role": "user", "content": "one"}
     events = [
@@ -179,7 +179,7 @@ async def test_what_a_run_was_asked_for_with_goes_with_all_of_it(store: SqlStore
     assert (await store.read(KEY, after=7, upto=8))[0].payload.count(CANARY) == 1
 
 
-async def test_other_processes_do_not_serve_it_from_memory(kind: str, store: SqlStore, request: Any) -> None:
+async def test_other_processes_drop_redacted_cache(kind: str, store: SqlStore, request: Any) -> None:
     url = request.getfixturevalue(f"{kind}_ready")
     other = open_store(url)
     state = await begin_session(store, context={"note": CANARY})
@@ -194,14 +194,14 @@ async def test_other_processes_do_not_serve_it_from_memory(kind: str, store: Sql
     await other.close()
 
 
-async def test_a_session_that_is_busy_is_not_redacted(store: SqlStore) -> None:
+async def test_busy_session_is_not_redacted(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_run_start(state))
     with pytest.raises(SessionBusy):
         await redact(store, KEY, [1], "asked for")
 
 
-async def test_what_cannot_be_redacted_is_refused_and_nothing_is_gone(store: SqlStore) -> None:
+async def test_unredactable_refused_without_loss(store: SqlStore) -> None:
     await begin_session(store)
     with pytest.raises(EventNotFound):
         await redact(store, KEY, [1, 2], "asked for")
@@ -213,7 +213,7 @@ async def test_what_cannot_be_redacted_is_refused_and_nothing_is_gone(store: Sql
     assert [row["salt"] is None for row in await read_rows(store, events)] == [False]
 
 
-async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(store: SqlStore) -> None:
+async def test_used_key_request_refused_and_not_repeated(store: SqlStore) -> None:
     """Its digest is gone, so nobody can say whether it is the same; so is one whose key was redacted as well."""
     state = await put_canary_everywhere(store)
     await redact(store, KEY, [4], "asked for")
@@ -233,7 +233,7 @@ async def test_a_request_with_a_used_key_is_refused_and_never_carried_out_again(
     assert state.seq == 11
 
 
-async def test_a_redaction_sent_twice_answers_twice_and_is_done_once(store: SqlStore) -> None:
+async def test_repeated_redaction_is_done_once(store: SqlStore) -> None:
     await begin_session(store)
     once = IdempotentRequest("key", "d" * 64)
     first = await redact(store, KEY, [1], "asked for", idempotency=once)
@@ -258,7 +258,7 @@ async def test_a_reason_can_be_redacted(store: SqlStore) -> None:
     assert (await verify(store, KEY)).valid
 
 
-async def test_what_stands_in_the_place_of_a_payload_is_checked(store: SqlStore) -> None:
+async def test_payload_stand_in_is_checked(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_user_messages("one", "two"))
     await redact(store, KEY, [2], "asked for")
@@ -272,7 +272,7 @@ async def test_what_stands_in_the_place_of_a_payload_is_checked(store: SqlStore)
     assert {"redaction_undone", "hash_differs"} <= codes
 
 
-async def test_a_payload_removed_without_a_word_is_found(store: SqlStore) -> None:
+async def test_silently_removed_payload_is_found(store: SqlStore) -> None:
     await begin_session(store)
     row = (await read_rows(store, events))[0]
     await change_row(store, events, row, salt=None)
@@ -293,7 +293,7 @@ async def make_forks(store: SqlStore) -> tuple[SessionKey, SessionKey]:
     return one, two
 
 
-async def test_sessions_that_hold_the_same_events_are_named(store: SqlStore) -> None:
+async def test_sessions_sharing_events_are_named(store: SqlStore) -> None:
     await make_forks(store)
     done = await redact(store, KEY, [2, 3], "asked for")
     assert [(copy.session_id, copy.seqs, copy.redacted) for copy in done.forks] == [
@@ -304,7 +304,7 @@ async def test_sessions_that_hold_the_same_events_are_named(store: SqlStore) -> 
 
 
 @pytest.mark.parametrize("start", [KEY.id, "one", "two"])
-async def test_forks_and_what_they_are_from_can_be_redacted_with_it(store: SqlStore, start: str) -> None:
+async def test_forks_and_origins_redacted_together(store: SqlStore, start: str) -> None:
     await make_forks(store)
     if start == "two":
         # The session between them may be gone.
@@ -318,7 +318,7 @@ async def test_forks_and_what_they_are_from_can_be_redacted_with_it(store: SqlSt
     assert (again.seqs, again.forks) == ([], [])
 
 
-async def test_a_fork_that_holds_no_more_than_a_copy_is_redacted(store: SqlStore) -> None:
+async def test_fork_with_only_copies_is_redacted(store: SqlStore) -> None:
     state = await begin_session(store)
     message: Json = {"role": "user", "content": CANARY}
     queued = RunQueued(options=RunOptions(), messages=(message,))
@@ -335,7 +335,7 @@ async def test_a_fork_that_holds_no_more_than_a_copy_is_redacted(store: SqlStore
     assert CANARY not in await dump_database(store)
 
 
-async def test_a_busy_fork_is_named_and_left(store: SqlStore) -> None:
+async def test_busy_fork_named_and_left(store: SqlStore) -> None:
     one, _ = await make_forks(store)
     state = await store.state(one)
     await store.append(one, state, draft_run_start(state))
@@ -343,7 +343,7 @@ async def test_a_busy_fork_is_named_and_left(store: SqlStore) -> None:
     assert [(copy.session_id, copy.redacted) for copy in done.forks] == [("one", False), ("two", True)]
 
 
-async def test_a_fork_of_the_past_tells_what_was_removed_since(store: SqlStore) -> None:
+async def test_fork_of_past_tells_removals(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_user_messages(CANARY, "x"))
     await redact(store, KEY, [2], "asked for")
@@ -360,7 +360,7 @@ async def test_a_fork_of_the_past_tells_what_was_removed_since(store: SqlStore) 
 # Deleting.
 
 
-async def test_a_deletion_is_told_in_the_audit_log(store: SqlStore) -> None:
+async def test_deletion_shown_in_audit_log(store: SqlStore) -> None:
     await fill_store(store)
     earlier = await store.read_audit_log("default")
     head = await store.state(SHOP)
@@ -380,7 +380,7 @@ async def test_a_deletion_is_told_in_the_audit_log(store: SqlStore) -> None:
     assert await store.list_audit_log_tenants() == ["default"]
 
 
-async def test_a_change_of_the_audit_log_is_found(store: SqlStore) -> None:
+async def test_audit_log_change_is_found(store: SqlStore) -> None:
     for name in ("one", "two", "three"):
         await begin_session(store, SessionKey("default", name))
         await delete_session(store, SessionKey("default", name), by="Lee", reason="why")
@@ -404,7 +404,7 @@ async def test_a_change_of_the_audit_log_is_found(store: SqlStore) -> None:
     assert [(problem.code, problem.seq) for problem in found_at.problems] == [("truncated", 3)]
 
 
-async def test_many_deletions_at_once_are_all_told(store: SqlStore) -> None:
+async def test_concurrent_deletions_all_told(store: SqlStore) -> None:
     import asyncio
 
     keys = [SessionKey("default", f"s{number}") for number in range(16)]
@@ -415,7 +415,7 @@ async def test_many_deletions_at_once_are_all_told(store: SqlStore) -> None:
     assert (await verify_audit_log(store, "default")).valid
 
 
-async def test_deleting_leaves_nothing_that_can_be_read(store: SqlStore) -> None:
+async def test_deletion_leaves_nothing_readable(store: SqlStore) -> None:
     await put_canary_everywhere(store)
     await delete_session(store, KEY)
     assert CANARY not in await dump_database(store)
@@ -440,7 +440,7 @@ class RedactedMeanwhile:
 
 
 @pytest.mark.parametrize("at", [None, 3])
-async def test_a_fork_of_what_is_redacted_once_it_was_read_has_nothing_of_it(store: SqlStore, at: int | None) -> None:
+async def test_late_fork_of_redacted_is_clean(store: SqlStore, at: int | None) -> None:
     state = await begin_session(store, KEY)
     await store.append(KEY, state, draft_user_messages(CANARY, "more", "and more"))
     meanwhile: Any = RedactedMeanwhile(store)
@@ -450,7 +450,7 @@ async def test_a_fork_of_what_is_redacted_once_it_was_read_has_nothing_of_it(sto
     assert CANARY not in repr(await store.state(OTHER))
 
 
-async def test_a_fork_made_at_the_same_time_is_named_or_has_nothing_to_hide(store: SqlStore) -> None:
+async def test_concurrent_fork_named_or_clean(store: SqlStore) -> None:
     import asyncio
 
     for number in range(8):

@@ -203,7 +203,7 @@ async def test_copies_go_with_any_of_them(store: SqlStore, name: str, named: lis
     assert (await verify(store, KEY)).problems == []
 
 
-async def test_no_copy_is_left_in_the_file(sqlite_ready: str) -> None:
+async def test_file_keeps_no_redacted_copy(sqlite_ready: str) -> None:
     path = Path(sqlite_ready.removeprefix("sqlite:///"))
     for name, named in CASES:
         store = open_store(sqlite_ready)

@@ -78,7 +78,7 @@ def recover(cluster: ServerCluster, server: ServerProcess, heir: ServerProcess |
 
 @run_in_parallel
 @pytest.mark.parametrize("case", list(_cases()))
-def test_a_call_that_asks_is_taken_up_where_it_was(cluster: ServerCluster, case: Case) -> None:
+def test_asking_call_is_taken_up(cluster: ServerCluster, case: Case) -> None:
     server = cluster.server(kill_at=case.point)
     heir = None if case.restarted else cluster.server()
     session = cluster.client(server).sessions.create(id="s", agent="Lead")
@@ -98,7 +98,7 @@ def test_a_call_that_asks_is_taken_up_where_it_was(cluster: ServerCluster, case:
 
 @run_in_parallel
 @pytest.mark.parametrize("case", list(_cases(AT_ONCE, AT_ONCE_SHORT)))
-def test_two_that_are_asked_at_once_are_taken_up_where_they_were(cluster: ServerCluster, case: Case) -> None:
+def test_two_asked_agents_are_taken_up(cluster: ServerCluster, case: Case) -> None:
     server = cluster.server(kill_at=case.point)
     heir = None if case.restarted else cluster.server()
     session = cluster.client(server).sessions.create(id="s", agent="Lead")
@@ -116,7 +116,7 @@ def test_two_that_are_asked_at_once_are_taken_up_where_they_were(cluster: Server
 
 
 @run_in_parallel
-def test_what_was_asked_for_by_a_cancelled_run_does_not_go_on(cluster: ServerCluster) -> None:
+def test_cancelled_runs_child_does_not_continue(cluster: ServerCluster) -> None:
     # It dies between the two cancels: the one above is recorded.
     server = cluster.server(kill_at="run.cancelled")
     session = cluster.client(server).sessions.create(id="s", agent="Lead")
@@ -135,7 +135,7 @@ def test_what_was_asked_for_by_a_cancelled_run_does_not_go_on(cluster: ServerClu
 
 
 @run_in_parallel
-def test_a_decision_below_is_not_lost_with_its_server(cluster: ServerCluster) -> None:
+def test_child_decision_survives_server_death(cluster: ServerCluster) -> None:
     # It dies when the decision is recorded, and nobody has told the run above.
     server = cluster.server(kill_at="run.resumed")
     session = cluster.client(server).sessions.create(id="s", agent="Lead")

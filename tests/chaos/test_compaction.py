@@ -27,7 +27,7 @@ def answer(request: Json) -> str:
 @pytest.mark.chaos
 @run_in_parallel
 @pytest.mark.parametrize("point", ["compaction.started", "model.sent", "compaction.summarised"])
-def test_a_server_that_is_killed_in_a_compaction_loses_nothing(cluster: ServerCluster, point: str) -> None:
+def test_kill_during_compaction_loses_nothing(cluster: ServerCluster, point: str) -> None:
     team = cluster.folder / "compacting.py"
     team.write_text(TEAM)
     with ScriptedModel(default=answer) as model:

@@ -46,9 +46,7 @@ def run_plan(name: str) -> Any:
 
 @run_in_parallel
 @pytest.mark.parametrize("case", list(list_cases()))
-def test_after_a_death_among_them_what_is_recorded_stays_and_the_others_are_told(
-    cluster: ServerCluster, case: Case
-) -> None:
+def test_death_among_calls_keeps_recorded_results(cluster: ServerCluster, case: Case) -> None:
     recorded: set[str] = set()
 
     def check_and_note(crash: Crash, stage: ArmedSession, session: Session, log: LogRows) -> None:

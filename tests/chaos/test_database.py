@@ -47,7 +47,7 @@ def break_connections(cluster: ServerCluster, which: str = "true") -> int:
     return len(cluster.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine} AND {which}"))
 
 
-def test_runs_go_on_after_the_database_was_stopped_at_once(server: PrivatePostgres, cluster: ServerCluster) -> None:
+def test_runs_continue_after_immediate_database_stop(server: PrivatePostgres, cluster: ServerCluster) -> None:
     one, other = cluster.server(), cluster.server()
     witnesses = {name: Acknowledgements() for name in ("asking", "paying", "waiting", "done")}
     client = cluster.client(one)
@@ -84,9 +84,7 @@ def test_runs_go_on_after_the_database_was_stopped_at_once(server: PrivatePostgr
 
 
 @pytest.mark.chaos
-def test_a_run_that_could_not_be_recorded_is_taken_up_while_others_go_on(
-    server: PrivatePostgres, cluster: ServerCluster
-) -> None:
+def test_unrecordable_run_taken_up_others_continue(server: PrivatePostgres, cluster: ServerCluster) -> None:
     one = cluster.server(LEASE_SECONDS=str(LONG_LEASE_SECONDS), LOG_LEVEL="debug")
     client = cluster.client(one)
     sessions = {name: client.sessions.create(id=name) for name in ("unlucky", "patient")}
@@ -132,7 +130,7 @@ def test_broken_connections_lose_nothing(cluster: ServerCluster) -> None:
     assert not cluster.effects.list_repeated()
 
 
-def test_a_connection_that_keeps_breaking_fails_no_run(cluster: ServerCluster) -> None:
+def test_breaking_connection_fails_no_run(cluster: ServerCluster) -> None:
     server = cluster.server(LEASE_SECONDS="60")
     session = cluster.client(server).sessions.create(id="s")
     run = session.run(make_plan(say_step("Done.", hold="gate")), background=True)

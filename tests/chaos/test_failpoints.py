@@ -182,13 +182,13 @@ UNRECORDED_POINTS = {"request.parsed", "model.sent", "model.delta", "tool.done",
 
 @run_in_parallel
 @pytest.mark.parametrize("case", list(list_cases()))
-def test_after_a_death_anywhere_the_sessions_go_on(cluster: ServerCluster, case: Case) -> None:
+def test_sessions_continue_after_any_death(cluster: ServerCluster, case: Case) -> None:
     check_aftermath(cluster, Aftermath(cluster, case.mode, CRASHES))
 
 
 @run_in_parallel
 @pytest.mark.parametrize("case", list(list_cases()))
-def test_after_a_death_while_it_stops_the_session_goes_on(cluster: ServerCluster, case: Case) -> None:
+def test_session_continues_after_death_while_stopping(cluster: ServerCluster, case: Case) -> None:
     check_aftermath(cluster, Aftermath(cluster, case.mode, [STOPPED]))
 
 

@@ -29,7 +29,7 @@ agent = Agent(name="A", mcp_servers=[server])
 @pytest.mark.chaos
 @run_in_parallel
 @pytest.mark.parametrize("trusted", [False, True])
-def test_a_call_is_not_made_twice_unless_a_trusted_server_allows_it(cluster: ServerCluster, trusted: bool) -> None:
+def test_untrusted_server_call_not_repeated(cluster: ServerCluster, trusted: bool) -> None:
     team = cluster.folder / "posting.py"
     (cluster.folder / "answer").touch()
     team.write_text(

@@ -38,7 +38,7 @@ def pick_runs(got: list[Run | Exception]) -> list[Run]:
 
 
 @run_in_parallel
-def test_of_many_that_start_a_run_one_does(cluster: ServerCluster) -> None:
+def test_one_of_many_starts_runs(cluster: ServerCluster) -> None:
     def attempt(number: int, session: Session) -> Run | Exception:
         try:
             return session.run(make_plan(say_step(f"{number}", hold="gate", always=True)), background=True)
@@ -56,7 +56,7 @@ def test_of_many_that_start_a_run_one_does(cluster: ServerCluster) -> None:
 
 @run_in_parallel
 @pytest.mark.parametrize("round", [1, *(pytest.param(number, marks=pytest.mark.chaos) for number in range(2, 6))])
-def test_of_many_that_queue_each_runs_once_and_in_order(cluster: ServerCluster, round: int) -> None:
+def test_queued_runs_execute_once_in_order(cluster: ServerCluster, round: int) -> None:
     def attempt(number: int, session: Session) -> Run | Exception:
         message = make_plan(call_step(("pay", {"what": str(number)})), say_step(f"{number}"))
         return session.run(message, background=True, on_busy="queue")
@@ -80,7 +80,7 @@ def test_of_many_that_queue_each_runs_once_and_in_order(cluster: ServerCluster, 
 
 @run_in_parallel
 @pytest.mark.parametrize("round", [1, *(pytest.param(number, marks=pytest.mark.chaos) for number in range(2, 6))])
-def test_of_many_that_interrupt_one_is_left(cluster: ServerCluster, round: int) -> None:
+def test_one_of_many_interrupting_runs_remains(cluster: ServerCluster, round: int) -> None:
     def attempt(number: int, session: Session) -> Run | Exception:
         message = make_plan(say_step(f"{number}", hold="gate", always=True))
         try:

@@ -18,7 +18,7 @@ OTHERS = 'from swarmkeep import Agent\n\nother = Agent(name="Other")\n'
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_run_that_kills_every_server_is_given_up(cluster: ServerCluster) -> None:
+def test_run_killing_every_server_given_up(cluster: ServerCluster) -> None:
     server = cluster.server(kill_at="model.sent", LEASE_SECONDS="0.6")
     with ignore_lost_connection():
         cluster.client(server).sessions.create(id="s").run(make_plan(say_step("Hello.")))
@@ -46,7 +46,7 @@ def test_a_run_that_kills_every_server_is_given_up(cluster: ServerCluster) -> No
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_run_whose_agent_is_gone_waits_for_a_server_that_has_it(cluster: ServerCluster) -> None:
+def test_run_waits_for_server_with_agent(cluster: ServerCluster) -> None:
     server = cluster.server()
     session = cluster.client(server).sessions.create(id="s")
     run = session.run(make_plan(say_step("Hello.", hold="gate")), background=True)
@@ -64,7 +64,7 @@ def test_a_run_whose_agent_is_gone_waits_for_a_server_that_has_it(cluster: Serve
 
 
 @run_in_parallel
-def test_a_session_that_was_damaged_is_no_harm_to_others(cluster: ServerCluster) -> None:
+def test_damaged_session_harms_no_others(cluster: ServerCluster) -> None:
     server = cluster.server()
     sessions = {name: cluster.client(server).sessions.create(id=name) for name in ("broken", "whole")}
     for name, session in sessions.items():
@@ -79,7 +79,7 @@ def test_a_session_that_was_damaged_is_no_harm_to_others(cluster: ServerCluster)
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_with_the_usual_lease_a_take_over_comes_in_time(cluster: ServerCluster) -> None:
+def test_usual_lease_takes_over_in_time(cluster: ServerCluster) -> None:
     lease = 15.0
     server = cluster.server(LEASE_SECONDS=str(lease))
     cluster.server(LEASE_SECONDS=str(lease))

@@ -15,7 +15,7 @@ SOON = 8.0
 
 @pytest.mark.long
 @run_in_parallel
-def test_a_run_that_was_cancelled_elsewhere_does_not_delay_the_next_one(cluster: ServerCluster) -> None:
+def test_remotely_cancelled_run_delays_no_successor(cluster: ServerCluster) -> None:
     one, other = cluster.server(), cluster.server()
     session = cluster.client(one, seconds=SOON).sessions.create(id="s")
     run = session.run(make_plan(say_step("Old.", hold="never")), background=True)
@@ -27,7 +27,7 @@ def test_a_run_that_was_cancelled_elsewhere_does_not_delay_the_next_one(cluster:
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_whoever_waits_for_a_run_is_told_that_it_was_cancelled_elsewhere(cluster: ServerCluster) -> None:
+def test_waiter_told_of_remote_cancellation(cluster: ServerCluster) -> None:
     one, other = cluster.server(), cluster.server()
     session = cluster.client(one, seconds=SOON).sessions.create(id="s")
     waiting = BackgroundReader(lambda: session.run(make_plan(say_step("Old.", hold="never"))))
@@ -40,7 +40,7 @@ def test_whoever_waits_for_a_run_is_told_that_it_was_cancelled_elsewhere(cluster
 
 @pytest.mark.long
 @run_in_parallel
-def test_what_was_queued_runs_although_whoever_cancelled_the_run_before_it_died(cluster: ServerCluster) -> None:
+def test_queued_run_survives_cancellers_death(cluster: ServerCluster) -> None:
     one, other = cluster.server(), cluster.server(kill_at="run.cancelled")
     session = cluster.client(one).sessions.create(id="s")
     run = session.run(make_plan(say_step("Old.", hold="gate")), background=True)
@@ -56,7 +56,7 @@ def test_what_was_queued_runs_although_whoever_cancelled_the_run_before_it_died(
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_server_whose_run_was_replaced_before_it_began_still_takes_over(cluster: ServerCluster) -> None:
+def test_server_with_replaced_run_takes_over(cluster: ServerCluster) -> None:
     one, other = cluster.server(), cluster.server()
     session = cluster.client(one).sessions.create(id="s")
     farewell = {"what": "a", "door": "never", "farewell_seconds": 1.0}

@@ -27,7 +27,7 @@ def empty_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> ServerClust
 
 
 @pytest.mark.parametrize("kind", DATABASE_KINDS)
-def test_many_that_start_at_once_on_an_empty_database_all_come_up(kind: str, empty_cluster: ServerCluster) -> None:
+def test_concurrent_starts_on_empty_database_succeed(kind: str, empty_cluster: ServerCluster) -> None:
     with empty_cluster as cluster:
         with ThreadPoolExecutor(STARTERS) as pool:
             servers = list(pool.map(lambda _: cluster.server(MIGRATE="true"), range(STARTERS)))
@@ -40,7 +40,7 @@ def test_many_that_start_at_once_on_an_empty_database_all_come_up(kind: str, emp
 
 
 @run_in_parallel
-def test_a_queue_survives_every_restart_in_its_order(cluster: ServerCluster) -> None:
+def test_queue_order_survives_restarts(cluster: ServerCluster) -> None:
     server = cluster.server(LEASE_SECONDS="0.6")
     session = cluster.client(server).sessions.create(id="s")
     session.run(make_plan(say_step("First.", hold="gate", always=True)), background=True)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_runs_that_end_in_time_are_answered_and_streams_end(cluster: ServerCluster) -> None:
+def test_timely_runs_answered_and_streams_end(cluster: ServerCluster) -> None:
     server = cluster.server(cold=True, GRACE_SECONDS="30")
     client = cluster.client(server)
     streamed, followed = (client.sessions.create(id=name) for name in ("streamed", "followed"))
@@ -45,7 +45,7 @@ def test_runs_that_end_in_time_are_answered_and_streams_end(cluster: ServerClust
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_stragglers_are_interrupted_and_can_be_resumed(cluster: ServerCluster) -> None:
+def test_stragglers_interrupted_and_resumable(cluster: ServerCluster) -> None:
     server = cluster.server(GRACE_SECONDS="0.3")
     client = cluster.client(server)
     sessions = {name: client.sessions.create(id=name) for name in ("asking", "paying", "putting", "visiting")}
@@ -80,7 +80,7 @@ def test_stragglers_are_interrupted_and_can_be_resumed(cluster: ServerCluster) -
 
 
 @run_in_parallel
-def test_what_was_queued_behind_a_straggler_runs_elsewhere(cluster: ServerCluster) -> None:
+def test_queue_behind_straggler_runs_elsewhere(cluster: ServerCluster) -> None:
     # A queue is nobody's lease, so nothing here has to run out.
     server, other = cluster.server(GRACE_SECONDS="0.3", LEASE_SECONDS="30"), cluster.server()
     session = cluster.client(server).sessions.create(id="s")
@@ -96,7 +96,7 @@ def test_what_was_queued_behind_a_straggler_runs_elsewhere(cluster: ServerCluste
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_long_grace_time_is_no_reason_to_take_over(cluster: ServerCluster) -> None:
+def test_long_grace_time_prevents_take_over(cluster: ServerCluster) -> None:
     server, other = cluster.server(GRACE_SECONDS="60"), cluster.server()
     session = cluster.client(server).sessions.create(id="s")
     session.run(make_plan(call_step(("pay", {"what": "a", "door": "door"})), say_step("Done.")), background=True)

@@ -84,7 +84,7 @@ def _cases() -> Iterator[Any]:
 
 @run_in_parallel
 @pytest.mark.parametrize("case", list(_cases()))
-def test_a_tool_that_must_not_run_twice_does_not(cluster: ServerCluster, case: Case) -> None:
+def test_non_repeatable_tool_runs_once(cluster: ServerCluster, case: Case) -> None:
     server = cluster.server(kill_at=",".join(hit.kill_at for hit in BESIDE))
     heir = None if case.restarted else cluster.server()
     client = cluster.client(server)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_late_answer_of_the_model_is_not_recorded(cluster: ServerCluster) -> None:
+def test_late_model_answer_is_not_recorded(cluster: ServerCluster) -> None:
     zombie, heir = cluster.server(), cluster.server()
     asleep = cluster.client(zombie).sessions.create(id="s")
     run = asleep.run(make_plan(say_step("Hello.", hold="gate")), background=True)
@@ -34,7 +34,7 @@ def test_a_late_answer_of_the_model_is_not_recorded(cluster: ServerCluster) -> N
 
 @run_in_parallel
 @pytest.mark.parametrize("tool", ["pay", pytest.param("visit", marks=pytest.mark.chaos)])
-def test_a_late_result_of_a_tool_is_not_recorded(cluster: ServerCluster, tool: str) -> None:
+def test_late_tool_result_is_not_recorded(cluster: ServerCluster, tool: str) -> None:
     zombie, heir = cluster.server(), cluster.server()
     asleep = cluster.client(zombie).sessions.create(id="s")
     asleep.run(
@@ -60,7 +60,7 @@ def test_a_late_result_of_a_tool_is_not_recorded(cluster: ServerCluster, tool: s
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_late_answer_does_not_get_into_the_run_that_came_next(cluster: ServerCluster) -> None:
+def test_late_answer_stays_out_of_next_run(cluster: ServerCluster) -> None:
     zombie, heir = cluster.server(), cluster.server()
     asleep = cluster.client(zombie).sessions.create(id="s")
     asleep.run(make_plan(say_step("Old.", hold="old")), background=True)
@@ -80,7 +80,7 @@ def test_a_late_answer_does_not_get_into_the_run_that_came_next(cluster: ServerC
 
 
 @run_in_parallel
-def test_a_server_that_woke_up_does_not_keep_others_waiting_for_its_old_work(cluster: ServerCluster) -> None:
+def test_woken_servers_old_work_blocks_none(cluster: ServerCluster) -> None:
     zombie, heir = cluster.server(), cluster.server()
     asleep = cluster.client(zombie).sessions.create(id="s")
     asleep.run(make_plan(say_step("Old.", hold="never")), background=True)
@@ -93,7 +93,7 @@ def test_a_server_that_woke_up_does_not_keep_others_waiting_for_its_old_work(clu
 
 @pytest.mark.chaos
 @run_in_parallel
-def test_a_server_that_nobody_replaced_goes_on_where_it_was(cluster: ServerCluster) -> None:
+def test_unreplaced_server_continues_in_place(cluster: ServerCluster) -> None:
     server = cluster.server()
     session = cluster.client(server).sessions.create(id="s")
     run = session.run(make_plan(call_step(("pay", {"what": "a", "door": "door"})), say_step("Done.")), background=True)

@@ -49,11 +49,11 @@ def test_results_and_errors_come_over(background: Background) -> None:
         background.run(double(-1))
 
 
-def test_items_come_over_and_ticks_do_not(background: Background) -> None:
+def test_items_arrive_without_ticks(background: Background) -> None:
     assert list(background.iterate(CountingSource().items(3))) == [1, 2, 3]
 
 
-def test_an_error_comes_over_after_the_items_before_it(background: Background) -> None:
+def test_error_arrives_after_earlier_items(background: Background) -> None:
     async def failing() -> AsyncGenerator[int]:
         yield 1
         raise ValueError("no more")
@@ -64,7 +64,7 @@ def test_an_error_comes_over_after_the_items_before_it(background: Background) -
         next(items)
 
 
-def test_a_reader_that_stops_closes_what_it_read(background: Background) -> None:
+def test_stopping_reader_closes_its_source(background: Background) -> None:
     counting = CountingSource()
     for number in background.iterate(counting.items()):
         if number == 3:
@@ -72,7 +72,7 @@ def test_a_reader_that_stops_closes_what_it_read(background: Background) -> None
     assert counting.closed.wait(10)
 
 
-def test_what_still_runs_is_cancelled_at_the_end() -> None:
+def test_leftover_work_cancelled_at_end() -> None:
     beside = Background()
     counting = CountingSource()
     items = beside.iterate(counting.items())

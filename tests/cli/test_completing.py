@@ -57,14 +57,12 @@ def test_sessions_are_named(tmp_path: Path, recorded: RecordedSession, shell: st
         "chat --session", "usage --session", "verify --all --from", "export --all --from",
     ],
 )  # fmt: skip
-def test_sessions_are_named_for_every_command_that_takes_one(
-    tmp_path: Path, recorded: RecordedSession, command: str
-) -> None:
+def test_every_session_command_completes_sessions(tmp_path: Path, recorded: RecordedSession, command: str) -> None:
     env = {"SWARMKEEP_DATABASE_URL": f"sqlite:///{recorded.file}"}
     assert complete(tmp_path, f"swarmkeep {command} ", **env).split() == [recorded.session_id]
 
 
-def test_the_session_that_was_used_last_is_named_first(process: CommandLine) -> None:
+def test_last_used_session_named_first(process: CommandLine) -> None:
     talk = ("chat", "--offline", "--agents", ACME)
     process(*talk, text="Hello!\n")
     (older,) = process("sessions", "list", "--json").json
@@ -76,7 +74,7 @@ def test_the_session_that_was_used_last_is_named_first(process: CommandLine) -> 
     assert complete(process.folder, line).split() == [older["id"], newer["id"]]
 
 
-def test_runs_of_the_session_are_named_and_shown_alone(process: CommandLine, recorded: RecordedSession) -> None:
+def test_only_session_runs_are_named(process: CommandLine, recorded: RecordedSession) -> None:
     place = f"--database-url sqlite:///{recorded.file}"
     events = process("events", recorded.session_id, *place.split(), "--json").json
     runs = [event["run_id"] for event in events if event["type"] == "run.started"]
@@ -93,11 +91,11 @@ def test_agents_are_named(tmp_path: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_a_shell_that_knows_where_names_end_is_given_them_as_they_are(tmp_path: Path, shell: str) -> None:
+def test_word_splitting_shell_gets_plain_names(tmp_path: Path, shell: str) -> None:
     assert "Sales Agent" in complete(tmp_path, f"swarmkeep chat --agents {ACME} --agent S", shell)
 
 
-def test_bash_is_given_what_comes_behind_what_it_has(process: CommandLine, recorded: RecordedSession) -> None:
+def test_bash_gets_the_remaining_suffix(process: CommandLine, recorded: RecordedSession) -> None:
     place = f"--database-url sqlite:///{recorded.file}"
     process("export", recorded.session_id, *place.split(), "-o", "one.jsonl")
     process("import", "one.jsonl", "--as", "a:b:c")
@@ -109,7 +107,7 @@ def test_bash_is_given_what_comes_behind_what_it_has(process: CommandLine, recor
     assert complete(process.folder, 'swarmkeep chat --agent "Sal', **env) == "Sales Agent\n"
 
 
-def test_no_name_does_anything_in_a_line(tmp_path: Path) -> None:
+def test_names_are_inert_in_a_line(tmp_path: Path) -> None:
     names = [
         "Tra$(touch f)",
         "Tra`touch f`",
@@ -131,7 +129,7 @@ def test_no_name_does_anything_in_a_line(tmp_path: Path) -> None:
         assert "touch" not in complete(tmp_path, "swarmkeep chat --agents team.py --agent Tra", shell)
 
 
-def test_nothing_is_offered_nor_said_where_nothing_can_be_found(tmp_path: Path) -> None:
+def test_empty_completion_is_silent(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("this is no setting\n")
     assert complete(tmp_path, "swarmkeep events ").strip() == ""
     assert complete(tmp_path, "swarmkeep events --url http://127.0.0.1:1 ").strip() == ""

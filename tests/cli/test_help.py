@@ -80,7 +80,7 @@ sys.exit(f"loaded: {sorted(heavy)}" if heavy else 0)
     assert shown.returncode == 0, shown.stderr
 
 
-def test_ctrl_c_while_it_is_being_loaded_shows_no_traceback() -> None:
+def test_ctrl_c_during_loading_shows_no_traceback() -> None:
     program = """
 import sys
 from importlib.abc import MetaPathFinder

@@ -61,7 +61,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
     return shown
 
 
-def test_a_terminal_shows_how_far_it_is_and_nothing_is_left_of_it(screen: Screen) -> None:
+def test_terminal_progress_shown_then_cleared(screen: Screen) -> None:
     screen.install()
     with show_progress("verifying", "session", 40, after_seconds=0) as progress:
         progress.advance(30)
@@ -72,7 +72,7 @@ def test_a_terminal_shows_how_far_it_is_and_nothing_is_left_of_it(screen: Screen
     assert screen.close().endswith("\r\x1b[2K(the end)")
 
 
-def test_a_total_that_is_unknown_is_said_to_be(screen: Screen) -> None:
+def test_unknown_total_is_told(screen: Screen) -> None:
     screen.install()
     with show_progress("adding up", "row", after_seconds=0) as progress:
         progress.advance(7)
@@ -102,7 +102,7 @@ def test_lines_are_put_above_it(capsys: pytest.CaptureFixture[str], screen: Scre
     assert capsys.readouterr().out == "one: valid\n"
 
 
-def test_what_is_done_soon_is_not_announced(screen: Screen) -> None:
+def test_quick_work_is_not_announced(screen: Screen) -> None:
     screen.install()
     with show_progress("verifying", "session", 1, after_seconds=PATIENCE_SECONDS) as progress:
         progress.advance()
@@ -110,7 +110,7 @@ def test_what_is_done_soon_is_not_announced(screen: Screen) -> None:
 
 
 @pytest.mark.parametrize("why", ["a pipe", "quiet", "a terminal without a cursor"])
-def test_who_reads_no_terminal_is_shown_nothing(why: str, screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_hidden_without_terminal(why: str, screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     screen.install()
     if why == "a pipe":
         monkeypatch.setattr(sys, "stderr", io.StringIO())
@@ -126,7 +126,7 @@ def test_who_reads_no_terminal_is_shown_nothing(why: str, screen: Screen, monkey
     assert screen.close() == "(the end)"
 
 
-def test_ctrl_c_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_line_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> None:
         with show_progress("comparing", "conversation", 9) as progress:
             progress.advance(4)
@@ -138,13 +138,13 @@ def test_ctrl_c_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "interrupted: 4 of 9 conversations so far; nothing was changed\n"
 
 
-def test_ctrl_c_before_there_is_anything_to_tell_is_one_line_too(tmp_path: Path) -> None:
+def test_early_ctrl_c_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
     ended = InProcessCommandLine(tmp_path)("agents", "graph", "--agents", "shop.py")
     assert (ended.code, ended.out, ended.err) == (INTERRUPTED, "", "interrupted\n")
 
 
-def test_a_file_is_read_no_further_once_ctrl_c_has_ended_the_work() -> None:
+def test_ctrl_c_stops_reading_the_file() -> None:
     def work() -> None:
         with show_progress("importing", "byte", 6) as progress:
             kept.append(TrackedFile(io.BytesIO(b"abcdef"), progress))
@@ -159,7 +159,7 @@ def test_a_file_is_read_no_further_once_ctrl_c_has_ended_the_work() -> None:
 
 
 @pytest.mark.long
-def test_an_import_that_is_broken_off_says_whether_anything_was_recorded(folder: Path, tmp_path: Path) -> None:
+def test_interrupted_import_tells_recording(folder: Path, tmp_path: Path) -> None:
     InProcessCommandLine(folder)("export", "--all", "--output", str(tmp_path / "all.jsonl"))
     events = (tmp_path / "all.jsonl").read_text().splitlines(keepends=True)[:-1]
     copies = (line.replace('"session_id":"', f'"session_id":"{number}-') for number in range(2000) for line in events)
@@ -172,7 +172,7 @@ def test_an_import_that_is_broken_off_says_whether_anything_was_recorded(folder:
     assert InProcessCommandLine(tmp_path)("sessions", "list", "--json").json == []
 
 
-def test_work_that_can_end_well_is_asked_first() -> None:
+def test_first_ctrl_c_asks_second_interrupts() -> None:
     before = signal.getsignal(signal.SIGINT)
     with end_early() as asked:
         signal.raise_signal(signal.SIGINT)
@@ -195,7 +195,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_total_is_of_those_that_the_command_goes_through(folder: Path, tmp_path: Path) -> None:
+def test_total_counts_processed_sessions_only(folder: Path, tmp_path: Path) -> None:
     cli, file = InProcessCommandLine(folder), str(tmp_path / "all.jsonl")
     assert cli("export", "--all", "--output", file).code == 0
     assert InProcessCommandLine(tmp_path)("import", file, "--tenant", "one").code == 0
@@ -215,7 +215,7 @@ def test_verifying_goes_on_from_a_session(folder: Path) -> None:
         assert f"'{nobody}'" in cli.expect_refusal("verify", "--all", "--from", nobody)
 
 
-def test_an_export_that_ends_early_and_its_rest_are_the_whole(folder: Path, tmp_path: Path) -> None:
+def test_partial_exports_join_to_whole(folder: Path, tmp_path: Path) -> None:
     where = SourceOptions(database_url=f"sqlite:///{folder / 'swarmkeep.db'}")
     walk = Walk(ends=lambda: walk.done == 2)
     with open_source(where) as found:
@@ -229,7 +229,7 @@ def test_an_export_that_ends_early_and_its_rest_are_the_whole(folder: Path, tmp_
     assert {one["id"] for one in other("sessions", "list", "--json").json} == {"a", "b", "c"}
 
 
-def test_an_export_from_a_session_that_is_not_there_is_refused(folder: Path) -> None:
+def test_export_from_missing_session_refused(folder: Path) -> None:
     assert "'nobody'" in InProcessCommandLine(folder).expect_refusal("export", "--all", "--from", "nobody")
 
 
@@ -246,7 +246,7 @@ def test_an_export_from_a_session_that_is_not_there_is_refused(folder: Path) -> 
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
-def test_ctrl_c_ends_a_command_in_one_line(
+def test_ctrl_c_ends_command_in_one_line(
     folder: Path, tmp_path: Path, arguments: list[str], shown: str, told: str
 ) -> None:
     """The server stands still, so that it is known how far the command is."""
@@ -264,6 +264,6 @@ def test_ctrl_c_ends_a_command_in_one_line(
     assert [file.name for file in tmp_path.iterdir() if file.suffix not in (".log", ".db")] == []
 
 
-def test_an_interrupted_command_leaves_standard_output_as_it_is(folder: Path) -> None:
+def test_interrupted_command_leaves_stdout_intact(folder: Path) -> None:
     cli = CommandLine(folder)
     assert cli("verify", "--all").out == cli("verify", "--all", "--quiet").out

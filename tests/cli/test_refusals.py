@@ -29,13 +29,13 @@ def modules(cli: CommandLine) -> None:
         (cli.folder / name).write_text(text)
 
 
-def test_serving_without_a_model_names_the_three_ways(process: CommandLine) -> None:
+def test_modelless_serving_names_three_ways(process: CommandLine) -> None:
     said = process.expect_refusal("serve", "--agents", "fine.py")
     for way in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "--offline"):
         assert way in said
 
 
-def test_chatting_without_a_model_names_a_fourth(cli: CommandLine) -> None:
+def test_modelless_chat_names_fourth_way(cli: CommandLine) -> None:
     assert "--url" in cli.expect_refusal("chat", "--agents", "fine.py")
 
 
@@ -50,15 +50,15 @@ def test_chatting_without_a_model_names_a_fourth(cli: CommandLine) -> None:
         ("odd.py", "look"),
     ],
 )
-def test_agents_that_cannot_be_served_are_named(cli: CommandLine, agents: str, words: str) -> None:
+def test_unservable_agents_are_named(cli: CommandLine, agents: str, words: str) -> None:
     assert words in cli.expect_refusal("serve", "--offline", "--agents", agents)
 
 
-def test_serving_no_agents_at_all_is_wrong_use(cli: CommandLine) -> None:
+def test_serving_no_agents_is_wrong_use(cli: CommandLine) -> None:
     assert f"--agents {ACME}" in cli.expect_usage_error("serve", "--offline", env={"SWARMKEEP_AGENTS": ","})
 
 
-def test_a_database_that_is_not_there_is_named_without_its_password(cli: CommandLine) -> None:
+def test_missing_database_named_without_password(cli: CommandLine) -> None:
     url = "postgresql://clerk:hunter2@127.0.0.1:1/shop"
     said = cli.expect_refusal("serve", "--offline", "--agents", "fine.py", "--database-url", url)
     assert "127.0.0.1:1/shop" in said
@@ -67,19 +67,19 @@ def test_a_database_that_is_not_there_is_named_without_its_password(cli: Command
     assert "the setting SWARMKEEP_AGENTS is not valid: it starts with [ but is not a valid JSON list" in said
 
 
-def test_a_file_that_cannot_be_made_is_named(cli: CommandLine) -> None:
+def test_uncreatable_file_is_named(cli: CommandLine) -> None:
     said = cli.expect_refusal(
         "serve", "--offline", "--agents", "fine.py", "--database-url", "sqlite:///no/such/folder/x.db"
     )
     assert "no/such/folder/x.db" in said
 
 
-def test_a_schema_that_is_behind_names_the_command(process: CommandLine, postgres_url: str) -> None:
+def test_outdated_schema_names_the_command(process: CommandLine, postgres_url: str) -> None:
     said = process.expect_refusal("serve", "--offline", "--agents", "fine.py", "--database-url", postgres_url)
     assert "swarmkeep db upgrade" in said
 
 
-def test_a_port_that_is_taken_is_named(process: CommandLine) -> None:
+def test_taken_port_is_named(process: CommandLine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -89,22 +89,22 @@ def test_a_port_that_is_taken_is_named(process: CommandLine) -> None:
         )
 
 
-def test_an_address_that_others_reach_needs_a_key(cli: CommandLine) -> None:
+def test_reachable_address_needs_a_key(cli: CommandLine) -> None:
     assert "key" in cli.expect_refusal("serve", "--offline", "--agents", "fine.py", "--host", "0.0.0.0", "--port", "0")
 
 
-def test_a_wrong_setting_is_named_without_its_value(cli: CommandLine) -> None:
+def test_wrong_setting_named_without_value(cli: CommandLine) -> None:
     said = cli.expect_refusal("serve", "--offline", env={"SWARMKEEP_PORT": "hunter2"})
     assert "SWARMKEEP_PORT" in said
     assert "hunter2" not in said
 
 
-def test_a_database_url_that_is_none_is_wrong_use(cli: CommandLine) -> None:
+def test_invalid_database_url_is_wrong_use(cli: CommandLine) -> None:
     assert "sqlite:///" in cli.expect_usage_error("sessions", "list", "--database-url", "swarmkeep.db")
 
 
 @pytest.mark.parametrize("option", ["--url", "--api-key", "--tenant", "--database-url"])
-def test_an_empty_option_does_not_lead_elsewhere(cli: CommandLine, option: str) -> None:
+def test_empty_option_is_refused(cli: CommandLine, option: str) -> None:
     """As of `--url "$URL"` in a script: not to the default database, nor to the default tenant's sessions."""
     assert f"'{option}'" in cli.expect_usage_error("sessions", "delete", "s1", option, "")
 
@@ -124,7 +124,7 @@ def test_an_empty_option_does_not_lead_elsewhere(cli: CommandLine, option: str) 
     ],
     ids=" ".join,
 )
-def test_a_database_that_nobody_made_is_not_made_by_looking(cli: CommandLine, command: list[str]) -> None:
+def test_looking_makes_no_database(cli: CommandLine, command: list[str]) -> None:
     assert "swarmkeep db upgrade" in cli.expect_refusal(*command)
     assert not (cli.folder / "swarmkeep.db").exists()
 
@@ -140,32 +140,32 @@ def test_a_database_that_nobody_made_is_not_made_by_looking(cli: CommandLine, co
     ],
     ids=" ".join,
 )
-def test_a_session_that_is_not_there_is_named(cli: CommandLine, command: list[str]) -> None:
+def test_missing_session_is_named(cli: CommandLine, command: list[str]) -> None:
     schema.upgrade(f"sqlite:///{cli.folder / 'swarmkeep.db'}")
     assert "'nobody'" in cli.expect_refusal(*command)
 
 
-def test_a_session_that_is_not_there_cannot_be_gone_on_with(cli: CommandLine) -> None:
+def test_missing_session_cannot_continue(cli: CommandLine) -> None:
     said = cli.expect_refusal("chat", "--offline", "--agents", "fine.py", "--session", "nobody")
     assert "'nobody'" in said
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", [["sessions", "list"], ["events", "one"], ["chat"]], ids=" ".join)
-def test_a_server_that_does_not_answer_is_named(cli: CommandLine, command: list[str]) -> None:
+def test_unresponsive_server_is_named(cli: CommandLine, command: list[str]) -> None:
     assert "http://127.0.0.1:1" in cli.expect_refusal(*command, env={"SWARMKEEP_URL": "http://127.0.0.1:1"})
 
 
-def test_a_file_that_is_no_database_is_named(cli: CommandLine) -> None:
+def test_non_database_file_is_named(cli: CommandLine) -> None:
     (cli.folder / "swarmkeep.db").write_text("This is a shopping list.\n" * 200)
     assert "swarmkeep.db" in cli.expect_refusal("sessions", "list")
 
 
-def test_a_revision_that_is_none_is_named(cli: CommandLine, tmp_path: Path) -> None:
+def test_invalid_revision_is_named(cli: CommandLine, tmp_path: Path) -> None:
     assert "0077" in cli.expect_refusal("db", "upgrade", "0077")
 
 
-def test_input_that_is_no_text_is_named(process: CommandLine) -> None:
+def test_binary_input_is_named(process: CommandLine) -> None:
     arguments = ("chat", "--offline", "--agents", ACME)
     told = process(*arguments, text="Grüße\n", env={"PYTHONIOENCODING": "ascii"})
     assert told.code == 1, told
@@ -184,7 +184,7 @@ class _WebPage(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
 
-def test_what_answers_in_the_place_of_a_server_is_named(cli: CommandLine) -> None:
+def test_impostor_server_is_named(cli: CommandLine) -> None:
     with HTTPServer(("127.0.0.1", 0), _WebPage) as web:
         answering = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
         answering.start()

@@ -169,7 +169,7 @@ def test_every_command_is_in_the_table() -> None:
 
 
 @each_command(without=SERVING | _NEEDS_MORE)
-def test_a_command_works_as_long_as_nothing_is_the_matter(site: Site, name: str) -> None:
+def test_command_works_without_trouble(site: Site, name: str) -> None:
     result = site.run(name)
     assert result.code == 0, result
     assert bool(result.out) == CALLS[name].puts
@@ -177,7 +177,7 @@ def test_a_command_works_as_long_as_nothing_is_the_matter(site: Site, name: str)
 
 
 @each_command(READERS, without=_LOOK_AT_ANYTHING | {"restore"})
-def test_a_database_of_a_later_release_is_left_to_it(site: Site, name: str) -> None:
+def test_later_release_database_is_untouched(site: Site, name: str) -> None:
     with closing(sqlite3.connect(site.folder / "swarmkeep.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (LATER,))
     said = site.refuse(name)
@@ -186,7 +186,7 @@ def test_a_database_of_a_later_release_is_left_to_it(site: Site, name: str) -> N
 
 
 @each_command(_LOOK_AT_ANYTHING)
-def test_a_database_of_a_later_release_is_recognised(site: Site, name: str) -> None:
+def test_later_release_database_is_recognised(site: Site, name: str) -> None:
     with closing(sqlite3.connect(site.folder / "swarmkeep.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (LATER,))
     result = site.run(name)
@@ -196,13 +196,13 @@ def test_a_database_of_a_later_release_is_recognised(site: Site, name: str) -> N
 
 @each_command({"db upgrade", "db downgrade"})
 @pytest.mark.parametrize("revision", ["0077", "nonsense", "-99"])
-def test_a_revision_that_is_none_is_told_from_those_that_are(site: Site, name: str, revision: str) -> None:
+def test_invalid_revision_told_from_valid(site: Site, name: str, revision: str) -> None:
     said = CommandLine(site.folder).expect_refusal(*name.split(), "--", revision)
     assert f"'{revision}'" in said
     assert "0001" in said
 
 
-def test_an_empty_database_has_nothing_to_take_back(site: Site) -> None:
+def test_empty_database_has_no_downgrade(site: Site) -> None:
     (site.folder / "empty.db").touch()
     said = InProcessCommandLine(site.folder).expect_refusal(
         "db", "downgrade", "0010", "--database-url", "sqlite:///empty.db"
@@ -211,7 +211,7 @@ def test_an_empty_database_has_nothing_to_take_back(site: Site) -> None:
 
 
 @each_command(READERS, without=_LOOK_AT_ANYTHING)
-def test_a_driver_that_is_not_installed_is_named(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver_is_named(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # As an installation without the extra has it.
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     arguments = [part for part in site.arguments(name) if not part.startswith("sqlite:")]
@@ -239,7 +239,7 @@ def test_the_library_for_traces_is_named(site: Site, monkeypatch: pytest.MonkeyP
 
 
 @each_command(set(CALLS) - SERVING - _NEED_A_SERVER - {"init"})
-def test_a_broken_line_of_the_settings_is_told_once(site: Site, name: str) -> None:
+def test_broken_settings_line_told_once(site: Site, name: str) -> None:
     (site.folder / ".env").write_text("SWARMKEEP_LOG_LEVEL=info\nhunter2 is no setting\n")
     said = site.run(name).err
     assert said.count("line 2 of ") == 1, said
@@ -249,7 +249,7 @@ def test_a_broken_line_of_the_settings_is_told_once(site: Site, name: str) -> No
 
 
 @each_command({"serve"})
-def test_a_server_tells_a_broken_line_once_too(site: Site, name: str) -> None:
+def test_server_tells_broken_line_once(site: Site, name: str) -> None:
     (site.folder / ".env").write_text("hunter2 is no setting\n")
     with taken_port() as port:
         said = CommandLine(site.folder)(*site.arguments(name), "--port", port).err
@@ -265,7 +265,7 @@ def taken_port() -> Iterator[str]:
 
 
 @each_command({"serve", "demo"})
-def test_a_port_that_somebody_has_is_told_in_one_line(site: Site, name: str) -> None:
+def test_taken_port_told_in_one_line(site: Site, name: str) -> None:
     with taken_port() as port:
         result = CommandLine(site.folder)(*site.arguments(name), "--port", port)
     said = find_refusal(result)
@@ -273,7 +273,7 @@ def test_a_port_that_somebody_has_is_told_in_one_line(site: Site, name: str) -> 
     assert "choose another --port" in said
 
 
-def test_the_doctor_tells_a_port_that_somebody_has(site: Site) -> None:
+def test_doctor_tells_taken_port(site: Site) -> None:
     with taken_port() as port:
         result = InProcessCommandLine(site.folder)(*site.arguments("doctor"), "--port", port)
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in result.out
@@ -293,20 +293,20 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 @each_command(WRITERS | {"backup", "demo", "init", "restore"}, without=_NEEDS_MORE | {"import"})
-def test_a_folder_that_may_not_be_written_to_is_told(site: Site, name: str) -> None:
+def test_read_only_folder_is_told(site: Site, name: str) -> None:
     with read_only(site.folder):
         said = site.refuse(name)
     assert "writable" in said or "choose a folder that you may write to" in said or "permission denied" in said
 
 
 @each_command(READERS, without=WRITERS | SERVING | _NEEDS_MORE | {"backup", "restore", "doctor"})
-def test_a_folder_that_may_not_be_written_to_can_be_read(site: Site, name: str) -> None:
+def test_read_only_folder_is_readable(site: Site, name: str) -> None:
     with read_only(site.folder):
         result = site.run(name)
     assert result.code == 0, result
 
 
-def test_the_doctor_tells_a_folder_that_may_not_be_written_to(site: Site) -> None:
+def test_doctor_tells_read_only_folder(site: Site) -> None:
     with read_only(site.folder):
         result = site.run("doctor")
     assert "is read-only: make it and its folder writable" in result.out
@@ -314,7 +314,7 @@ def test_the_doctor_tells_a_folder_that_may_not_be_written_to(site: Site) -> Non
 
 
 @pytest.mark.long
-def test_an_output_on_a_read_only_file_system_is_told(site: Site) -> None:
+def test_output_on_read_only_system_told(site: Site) -> None:
     """Which refuses more than permissions do: to take away what is not there, too."""
     program = 'mount --bind . . && mount -o remount,ro,bind . && cd "$PWD" || exit 77; exec "$@"'
     unshare = shutil.which("unshare") or pytest.skip("needs a mount of its own")
@@ -341,7 +341,7 @@ def full_disk(size: int = 4096) -> Iterator[None]:
 
 
 @each_command(WRITERS | {"backup", "demo", "eval", "init", "restore"}, without=_NEEDS_MORE)
-def test_a_disk_that_is_full_is_told(site: Site, name: str) -> None:
+def test_full_disk_is_told(site: Site, name: str) -> None:
     before = {file.name for file in site.folder.iterdir()}
     with full_disk():
         said = site.refuse(name)
@@ -352,7 +352,7 @@ def test_a_disk_that_is_full_is_told(site: Site, name: str) -> None:
     assert name != "demo" or not list((site.folder / "demo").iterdir())
 
 
-def test_the_doctor_tells_a_disk_that_is_full(site: Site) -> None:
+def test_doctor_tells_full_disk(site: Site) -> None:
     before = {file.name for file in site.folder.iterdir()}
     with full_disk():
         result = site.run("doctor")
@@ -363,7 +363,7 @@ def test_the_doctor_tells_a_disk_that_is_full(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_a_disk_that_is_full_at_the_commit_is_told(site: Site) -> None:
+def test_full_disk_at_commit_is_told(site: Site) -> None:
     said: list[str] = []
     # From what holds no more than SQLite's index of its log to what holds all of the log.
     for size in range(40_000, 400_000, 15_000):
@@ -393,7 +393,7 @@ def run_with(redirection: str, site: Site, *arguments: str) -> subprocess.Comple
 
 
 @pytest.mark.long
-def test_streams_that_are_closed_are_no_trouble(site: Site) -> None:
+def test_closed_streams_are_no_trouble(site: Site) -> None:
     for redirection, arguments in (
         (">&-", ("export", "--all")),
         ("<&-", ("chat", "--offline", *AGENTS)),
@@ -408,7 +408,7 @@ def test_streams_that_are_closed_are_no_trouble(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_a_folder_that_is_gone_is_told(site: Site) -> None:
+def test_missing_folder_is_told(site: Site) -> None:
     gone = site.folder / "gone"
     program = f'rmdir "{gone}"; exec "$@"'
     for name in ("events", "whatif"):
@@ -425,7 +425,7 @@ def test_a_folder_that_is_gone_is_told(site: Site) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
 @each_command({name for name, call in CALLS.items() if call.puts} - {"demo"})
-def test_an_output_that_takes_nothing_more_is_told(site: Site, name: str) -> None:
+def test_blocked_output_is_told(site: Site, name: str) -> None:
     call = CALLS[name]
     with Path("/dev/full").open("w") as full:
         result = CommandLine(site.folder).to(full.fileno(), *site.arguments(name), text=call.text)
@@ -436,7 +436,7 @@ def test_an_output_that_takes_nothing_more_is_told(site: Site, name: str) -> Non
 
 @pytest.mark.long
 @each_command(without=SERVING | _NEEDS_MORE)
-def test_a_terminal_without_unicode_is_shown_escapes(site: Site, name: str) -> None:
+def test_ascii_terminal_is_shown_escapes(site: Site, name: str) -> None:
     result = site.start(name, env={"PYTHONIOENCODING": "ascii"})
     assert result.code == 0, result
     assert "Traceback" not in result.err

@@ -50,7 +50,7 @@ def test_the_answers_are_values(server: StubServer) -> None:
     ]
 
 
-async def test_the_answers_are_values_in_async_too(server: StubServer) -> None:
+async def test_async_answers_are_values_too(server: StubServer) -> None:
     server.script(
         make_json_reply(samples.make_session()),
         make_json_reply(DONE),

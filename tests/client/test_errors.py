@@ -93,7 +93,7 @@ def test_every_code_is_its_own_class(server: StubServer, client: Client, code: s
     assert str(error) == f"{status} {code}: that is why"
 
 
-def test_there_is_a_class_for_each_code_of_the_server_and_for_no_other() -> None:
+def test_error_classes_match_server_codes() -> None:
     assert ERROR_BY_CODE.keys() == CODES.keys() == TITLES.keys()
 
 
@@ -140,7 +140,7 @@ def test_errors_carry_what_the_server_adds(server: StubServer, client: Client) -
         assert (limited.value.request_id, stale.value.request_id) == ("req_7", None)
 
 
-def test_page_of_a_proxy_is_a_clear_error(server: StubServer, client: Client) -> None:
+def test_proxy_page_is_clear_error(server: StubServer, client: Client) -> None:
     body = b"<html>\n<h1>Bad   gateway</h1></html>" + b"x" * 5_000
     server.script(make_reply(502, body, "text/html; charset=utf-8", {"x-request-id": "req_8"}))
     with client, pytest.raises(ApiError) as failed:
@@ -165,9 +165,7 @@ def test_page_of_a_proxy_is_a_clear_error(server: StubServer, client: Client) ->
         make_reply(200, b"[" * 100_000, "application/json"),
     ],
 )
-def test_answer_that_the_contract_does_not_know_is_a_clear_error(
-    server: StubServer, client: Client, answer: object
-) -> None:
+def test_contract_breaking_answer_is_clear_error(server: StubServer, client: Client, answer: object) -> None:
     server.script(answer)  # type: ignore[arg-type]
     with client, pytest.raises(ApiError) as failed:
         client.sessions.get("s1")
@@ -175,7 +173,7 @@ def test_answer_that_the_contract_does_not_know_is_a_clear_error(
 
 
 @pytest.mark.parametrize("status", ["failed", "interrupted"])
-def test_failed_run_is_raised_with_what_it_produced(server: StubServer, client: Client, status: str) -> None:
+def test_failed_run_raised_with_its_output(server: StubServer, client: Client, status: str) -> None:
     server.script(
         make_json_reply(samples.make_session()), make_json_reply(samples.make_failed_run() | {"status": status})
     )
@@ -186,7 +184,7 @@ def test_failed_run_is_raised_with_what_it_produced(server: StubServer, client: 
     assert (error.error.code, error.error.retryable, error.error.provider_status) == ("provider_error", True, 500)
 
 
-async def test_cancelled_run_is_raised_in_async_too(
+async def test_async_cancelled_run_is_raised(
     server: StubServer, async_client: AsyncClient, sleeps: RecordedSleeps
 ) -> None:
     server.script(
@@ -202,7 +200,7 @@ async def test_cancelled_run_is_raised_in_async_too(
 
 
 @pytest.mark.parametrize("make_copy", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
-def test_errors_are_copied_and_sent_to_other_processes(make_copy: Callable[[SwarmkeepError], SwarmkeepError]) -> None:
+def test_errors_copy_and_pickle(make_copy: Callable[[SwarmkeepError], SwarmkeepError]) -> None:
     run = msgspec.convert(samples.make_failed_run(), Run)
     busy = SessionBusy("busy", status=409, code="session_busy", problem={"active_run_id": "r7"}, request_id="q")
     for error in (RunFailed(run), RunCancelled(run), busy, ConnectionFailed("gone")):

@@ -40,13 +40,13 @@ def test_an_export_comes_piece_by_piece(server: StubServer, client: Client) -> N
     assert targets == ["/v1/export", "/v1/export?id=a&id=b", "/v1/sessions/s1", "/v1/export?id=s1"]
 
 
-def test_an_export_is_narrowed_down_as_a_list_is(server: StubServer, client: Client) -> None:
+def test_export_filtered_like_a_list(server: StubServer, client: Client) -> None:
     server.script(make_lines())
     assert list(client.export(agent="Ann", status="idle", metadata={"vip": True})) == []
     assert server.received[0].query == {"agent": "Ann", "status": "idle", "metadata.vip": "true"}
 
 
-def test_an_export_that_breaks_off_is_an_error(server: StubServer, client: Client) -> None:
+def test_broken_export_is_an_error(server: StubServer, client: Client) -> None:
     server.script(make_lines(b"one\n", complete=False))
     pieces = client.export()
     assert next(pieces) == b"one\n"
@@ -54,7 +54,7 @@ def test_an_export_that_breaks_off_is_an_error(server: StubServer, client: Clien
         list(pieces)
 
 
-def test_an_export_is_asked_for_again_if_nothing_came(server: StubServer, client: Client) -> None:
+def test_export_retried_if_nothing_came(server: StubServer, client: Client) -> None:
     server.script(DROPPED, make_reply(503, b"busy", "text/plain"), make_lines(b"one\n"))
     assert list(client.export()) == [b"one\n"]
     server.script(make_problem_reply(404, "session_not_found"))
@@ -62,7 +62,7 @@ def test_an_export_is_asked_for_again_if_nothing_came(server: StubServer, client
         list(client.export(["no"]))
 
 
-def test_an_import_sends_the_whole_file_each_time(server: StubServer, client: Client) -> None:
+def test_import_resends_the_whole_file(server: StubServer, client: Client) -> None:
     file = io.BytesIO(b"x" * 1_000_000)
     server.script(make_reply(503, b"", "text/plain"), make_json_reply(REPORT))
     report = client.import_sessions(file, as_id="s1", dry_run=True)
@@ -127,7 +127,7 @@ async def test_usage_comes_row_by_row(server: StubServer, client: Client, async_
     assert [row.model_calls async for row in async_client.usage()] == [2]
 
 
-def test_one_name_may_stand_for_a_list_of_one(server: StubServer, client: Client) -> None:
+def test_single_name_stands_for_list(server: StubServer, client: Client) -> None:
     replay = {"matches": True, "turns": 1, "last_seq": 3, "divergences": [], "redacted": []}
     server.script(
         make_json_reply({"data": [], "next_cursor": None}),

@@ -69,7 +69,7 @@ def test_the_answers_are_values(server: StubServer, client: Client) -> None:
     assert server.received[0].headers["idempotency-key"]
 
 
-async def test_the_answers_are_values_in_async_too(server: StubServer, async_client: AsyncClient) -> None:
+async def test_async_answers_are_values_too(server: StubServer, async_client: AsyncClient) -> None:
     script_answers(server)
     assert (await async_client.keys.create(idempotency_key="k")).key == "swk_secret"
     assert [key.role async for key in async_client.keys.list()] == ["read"]
@@ -81,7 +81,7 @@ async def test_the_answers_are_values_in_async_too(server: StubServer, async_cli
     assert server.received[0].headers["idempotency-key"] == "k"
 
 
-def test_a_time_without_a_zone_is_refused_before_anything_is_sent(server: StubServer, client: Client) -> None:
+def test_time_without_zone_refused_before_sending(server: StubServer, client: Client) -> None:
     with pytest.raises(ValueError, match="time zone"):
         client.keys.create(expires_at=datetime(2026, 12, 31))
     assert server.lines == []

@@ -36,9 +36,7 @@ BROKEN = Reply((b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-l
 HTML_502 = make_reply(502, b"<html><h1>Bad gateway</h1>\n</html>", "text/html")
 
 
-def test_write_is_sent_again_with_the_same_key_and_body(
-    server: StubServer, client: Client, sleeps: RecordedSleeps
-) -> None:
+def test_write_retried_with_same_key(server: StubServer, client: Client, sleeps: RecordedSleeps) -> None:
     server.script(DROPPED, BROKEN, HTML_502, make_json_reply(samples.make_session(), 201))
     assert client.sessions.create(agent="A").id == "s1"
     assert len({request.key for request in server.received}) == 1
@@ -46,7 +44,7 @@ def test_write_is_sent_again_with_the_same_key_and_body(
     assert len(sleeps.seconds) == 3
 
 
-async def test_async_write_is_sent_again_with_the_same_key_and_body(
+async def test_async_write_retried_with_same_key(
     server: StubServer, async_client: AsyncClient, sleeps: RecordedSleeps
 ) -> None:
     server.script(DROPPED, BROKEN, HTML_502, make_json_reply(samples.make_session(), 201))
@@ -55,7 +53,7 @@ async def test_async_write_is_sent_again_with_the_same_key_and_body(
     assert len(sleeps.seconds) == 3
 
 
-def test_each_write_has_a_key_of_its_own_unless_one_is_given(server: StubServer, client: Client) -> None:
+def test_each_write_gets_its_own_key(server: StubServer, client: Client) -> None:
     server.script(*[make_json_reply(samples.make_session())] * 4)
     client.sessions.create()
     session = client.sessions.create()
@@ -66,22 +64,20 @@ def test_each_write_has_a_key_of_its_own_unless_one_is_given(server: StubServer,
     assert keys[3] == "mine"
 
 
-def test_reads_are_sent_again_and_carry_no_key(server: StubServer, client: Client) -> None:
+def test_reads_retried_without_key(server: StubServer, client: Client) -> None:
     server.script(DROPPED, make_json_reply(samples.make_session()))
     client.sessions.get("s1")
     assert [request.key for request in server.received] == [None, None]
 
 
 @pytest.mark.parametrize("key", ["", "a\nb", "schlüssel"])
-def test_key_that_no_header_can_carry_is_refused(client: Client, key: str) -> None:
+def test_unsendable_header_key_refused(client: Client, key: str) -> None:
     with pytest.raises(ValueError, match="idempotency key"):
         client.sessions.create(idempotency_key=key)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 412, 413, 422, 500, 501])
-def test_final_answer_is_not_asked_for_again(
-    server: StubServer, client: Client, sleeps: RecordedSleeps, status: int
-) -> None:
+def test_final_answer_is_not_retried(server: StubServer, client: Client, sleeps: RecordedSleeps, status: int) -> None:
     server.script(make_problem_reply(status, "whatever"))
     with pytest.raises(ApiError):
         client.sessions.create()
@@ -89,7 +85,7 @@ def test_final_answer_is_not_asked_for_again(
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_temporary_refusal_is_raised_after_three_more_attempts(
+def test_temporary_refusal_raised_after_three_retries(
     server: StubServer, client: Client, sleeps: RecordedSleeps, status: int
 ) -> None:
     server.script(*[make_problem_reply(status, "overloaded")] * 4)
@@ -114,7 +110,7 @@ def test_retry_after_is_honoured(server: StubServer, client: Client, sleeps: Rec
     assert nonsense <= 2
 
 
-def test_long_retry_after_is_left_to_the_caller(server: StubServer, client: Client, sleeps: RecordedSleeps) -> None:
+def test_long_retry_after_left_to_caller(server: StubServer, client: Client, sleeps: RecordedSleeps) -> None:
     server.script(make_problem_reply(429, "rate_limited", {"retry-after": "3600"}))
     with pytest.raises(RateLimited) as refused:
         client.sessions.get("s1")
@@ -122,14 +118,14 @@ def test_long_retry_after_is_left_to_the_caller(server: StubServer, client: Clie
     assert sleeps.seconds == []
 
 
-def test_retry_after_of_the_last_refusal_is_told(server: StubServer) -> None:
+def test_last_retry_after_is_told(server: StubServer) -> None:
     server.script(make_problem_reply(503, "draining", {"retry-after": "1"}))
     with Client(server.url, max_retries=0) as client, pytest.raises(Draining) as refused:
         client.sessions.get("s1")
     assert refused.value.retry_after == 1
 
 
-def test_pauses_double_up_to_a_limit_and_are_halved_at_random() -> None:
+def test_pauses_double_with_jitter_to_limit() -> None:
     request = Request(method="GET", path="/")
     short, long = Retries(6, chance=lambda: 0.0), Retries(6, chance=lambda: 1.0)
     assert [short.pause_after(request, LostAnswer("")) for _ in range(7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 4.0, None]
@@ -143,7 +139,7 @@ def test_pauses_double_up_to_a_limit_and_are_halved_at_random() -> None:
     ]
 
 
-def test_what_is_not_safe_to_repeat_is_not_repeated() -> None:
+def test_unsafe_requests_are_not_repeated() -> None:
     request = Request(method="POST", path="/")
     assert Retries(3).pause_after(request, LostAnswer("")) is None
     assert Retries(3).pause_after(request, Answer(503, {}, b"")) is None
@@ -162,7 +158,7 @@ def test_unreachable_server_is_a_clear_error(sleeps: RecordedSleeps) -> None:
     assert len(sleeps.seconds) == 3
 
 
-def test_answer_that_takes_too_long_is_asked_for_again(server: StubServer, sleeps: RecordedSleeps) -> None:
+def test_slow_answer_is_requested_again(server: StubServer, sleeps: RecordedSleeps) -> None:
     slow = [Reply((b"HTTP/1.1 200 OK\r\n",), "silence")]
 
     def answer(request: ReceivedRequest) -> Reply:
@@ -177,12 +173,12 @@ def test_answer_that_takes_too_long_is_asked_for_again(server: StubServer, sleep
     assert (first.key, first.body) == (second.key, second.body)
 
 
-def test_deletion_whose_answer_got_lost_is_done(server: StubServer, client: Client) -> None:
+def test_deletion_with_lost_answer_succeeds(server: StubServer, client: Client) -> None:
     server.script(make_json_reply(samples.make_session()), DROPPED, make_problem_reply(404, "session_not_found"))
     client.sessions.get("s1").delete()
 
 
-def test_deletion_of_what_is_not_there_is_refused(server: StubServer, client: Client) -> None:
+def test_deletion_of_missing_refused(server: StubServer, client: Client) -> None:
     server.script(make_json_reply(samples.make_session()), make_problem_reply(404, "session_not_found"))
     with pytest.raises(SessionNotFound):
         client.sessions.get("s1").delete()

@@ -90,7 +90,7 @@ def test_the_readme_in_one_go(server: StubServer) -> None:
     ]
 
 
-async def test_the_readme_in_one_go_in_async_too(server: StubServer) -> None:
+async def test_async_readme_example_works(server: StubServer) -> None:
     server.script(
         make_json_reply(samples.make_session(), 201),
         make_json_reply(samples.make_run()),
@@ -115,7 +115,7 @@ async def test_the_readme_in_one_go_in_async_too(server: StubServer) -> None:
         await session.delete()
 
 
-def test_session_has_the_fields_of_the_contract(session: Session) -> None:
+def test_session_has_contract_fields(session: Session) -> None:
     sample = samples.make_session()
     for name in sample:
         if name != "usage":
@@ -287,7 +287,7 @@ def test_update_and_refresh_renew_the_fields(server: StubServer, session: Sessio
     assert (session.refresh().seq, session.agent) == (3, "C")
 
 
-def test_cancel_without_a_run_is_for_the_active_one(server: StubServer, session: Session) -> None:
+def test_cancel_without_run_targets_active(server: StubServer, session: Session) -> None:
     cancelled = samples.make_run(status="cancelled")
     server.script(
         make_json_reply(samples.make_session(active_run_id="r9")),
@@ -301,7 +301,7 @@ def test_cancel_without_a_run_is_for_the_active_one(server: StubServer, session:
     assert session.cancel() is None
 
 
-def test_unknown_option_is_refused_before_anything_is_sent(server: StubServer, session: Session) -> None:
+def test_unknown_option_refused_before_sending(server: StubServer, session: Session) -> None:
     with pytest.raises(TypeError, match="modle"):
         session.run("Hi", modle="gpt")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="aprovals"):
@@ -331,7 +331,7 @@ def reply_with_page(request: ReceivedRequest) -> Reply:
     return make_json_reply(samples.make_page([samples.make_session(id=f"s{first + i}") for i in range(2)], following))
 
 
-def test_lists_are_fetched_page_by_page_as_needed(server: StubServer, client: Client) -> None:
+def test_lists_fetch_pages_lazily(server: StubServer, client: Client) -> None:
     server.answer = reply_with_page
     found = client.sessions.list(agent="A b", status="idle", metadata={"k&y": "ä", "n": 1, "t": True}, page_size=2)
     assert isinstance(next(found), Session)
@@ -342,7 +342,7 @@ def test_lists_are_fetched_page_by_page_as_needed(server: StubServer, client: Cl
     assert [request.query for request in server.received] == [filters | {"limit": "2"} | page for page in pages]
 
 
-def test_a_list_has_the_contexts_only_if_it_asks_for_them(server: StubServer, client: Client) -> None:
+def test_list_has_contexts_only_if_asked(server: StubServer, client: Client) -> None:
     bare = {name: value for name, value in samples.make_session().items() if name != "context_variables"}
     server.answer = lambda request: make_json_reply(samples.make_page([bare]))
     assert [session.context_variables for session in client.sessions.list()] == [{}]
@@ -350,7 +350,7 @@ def test_a_list_has_the_contexts_only_if_it_asks_for_them(server: StubServer, cl
     assert [request.query for request in server.received] == [{}, {"include": "context_variables"}]
 
 
-def test_a_list_is_asked_for_in_its_order(server: StubServer, client: Client) -> None:
+def test_list_order_is_requested(server: StubServer, client: Client) -> None:
     listed = {**samples.make_session(), "last_run_status": "failed"}
     server.answer = lambda request: make_json_reply(samples.make_page([listed]))
     found = client.sessions.list(last_run="failed", order="activity")
@@ -373,7 +373,7 @@ def test_a_search_says_where(server: StubServer, client: Client) -> None:
     assert [request.query for request in server.received] == [asked]
 
 
-async def test_async_lists_are_fetched_page_by_page_as_needed(server: StubServer, async_client: AsyncClient) -> None:
+async def test_async_lists_fetch_pages_lazily(server: StubServer, async_client: AsyncClient) -> None:
     server.answer = reply_with_page
     found = async_client.sessions.list()
     first = await anext(aiter(found))
@@ -387,7 +387,7 @@ async def test_async_lists_are_fetched_page_by_page_as_needed(server: StubServer
     ("session_id", "path"),
     [("a:b_c.d-1", "a:b_c.d-1"), ("..", "%2E%2E"), (".", "%2E"), ("a/../b", "a%2F..%2Fb"), ("ü?#", "%C3%BC%3F%23")],
 )
-def test_ids_are_one_segment_of_the_path(server: StubServer, client: Client, session_id: str, path: str) -> None:
+def test_ids_form_one_path_segment(server: StubServer, client: Client, session_id: str, path: str) -> None:
     server.script(make_json_reply(samples.make_session(id=session_id)))
     client.sessions.get(session_id)
     assert server.last.raw_path == f"/v1/sessions/{path}"
@@ -401,7 +401,7 @@ def test_agents_have_any_name(server: StubServer, client: Client, name: str) -> 
     assert server.last.raw_path.count("/") == 3
 
 
-def test_empty_id_is_refused_because_it_would_name_the_list(client: Client) -> None:
+def test_empty_id_refused(client: Client) -> None:
     with pytest.raises(ValueError, match="empty"):
         client.sessions.get("")
 
@@ -411,7 +411,7 @@ def test_agents_are_listed(server: StubServer, client: Client) -> None:
     assert client.agents.list() == [AgentInfo(name="A", instructions="Be kind."), AgentInfo(name="B")]
 
 
-def test_an_agent_is_told_with_what_its_server_says(server: StubServer, client: Client) -> None:
+def test_agent_told_with_server_details(server: StubServer, client: Client) -> None:
     said = {"name": "A", "asks": {"ask_b": "B"}, "concurrent_tools": ["look"], "mcp_servers": [{"name": "files"}]}
     server.script(make_json_reply(said))
     agent = client.agents.get("A")
@@ -427,7 +427,7 @@ def test_health_is_told_and_not_raised(server: StubServer, client: Client) -> No
     assert server.lines == ["GET /health/ready"] * 2
 
 
-def test_answers_of_a_newer_server_are_read(server: StubServer, session: Session) -> None:
+def test_newer_server_answers_are_read(server: StubServer, session: Session) -> None:
     server.script(
         make_json_reply(samples.make_run(mood="good", status="dreaming")),
         make_json_reply(samples.make_session(colour="blue")),
@@ -458,7 +458,7 @@ def describe_members(kind: type) -> list[tuple[str, str, str | None]]:
 
 
 @pytest.mark.parametrize(("sync", "asynchronous"), PAIRS)
-def test_sync_and_async_are_the_same_but_for_await(sync: type, asynchronous: type) -> None:
+def test_sync_and_async_apis_match(sync: type, asynchronous: type) -> None:
     assert describe_members(asynchronous) == describe_members(sync)
 
 

@@ -28,7 +28,7 @@ def test_settings_come_from_the_environment(server: StubServer, monkeypatch: pyt
     assert server.last.headers["authorization"] == "Bearer sk_argument"
 
 
-def test_without_a_key_nothing_is_said_of_one(server: StubServer, client: Client) -> None:
+def test_keyless_client_sends_no_key(server: StubServer, client: Client) -> None:
     server.script(make_json_reply(samples.make_session()))
     client.sessions.get("s1")
     assert "authorization" not in server.last.headers
@@ -63,25 +63,25 @@ async def test_key_is_never_shown(server: StubServer) -> None:
 @pytest.mark.parametrize(
     "url", ["localhost:8000", "ftp://host", "http://", "http://h?key=1", "http://h#x", "http://h:x"]
 )
-def test_base_url_that_cannot_be_one_is_refused(url: str) -> None:
+def test_impossible_base_url_refused(url: str) -> None:
     with pytest.raises(ValueError, match="base URL"):
         Client(url)
 
 
-def test_key_in_the_url_is_refused_without_quoting_it() -> None:
+def test_key_in_url_refused_unquoted() -> None:
     with pytest.raises(ValueError, match="pass it as api_key") as refused:
         Client("http://sk_secret@host")
     assert "sk_secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("key", ["sk secret", "sk_sécret", "sk\nsecret"])
-def test_key_that_no_header_can_carry_is_refused_without_quoting_it(key: str) -> None:
+def test_unsendable_key_refused_unquoted(key: str) -> None:
     with pytest.raises(ValueError, match="API key") as refused:
         Client(api_key=key)
     assert key not in str(refused.value)
 
 
-def test_timeouts_suit_long_runs_and_prompt_connections() -> None:
+def test_timeouts_suit_long_runs() -> None:
     with Client() as client, Client(timeout=2) as hasty, Client(timeout=None) as patient:
         assert (client._sender.settings.timeout.connect, client._sender.settings.timeout.read) == (5, 600)
         assert (client._sender.settings.stream_timeout.connect, client._sender.settings.stream_timeout.read) == (5, 45)
@@ -114,7 +114,7 @@ def answer_request(connection: socket.socket) -> None:
     connection.sendall(ALIVE)
 
 
-def test_forked_process_uses_connections_of_its_own() -> None:
+def test_forked_process_has_own_connections() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

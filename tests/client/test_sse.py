@@ -34,7 +34,7 @@ def parse(*chunks: bytes) -> list[Frame]:
     return [frame for chunk in chunks for frame in parser.feed(chunk)]
 
 
-def test_frames_are_the_same_whatever_ends_a_line_and_wherever_a_chunk_ends() -> None:
+def test_frames_independent_of_line_endings() -> None:
     for end in (b"\n", b"\r\n", b"\r"):
         recorded = RECORDED.replace(b"\n", end)
         assert parse(recorded) == FRAMES
@@ -45,22 +45,22 @@ def test_frames_are_the_same_whatever_ends_a_line_and_wherever_a_chunk_ends() ->
 
 @settings(deadline=None)
 @given(cuts=st.lists(st.integers(0, len(RECORDED)), max_size=9), end=st.sampled_from([b"\n", b"\r\n", b"\r"]))
-def test_frames_are_the_same_in_any_chunks(cuts: list[int], end: bytes) -> None:
+def test_frames_independent_of_chunks(cuts: list[int], end: bytes) -> None:
     recorded = RECORDED.replace(b"\n", end)
     edges = [0, *sorted(cuts), len(recorded)]
     assert parse(*(recorded[a:b] for a, b in pairwise(edges))) == FRAMES
 
 
-def test_frame_without_its_empty_line_is_not_given() -> None:
+def test_unterminated_frame_is_not_given() -> None:
     assert parse(b"data: {}\n") == []
     assert parse(b"data: {}\n\ndata: {}") == [Frame("message", b"{}")]
 
 
-def test_byte_order_mark_is_no_part_of_the_first_field() -> None:
+def test_byte_order_mark_is_ignored() -> None:
     assert parse(b"\xef", b"\xbb\xbfdata: {}\n\n") == [Frame("message", b"{}")]
 
 
-def test_id_belongs_to_its_own_frame_only() -> None:
+def test_id_belongs_only_to_its_frame() -> None:
     assert parse(b"id: 1\ndata: a\n\ndata: b\n\n") == [Frame("message", b"a", "1"), Frame("message", b"b")]
 
 

@@ -111,7 +111,7 @@ def assert_complete(items: list[StreamItem]) -> None:
     assert shown in ("👋", "")
 
 
-def test_stream_gives_events_deltas_and_the_run(server: StubServer, session: Session) -> None:
+def test_stream_gives_events_deltas_and_run(server: StubServer, session: Session) -> None:
     server.script(make_sse_reply(*RECORDED))
     items = list(session.stream("¿Qué?", max_turns=3))
     assert list_types(items) == TYPES
@@ -129,7 +129,7 @@ def test_stream_gives_events_deltas_and_the_run(server: StubServer, session: Ses
 @pytest.mark.parametrize(
     ("reply", "step"), [(make_sse_reply, 1), (make_chunked_sse_reply, 7)], ids=["plain", "chunked"]
 )
-def test_stream_cut_after_any_byte_gives_each_event_once(
+def test_stream_cut_at_bytes_gives_events_once(
     server: StubServer, session: Session, reply: Callable[..., Reply], step: int
 ) -> None:
     for count in range(0, len(b"".join(RECORDED)), step):
@@ -147,9 +147,7 @@ def test_stream_cut_after_any_byte_gives_each_event_once(
 
 
 @pytest.mark.long
-async def test_async_stream_cut_after_any_byte_gives_each_event_once(
-    server: StubServer, async_session: AsyncSession
-) -> None:
+async def test_async_cut_stream_gives_events_once(server: StubServer, async_session: AsyncSession) -> None:
     for count in range(0, len(b"".join(RECORDED)), 7):
         server.received.clear()
         server.answer = cut_once_after(count, make_sse_reply)
@@ -157,14 +155,14 @@ async def test_async_stream_cut_after_any_byte_gives_each_event_once(
         assert len(server.received) == 2
 
 
-def test_server_that_repeats_everything_is_heard_once(server: StubServer, session: Session) -> None:
+def test_repeating_server_is_heard_once(server: StubServer, session: Session) -> None:
     for count in range(0, len(b"".join(RECORDED)), 37):
         text = b"".join(RECORDED)
         server.script(make_sse_reply(text[:count]), make_sse_reply(text))
         assert_complete(list(session.stream("¿Qué?")))
 
 
-def test_stream_cut_after_every_event_gives_each_once(server: StubServer, session: Session) -> None:
+def test_stream_cut_at_events_gives_each_once(server: StubServer, session: Session) -> None:
     def up_to_the_next_event(request: ReceivedRequest) -> Reply:
         frames = replies_after(request.last_event_id)
         events = [index for index, frame in enumerate(frames) if frame.startswith(b"id: ")]
@@ -175,7 +173,7 @@ def test_stream_cut_after_every_event_gives_each_once(server: StubServer, sessio
     assert [request.last_event_id for request in server.received] == [None, 2, 3, 4, 5]
 
 
-def test_message_begins_anew_after_a_cut_in_its_middle(server: StubServer, session: Session) -> None:
+def test_cut_message_begins_again(server: StubServer, session: Session) -> None:
     server.script(
         make_sse_reply(START, started_frame(), delta_frame("Hel")),
         make_sse_reply(delta_frame("Hel"), delta_frame("lo"), REPLY, DONE),
@@ -192,21 +190,21 @@ def test_message_begins_anew_after_a_cut_in_its_middle(server: StubServer, sessi
     ]
 
 
-def test_run_is_joined_when_only_a_delta_was_seen(server: StubServer, session: Session) -> None:
+def test_run_joined_after_only_a_delta(server: StubServer, session: Session) -> None:
     server.script(make_sse_reply(started_frame(), delta_frame("x")), make_sse_reply(*RECORDED))
     assert list_seqs(session.stream("Hi")) == [2, 3, 4, 5]
     assert server.lines[1] == "GET /v1/sessions/s1/runs/r1/stream"
     assert server.last.last_event_id is None
 
 
-def test_events_of_the_run_that_was_interrupted_do_not_lead_to_its_stream(server: StubServer, session: Session) -> None:
+def test_interrupted_run_events_ignored(server: StubServer, session: Session) -> None:
     stopped = durable_frame(make_event(2, "run.cancelled", run_id="r0"))
     server.script(make_sse_reply(stopped), make_sse_reply(stopped, durable_frame(make_event(3, "run.started")), DONE))
     assert list_seqs(session.stream("Hi", on_busy="interrupt")) == [2, 3]
     assert server.received[0].key == server.received[1].key
 
 
-def test_connection_dropped_before_an_answer_is_made_again_with_the_same_key(
+def test_early_dropped_connection_retried_with_key(
     server: StubServer, session: Session, sleeps: RecordedSleeps
 ) -> None:
     server.script(DROPPED, make_problem_reply(503, "draining", {"retry-after": "2"}), make_sse_reply(*RECORDED))
@@ -216,9 +214,7 @@ def test_connection_dropped_before_an_answer_is_made_again_with_the_same_key(
     assert sleeps.seconds[1] >= 2
 
 
-def test_stream_that_cannot_be_taken_up_again_fails(
-    server: StubServer, session: Session, sleeps: RecordedSleeps
-) -> None:
+def test_unresumable_stream_fails(server: StubServer, session: Session, sleeps: RecordedSleeps) -> None:
     server.answer = lambda request: make_sse_reply(START if request.method == "POST" else PING)
     stream = session.stream("Hi")
     assert next(stream).type == "run.started"
@@ -228,7 +224,7 @@ def test_stream_that_cannot_be_taken_up_again_fails(
     assert len(sleeps.seconds) <= 10
 
 
-def test_silent_connection_is_given_up_and_taken_up_again(server: StubServer, sleeps: RecordedSleeps) -> None:
+def test_silent_connection_dropped_and_resumed(server: StubServer, sleeps: RecordedSleeps) -> None:
     def answer(request: ReceivedRequest) -> Reply:
         if request.target == "/v1/sessions/s1":
             return make_json_reply(samples.make_session())
@@ -249,7 +245,7 @@ def test_refusal_to_start_is_raised(server: StubServer, session: Session) -> Non
     assert refused.value.active_run_id == "r0"
 
 
-def test_refusal_to_take_up_again_is_raised(server: StubServer, session: Session) -> None:
+def test_resumption_refusal_is_raised(server: StubServer, session: Session) -> None:
     server.script(make_sse_reply(START), make_problem_reply(404, "run_not_found"))
     stream = session.stream("Hi")
     next(stream)
@@ -257,7 +253,7 @@ def test_refusal_to_take_up_again_is_raised(server: StubServer, session: Session
         next(stream)
 
 
-def test_refusal_that_is_told_in_the_stream_is_raised(server: StubServer, session: Session) -> None:
+def test_in_stream_refusal_is_raised(server: StubServer, session: Session) -> None:
     server.script(
         make_sse_reply(START, passing_frame("error", {"status": 404, "code": "session_not_found", "detail": "gone"}))
     )
@@ -268,7 +264,7 @@ def test_refusal_that_is_told_in_the_stream_is_raised(server: StubServer, sessio
 
 
 @pytest.mark.parametrize("frame", [b"id: 3\nevent: x\ndata: {\n\n", b"id: 3\nevent: x\ndata: []\n\n"])
-def test_frame_that_makes_no_sense_is_an_error(server: StubServer, session: Session, frame: bytes) -> None:
+def test_senseless_frame_is_error(server: StubServer, session: Session, frame: bytes) -> None:
     server.script(make_sse_reply(START, frame))
     stream = session.stream("Hi")
     next(stream)
@@ -277,7 +273,7 @@ def test_frame_that_makes_no_sense_is_an_error(server: StubServer, session: Sess
     assert failed.value.code == "unexpected_answer"
 
 
-def test_answer_that_is_no_stream_is_an_error(server: StubServer, session: Session) -> None:
+def test_non_stream_answer_is_error(server: StubServer, session: Session) -> None:
     server.script(make_json_reply(samples.make_run()))
     with pytest.raises(ApiError, match="application/json"):
         next(session.stream("Hi"))
@@ -292,7 +288,7 @@ def test_failed_run_is_raised_after_done(server: StubServer, session: Session) -
     assert (failed.value.error.code, failed.value.run.id) == ("provider_error", "r1")
 
 
-async def test_cancelled_run_is_raised_after_done_in_async_too(server: StubServer, async_session: AsyncSession) -> None:
+async def test_async_cancelled_run_raised_after_done(server: StubServer, async_session: AsyncSession) -> None:
     server.script(make_sse_reply(START, done_frame(samples.make_run(status="cancelled", stop_reason="cancelled"))))
     stream = async_session.stream("Hi")
     assert list_types([await anext(stream), await anext(stream)]) == ["run.started", "done"]
@@ -300,7 +296,7 @@ async def test_cancelled_run_is_raised_after_done_in_async_too(server: StubServe
         await anext(stream)
 
 
-def test_what_a_newer_server_adds_is_passed_over(server: StubServer, session: Session) -> None:
+def test_newer_server_additions_ignored(server: StubServer, session: Session) -> None:
     server.script(
         make_sse_reply(
             passing_frame("message.thought", {"text": "hm"}),
@@ -322,7 +318,7 @@ def test_reader_that_stops_closes_the_connection(server: StubServer, session: Se
     assert endless.gone.wait(5)
 
 
-async def test_async_reader_that_stops_closes_the_connection(server: StubServer, async_session: AsyncSession) -> None:
+async def test_async_stopping_reader_closes_connection(server: StubServer, async_session: AsyncSession) -> None:
     endless = make_sse_reply(*RECORDED[:5], then="silence")
     server.script(endless)
     async with aclosing(async_session.stream("Hi")) as stream:
@@ -332,7 +328,7 @@ async def test_async_reader_that_stops_closes_the_connection(server: StubServer,
     assert endless.gone.wait(5)
 
 
-async def test_async_reader_that_just_breaks_off_leaves_nothing_behind(
+async def test_async_abandoned_reader_leaves_nothing(
     server: StubServer, async_client: AsyncClient, async_session: AsyncSession
 ) -> None:
     endless = make_sse_reply(*RECORDED[:5], then="silence")
@@ -355,7 +351,7 @@ def test_stream_in_a_thousand_pieces(server: StubServer, session: Session) -> No
     assert items[1].data["message"]["content"] == text
 
 
-def test_resumed_run_is_streamed_and_taken_up_after_its_last_event(server: StubServer, session: Session) -> None:
+def test_resumed_run_streamed_after_last_event(server: StubServer, session: Session) -> None:
     resumed, ended = durable_frame(make_event(8, "run.resumed")), durable_frame(make_event(9, "run.completed"))
     server.script(DROPPED, make_sse_reply(started_frame()), make_sse_reply(resumed), make_sse_reply(ended, DONE))
     stream = session.resume_stream("r1", approvals=[{"tool_call_id": "c1", "decision": "approve"}])
@@ -370,7 +366,7 @@ def test_resumed_run_is_streamed_and_taken_up_after_its_last_event(server: StubS
     assert server.last.last_event_id == 8
 
 
-def test_run_is_joined_from_its_start_or_after_an_event(server: StubServer, session: Session) -> None:
+def test_run_joined_from_start_or_event(server: StubServer, session: Session) -> None:
     server.script(make_sse_reply(*RECORDED), make_sse_reply(END), make_sse_reply(END, DONE))
     assert list_types(session.join("r1")) == TYPES
     assert server.last.last_event_id is None
@@ -405,7 +401,7 @@ async def test_session_is_followed_in_async_too(server: StubServer, async_sessio
         assert await first(3, follow) == [1, 2, 3]
 
 
-async def test_changes_of_sessions_are_followed_over_broken_connections(
+async def test_session_changes_followed_over_broken_connections(
     server: StubServer, client: Client, async_client: AsyncClient
 ) -> None:
     begin = passing_frame("sessions.changed", {"sessions": [], "deleted": [], "more": True})
@@ -427,7 +423,7 @@ async def test_changes_of_sessions_are_followed_over_broken_connections(
         assert [await anext(items) for _ in range(3)] == expected
 
 
-def test_session_that_is_made_anew_is_given_from_its_beginning(server: StubServer, session: Session) -> None:
+def test_recreated_session_streams_from_beginning(server: StubServer, session: Session) -> None:
     old = [durable_frame(make_event(seq, "context.updated", hash=f"old {seq}")) for seq in (4, 5)]
     new = [durable_frame(make_event(seq, "context.updated", hash=f"new {seq}")) for seq in (1, 2, 3, 4, 5, 6)]
     server.script(make_sse_reply(*old), make_sse_reply(*new), make_sse_reply(new[-1], new[0]))
@@ -447,7 +443,7 @@ def test_following_ends_with_the_session(server: StubServer, session: Session) -
         next(follow)
 
 
-def test_long_quiet_connections_do_not_use_up_the_retries() -> None:
+def test_quiet_connections_keep_the_retries() -> None:
     now = 0.0
     tail = EventStream("s1", Retries(1), after=0, type=None, clock=lambda: now)
     for _ in range(5):
@@ -474,7 +470,7 @@ def pause_until_given_up(stream: EventStream) -> list[float]:
 
 
 @pytest.mark.parametrize(("limit", "chance"), [(1, 0.0), (3, 0.0), (3, 1.0), (8, 0.0)])
-def test_stream_that_stood_outlives_a_take_over_with_bounded_pauses(limit: int, chance: float) -> None:
+def test_established_stream_outlives_take_over(limit: int, chance: float) -> None:
     stream = EventStream("s1", Retries(limit, chance=lambda: chance), after=0, type=None, clock=lambda: 0.0)
     stream.accept(200, "text/event-stream")
     first = pause_until_given_up(stream)
@@ -486,7 +482,7 @@ def test_stream_that_stood_outlives_a_take_over_with_bounded_pauses(limit: int, 
     assert pause_until_given_up(stream) == first
 
 
-def test_stream_that_never_stood_or_must_not_be_taken_up_is_given_up_as_any_request() -> None:
+def test_unestablished_stream_fails_like_any_request() -> None:
     never = EventStream("s1", Retries(3, chance=lambda: 1.0), after=0, type=None, clock=lambda: 0.0)
     assert pause_until_given_up(never) == [0.5, 1.0, 2.0]
     once = EventStream("s1", Retries(0), after=0, type=None, clock=lambda: 0.0)

@@ -13,7 +13,7 @@ from tests.client.stub_server import DROPPED, StubServer, make_json_reply
 TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 
 
-def test_a_request_names_the_current_span_each_time_that_it_is_sent(server: StubServer, client: Client) -> None:
+def test_request_names_current_span_on_each_send(server: StubServer, client: Client) -> None:
     tracer = TracerProvider().get_tracer("tests")
     server.script(DROPPED, make_json_reply(samples.make_session(), 201))
     with tracer.start_as_current_span("a caller") as span:
@@ -24,7 +24,7 @@ def test_a_request_names_the_current_span_each_time_that_it_is_sent(server: Stub
     assert "tracestate" not in server.last.headers
 
 
-async def test_what_the_caller_was_told_is_told_on(server: StubServer, async_client: AsyncClient) -> None:
+async def test_current_trace_and_state_passed_on(server: StubServer, async_client: AsyncClient) -> None:
     server.script(make_json_reply(samples.make_session(), 201))
     context = SpanContext(TRACE, SPAN, True, TraceFlags(0), TraceState([("vendor", "1")]))
     with trace.use_span(NonRecordingSpan(context)):
@@ -33,7 +33,7 @@ async def test_what_the_caller_was_told_is_told_on(server: StubServer, async_cli
     assert server.last.headers["tracestate"] == "vendor=1"
 
 
-def test_without_a_span_nothing_is_said_of_traces(server: StubServer, client: Client) -> None:
+def test_no_span_sends_no_trace(server: StubServer, client: Client) -> None:
     server.script(make_json_reply(samples.make_session(), 201))
     client.sessions.create(agent="A")
     assert not [name for name in server.last.headers if name.lower().startswith("trace")]

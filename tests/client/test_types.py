@@ -20,7 +20,7 @@ USAGE = Path(__file__).with_name("typed_usage.py")
 README = Path(__file__).parents[2] / "clients/python/README.md"
 
 
-def test_types_are_visible_to_pyright_in_strict_mode(tmp_path: Path) -> None:
+def test_types_pass_strict_pyright(tmp_path: Path) -> None:
     examples = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     assert examples
     (tmp_path / "usage.py").write_text(USAGE.read_text())

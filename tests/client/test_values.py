@@ -25,18 +25,18 @@ VALUES = st.recursive(
 
 @settings(deadline=None)
 @given(VALUES)
-def test_json_comes_back_as_it_was_given(value: object) -> None:
+def test_json_returned_as_given(value: object) -> None:
     again = decode(encode({"value": value}), dict[str, Any])["value"]
     assert json.dumps(again) == json.dumps(value)
 
 
-def test_text_is_sent_as_it_is_unless_utf_8_cannot_hold_it() -> None:
+def test_text_sent_unchanged_unless_not_utf_8() -> None:
     assert encode({"a": "é\0"}) == '{"a":"é\\u0000"}'.encode()
     assert encode({"a": "é\ud800"}) == b'{"a":"\\u00e9\\ud800"}'
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, b"bytes", {1, 2}, object()])
-def test_what_json_cannot_say_is_refused_before_it_is_sent(client: Client, value: object) -> None:
+def test_unrepresentable_json_refused_before_sending(client: Client, value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         client.sessions.create(context_variables={"a": value})
 

@@ -60,7 +60,7 @@ async def open_server(request: pytest.FixtureRequest, ready_url: str, model: Scr
 
 
 @pytest.mark.parametrize(("open_server", "door", "stream"), list_cases(), indirect=["open_server"])
-async def test_a_conversation_is_the_same_in_every_dialect(
+async def test_conversation_same_in_every_dialect(
     open_server: Open,
     door: str,
     stream: bool,

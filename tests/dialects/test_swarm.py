@@ -91,7 +91,7 @@ def hold_conversation(runner: Runner, model: str, stream: bool) -> tuple[Program
 
 
 @pytest.mark.parametrize(("name", "kind", "stream"), CASES)
-def test_a_conversation_is_the_same_in_swarm(
+def test_conversation_same_in_swarm(
     name: str, kind: Any, stream: bool, model: ScriptedModel, fake: DialectModel, script: Script, effects: Path
 ) -> None:
     # Nothing waits here: a program that is cut is one that did not come to its next reply.

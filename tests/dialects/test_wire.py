@@ -96,7 +96,7 @@ def check_requests(name: str, bodies: list[bytes]) -> None:
 
 @pytest.mark.parametrize("way", DOORS)
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_conversation_sends_openai_the_same_bytes(
+async def test_conversation_sends_openai_same_bytes(
     server: RunningServer, way: str, stream: bool, script: Script, model: ScriptedModel, effects: Path
 ) -> None:
     script.crashing.set()
@@ -114,9 +114,7 @@ def test_swarm_sends_openai_the_same_bytes(
     check_requests(f"{way}, {'streamed' if stream else 'whole'}", model.raw_requests)
 
 
-async def test_every_option_sends_openai_the_same_bytes(
-    server: RunningServer, model: ScriptedModel, fake: DialectModel
-) -> None:
+async def test_options_send_openai_same_bytes(server: RunningServer, model: ScriptedModel, fake: DialectModel) -> None:
     # Written here, because not every client can send a lone surrogate.
     body = json.dumps({"id": "options", "messages": HISTORY})
     made = await server.client.post("/v1/sessions", content=body, headers={"content-type": "application/json"})

@@ -72,13 +72,13 @@ def find_section(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_every_event_type_has_a_section_with_all_its_fields(name: str) -> None:
+def test_every_event_type_documented_with_fields(name: str) -> None:
     assert f"`{name}`" in read_sections(EVENTS)
     assert set(list_encoded_names(FACTS[name])) <= find_code_spans(find_section(name))
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_every_event_type_has_an_example_that_is_one(name: str) -> None:
+def test_every_event_type_has_valid_example(name: str) -> None:
     examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", find_section(name), flags=re.DOTALL)]
     assert examples
     for example in examples:
@@ -153,7 +153,7 @@ def list_body_fields(operation: Json) -> set[str]:
 
 
 @pytest.mark.parametrize("route", [route for route, _ in list_operations()])
-def test_every_route_has_a_section_with_its_parameters_and_fields(route: str) -> None:
+def test_every_route_documented_with_fields(route: str) -> None:
     operation = dict(list_operations())[route]
     assert f"`{route}`" in read_sections(HTTP)
     named = find_code_spans(read_sections(HTTP)[f"`{route}`"])
@@ -193,14 +193,14 @@ def list_error_codes() -> dict[str, int]:
     return found
 
 
-def test_every_error_code_is_in_the_table_with_its_status() -> None:
+def test_every_error_code_listed_with_status() -> None:
     rows = {row[1].strip("`"): row[0] for row in read_table_rows(read_sections(HTTP)["Errors"]) if row[0].isdecimal()}
     assert rows == {code: str(status) for code, status in list_error_codes().items()}
     codes = {cls.code for cls in vars(domain).values() if inspect.isclass(cls) and hasattr(cls, "code")}
     assert codes <= set(rows)
 
 
-def test_every_reason_for_a_run_to_fail_is_in_the_table() -> None:
+def test_every_failure_reason_is_listed() -> None:
     engine = [file.read_text() for file in list_modules("swarmkeep") if "engine" in file.parts]
     codes = {code for text in engine for code in re.findall(r'RunError\(\s*code="(\w+)"', text)}
     codes |= {
@@ -213,7 +213,7 @@ def test_every_reason_for_a_run_to_fail_is_in_the_table() -> None:
     assert codes <= rows
 
 
-def test_sessions_and_runs_are_shown_as_they_are() -> None:
+def test_documented_sessions_and_runs_are_accurate() -> None:
     for title, struct in (("A session", SessionView), ("A run", RunView)):
         (example,) = re.findall(r"```json\n(.*?)```", read_sections(HTTP)[title], flags=re.DOTALL)
         shown = msgspec.convert(json.loads(example), struct)
@@ -223,14 +223,14 @@ def test_sessions_and_runs_are_shown_as_they_are() -> None:
         assert set(absent) <= find_code_spans(read_sections(HTTP)[title])
 
 
-def test_every_status_and_stop_reason_is_explained() -> None:
+def test_every_status_and_stop_reason_explained() -> None:
     run = find_code_spans(read_sections(CONCEPTS)["Run"])
     assert {*get_args(RunStatus), *get_args(StopReason)} <= run
     assert set(get_args(SessionStatus)) <= find_code_spans(read_sections(CONCEPTS)["Session"])
     assert {*get_args(RunStatus), *get_args(StopReason)} <= find_code_spans(read_sections(HTTP)["A run"])
 
 
-def test_every_problem_that_a_check_can_find_is_in_the_table() -> None:
+def test_every_check_problem_is_listed() -> None:
     rows = {row[0].strip("`"): row[1] for row in read_table_rows(read_sections(DOCS / "verification.md")["Checking"])}
     assert {code: rows.get(code) for code in CODES} == dict(CODES)
 
@@ -239,7 +239,7 @@ def test_every_problem_that_a_check_can_find_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("field", Settings.model_fields)
-def test_every_setting_is_in_the_table_with_its_default(field: str) -> None:
+def test_every_setting_listed_with_default(field: str) -> None:
     is_ours = Settings.model_fields[field].validation_alias is None
     name = f"SWARMKEEP_{field.upper()}" if is_ours else field.upper()
     rows = {row[0].strip("`"): row[1].strip("`") for row in read_table_rows(read_sections(RUNNING)["Settings"])}
@@ -257,7 +257,7 @@ def test_every_setting_is_in_the_table_with_its_default(field: str) -> None:
         assert rows[name] == str(default)
 
 
-def test_every_variable_that_is_read_is_documented() -> None:
+def test_every_environment_variable_documented() -> None:
     source = "".join(file.read_text() for name in ("swarmkeep", "swarmkeep_client") for file in list_modules(name))
     read = set(re.findall(r"\b(?:SWARMKEEP|OPENAI)_[A-Z_]*[A-Z]\b", source))
     assert read <= set(re.findall(r"\b(?:SWARMKEEP|OPENAI)_[A-Z_]*[A-Z]\b", "".join(map(read_page, PAGES))))
@@ -305,7 +305,7 @@ def test_every_public_name_is_documented() -> None:
     assert set(Agent.model_fields) <= find_code_spans(read_sections(AGENTS)["`Agent`"])
 
 
-def test_every_word_of_the_client_is_documented() -> None:
+def test_every_client_name_documented() -> None:
     text = read_page(CLIENT)
     methods = {
         name
@@ -331,7 +331,7 @@ def test_every_word_of_the_client_is_documented() -> None:
 # The pages themselves.
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_reachable_from_readme() -> None:
     linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", read_page(README)))
     assert {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")} == linked
 

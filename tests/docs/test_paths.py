@@ -41,7 +41,7 @@ def test_every_named_path_exists(page: Path) -> None:
     assert {path for path in named if not any((base / path).exists() for base in BASES)} == set()
 
 
-def test_the_drawn_tree_is_the_one_that_is_there() -> None:
+def test_drawn_tree_matches_the_files() -> None:
     (tree, *_) = re.findall(r"```text\n(.*?)```", read_sections(ARCHITECTURE)["Packages"], flags=re.DOTALL)
     drawn = {path.rstrip("/") for path in read_tree(tree)}
     packages = {str(file.parent.relative_to(ROOT)) for file in list_modules("swarmkeep") if file.name == "__init__.py"}

@@ -74,7 +74,7 @@ def test_nothing_is_loaded_from_outside(site: Path, pages: dict[Path, Page]) -> 
     assert {file for page in pages for file, _ in list_local(page, pages[page].loads) if not file.exists()} == set()
 
 
-def test_every_page_is_reached_and_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+def test_pages_reachable_and_links_valid(site: Path, pages: dict[Path, Page]) -> None:
     built = {(site / page.relative_to(ROOT)).with_suffix(".html") for page in PAGES}
     reached, left = set(), [site / "index.html"]
     while left:
@@ -89,7 +89,7 @@ def test_every_page_is_reached_and_every_link_leads_somewhere(site: Path, pages:
     assert built <= reached
 
 
-def test_the_search_and_the_page_of_names_have_what_there_is(site: Path, pages: dict[Path, Page]) -> None:
+def test_search_and_name_index_complete(site: Path, pages: dict[Path, Page]) -> None:
     assert '"whatif"' in (site / "searchindex.js").read_text(encoding="utf-8")
     named = pages[site / "docs" / "site" / "python.html"].anchors
     # Names for a type, such as an alias, have no place of their own.

@@ -122,12 +122,12 @@ def test_a_chain_is_a_sequence() -> None:
     assert chain != [1, 2, 3]
 
 
-def test_a_chain_cannot_be_hashed_as_a_list_cannot() -> None:
+def test_chains_are_unhashable() -> None:
     with pytest.raises(TypeError):
         hash(Chain())
 
 
-def test_what_is_appended_meanwhile_is_not_seen_by_who_iterates() -> None:
+def test_iteration_misses_later_appends() -> None:
     chain = Chain([1, 2])
     seen = []
     longer = chain
@@ -138,14 +138,14 @@ def test_what_is_appended_meanwhile_is_not_seen_by_who_iterates() -> None:
     assert list(longer) == [1, 2, 1, 2]
 
 
-def test_the_list_that_a_chain_was_made_of_may_change_later() -> None:
+def test_source_list_may_change_later() -> None:
     items = [1]
     chain = Chain(items)
     items.append(2)
     assert list(chain) == [1]
 
 
-def test_growing_shares_and_branching_does_not_show() -> None:
+def test_growth_is_shared_and_branches_hidden() -> None:
     base: Chain[int] = Chain()
     for number in range(1000):
         base = base.append(number)
@@ -155,7 +155,7 @@ def test_growing_shares_and_branching_does_not_show() -> None:
     assert len(left) == len(right) == 1001
 
 
-def test_what_was_worked_out_of_the_beginning_outlives_what_is_exchanged_behind_it() -> None:
+def test_prefix_results_outlive_later_exchanges() -> None:
     chain = Chain([1, 2, 3])
     chain.remember("of two", 2)
     assert chain.replace_at(2, 4).recall(str) == "of two"
@@ -163,7 +163,7 @@ def test_what_was_worked_out_of_the_beginning_outlives_what_is_exchanged_behind_
     assert (chain.recall(str), chain.recall(int)) == ("of two", None)
 
 
-def test_exchanging_all_items_of_a_chain_one_by_one_copies_nothing() -> None:
+def test_full_chain_exchange_copies_nothing() -> None:
     chain = Chain(range(1000))
     shared = chain._items
     for index in range(1000):
@@ -172,7 +172,7 @@ def test_exchanging_all_items_of_a_chain_one_by_one_copies_nothing() -> None:
     assert list(chain) == [-index for index in range(1000)]
 
 
-def test_what_is_tried_out_in_a_branch_leaves_the_list_to_the_chain() -> None:
+def test_trial_branch_leaves_list_to_chain() -> None:
     chain = Chain(range(1000))
     chain.remember("of two", 2)
     shared = chain.shared
@@ -188,7 +188,7 @@ def test_what_is_tried_out_in_a_branch_leaves_the_list_to_the_chain() -> None:
     assert tried.recall(str) == "of two"
 
 
-def test_exchanging_a_few_items_of_a_branch_copies_nothing() -> None:
+def test_few_branch_exchanges_copy_nothing() -> None:
     chain = Chain(range(1000))
     branch = chain.branch().replace_at(5, "five").append("more").replace_at(-1, "last").replace_at(999, "before")
     assert branch.shared is chain.shared
@@ -196,7 +196,7 @@ def test_exchanging_a_few_items_of_a_branch_copies_nothing() -> None:
     assert list(branch) == [*range(5), "five", *range(6, 999), "before", "last"]
 
 
-def test_exchanging_all_items_of_a_branch_one_by_one_copies_the_list_once() -> None:
+def test_full_branch_exchange_copies_list_once() -> None:
     chain = Chain(range(1000))
     branch = chain.branch().append(-1)
     lists = [branch.shared]
@@ -217,7 +217,7 @@ class RacedList(SharedList[Any]):
         super().append(item)
 
 
-def test_who_loses_the_race_for_the_end_of_the_list_takes_a_copy() -> None:
+def test_losing_append_race_copies_the_list() -> None:
     chain = Chain([1])
     chain._items = RacedList([1])
     longer = chain.append("mine")
@@ -245,7 +245,7 @@ def grow_by_threads(base: Chain[Any]) -> dict[int, list[Chain[Any]]]:
     return grown
 
 
-def test_threads_that_append_to_one_chain_each_get_their_own() -> None:
+def test_appending_threads_get_their_own_chains() -> None:
     often = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

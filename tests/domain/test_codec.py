@@ -25,7 +25,7 @@ class Point(msgspec.Struct):
 @example("\ud800")
 @example({"\udfff": [-0.0, 2**64, 5e-324, 1.7976931348623157e308, "\0"]})
 @settings(max_examples=examples(150))
-def test_a_value_comes_back_as_it_was(value: Any) -> None:
+def test_values_round_trip(value: Any) -> None:
     encoded = encode(value)
     assert is_same(decode(encoded), value)
     assert is_same(decode(encoded.decode()), value)
@@ -44,7 +44,7 @@ def test_what_python_writes_is_read_alike(value: Any) -> None:
 
 @given(text=texts(30))
 @settings(max_examples=examples(150))
-def test_text_without_surrogates_is_left_alone_and_any_text_becomes_utf_8(text: str) -> None:
+def test_any_text_becomes_utf_8(text: str) -> None:
     mended = replace_surrogates({"a": [text, {text: None}]})
     plain = mended["a"][0]
     plain.encode()
@@ -54,12 +54,12 @@ def test_text_without_surrogates_is_left_alone_and_any_text_becomes_utf_8(text: 
         assert plain == text
 
 
-def test_halves_of_a_character_are_put_together() -> None:
+def test_surrogate_pairs_are_joined() -> None:
     assert replace_surrogates("\ud83d\ude00") == "😀"
     assert replace_surrogates(["\ud83d", 1, None, True]) == ["\ufffd", 1, None, True]
 
 
-def test_json_is_compact_and_keeps_the_order_of_keys() -> None:
+def test_json_is_compact_and_ordered() -> None:
     assert encode({"b": [1, 1.0, None, True], "a": "é"}) == '{"b":[1,1.0,null,true],"a":"é"}'.encode()
     assert encode({"b": "\ud800", "a": "é"}) == rb'{"b":"\ud800","a":"\u00e9"}'
 
@@ -91,7 +91,7 @@ def test_what_is_no_json_is_refused(text: str, beside: str) -> None:
     ],
     ids=range(8),
 )  # fmt: skip
-def test_bytes_that_are_not_utf_8_are_refused(data: bytes) -> None:
+def test_non_utf_8_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedJson):
         decode(data)
 
@@ -106,43 +106,43 @@ def test_anything_is_either_json_or_malformed(data: bytes | str) -> None:
     assert is_same(decode(encode(value)), value)
 
 
-def test_text_with_a_surrogate_that_is_not_escaped_is_read() -> None:
+def test_unescaped_surrogates_are_read() -> None:
     assert decode('{"a": "\ud800"}') == {"a": "\ud800"}
 
 
 @pytest.mark.parametrize(
     "value", [[float("nan"), "\ud800"], {"\ud800": float("inf")}, {1, 2, object()}, object(), {("a",): 1}], ids=range(5)
 )
-def test_what_json_cannot_hold_is_not_written(value: Any) -> None:
+def test_unencodable_json_is_not_written(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         encode(value)
 
 
-def test_a_value_of_the_expected_shape_is_made_of_the_text() -> None:
+def test_text_decodes_to_expected_shape() -> None:
     assert decode('{"x": 1, "label": "a", "more": null}', Point) == Point(1, "a")
     assert decode(b'{"x": 1, "label": "\\ud800", "more": null}', Point) == Point(1, "\ud800")
 
 
 @pytest.mark.parametrize("label", ['"a"', '"\\ud800"'])
-def test_a_value_of_another_shape_is_refused_with_its_path(label: str) -> None:
+def test_wrong_shape_is_refused_with_path(label: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=r"\$\.x"):
         decode(f'{{"x": "1", "label": {label}}}', Point)
 
 
 @pytest.mark.parametrize("x", ["1e400", "9" * 5000])
-def test_a_number_out_of_range_is_refused_whatever_shape_is_expected(x: str) -> None:
+def test_out_of_range_numbers_are_refused(x: str) -> None:
     with pytest.raises(MalformedJson):
         decode(f'{{"x": {x}}}', dict[str, float])
     with pytest.raises(MalformedJson):
         decode(f'{{"x": {x}, "y": "\\ud800"}}', dict[str, float])
 
 
-def test_a_shape_s_own_message_about_ranges_is_no_malformed_json() -> None:
+def test_range_errors_are_not_malformed_json() -> None:
     with pytest.raises(msgspec.ValidationError) as refused:
         decode('{"Number out of range": "Integer value out of range"}', dict[str, int])
     assert not isinstance(refused.value, MalformedJson)
 
 
-def test_an_encoded_part_stays_as_it_is_beside_text_that_utf_8_cannot_hold() -> None:
+def test_encoded_parts_survive_beside_invalid_utf_8() -> None:
     value = {"name": "\ud800", "data": msgspec.Raw(b'{"n":1e16,"m":1.50}')}
     assert encode(value) == b'{"name":"\\ud800","data":{"n":1e16,"m":1.50}}'

@@ -30,7 +30,7 @@ for number in range(60):
 """
 
 
-def test_a_type_may_be_used_for_the_first_time_by_several_threads_at_once() -> None:
+def test_threads_share_first_use_of_a_type() -> None:
     # In a process of its own: without care, this ends in a segmentation fault.
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")

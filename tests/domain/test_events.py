@@ -160,7 +160,7 @@ def test_the_examples_cover_every_fact_type() -> None:
     assert {type_: type(fact) for type_, fact, _ in EXAMPLES} == FACTS
 
 
-def test_every_fact_is_listed_under_its_own_type() -> None:
+def test_facts_are_listed_by_type() -> None:
     assert all(type_ == fact.type for type_, fact in FACTS.items())
     concrete = {cls for cls in _subclasses(Fact) if isinstance(cls.__dict__.get("type"), str)}
     assert concrete == {*FACTS.values(), UnknownFact}
@@ -171,17 +171,17 @@ def _subclasses(cls: type[Fact]) -> set[type[Fact]]:
 
 
 @each_fact
-def test_a_fact_s_json_has_the_public_keys_and_no_others(type_: str, fact: Fact, keys: set[str]) -> None:
+def test_fact_json_has_only_public_keys(type_: str, fact: Fact, keys: set[str]) -> None:
     assert json.loads(encode_payload(fact)).keys() == keys
 
 
 @each_fact
-def test_a_fact_comes_back_from_its_payload(type_: str, fact: Fact, keys: set[str]) -> None:
+def test_facts_round_trip_through_payloads(type_: str, fact: Fact, keys: set[str]) -> None:
     assert decode_fact(type_, encode_payload(fact)) == fact
 
 
 @each_fact
-def test_fields_of_a_later_release_are_ignored(type_: str, fact: Fact, keys: set[str]) -> None:
+def test_later_release_fields_are_ignored(type_: str, fact: Fact, keys: set[str]) -> None:
     data = json.loads(encode_payload(fact))
     assert decode_fact(type_, json.dumps({**data, "from the future": {"a": [None]}})) == fact
 
@@ -208,39 +208,39 @@ def test_a_fact_cannot_be_changed(type_: str, fact: Fact, keys: set[str]) -> Non
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, msgspec.Struct) else "",
 )
-def test_the_parts_of_a_fact_have_the_public_keys(struct: msgspec.Struct, keys: set[str]) -> None:
+def test_fact_parts_have_public_keys(struct: msgspec.Struct, keys: set[str]) -> None:
     assert msgspec.to_builtins(struct).keys() == keys
 
 
-def test_a_message_s_payload_holds_only_what_there_is() -> None:
+def test_message_payload_omits_absent_fields() -> None:
     assert json.loads(encode_payload(MessageAdded(message=USER))) == {"message": USER}
 
 
-def test_an_update_tells_what_it_leaves_alone_from_what_it_removes() -> None:
+def test_update_distinguishes_unchanged_from_removed() -> None:
     assert json.loads(encode_payload(SessionUpdated(metadata={"k": None}))) == {"metadata": {"k": None}}
     fact = decode_fact("session.updated", '{"agent": "b"}')
     assert isinstance(fact, SessionUpdated)
     assert (fact.metadata, fact.agent) == (UNSET, "b")
 
 
-def test_fields_that_an_earlier_release_did_not_write_have_defaults() -> None:
+def test_missing_older_fields_have_defaults() -> None:
     assert decode_fact("run.completed", '{"stop_reason": "end_turn"}') == RunCompleted(stop_reason="end_turn")
     assert decode_fact("run.started", '{"options": {}}') == RunStarted(options=RunOptions())
     assert decode_fact("handoff.made", '{"from": "a", "to": "b"}') == HandoffMade(from_agent="a", to_agent="b")
 
 
 @pytest.mark.parametrize("payload", ["{}", "[]", "null", "7", '"text"', '{"a": {"b": [1.0, null]}}', '"\\ud800"'])
-def test_an_event_of_an_unknown_type_is_kept_as_it_is(payload: str) -> None:
+def test_unknown_event_types_are_kept(payload: str) -> None:
     assert decode_fact("agent.dreamed", payload) == UnknownFact(data=json.loads(payload))
 
 
 @pytest.mark.parametrize(("type_", "payload"), [("handoff.made", "{}"), ("run.started", "[]"), ("tool.started", "7")])
-def test_a_payload_of_another_shape_is_refused(type_: str, payload: str) -> None:
+def test_wrong_payload_shape_is_refused(type_: str, payload: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         decode_fact(type_, payload)
 
 
-def test_the_public_form_of_an_event_shows_the_stored_text_itself() -> None:
+def test_public_event_shows_stored_text() -> None:
     event = record_draft(EventDraft(MessageAdded(message=USER), "run_1", "a"), 4, "")
     event = msgspec.structs.replace(event, payload='{"message":{"role":"user", "n":1.0E+2}}')
     shown = msgspec.json.encode(view_event(event)).decode()
@@ -252,6 +252,6 @@ def test_the_public_form_of_an_event_shows_the_stored_text_itself() -> None:
 
 @for_any(events=any_logs())
 @settings(max_examples=examples(60))
-def test_every_fact_of_any_log_comes_back_from_its_payload(events: list[RecordedEvent]) -> None:
+def test_any_log_round_trips_through_payloads(events: list[RecordedEvent]) -> None:
     for event in events:
         assert repr(decode_fact(event.type, event.payload)) == repr(event.fact)

@@ -47,32 +47,32 @@ def all_types() -> set[str]:
     return {event.type for seed in range(150) for event in make_random_log(SeededDice(seed))}
 
 
-def test_the_fold_has_a_step_for_every_fact() -> None:
+def test_fold_handles_every_fact() -> None:
     assert set(_STEPS) == {*FACTS.values(), UnknownFact}
 
 
-def test_the_logs_that_are_tried_hold_every_type_of_fact(all_types: set[str]) -> None:
+def test_tried_logs_hold_every_fact_type(all_types: set[str]) -> None:
     assert all_types == {*FACTS, "agent.dreamed"}
 
 
 @pytest.mark.parametrize(
     "module", ["decisions.commands", "events", "messages", "request", "state", "decisions.steps", "views"]
 )
-def test_every_value_of_the_domain_is_frozen(module: str) -> None:
+def test_domain_values_are_frozen(module: str) -> None:
     named = vars(import_module(f"swarmkeep.domain.{module}")).values()
     structs = [value for value in named if isinstance(value, type) and issubclass(value, msgspec.Struct)]
     assert structs
     assert all(struct.__struct_config__.frozen for struct in structs)
 
 
-def test_a_seed_gives_the_same_log_each_time() -> None:
+def test_seed_reproduces_its_log() -> None:
     assert repr(make_random_log(SeededDice(7))) == repr(make_random_log(SeededDice(7)))
     assert repr(make_hostile_log(SeededDice(7))) == repr(make_hostile_log(SeededDice(7)))
 
 
 @for_any(events=any_logs(), data=st.data())
 @settings(max_examples=examples(120))
-def test_a_log_folds_to_the_same_state_however_it_is_split(events: list[RecordedEvent], data: st.DataObject) -> None:
+def test_split_folds_reach_the_same_state(events: list[RecordedEvent], data: st.DataObject) -> None:
     whole = repr(fold(events))
     cut = data.draw(st.integers(0, len(events)))
     head = fold(events[:cut])
@@ -83,14 +83,14 @@ def test_a_log_folds_to_the_same_state_however_it_is_split(events: list[Recorded
 
 @for_any(events=any_logs())
 @settings(max_examples=examples(80))
-def test_a_log_read_from_its_payloads_folds_to_the_same_state(events: list[RecordedEvent]) -> None:
+def test_payload_log_folds_the_same(events: list[RecordedEvent]) -> None:
     read = [replace(event, fact=decode_fact(event.type, event.payload)) for event in events]
     assert repr(fold(read)) == repr(fold(events))
 
 
 @for_any(events=any_logs())
 @settings(max_examples=examples(60))
-def test_folding_on_leaves_every_earlier_state_and_every_event_as_it_was(events: list[RecordedEvent]) -> None:
+def test_folding_leaves_earlier_values_alone(events: list[RecordedEvent]) -> None:
     facts = repr(events)
     seen = [(state, repr(state)) for state in states(events)]
     # Branches off each of them, too: another future must not show in this one.
@@ -113,7 +113,7 @@ def test_any_state_can_be_asked_anything(events: list[RecordedEvent]) -> None:
 
 @for_any(events=random_logs(moves=30))
 @settings(max_examples=examples(60))
-def test_a_run_s_messages_are_its_own(events: list[RecordedEvent]) -> None:
+def test_runs_keep_their_own_messages(events: list[RecordedEvent]) -> None:
     state = fold(events)
     for run in collect_runs(state):
         entries = state.messages[run.first_message : run.last_message]
@@ -131,7 +131,7 @@ def test_the_parts_of_a_log_agree(talk: RandomSession) -> None:
     assert talk.state.size == sum(len(event.payload) for event in talk.events)
 
 
-def test_no_seeded_log_makes_the_fold_or_a_request_fail() -> None:
+def test_seeded_logs_never_fail() -> None:
     for seed in range(examples(300)):
         state = fold(make_hostile_log(SeededDice(seed), moves=6))
         assert find_faults(build_request(state, PROFILES[seed % len(PROFILES)]).messages) == []

@@ -52,11 +52,11 @@ def count_fold(facts: Facts) -> int:
 
 
 @pytest.mark.parametrize("make_facts", [list_tools_of_many_agents, ignore_handoffs_of_no_call])
-def test_four_times_the_events_take_four_times_the_steps(make_facts: Callable[[int], Facts]) -> None:
+def test_fold_steps_grow_linearly(make_facts: Callable[[int], Facts]) -> None:
     assert count_fold(make_facts(400)) < 5 * count_fold(make_facts(100))
 
 
-def test_the_last_list_of_an_agent_and_server_is_found_also_where_more_is_tried_out() -> None:
+def test_trial_folds_find_latest_tool_list() -> None:
     drafts = [EventDraft(fact, None, "a") for fact in (*STARTED, *change_a_list_of_tools(3))]
     drafts.append(EventDraft(ToolsListed(server="s", schemas="of b"), None, "b"))
     state = apply_drafts(State(), drafts)
@@ -68,7 +68,7 @@ def test_the_last_list_of_an_agent_and_server_is_found_also_where_more_is_tried_
     assert find_listing(state, "a", "other") is None
 
 
-def test_what_a_file_says_again_or_of_what_is_not_there_is_not_kept() -> None:
+def test_repeated_or_dangling_imports_are_not_kept() -> None:
     message = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]}
     removed = MessageRemoved(message_seq=3, tool_call_id="c")
     facts = (

@@ -45,7 +45,7 @@ def convert(role: str, *parts: Json, **rest: Any) -> Json:
          {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}),
     ],
 )  # fmt: skip
-def test_parts_of_the_same_meaning_are_converted(part: Json, converted: Json) -> None:
+def test_equivalent_parts_are_converted(part: Json, converted: Json) -> None:
     assert convert("user", TEXT, part)["content"] == [TEXT, converted]
 
 
@@ -80,13 +80,13 @@ def test_parts_of_the_same_meaning_are_converted(part: Json, converted: Json) ->
         ("assistant", {"type": "tool_use", "id": "", "name": "f", "input": {}}, "/id"),
     ],
 )  # fmt: skip
-def test_other_parts_are_refused_with_their_place(role: str, part: Json, place: str) -> None:
+def test_foreign_parts_are_refused_with_place(role: str, part: Json, place: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         convert(role, {**TEXT}, part)
     assert refused.value.errors[0]["pointer"] == f"/input/0/content/1{place}"
 
 
-def test_calls_among_an_answer_become_tool_calls() -> None:
+def test_inline_calls_become_tool_calls() -> None:
     message = convert("assistant", THOUGHT, {"type": "text", "text": "l"}, TOOL_USE)
     assert message == {"role": "assistant", "content": [{"type": "text", "text": "l"}], "tool_calls": [CALL]}
     assert convert("assistant", TOOL_USE) == {"role": "assistant", "content": None, "tool_calls": [CALL]}
@@ -106,7 +106,7 @@ def test_pictures_beside_the_text_become_parts() -> None:
         assert refused.value.errors[0]["pointer"] == "/input/0/images"
 
 
-def test_parts_of_chat_completions_stay_as_they_are() -> None:
+def test_chat_completion_parts_stay() -> None:
     parts: list[Json] = [
         {"text": "x", "type": "text"},
         {"image_url": {"detail": "high", "url": "https://example.com"}, "type": "image_url"},

@@ -66,14 +66,14 @@ def test_merge_is_the_rfc_s_example() -> None:
 
 
 @given(target=json_values(), patch=json_values())
-def test_merge_changes_neither_argument_and_twice_is_once(target: Any, patch: Any) -> None:
+def test_merge_is_pure_and_idempotent(target: Any, patch: Any) -> None:
     before = copy.deepcopy((target, patch))
     merged = merge(target, patch)
     assert is_same([target, patch], list(before))
     assert is_same(merge(merged, patch), merged)
 
 
-def test_two_writers_of_different_keys_both_win() -> None:
+def test_writers_of_different_keys_both_win() -> None:
     first, second = {"a": {"x": 1}}, {"a": {"y": 2}, "b": None}
     start = {"a": {}, "b": 1}
     assert merge(merge(start, first), second) == merge(merge(start, second), first) == {"a": {"x": 1, "y": 2}}
@@ -102,7 +102,7 @@ def test_two_writers_of_different_keys_both_win() -> None:
         ({}, {"": {"~": {"/": None}}}, {"": {"~": {}}}, ("//~0/~1",)),
     ],
 )  # fmt: skip
-def test_a_change_is_as_small_as_it_can_be(before: Json, after: Json, patch: Json, nulls: tuple[str, ...]) -> None:
+def test_patch_is_minimal(before: Json, after: Json, patch: Json, nulls: tuple[str, ...]) -> None:
     assert diff(before, after) == (patch, nulls)
     assert is_same(apply(before, patch, nulls), after)
 
@@ -122,7 +122,7 @@ def test_types_count(old: Any, new: Any) -> None:
 @example({"a~1": {"/": 1}}, {"a/": {"~1": None}})
 @example({"\ud800": 1}, {"\ud800": 1.0})
 @settings(max_examples=examples(200))
-def test_a_change_applied_gives_what_was_changed_to(before: Json, after: Json) -> None:
+def test_applied_patch_gives_the_target(before: Json, after: Json) -> None:
     copies = copy.deepcopy((before, after))
     patch, nulls = diff(before, after)
     assert is_same(apply(before, patch, nulls), after)
@@ -131,7 +131,7 @@ def test_a_change_applied_gives_what_was_changed_to(before: Json, after: Json) -
 
 @given(before=json_objects(20), data=st.data())
 @settings(max_examples=examples(80))
-def test_a_small_change_is_a_small_patch_and_no_change_is_none(before: Json, data: st.DataObject) -> None:
+def test_patch_size_follows_the_change(before: Json, data: st.DataObject) -> None:
     assert diff(before, copy.deepcopy(before)) == ({}, ())
     key = data.draw(st.sampled_from([*before, "new"]))
     after = {**before, key: data.draw(json_values(3))}
@@ -145,19 +145,19 @@ def test_a_small_change_is_a_small_patch_and_no_change_is_none(before: Json, dat
     nulls=st.lists(st.text(st.sampled_from("/~01a"), max_size=6) | st.text(string.printable, max_size=4), max_size=4),
 )
 @settings(max_examples=examples(80))
-def test_any_list_of_pointers_can_be_applied(before: Json, nulls: list[str]) -> None:
+def test_any_pointer_list_applies(before: Json, nulls: list[str]) -> None:
     copied = copy.deepcopy(before)
     apply(before, {}, tuple(nulls))
     assert is_same(before, copied)
 
 
-def test_a_pointer_to_the_whole_or_to_nothing_changes_nothing() -> None:
+def test_root_or_empty_pointer_changes_nothing() -> None:
     assert apply({"a": 1}, {}, ("", "a")) == {"a": 1}
     assert apply({"a": 1}, {}, ("/",)) == {"a": 1, "": None}
     assert apply({"a": 1}, {}, ("/a/b",)) == {"a": {"b": None}}
 
 
-def test_a_patch_as_deep_as_the_store_allows_can_be_made_and_applied() -> None:
+def test_deepest_allowed_patch_works() -> None:
     deep: Any = None
     for _ in range(500):
         deep = {"a": deep}
@@ -188,13 +188,13 @@ _pointers = st.lists(st.text(st.sampled_from("/ab~01"), max_size=8).map("/".__ad
 @given(target=st.dictionaries(_keys, _nested, max_size=3), pointers=_pointers)
 @example({"a": {"b": 1}}, ["/a", "/a/b", "/a/a", "/a", "/a/b"])
 @settings(max_examples=examples(300))
-def test_many_nulls_at_once_are_what_they_are_one_by_one(target: Json, pointers: list[str]) -> None:
+def test_joint_nulls_equal_single_nulls(target: Json, pointers: list[str]) -> None:
     copied = copy.deepcopy(target)
     assert is_same(apply(target, {}, tuple(pointers)), set_nulls_one_by_one(target, pointers))
     assert is_same(target, copied)
 
 
-def test_nulls_cost_what_they_are_and_not_the_square_of_it() -> None:
+def test_null_cost_is_linear() -> None:
     pointers = tuple(f"/a/{number}" for number in range(40_000))
     began = time.thread_time()
     changed = apply({"a": {}}, {}, pointers)
@@ -202,12 +202,12 @@ def test_nulls_cost_what_they_are_and_not_the_square_of_it() -> None:
     assert time.thread_time() - began < 2
 
 
-def test_a_change_under_a_long_key_costs_no_more_than_the_key() -> None:
+def test_long_key_patch_costs_its_key() -> None:
     key, many = "k" * 1_000_000, {str(number): number for number in range(150_000)}
     began = time.thread_time()
     assert diff({key: many}, {key: {**many, "0": 1}}) == ({key: {"0": 1}}, ())
     assert time.thread_time() - began < 2
 
 
-def test_a_pointer_deeper_than_any_value_changes_nothing() -> None:
+def test_overlong_pointer_changes_nothing() -> None:
     assert apply({"a": 1}, {}, ("/" * (MAX_POINTER_PARTS + 1), "/" * 1_000_000, "/b")) == {"a": 1, "b": None}

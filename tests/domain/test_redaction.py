@@ -72,9 +72,7 @@ def redact_fact(fact: Fact, agent: str = "Triage") -> dict[str, Any]:
 
 
 @generated(any_logs(), st.data(), profiles())
-def test_from_any_prefix_of_a_redacted_log_a_valid_request_can_be_built(
-    log: list[RecordedEvent], data: st.DataObject, profile: Any
-) -> None:
+def test_redacted_prefixes_give_valid_requests(log: list[RecordedEvent], data: st.DataObject, profile: Any) -> None:
     chosen = data.draw(st.sets(st.sampled_from(range(len(log))))) if log else set()
     state = State()
     for index, event in enumerate(log):
@@ -95,13 +93,13 @@ def test_a_redacted_log_keeps_its_shape(log: list[RecordedEvent]) -> None:
 
 
 @generated(any_logs())
-def test_a_stand_in_stays_what_it_is_when_it_is_redacted_again(log: list[RecordedEvent]) -> None:
+def test_redacting_stand_ins_again_changes_nothing(log: list[RecordedEvent]) -> None:
     for event in log:
         once = redact_event(event)
         assert redact_event(once).payload == once.payload
 
 
-def test_a_message_keeps_what_holds_a_conversation_together() -> None:
+def test_redacted_message_keeps_conversation_links() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": CANARY}}
     message = {"role": "assistant", "content": CANARY, "refusal": CANARY, "sender": "Triage", CANARY: 1, "name": CANARY}
     record = CompletionRecord(
@@ -127,7 +125,7 @@ def test_a_message_keeps_what_holds_a_conversation_together() -> None:
     assert redact_fact(MessageAdded(message={"role": "user", "sender": "user"}))["message"]["sender"] == "user"
 
 
-def test_what_stands_for_a_name_and_is_none_goes() -> None:
+def test_false_name_stand_ins_are_removed() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": CANARY, "arguments": "{}"}}
     facts: list[SessionEvent] = [
         MessageAdded(message={"role": CANARY, "content": [{"type": "text", "text": CANARY}], "sender": CANARY}),
@@ -155,7 +153,7 @@ def test_what_stands_for_a_name_and_is_none_goes() -> None:
         assert CANARY not in json.dumps(redact_fact(fact)), fact
 
 
-def test_what_a_removed_change_had_replaced_does_not_come_back() -> None:
+def test_removed_change_restores_no_old_value() -> None:
     created = SessionCreated(agent="A", context_variables={"name": "old"}, metadata={"team": "old"})
     patched = redact_fact(ContextUpdated(patch={"name": "new", "other": {"a": 1}}, tool_call_id="c1"))
     assert patched == {"patch": {"name": None, "other": None}, "tool_call_id": "c1"}
@@ -166,7 +164,7 @@ def test_what_a_removed_change_had_replaced_does_not_come_back() -> None:
     assert redact_fact(created) == {"agent": "A", "context_variables": {}, "metadata": {}}
 
 
-def test_who_removed_what_stays_when_the_reason_goes() -> None:
+def test_redactor_stays_when_reason_goes() -> None:
     found = redact_fact(SessionRedacted(seqs=(2, 3), reason=CANARY, by="Lee", kept=("x", "y")))
     assert found == {"seqs": [2, 3], "reason": REDACTED, "by": "Lee", "kept": ["x", "y"]}
 
@@ -253,7 +251,7 @@ def find_texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
         yield ".".join(path)
 
 
-def test_of_every_fact_only_ids_and_names_of_agents_stay_and_numbers() -> None:
+def test_redacted_facts_keep_ids_names_numbers() -> None:
     for name, kind in FACTS.items():
         filled = fill(inspect.type_info(kind))
         fact = convert(filled, kind)
@@ -264,7 +262,7 @@ def test_of_every_fact_only_ids_and_names_of_agents_stay_and_numbers() -> None:
 
 
 @pytest.mark.parametrize("removed", [False, True])
-def test_a_call_whose_changed_arguments_were_removed_is_known_by_it(removed: bool) -> None:
+def test_redacted_edited_call_stays_recognisable(removed: bool) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{}"}}
     reply = MessageAdded(message={"role": "assistant", "tool_calls": [call]}, completion=CompletionRecord())
     decided = ApprovalDecided(tool_call_id="c1", decision="approve", arguments='{"a":1}')

@@ -54,7 +54,7 @@ def send(state: State, files: dict[str, bytes]) -> list[Any]:
     return sent[1:]
 
 
-def test_a_model_is_sent_what_was_sent_in() -> None:
+def test_model_receives_uploaded_files() -> None:
     said = [
         make_message(make_inline_picture(PICTURES[0], detail="low"), make_inline_audio(b"sound")),
         ANSWER,
@@ -65,7 +65,7 @@ def test_a_model_is_sent_what_was_sent_in() -> None:
     assert send(state, files) == said
 
 
-def test_it_is_as_right_turn_after_turn() -> None:
+def test_file_requests_stay_right_each_turn() -> None:
     said: list[Json] = []
     state, files = tell()
     for number in range(6):
@@ -79,7 +79,7 @@ def test_it_is_as_right_turn_after_turn() -> None:
         said.append(ANSWER)
 
 
-def test_what_is_kept_of_a_history_holds_no_content() -> None:
+def test_cached_history_holds_no_file_content() -> None:
     state, files = tell(make_message(make_inline_picture(PICTURES[0])), ANSWER, make_message())
     request = build_request(state, PROFILE)
     send(state, files)
@@ -97,7 +97,7 @@ def test_words_stand_where_content_is_missing() -> None:
     assert "not there" in part["text"]
 
 
-def test_what_looks_like_a_reference_elsewhere_is_left_alone() -> None:
+def test_reference_lookalikes_are_left_alone() -> None:
     state, files = tell(make_message(make_inline_picture(PICTURES[0])))
     reference = state.messages[0].message["content"][1]
     odd = [{"type": "text", "text": json.dumps(reference)}, {"type": "text", "text": "x"}]
@@ -109,7 +109,7 @@ def test_what_looks_like_a_reference_elsewhere_is_left_alone() -> None:
     assert sent[3]["text"].startswith('[odd: {"inner":{')
 
 
-def test_the_newest_files_are_sent_where_all_are_too_many() -> None:
+def test_newest_files_win_over_limit() -> None:
     size = MAX_SENT_BYTES // 2
     blobs = [{"sha256": f"{number:064x}", "media_type": "image/png", "size": size} for number in range(3)]
     messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {}, "blob": blob}]} for blob in blobs]
@@ -120,7 +120,7 @@ def test_the_newest_files_are_sent_where_all_are_too_many() -> None:
     assert "left out" in sent[0]["content"][0]["text"]
 
 
-def test_a_history_without_files_is_as_it_was() -> None:
+def test_fileless_history_is_unchanged() -> None:
     state = given(MessageAdded(message={"role": "user", "content": [{"type": "text", "text": "hi"}]}))
     request = build_request(state, PROFILE)
     assert request.history.places == ()
@@ -128,7 +128,7 @@ def test_a_history_without_files_is_as_it_was() -> None:
     assert request.file_names == []
 
 
-def test_what_a_file_is_said_to_measure_does_not_make_a_request_larger() -> None:
+def test_claimed_file_size_adds_no_bytes() -> None:
     content = bytes(MAX_SENT_BYTES // 2 - 1)
     blob = {"sha256": hash_content(content), "media_type": "image/png", "size": 0}
     part = {"type": "image_url", "image_url": {}, "blob": blob}
@@ -137,7 +137,7 @@ def test_what_a_file_is_said_to_measure_does_not_make_a_request_larger() -> None
     assert sum(map(len, request.sent_history)) < 2 * MAX_SENT_BYTES
 
 
-def test_what_calls_gave_follows_the_results_of_their_reply_as_long_as_these_are_sent() -> None:
+def test_call_files_follow_sent_results() -> None:
     kept = keep_files([File(PICTURES[0], "image/png"), File(b"a,b", "text/csv")], FileLimits())
 
     def call(*ids: str) -> MessageAdded:

@@ -53,18 +53,18 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 WAITING = RunWaiting(pending=(PendingCall(tool_call_id="c1", name="f", arguments="{}", reason="tool_results"),))
 
 
-def test_a_session_that_does_not_exist_yet_is_empty_and_idle() -> None:
+def test_missing_session_is_empty_and_idle() -> None:
     state = State()
     assert (state.seq, state.status, list(state.messages), state.run, state.queue) == (0, "idle", [], None, ())
 
 
-def test_a_created_session_has_its_agent_context_and_metadata() -> None:
+def test_created_session_has_agent_context_metadata() -> None:
     state = given(SessionCreated(agent="refunds", context_variables={"user": None}, metadata={"k": 1}))
     assert (state.agent, state.context_variables, state.metadata) == ("refunds", {"user": None}, {"k": 1})
     assert state.created_at == state.updated_at
 
 
-def test_every_event_moves_the_seq_the_hash_and_the_time() -> None:
+def test_events_advance_seq_hash_and_time() -> None:
     before = given()
     for fact in (UnknownFact(data=1), SessionRedacted(seqs=(1,), reason=""), user_said(), make_run_started()):
         after = when(before, fact)
@@ -74,18 +74,18 @@ def test_every_event_moves_the_seq_the_hash_and_the_time() -> None:
         before = after
 
 
-def test_an_unknown_fact_and_a_redaction_change_nothing_else() -> None:
+def test_unknown_fact_and_redaction_change_only_position() -> None:
     before = given(make_run_started(), user_said())
     after = when(before, UnknownFact(data={"agent": "x"}), SessionRedacted(seqs=(1,), reason="asked to"))
     assert (after.run, after.messages, after.agent) == (before.run, before.messages, before.agent)
 
 
-def test_messages_before_any_run_belong_to_no_run() -> None:
+def test_early_messages_belong_to_no_run() -> None:
     state = given(user_said("imported"))
     assert [(entry.seq, entry.run_id, entry.role) for entry in state.messages] == [(2, None, "user")]
 
 
-def test_an_update_merges_metadata_and_changes_the_agent() -> None:
+def test_update_merges_metadata_and_changes_agent() -> None:
     state = given(SessionCreated(agent="a", metadata={"keep": 1, "drop": 1, "in": {"x": 1}}))
     state = when(state, SessionUpdated(metadata={"drop": None, "in": {"y": 2}}))
     assert (state.metadata, state.agent) == ({"keep": 1, "in": {"x": 1, "y": 2}}, "a")
@@ -93,13 +93,13 @@ def test_an_update_merges_metadata_and_changes_the_agent() -> None:
     assert (state.metadata, state.agent) == ({"keep": 1, "in": {"x": 1, "y": 2}}, "b")
 
 
-def test_the_context_is_patched_and_a_null_is_a_value_where_the_event_says_so() -> None:
+def test_context_patch_keeps_marked_nulls() -> None:
     state = given(SessionCreated(agent="a", context_variables={"a": 1, "b": {"c": 1}}))
     state = when(state, ContextUpdated(patch={"a": None, "b": {"d": 2}}, nulls=("/b/c", "/e")))
     assert state.context_variables == {"b": {"c": None, "d": 2}, "e": None}
 
 
-def test_a_run_starts_with_the_session_s_agent_and_context() -> None:
+def test_run_starts_with_session_agent_and_context() -> None:
     state = given(SessionCreated(agent="a", context_variables={"k": 1}), make_run_started(max_turns=3))
     run = active_run(state)
     assert (run.id, run.status, run.agent, run.context_variables) == (RUN, "running", "a", {"k": 1})
@@ -107,7 +107,7 @@ def test_a_run_starts_with_the_session_s_agent_and_context() -> None:
     assert state.status == "running"
 
 
-def test_a_run_s_messages_are_those_from_its_start_to_its_end() -> None:
+def test_run_messages_span_start_to_end() -> None:
     state = given(
         user_said("before"),
         make_run_started(),
@@ -120,7 +120,7 @@ def test_a_run_s_messages_are_those_from_its_start_to_its_end() -> None:
     assert list_contents(state)[first.first_message : first.last_message] == ["in", "out"]
 
 
-def test_a_reply_is_a_turn_and_its_usage_counts_for_run_and_session() -> None:
+def test_reply_counts_turn_and_usage() -> None:
     state = given(
         make_run_started(),
         user_said(),
@@ -136,34 +136,34 @@ def test_a_reply_is_a_turn_and_its_usage_counts_for_run_and_session() -> None:
     "usage",
     [None, {}, *({"total_tokens": odd} for odd in (None, "5", 5.5, True, -5, -(10**40)))],
 )
-def test_usage_that_makes_no_sense_counts_as_a_call_without_tokens(usage: dict[str, object] | None) -> None:
+def test_senseless_usage_counts_without_tokens(usage: dict[str, object] | None) -> None:
     state = given(make_run_started(), user_said(), model_reply(answer_message(), usage))
     assert active_run(state).usage == Usage(model_calls=1)
 
 
-def test_usage_larger_than_any_call_can_take_is_bounded() -> None:
+def test_impossible_usage_is_bounded() -> None:
     state = given(make_run_started(), user_said(), *[model_reply(answer_message(), {"prompt_tokens": 10**40})] * 2)
     assert active_run(state).usage == Usage(prompt_tokens=2 * 2**40, model_calls=2)
 
 
-def test_sums_of_usage_stay_what_json_can_hold() -> None:
+def test_usage_sums_fit_json() -> None:
     most = 2**63 - 1
     odd = Usage(prompt_tokens=most, completion_tokens=-5, total_tokens=1)
     assert sum_usage(odd, Usage(prompt_tokens=1, total_tokens=1)) == Usage(prompt_tokens=most, total_tokens=2)
 
 
-def test_a_message_without_completion_is_no_turn_even_if_it_asks_for_tools() -> None:
+def test_message_without_completion_is_no_turn() -> None:
     state = given(make_run_started(), user_said(), MessageAdded(message=calling_message(tool_call("c1"))))
     assert (active_run(state).turns, active_run(state).calls, active_run(state).answered) == (0, (), False)
 
 
-def test_a_reply_without_tool_calls_answers_the_run() -> None:
+def test_callless_reply_answers_the_run() -> None:
     assert active_run(given(make_run_started(), model_reply(answer_message()))).answered
     assert active_run(given(make_run_started(), model_reply({**answer_message(), "tool_calls": []}))).answered
     assert not active_run(given(make_run_started(), model_reply(calling_message(tool_call("c1"))))).answered
 
 
-def test_a_reply_opens_its_calls_and_each_result_closes_one() -> None:
+def test_reply_opens_calls_that_results_close() -> None:
     state = given(
         make_run_started(),
         model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
@@ -178,24 +178,24 @@ def test_a_reply_opens_its_calls_and_each_result_closes_one() -> None:
     assert active_run(state).calls[0].handoff == "refunds"
 
 
-def test_only_a_tool_s_message_closes_a_call() -> None:
+def test_only_tool_messages_close_calls() -> None:
     imposter = MessageAdded(message={"role": "user", "content": "done", "tool_call_id": "c1"})
     state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), imposter)
     assert [asked.id for asked in active_run(state).open_calls] == ["c1"]
 
 
-def test_a_call_id_that_a_reply_uses_twice_is_one_call() -> None:
+def test_duplicate_call_id_is_one_call() -> None:
     state = given(make_run_started(), model_reply(calling_message(tool_call("c1", "first"), tool_call("c1", "second"))))
     assert [(asked.id, asked.name) for asked in active_run(state).calls] == [("c1", "first")]
 
 
-def test_what_is_no_function_call_is_no_call() -> None:
+def test_non_function_calls_are_ignored() -> None:
     custom = {"id": "c1", "type": "custom", "custom": {"name": "f", "input": "text"}}
     state = given(make_run_started(), model_reply(calling_message(custom)))
     assert (active_run(state).calls, active_run(state).answered) == ((), True)
 
 
-def test_a_call_without_arguments_is_called_with_none() -> None:
+def test_missing_arguments_mean_none() -> None:
     asked = {"id": "c1", "type": "function", "function": {"name": "f"}}
     assert active_run(given(make_run_started(), model_reply(calling_message(asked)))).calls[0].arguments == "{}"
 
@@ -204,7 +204,7 @@ def test_a_handoff_changes_the_active_agent() -> None:
     assert given(make_run_started(), HandoffMade(from_agent="triage", to_agent="refunds")).agent == "refunds"
 
 
-def test_an_ignored_handoff_rewrites_its_result_and_nothing_else() -> None:
+def test_ignored_handoff_rewrites_only_its_result() -> None:
     before = given(
         make_run_started(),
         model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
@@ -221,14 +221,14 @@ def test_an_ignored_handoff_rewrites_its_result_and_nothing_else() -> None:
     assert before.messages[-2].message["content"] == "done"
 
 
-def test_an_ignored_handoff_of_an_unknown_call_changes_nothing() -> None:
+def test_unknown_ignored_handoff_changes_nothing() -> None:
     before = given(make_run_started(), MessageAdded(message={"role": "tool", "content": "no id"}))
     for call_id in (None, "c9"):
         after = when(before, HandoffIgnored(from_agent="a", to_agent="b", tool_call_id=call_id))
         assert after.messages == before.messages
 
 
-def test_a_waiting_run_makes_a_waiting_session() -> None:
+def test_waiting_run_makes_session_waiting() -> None:
     state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), WAITING)
     assert (state.status, active_run(state).status, active_run(state).pending) == (
         "waiting",
@@ -238,7 +238,7 @@ def test_a_waiting_run_makes_a_waiting_session() -> None:
     assert active_run(state).last_seq == state.seq
 
 
-def test_a_resumed_run_runs_and_waits_for_nothing() -> None:
+def test_resumed_run_waits_for_nothing() -> None:
     state = given(
         make_run_started(),
         model_reply(calling_message(tool_call("c1"))),
@@ -249,7 +249,7 @@ def test_a_resumed_run_runs_and_waits_for_nothing() -> None:
     assert (state.status, active_run(state).pending, active_run(state).last_seq) == ("running", (), state.seq)
 
 
-def test_take_overs_count_until_the_next_reply() -> None:
+def test_takeovers_count_until_next_reply() -> None:
     recovery = RunResumed(reason="recovery")
     state = given(make_run_started(), recovery, recovery)
     assert active_run(state).recoveries == 2
@@ -261,7 +261,7 @@ def test_take_overs_count_until_the_next_reply() -> None:
     ("ending", "status"),
     [(RunCompleted, "completed"), (RunFailed, "failed"), (RunCancelled, "cancelled"), (RunInterrupted, "interrupted")],
 )
-def test_an_end_makes_the_session_idle_and_keeps_the_run(ending: type[RunCompleted], status: str) -> None:
+def test_run_end_idles_session_and_keeps_run(ending: type[RunCompleted], status: str) -> None:
     error = RunError(code="x", message="y")
     state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), WAITING)
     state = when(state, HandoffMade(from_agent="triage", to_agent="refunds"), ContextUpdated(patch={"k": 1}))
@@ -273,13 +273,13 @@ def test_an_end_makes_the_session_idle_and_keeps_the_run(ending: type[RunComplet
     assert (run.last_seq, run.finished_at) == (state.seq, state.updated_at)
 
 
-def test_an_end_of_another_run_leaves_the_active_one_alone() -> None:
+def test_foreign_run_end_leaves_active_run() -> None:
     state = given(make_run_started(), in_run(OTHER, RunCompleted(stop_reason="end_turn")))
     assert active_run(state).id == RUN
     assert len(state.finished) == 0
 
 
-def test_queued_runs_wait_in_order_and_leave_when_they_start_or_end() -> None:
+def test_queued_runs_wait_and_leave_in_order() -> None:
     queued = RunQueued(options=RunOptions(), messages=())
     state = given(make_run_started(), in_run("q1", queued), in_run("q2", queued), in_run("q3", queued))
     assert [waiting.run_id for waiting in state.queue] == ["q1", "q2", "q3"]
@@ -291,7 +291,7 @@ def test_queued_runs_wait_in_order_and_leave_when_they_start_or_end() -> None:
     assert active_run(state).id == "q1"
 
 
-def test_a_decision_shrinks_what_the_run_waits_for() -> None:
+def test_decision_shrinks_pending_list() -> None:
     asked = calling_message(tool_call("c1", "danger"), tool_call("c2", "danger"))
     pending = tuple(
         PendingCall(tool_call_id=call_id, name="danger", arguments="{}", reason="approval") for call_id in ("c1", "c2")
@@ -310,14 +310,14 @@ def test_a_decision_shrinks_what_the_run_waits_for() -> None:
     assert (second.approval, second.approval_reason) == ("deny", "no")
 
 
-def test_a_result_from_outside_shrinks_what_the_run_waits_for() -> None:
+def test_outside_result_shrinks_pending_list() -> None:
     state = given(
         make_run_started(execute_tools=False), model_reply(calling_message(tool_call("c1"))), WAITING, tool_result("c1")
     )
     assert (active_run(state).status, active_run(state).pending) == ("waiting", ())
 
 
-def test_an_interrupted_run_goes_on_where_it_was() -> None:
+def test_interrupted_run_continues_in_place() -> None:
     before = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1")), USAGE))
     stopped = when(before, RunInterrupted(stop_reason="interrupted", error=RunError(code="x", message="y")))
     state = when(stopped, in_run(RUN, RunResumed(reason="recovery")))
@@ -328,7 +328,7 @@ def test_an_interrupted_run_goes_on_where_it_was() -> None:
     assert len(stopped.finished) == 1
 
 
-def test_a_resume_of_a_run_that_is_not_the_last_one_changes_nothing() -> None:
+def test_resuming_an_older_run_changes_nothing() -> None:
     state = given(
         make_run_started(), RunInterrupted(stop_reason="interrupted"), in_run(RUN, RunResumed(reason="recovery"))
     )
@@ -336,7 +336,7 @@ def test_a_resume_of_a_run_that_is_not_the_last_one_changes_nothing() -> None:
     assert (state.run, len(state.finished)) == (None, 1)
 
 
-def test_a_fork_remembers_where_it_came_from_and_leaves_runs_behind() -> None:
+def test_fork_knows_origin_and_drops_runs() -> None:
     before = given(make_run_started(), user_said(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     state = when(before, SessionForked(from_session_id="original", from_seq=before.seq, from_hash=before.hash))
     assert state.forked_from == Origin(session_id="original", seq=before.seq, hash=before.hash)
@@ -345,13 +345,13 @@ def test_a_fork_remembers_where_it_came_from_and_leaves_runs_behind() -> None:
     assert list_contents(state) == ["hello"]
 
 
-def test_a_fork_of_an_idle_session_has_no_run_to_leave() -> None:
+def test_idle_fork_has_no_run_to_leave() -> None:
     state = given(user_said(), SessionForked(from_session_id="original", from_seq=2, from_hash=""))
     assert len(state.finished) == 0
 
 
 @pytest.mark.parametrize("ended", [[], [RunInterrupted(stop_reason="interrupted")]])
-def test_what_was_approved_is_asked_anew_in_a_fork_and_what_was_denied_stays_so(ended: list[RunInterrupted]) -> None:
+def test_forks_keep_denials_but_not_approvals(ended: list[RunInterrupted]) -> None:
     """Also of a run that had ended before, and may be tried again."""
     before = given(
         make_run_started(),
@@ -366,7 +366,7 @@ def test_what_was_approved_is_asked_anew_in_a_fork_and_what_was_denied_stays_so(
     assert calls == [(None, "1"), ("deny", "{}"), ("requested", "{}")]
 
 
-def test_a_reply_cut_off_counts_as_a_turn_and_is_kept() -> None:
+def test_truncated_reply_counts_as_turn() -> None:
     said_so_far = MessageAdded(message=answer_message("I was about"), completion=CompletionRecord(partial=True))
     state = given(make_run_started(), user_said(), said_so_far, RunCancelled(stop_reason="cancelled"))
     assert list_contents(state)[-1] == "I was about"

@@ -20,7 +20,7 @@ def as_entries(messages: list[Json]) -> list[Entry]:
 
 
 @for_any(messy_histories(), messy_histories())
-def test_the_first_stray_result_is_the_first_that_no_model_is_sent(history: list[Json], messages: list[Json]) -> None:
+def test_first_stray_result_is_first_unsent(history: list[Json], messages: list[Json]) -> None:
     entries = as_entries(history + messages)
     sent = {id(entry) for entry in pair_results(entries)}
     left_out = [

@@ -60,7 +60,7 @@ RUN_KEYS = (
 
 @for_any(any_logs(), st.integers(1, 5), st.integers(1, 60) | st.none())
 @settings(max_examples=examples(60))
-def test_the_latest_runs_are_those_that_began_last(log: list[RecordedEvent], limit: int, before: int | None) -> None:
+def test_latest_runs_began_last(log: list[RecordedEvent], limit: int, before: int | None) -> None:
     for upto in range(0, len(log) + 1, 7):
         state = fold(log[:upto])
         runs = sorted(collect_runs(state), key=lambda run: -run.first_seq)
@@ -68,7 +68,7 @@ def test_the_latest_runs_are_those_that_began_last(log: list[RecordedEvent], lim
         assert list_latest_runs(state, limit, before) == expected
 
 
-def test_the_latest_of_many_runs_are_found_without_the_others() -> None:
+def test_latest_run_lookup_skips_the_others() -> None:
     state = given()
     for number in range(300):
         queued = (
@@ -90,7 +90,7 @@ def show_run(state: State, run_id: str = RUN) -> RunView:
     return view_run("session", state, run)
 
 
-def test_a_session_and_a_run_have_the_public_keys() -> None:
+def test_session_and_run_have_public_keys() -> None:
     state = given(make_run_started(), user_said())
     assert tuple(msgspec.to_builtins(view_session("session", state))) == SESSION_KEYS
     assert tuple(msgspec.to_builtins(show_run(state))) == RUN_KEYS
@@ -111,7 +111,7 @@ def test_a_fork_names_its_origin() -> None:
     }
 
 
-def test_a_run_shows_its_own_messages_its_input_included() -> None:
+def test_run_shows_messages_and_input() -> None:
     state = given(
         user_said("imported"),
         make_run_started(),
@@ -133,7 +133,7 @@ def test_a_run_shows_its_own_messages_its_input_included() -> None:
     assert [message["content"] for message in show_run(state, OTHER).messages] == ["more"]
 
 
-def test_a_run_without_an_answer_says_nothing() -> None:
+def test_unanswered_run_has_no_output() -> None:
     assert show_run(given(make_run_started(), user_said())).output_text == ""
     assert (
         show_run(given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))).output_text
@@ -151,13 +151,13 @@ def test_a_run_without_an_answer_says_nothing() -> None:
         (None, ""),
     ],
 )
-def test_output_text_is_the_text_of_the_last_reply(content: Any, text: str) -> None:
+def test_output_text_is_last_reply(content: Any, text: str) -> None:
     assert (
         show_run(given(make_run_started(), model_reply({"role": "assistant", "content": content}))).output_text == text
     )
 
 
-def test_an_active_run_shows_the_session_s_agent_and_context_and_a_finished_one_its_last() -> None:
+def test_active_runs_show_current_agent_and_context() -> None:
     state = given(
         make_run_started(), ContextUpdated(patch={"k": 1}), HandoffMade(from_agent="triage", to_agent="refunds")
     )
@@ -168,7 +168,7 @@ def test_an_active_run_shows_the_session_s_agent_and_context_and_a_finished_one_
 
 
 @pytest.mark.parametrize(("reason", "stop_reason"), [("approval", "approval"), ("tool_results", "tool_calls")])
-def test_a_waiting_run_shows_what_it_waits_for(reason: Any, stop_reason: str) -> None:
+def test_waiting_run_shows_its_needs(reason: Any, stop_reason: str) -> None:
     pending = (PendingCall(tool_call_id="c1", name="f", arguments="{}", reason=reason),)
     view = show_run(
         given(make_run_started(), model_reply(calling_message(tool_call("c1"))), RunWaiting(pending=pending))
@@ -183,7 +183,7 @@ def test_a_failed_run_shows_its_error() -> None:
     assert view.last_seq == 4
 
 
-def test_a_queued_run_is_shown_as_one_that_has_not_begun() -> None:
+def test_queued_run_is_shown_unstarted() -> None:
     state = given(
         make_run_started(), user_said(), in_run(OTHER, RunQueued(options=RunOptions(), messages=(), agent="refunds"))
     )
@@ -192,7 +192,7 @@ def test_a_queued_run_is_shown_as_one_that_has_not_begun() -> None:
     assert (view.first_seq, view.last_seq) == (4, 4)
 
 
-def test_runs_are_listed_oldest_first_and_found_by_their_id() -> None:
+def test_runs_list_oldest_first_by_id() -> None:
     queued = RunQueued(options=RunOptions(), messages=())
     state = given(
         make_run_started(),
@@ -215,7 +215,7 @@ def test_a_message_without_sender_shows_none() -> None:
     assert show_run(state).messages[0]["sender"] is None
 
 
-def test_a_run_is_found_without_looking_through_the_others() -> None:
+def test_run_lookup_skips_the_others() -> None:
     facts = (make_run_started(), RunCompleted(stop_reason="end_turn"))
     whole = given(*(in_run(f"run_{number}", fact) for number in range(200) for fact in facts))
     assert find_run(whole, "run_199") is not None

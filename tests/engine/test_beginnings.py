@@ -121,7 +121,7 @@ async def test_one_commit_records_what_two_would(engine: Engine, model: Scripted
     assert await read_types(engine, AT_ONCE) == await read_types(engine, BEFORE)
 
 
-async def test_what_is_there_is_not_made_again(engine: Engine) -> None:
+async def test_existing_session_is_not_made_again(engine: Engine) -> None:
     plan = await engine.sessions.plan(messages=[{"role": "user", "content": "mine"}])
     await engine.sessions.create(KEY.tenant, session_id=KEY.id)
     with pytest.raises(SessionExists):
@@ -129,7 +129,7 @@ async def test_what_is_there_is_not_made_again(engine: Engine) -> None:
     assert await read_types(engine) == ["session.created"]
 
 
-async def test_a_fork_of_what_has_changed_is_refused(engine: Engine, model: ScriptedModel) -> None:
+async def test_fork_of_changed_source_is_refused(engine: Engine, model: ScriptedModel) -> None:
     model.say("Hello.")
     await engine.sessions.create(KEY.tenant, session_id=KEY.id)
     await run_to_end(engine)
@@ -141,7 +141,7 @@ async def test_a_fork_of_what_has_changed_is_refused(engine: Engine, model: Scri
     assert await read_types(engine, AT_ONCE) == []
 
 
-async def test_a_fork_is_counted_when_it_is_recorded(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_fork_is_counted_once_recorded(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"), start=False, limits=replace(LIMITS, max_forks_per_minute=1))
     await engine.sessions.create(KEY.tenant, session_id=KEY.id, **GIVEN)
     await engine.sessions.create(KEY.tenant, session_id=BEFORE.id)
@@ -161,7 +161,7 @@ async def test_a_fork_is_counted_when_it_is_recorded(cluster: EngineCluster, mod
     assert (await wait_for_end(engine, key=AT_ONCE)).status == "completed"
 
 
-async def test_a_plan_of_a_large_history_is_folded_once_and_in_a_thread() -> None:
+async def test_large_plan_folds_once_in_thread() -> None:
     drafts = NotingDrafts(
         draft_events("A", create_session("A", {}, {}, [{"role": "user", "content": "hi"}] * 2_000), None)
     )

@@ -42,7 +42,7 @@ async def list_context_changes(engine: Engine) -> list[tuple[str | None, Json]]:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-async def test_a_tool_takes_no_change_back_that_others_make_meanwhile(
+async def test_tool_keeps_concurrent_changes_of_others(
     cluster: EngineCluster, model: ScriptedModel, elsewhere: bool
 ) -> None:
     gate = ToolGate()
@@ -70,7 +70,7 @@ async def test_a_tool_takes_no_change_back_that_others_make_meanwhile(
     assert await list_context_changes(engine) == [(None, patch), ("c1", {"cart": {"bread": 3, "milk": None}})]
 
 
-async def test_a_tool_that_changes_nothing_takes_no_change_back(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_unchanging_tool_reverts_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     def look(context_variables: Json) -> str:
@@ -90,9 +90,7 @@ async def test_a_tool_that_changes_nothing_takes_no_change_back(cluster: EngineC
     assert await list_context_changes(engine) == [(None, {"name": "Bob", "gone": None})]
 
 
-async def test_what_the_tool_and_somebody_else_did_alike_is_recorded_once(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_identical_changes_are_recorded_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     def rename() -> Result:
@@ -111,9 +109,7 @@ async def test_what_the_tool_and_somebody_else_did_alike_is_recorded_once(
     assert await list_context_changes(engine) == [(None, {"name": "Bob"})]
 
 
-async def test_each_call_of_a_reply_sees_what_the_former_and_others_left(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_reply_calls_see_all_earlier_changes(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate, seen = ToolGate(), list[Json]()
 
     def first(context_variables: Json) -> str:
@@ -144,9 +140,7 @@ async def test_each_call_of_a_reply_sees_what_the_former_and_others_left(
     ]
 
 
-async def test_a_tool_that_runs_again_works_on_the_context_of_its_second_start(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_rerun_tool_sees_second_start_context(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate, seen = ToolGate(), list[Json]()
 
     @tool(idempotent=True)
@@ -213,9 +207,7 @@ A_CALLS, A_STARTS, A_ANSWERS = ("message.added", "A", "A"), ("tool.started", "A"
 B_SAYS = ("message.added", "B", "B")
 
 
-async def test_the_calls_of_a_reply_are_to_functions_of_the_agent_that_was_asked(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_reply_calls_use_asked_agents_functions(cluster: EngineCluster, model: ScriptedModel) -> None:
     team, gate = Team(), threading.Event()
     engine = await cluster.open_engine(*team.agents)
     await open_session(engine)
@@ -231,9 +223,7 @@ async def test_the_calls_of_a_reply_are_to_functions_of_the_agent_that_was_asked
     assert await list_turn_events(engine) == [A_CALLS, A_STARTS, A_ANSWERS, A_STARTS, A_ANSWERS, B_SAYS]
 
 
-async def test_a_call_that_follows_a_change_of_the_agent_is_still_the_former_ones(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_call_after_agent_change_stays_former_agents(cluster: EngineCluster, model: ScriptedModel) -> None:
     team, gate = Team(), ToolGate()
 
     def wait() -> str:
@@ -254,7 +244,7 @@ async def test_a_call_that_follows_a_change_of_the_agent_is_still_the_former_one
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-async def test_after_a_restart_calls_are_still_those_of_the_agent_that_was_asked(
+async def test_restarted_calls_belong_to_asked_agent(
     cluster: EngineCluster, model: ScriptedModel, idempotent: bool
 ) -> None:
     team, gate = Team(), ToolGate()
@@ -285,7 +275,7 @@ async def test_after_a_restart_calls_are_still_those_of_the_agent_that_was_asked
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])
-async def test_a_call_that_is_decided_after_a_change_of_the_agent_is_the_former_ones(
+async def test_call_decided_after_change_stays_former_agents(
     cluster: EngineCluster, model: ScriptedModel, decision: Any
 ) -> None:
     team = Team(requires_approval=True)
@@ -304,7 +294,7 @@ async def test_a_call_that_is_decided_after_a_change_of_the_agent_is_the_former_
     )
 
 
-async def test_a_result_from_outside_is_for_the_agent_that_asked(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_outside_result_belongs_to_asking_agent(cluster: EngineCluster, model: ScriptedModel) -> None:
     team = Team()
     engine = await cluster.open_engine(*team.agents)
     await open_session(engine)

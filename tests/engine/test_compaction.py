@@ -145,7 +145,7 @@ def list_tokens_of_log(state: State) -> int:
 
 
 @pytest.mark.long
-async def test_a_session_ten_times_as_long_as_the_window_goes_on_to_its_end(opened: Any) -> None:
+async def test_tenfold_window_session_reaches_its_end(opened: Any) -> None:
     engine, small, scripted = opened
     for number in range(32):
         text = f"{number}: " + ("look" if number % 4 == 0 else "tell me") + " " + "y" * 900
@@ -177,7 +177,7 @@ async def test_a_session_ten_times_as_long_as_the_window_goes_on_to_its_end(open
     assert (forked.summary, any(entry.shortened for entry in forked.messages)) == (None, False)
 
 
-async def test_the_decision_is_made_on_the_last_prompt_as_the_provider_counted_it(opened: Any) -> None:
+async def test_compaction_decides_on_provider_prompt_count(opened: Any) -> None:
     engine, _, scripted = opened
     for number in range(6):
         await run_to_end(engine, "y" * 800, f"r{number}")
@@ -190,7 +190,7 @@ async def test_the_decision_is_made_on_the_last_prompt_as_the_provider_counted_i
         assert not fact.estimated
 
 
-async def test_without_a_count_the_size_is_estimated_and_said_to_be(opened: Any) -> None:
+async def test_missing_count_is_estimated_and_marked(opened: Any) -> None:
     engine, small, _ = opened
     small.counts = False
     for number in range(6):
@@ -199,7 +199,7 @@ async def test_without_a_count_the_size_is_estimated_and_said_to_be(opened: Any)
     assert {(fact.reason, fact.estimated) for fact in started} == {("tokens", True)}
 
 
-async def test_long_results_are_shortened_and_no_call_is_parted_from_its_result(opened: Any) -> None:
+async def test_long_results_are_shortened_with_their_calls(opened: Any) -> None:
     engine, _, scripted = opened
     for number in range(8):
         await run_to_end(engine, f"look {number} " + "y" * 100, f"r{number}")
@@ -217,7 +217,7 @@ async def test_long_results_are_shortened_and_no_call_is_parted_from_its_result(
         assert len(entry.view()["content"]) > 1_200
 
 
-async def test_what_the_provider_finds_too_long_is_compacted_before_anything_is_left_out(opened: Any) -> None:
+async def test_provider_overflow_compacts_before_dropping(opened: Any) -> None:
     engine, small, _ = opened
     small.window = 100_000
     for number in range(4):
@@ -230,7 +230,7 @@ async def test_what_the_provider_finds_too_long_is_compacted_before_anything_is_
     assert answer.completion.request.history_from is msgspec.UNSET
 
 
-async def test_a_failed_summary_is_an_event_and_the_session_goes_on(opened: Any) -> None:
+async def test_failed_summary_is_event_and_session_continues(opened: Any) -> None:
     engine, small, _ = opened
     small.fails_summaries = True
     for number in range(8):
@@ -247,7 +247,7 @@ async def test_a_failed_summary_is_an_event_and_the_session_goes_on(opened: Any)
     assert (await replay_session(engine.store, Registry([AGENT]), KEY)).matches
 
 
-async def test_a_summary_is_made_in_pieces_that_fit(opened: Any) -> None:
+async def test_summary_is_made_in_fitting_pieces(opened: Any) -> None:
     engine, small, scripted = opened
     small.window = 100_000
     for number in range(12):
@@ -265,7 +265,7 @@ async def test_a_summary_is_made_in_pieces_that_fit(opened: Any) -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-async def test_a_kill_while_a_summary_is_asked_for_loses_nothing(
+async def test_kill_during_summary_loses_nothing(
     cluster: EngineCluster, async_client: AsyncOpenAI, model: ScriptedModel, asked: bool
 ) -> None:
     engine = await cluster.open_engine(AGENT)
@@ -300,7 +300,7 @@ async def test_a_kill_while_a_summary_is_asked_for_loses_nothing(
     assert model.requests[-1]["messages"][1]["content"] == f"{HEADING}\n\n{pieces} of {pieces}"
 
 
-async def test_redacting_what_a_summary_covers_takes_the_summary_out(opened: Any) -> None:
+async def test_redacting_covered_words_removes_summary(opened: Any) -> None:
     engine, _, scripted = opened
     for number in range(10):
         await run_to_end(engine, f"canary-{number} " + "y" * 800, f"r{number}")
@@ -321,7 +321,7 @@ async def test_redacting_what_a_summary_covers_takes_the_summary_out(opened: Any
     assert await rebuild_request(engine.store, KEY, (await find_answers(engine))[-1]) == scripted.raw_requests[-1]
 
 
-async def test_what_is_taken_out_is_not_sent_in_other_words_either(opened: Any) -> None:
+async def test_removed_words_are_not_paraphrased(opened: Any) -> None:
     engine, _, scripted = opened
     for number in range(6):
         await run_to_end(engine, f"{number} " + "y" * 800, f"r{number}")
@@ -335,9 +335,7 @@ async def test_what_is_taken_out_is_not_sent_in_other_words_either(opened: Any) 
 
 
 @pytest.mark.parametrize("crossing", ["redact", "remove", "recreate"])
-async def test_summary_of_words_taken_out_meanwhile_is_dropped(
-    cluster: EngineCluster, model: ScriptedModel, crossing: str
-) -> None:
+async def test_summary_of_removed_words_is_dropped(cluster: EngineCluster, model: ScriptedModel, crossing: str) -> None:
     engine = await cluster.open_engine(Agent(name="A"))
     history = [{"role": role, "content": f"{SECRET} {number}"} for number in range(6) for role in ("user", "assistant")]
     await open_session(engine, messages=history)
@@ -368,7 +366,7 @@ async def test_summary_of_words_taken_out_meanwhile_is_dropped(
     assert (await verify(engine.store, KEY)).valid
 
 
-async def test_a_session_at_rest_is_compacted_when_somebody_asks(opened: Any) -> None:
+async def test_idle_session_compacts_on_request(opened: Any) -> None:
     engine, small, scripted = opened
     small.window = 100_000
     plain = SessionKey(KEY.tenant, "plain")
@@ -389,7 +387,7 @@ async def test_a_session_at_rest_is_compacted_when_somebody_asks(opened: Any) ->
     assert (await verify(engine.store, plain)).problems == []
 
 
-async def test_each_of_two_forks_is_sent_its_own_summary(opened: Any) -> None:
+async def test_forks_are_sent_their_own_summaries(opened: Any) -> None:
     """They grew from one state in memory, and are summed up by events of the same seq."""
     engine, small, scripted = opened
     small.window = 100_000
@@ -406,7 +404,7 @@ async def test_each_of_two_forks_is_sent_its_own_summary(opened: Any) -> None:
         )
 
 
-async def test_what_is_told_of_an_unstored_session_has_no_secrets(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_unstored_session_summary_has_no_secrets(cluster: EngineCluster, model: ScriptedModel) -> None:
     def fail_with_secret(context_variables: dict[str, Any]) -> str:
         raise RuntimeError(f"cannot reach {SECRET}")
 
@@ -424,7 +422,7 @@ async def test_what_is_told_of_an_unstored_session_has_no_secrets(cluster: Engin
         await engine.unstored.preview(UnstoredSession(state), lambda state: start_run(state, asked), RunOptions())
 
 
-async def test_what_is_left_to_sum_up_waits_for_tokens(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_remaining_history_waits_for_tokens(cluster: EngineCluster, model: ScriptedModel) -> None:
     limits = msgspec.structs.replace(LIMITS, max_tokens_per_day=1)
     engine = await cluster.open_engine(Agent(name="A"), limits=limits)
     said = [{"role": role, "content": role * 3_000} for _ in range(3) for role in ("user", "assistant")]

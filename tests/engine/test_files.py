@@ -50,9 +50,7 @@ async def count_files(engine: Engine) -> int:
     return counted
 
 
-async def test_a_picture_is_sent_to_the_model_and_kept_beside_the_event(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_picture_is_sent_and_stored_beside_event(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     said = make_message(make_inline_picture(PICTURES[0], detail="low"))
@@ -92,7 +90,7 @@ async def test_fifty_turns_with_ten_pictures(cluster: EngineCluster, model: Scri
     assert (await verify(engine.store, KEY)).valid
 
 
-async def test_the_request_of_the_past_is_rebuilt_to_the_byte(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_past_request_is_rebuilt_byte_exact(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.say("A cat.")
@@ -120,7 +118,7 @@ async def test_content_that_was_changed_is_found(cluster: EngineCluster) -> None
     assert "file_stray" in [problem.code for problem in found.problems]
 
 
-async def test_a_redacted_picture_is_gone_and_the_session_goes_on(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_redacted_picture_goes_and_session_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine, messages=[make_message(make_inline_picture(PICTURES[0]))])
     await redact(engine.store, KEY, [2], "private")
@@ -131,9 +129,7 @@ async def test_a_redacted_picture_is_gone_and_the_session_goes_on(cluster: Engin
     assert (await verify(engine.store, KEY)).valid
 
 
-async def test_a_picture_of_a_queued_run_is_sent_when_its_turn_comes(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_queued_picture_is_sent_in_turn(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang()
@@ -149,7 +145,7 @@ async def test_a_picture_of_a_queued_run_is_sent_when_its_turn_comes(
     assert await count_files(engine) == 1
 
 
-async def test_a_server_that_dies_leaves_pictures_to_the_next(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_dead_server_leaves_pictures_to_next(cluster: EngineCluster, model: ScriptedModel) -> None:
     first = await cluster.open_engine(AGENT)
     await open_session(first)
     said = make_message(make_inline_picture(PICTURES[0]))
@@ -163,7 +159,7 @@ async def test_a_server_that_dies_leaves_pictures_to_the_next(cluster: EngineClu
     assert model.requests[1]["messages"][-1] == said
 
 
-async def test_messages_of_earlier_releases_keep_their_content(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_earlier_release_messages_keep_content(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     said = make_message(make_inline_picture(PICTURES[0]))
@@ -176,7 +172,7 @@ async def test_messages_of_earlier_releases_keep_their_content(cluster: EngineCl
     assert await count_files(engine) == 0
 
 
-async def test_the_same_picture_is_read_from_memory_the_next_time(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_repeated_picture_is_read_from_memory(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine, messages=[make_message(make_inline_picture(PICTURES[0]))])
     name = hash_content(PICTURES[0])
@@ -187,7 +183,7 @@ async def test_the_same_picture_is_read_from_memory_the_next_time(cluster: Engin
     assert await engine.store.read_files(KEY, [name]) == {name: b"other"}
 
 
-async def test_nothing_is_kept_of_what_is_refused(cluster: EngineCluster) -> None:
+async def test_refused_files_are_not_kept(cluster: EngineCluster) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     for part, error in (
@@ -204,7 +200,7 @@ async def test_nothing_is_kept_of_what_is_refused(cluster: EngineCluster) -> Non
     assert len(await read_log(engine)) == 1
 
 
-async def test_a_fork_is_sent_its_own_pictures(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_fork_is_sent_its_own_pictures(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     said = make_message(make_inline_picture(PICTURES[0]))
     await open_session(engine, messages=[said])

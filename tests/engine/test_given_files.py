@@ -80,9 +80,7 @@ def roles(request: dict[str, Any]) -> list[str]:
     return [message["role"] for message in request["messages"]]
 
 
-async def test_what_functions_give_is_kept_shown_and_goes_everywhere_that_files_go(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_function_files_are_kept_shown_and_forwarded(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.calls([Call("show_chart", id="call_1"), Call("find_photo", id="call_2")])
@@ -142,9 +140,7 @@ async def test_what_functions_give_is_kept_shown_and_goes_everywhere_that_files_
         assert await engine.store.read_files(key, [hash_content(CHART)]) == {hash_content(CHART): CHART}
 
 
-async def test_files_that_are_more_than_a_tenant_may_have_are_left_out_and_the_run_goes_on(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_files_past_tenant_quota_are_dropped(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT, limits=replace(LIMITS, max_stored_bytes=10_000))
     await open_session(engine)
     model.calls([Call("show_chart", id="call_1"), Call("find_photo", id="call_2")])
@@ -162,9 +158,7 @@ async def test_files_that_are_more_than_a_tenant_may_have_are_left_out_and_the_r
     assert (await replay_session(engine.store, Registry([AGENT]), KEY)).divergences == []
 
 
-async def test_secrets_are_taken_out_of_text_files_before_they_are_hashed(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_secrets_leave_text_files_before_hashing(cluster: EngineCluster, model: ScriptedModel) -> None:
     def dump() -> Result:
         """Dump the settings."""
         return Result(
@@ -188,7 +182,7 @@ async def test_secrets_are_taken_out_of_text_files_before_they_are_hashed(
     assert (await verify(engine.store, KEY)).valid
 
 
-async def test_a_picture_of_a_call_that_was_cut_off_is_there_once(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_cut_call_picture_is_there_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     """A call that may run again gives it again; of one whose result is too large, no file stays behind."""
     gate = ToolGate()
 
@@ -221,7 +215,7 @@ async def test_a_picture_of_a_call_that_was_cut_off_is_there_once(cluster: Engin
     assert (await verify(second.store, KEY)).valid
 
 
-def test_in_memory_the_newest_files_are_kept() -> None:
+def test_memory_keeps_newest_files() -> None:
     kept = GivenFiles(max_bytes=10)
     kept.add({"a": b"1234", "b": b"1234"})
     # Given again, it is the newest.
@@ -232,7 +226,7 @@ def test_in_memory_the_newest_files_are_kept() -> None:
     assert kept.find(["a", "c", "d"]) == {}
 
 
-def test_swarm_shows_the_model_what_functions_gave(model: ScriptedModel) -> None:
+def test_swarm_shows_model_function_files(model: ScriptedModel) -> None:
     model.call("show_chart", id="call_1")
     model.say("It rises.")
     client = Swarm(OpenAI(base_url=model.url, api_key="k"))
@@ -244,7 +238,7 @@ def test_swarm_shows_the_model_what_functions_gave(model: ScriptedModel) -> None
     assert [message["role"] for message in response.messages] == ["assistant", "tool", "assistant"]
 
 
-def test_the_offline_model_takes_what_functions_gave_for_no_question() -> None:
+def test_offline_model_ignores_function_files() -> None:
     asked = {"role": "user", "content": "How are sales?"}
     called = [{"id": "c1", "type": "function", "function": {"name": "show_chart", "arguments": "{}"}}]
     given = {"role": "user", "content": [{"type": "text", "text": f"{HEADING} picture 1 of …]"}]}
@@ -253,9 +247,7 @@ def test_the_offline_model_takes_what_functions_gave_for_no_question() -> None:
     assert (turn.text, [found.name for found in turn.unseen_results]) == ("How are sales?", ["show_chart"])
 
 
-async def test_what_was_given_in_a_session_that_is_not_kept_is_shown_in_its_next_run(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_unkept_session_file_reaches_next_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     session = UnstoredSession((await engine.sessions.plan(agent="A")).state)
     model.call("show_chart")
@@ -269,9 +261,7 @@ async def test_what_was_given_in_a_session_that_is_not_kept_is_shown_in_its_next
     assert await count_files(engine, SessionKey("default", session.id)) == 0
 
 
-async def test_what_is_not_stored_takes_no_more_files_than_a_request_may_have(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_unstored_responses_bound_files(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT, start=False)
     session = UnstoredSession((await engine.sessions.plan(agent="A")).state)
     blob = {"sha256": "0" * 64, "media_type": "image/png", "size": MAX_SENT_BYTES - len(PHOTO)}

@@ -6,7 +6,7 @@ from swarmkeep.domain.checking.inputs import check_id
 from swarmkeep.engine.ids import derive_id, make_id
 
 
-def test_an_id_is_short_and_another_one_each_time() -> None:
+def test_ids_are_short_and_unique() -> None:
     made = {make_id("run") for _ in range(1000)}
     assert len(made) == 1000
     assert {len(each) for each in made} == {len("run_") + 16}
@@ -22,7 +22,7 @@ def test_ids_use_all_of_their_characters() -> None:
     assert {len(characters) for characters in seen.values()} == {62}
 
 
-def test_a_derived_id_is_the_same_each_time() -> None:
+def test_derived_id_is_stable() -> None:
     assert derive_id("sess", "default/a") == "sess_55OUzkDflpQeisEzfkza"
     assert derive_id("sess", "default/a") != derive_id("sess", "default/b")
     assert check_id(derive_id("sess", "\ud800"))

@@ -49,9 +49,7 @@ async def open_engine(cluster: EngineCluster, *agents: Agent, **limits: Any) -> 
 # Time.
 
 
-async def test_a_model_that_takes_too_long_ends_the_run_and_what_it_said_stays(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_slow_model_ends_run_with_words_kept(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, Agent(name="A"), run_seconds=1)
     model.hang("So far", then=" so good")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
@@ -63,9 +61,7 @@ async def test_a_model_that_takes_too_long_ends_the_run_and_what_it_said_stays(
     model.release()
 
 
-async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_tool_past_run_time_is_abandoned(cluster: EngineCluster, model: ScriptedModel) -> None:
     go_on = threading.Event()
 
     @tool(timeout=60)
@@ -85,7 +81,7 @@ async def test_a_tool_that_takes_too_long_for_the_run_is_abandoned(
     assert "the run's time was up" in result.message["content"]
 
 
-async def test_the_next_run_has_its_own_time(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_next_run_has_its_own_deadline(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, Agent(name="A"), run_seconds=1)
     model.hang()
     assert (await run_to_end(engine)).status == "failed"
@@ -97,7 +93,7 @@ async def test_the_next_run_has_its_own_time(cluster: EngineCluster, model: Scri
 # Rounds.
 
 
-async def test_a_model_that_goes_round_is_stopped(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_looping_model_is_stopped(cluster: EngineCluster, model: ScriptedModel) -> None:
     def look() -> str:
         return "nothing"
 
@@ -113,9 +109,7 @@ async def test_a_model_that_goes_round_is_stopped(cluster: EngineCluster, model:
 # History.
 
 
-async def test_a_session_that_outgrew_its_model_takes_its_next_message(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_outgrown_session_takes_next_message(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, Agent(name="A"))
     for index in range(6):
         model.say(f"answer {index}")
@@ -135,9 +129,7 @@ async def test_a_session_that_outgrew_its_model_takes_its_next_message(
     assert [message["content"] for message in model.requests[-1]["messages"]][1:] == ["and now?", "Still here.", "more"]
 
 
-async def test_a_message_that_is_too_long_by_itself_fails_and_the_next_one_does_not(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_overlong_message_fails_alone(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, Agent(name="A"))
     model.say("Hello.")
     await run_to_end(engine)
@@ -151,7 +143,7 @@ async def test_a_message_that_is_too_long_by_itself_fails_and_the_next_one_does_
     assert (await run_to_end(engine, "short", run_id="r3")).output_text == "Better."
 
 
-async def test_a_limit_of_turns_is_recorded_and_holds(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_turn_limit_is_recorded_and_holds(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, Agent(name="A"), history_turns=2)
     for index in range(4):
         model.say(f"answer {index}")
@@ -175,7 +167,7 @@ def make_rocket(launched: list[str]) -> Agent:
     return Agent(name="A", functions=[launch])
 
 
-async def test_what_nobody_decides_is_denied_in_time(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_undecided_approval_is_denied_in_time(cluster: EngineCluster, model: ScriptedModel) -> None:
     launched: list[str] = []
     engine = await open_engine(cluster, make_rocket(launched), approval_seconds=0.3, recovery_seconds=0.05)
     model.call("launch", {"where": "Mars"})

@@ -608,7 +608,7 @@ async def test_features_go_with_what_cuts_across(
 @pytest.mark.long
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("crossing", CROSSINGS)
-async def test_feature_goes_with_it_at_every_place(
+async def test_feature_works_at_every_place(
     long_url: str, cluster: EngineCluster, model: ScriptedModel, server: MCPServer, crossing: str, feature: str
 ) -> None:
     await meet(Bench(cluster, model, make_agents(server), long_url, is_long=True), crossing, [feature])

@@ -44,7 +44,7 @@ SECOND = Agent(name="Second", instructions="", model_settings={"max_tokens": 9})
 MINE = RunOptions(model_settings={"seed": None, "stop": ["\n"]}, instructions="Answer in French.")
 
 
-async def test_the_settings_of_a_run_go_over_those_of_each_agent(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_run_settings_override_agent_settings(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(FIRST, SECOND)
     await open_session(engine)
     model.call("hand_over", id="c1")
@@ -89,7 +89,7 @@ async def test_a_queued_run_keeps_its_settings(cluster: EngineCluster, model: Sc
     assert model.requests[1]["stop"] == ["\n"]
 
 
-async def test_a_run_without_them_is_recorded_as_before(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_run_without_settings_is_recorded_as_before(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     model.say("Hello.")
@@ -122,9 +122,7 @@ def test_swarm_sends_the_agents_settings(client: OpenAI, model: ScriptedModel) -
     assert (model.requests[0]["temperature"], model.requests[0]["top_k"]) == (0.2, 40)
 
 
-async def test_a_subclass_of_the_client_takes_other_names_in_the_body(
-    async_client: AsyncOpenAI, model: ScriptedModel
-) -> None:
+async def test_client_subclass_accepts_other_body_names(async_client: AsyncOpenAI, model: ScriptedModel) -> None:
     class Own(AsyncOpenAI):
         """A client that may build its requests in its own way."""
 

@@ -97,7 +97,7 @@ async def check_requests(engine: Engine, model: ScriptedModel) -> None:
         assert find_body_faults(build_request(fold(events[:upto]), profile).body()) == []
 
 
-async def test_an_answer_of_the_right_form_is_the_output(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_valid_answer_is_the_output(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(PLAIN)
     model.call("look", {"sku": "A-17"}, id="c1")
     model.say(RIGHT)
@@ -117,9 +117,7 @@ async def test_an_answer_of_the_right_form_is_the_output(cluster: EngineCluster,
     await check_replay(engine, PLAIN)
 
 
-async def test_a_wrong_answer_is_sent_back_in_the_commit_that_keeps_it(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_wrong_answer_is_kept_and_sent_back(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(PLAIN)
     for text in (WRONG, "Two of A-17!", RIGHT):
         model.say(text)
@@ -138,7 +136,7 @@ async def test_a_wrong_answer_is_sent_back_in_the_commit_that_keeps_it(
     await check_replay(engine, PLAIN)
 
 
-async def test_too_many_wrong_answers_end_the_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_too_many_wrong_answers_end_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(PLAIN)
     for _ in range(3):
         model.say(WRONG)
@@ -158,7 +156,7 @@ async def test_too_many_wrong_answers_end_the_run(cluster: EngineCluster, model:
     assert (await run_to_end(engine, "Again.", "r2")).output == {"sku": "A-17", "count": 2}
 
 
-async def test_an_agent_may_want_no_second_answer(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_agent_may_forbid_second_answers(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="Once", output_type=Order, output_retries=0))
     model.say(WRONG, finish_reason="length")
     view = await ask(engine)
@@ -170,23 +168,21 @@ async def test_an_agent_may_want_no_second_answer(cluster: EngineCluster, model:
     assert state.messages[-1].completion.finish_reason == "length"
 
 
-async def test_the_limit_of_turns_counts_what_is_sent_back(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_corrections_count_toward_turn_limit(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(PLAIN)
     model.say(WRONG)
     view = await ask(engine, options=RunOptions(max_turns=1))
     assert (view.status, view.stop_reason, view.output) == ("completed", "max_turns", None)
 
 
-async def test_a_refusal_is_no_answer_to_be_sent_back(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_refusal_is_not_sent_back(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(PLAIN)
     model.raw(json.dumps({"choices": [{"message": {"role": "assistant", "content": None, "refusal": "I will not."}}]}))
     view = await ask(engine)
     assert (view.status, view.output, await list_corrections(engine)) == ("completed", None, [])
 
 
-async def test_after_a_crash_the_run_goes_on_with_what_was_sent_back(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_crash_resumes_with_the_correction(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(PLAIN)
     await open_session(engine)
     model.say(WRONG)
@@ -205,7 +201,7 @@ async def test_after_a_crash_the_run_goes_on_with_what_was_sent_back(
     model.release()
 
 
-async def test_a_correction_is_no_turn_of_its_own(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_correction_is_no_separate_turn(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(PLAIN, limits=structs.replace(LIMITS, history_turns=1))
     model.say(WRONG)
     model.say(RIGHT)
@@ -216,7 +212,7 @@ async def test_a_correction_is_no_turn_of_its_own(cluster: EngineCluster, model:
 # By a call.
 
 
-async def test_a_call_gives_the_output_and_ends_the_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_output_call_ends_the_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(BY_CALL)
     model.call("look", {"sku": "A-17"}, id="c1")
     model.call("final_output", RIGHT, id="c2")
@@ -236,7 +232,7 @@ async def test_a_call_gives_the_output_and_ends_the_run(cluster: EngineCluster, 
     await check_replay(engine, BY_CALL)
 
 
-async def test_wrong_arguments_and_plain_words_are_sent_back(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_wrong_arguments_and_prose_are_sent_back(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(BY_CALL)
     model.call("final_output", WRONG, id="c1")
     model.say("Two of A-17.")
@@ -250,7 +246,7 @@ async def test_wrong_arguments_and_plain_words_are_sent_back(cluster: EngineClus
     await check_replay(engine, BY_CALL)
 
 
-async def test_calls_beside_it_are_carried_out_first(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_neighbouring_calls_run_before_output(cluster: EngineCluster, model: ScriptedModel) -> None:
     called: list[str] = []
 
     @tool(requires_approval=False)
@@ -268,16 +264,14 @@ async def test_calls_beside_it_are_carried_out_first(cluster: EngineCluster, mod
     await check_requests(engine, model)
 
 
-async def test_where_tools_are_carried_out_elsewhere_the_output_is_not(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_output_call_completes_without_execute_tools(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(BY_CALL)
     model.call("final_output", RIGHT, id="c1")
     view = await ask(engine, options=RunOptions(execute_tools=False))
     assert (view.status, view.output) == ("completed", {"sku": "A-17", "count": 2})
 
 
-async def test_too_many_wrong_calls_end_the_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_too_many_wrong_calls_end_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(BY_CALL.model_copy(update={"output_retries": 0}))
     model.call("final_output", WRONG, id="c1")
     view = await ask(engine)
@@ -286,9 +280,7 @@ async def test_too_many_wrong_calls_end_the_run(cluster: EngineCluster, model: S
     await check_requests(engine, model)
 
 
-async def test_a_fork_between_the_call_and_its_result_can_be_gone_on_with(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_fork_amid_output_call_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(BY_CALL)
     model.call("final_output", RIGHT, id="c1")
     await ask(engine)
@@ -304,7 +296,7 @@ async def test_a_fork_between_the_call_and_its_result_can_be_gone_on_with(
 
 
 @pytest.mark.parametrize("agent", [PLAIN, BY_CALL], ids=lambda agent: agent.name)
-async def test_a_run_may_bring_a_form_of_its_own(cluster: EngineCluster, model: ScriptedModel, agent: Agent) -> None:
+async def test_run_may_bring_output_type(cluster: EngineCluster, model: ScriptedModel, agent: Agent) -> None:
     engine = await cluster.open_engine(agent)
     model.say('{"other": [1]}')
     view = await ask(engine, options=RunOptions(response_format=JSON_FORMAT))
@@ -324,9 +316,7 @@ async def test_a_run_may_bring_a_form_of_its_own(cluster: EngineCluster, model: 
 # What becomes of it later.
 
 
-async def test_a_replay_tells_that_an_answer_would_not_be_taken_today(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_replay_reports_answer_invalid_today(cluster: EngineCluster, model: ScriptedModel) -> None:
     class Stricter(BaseModel):
         sku: str
         count: int
@@ -343,9 +333,7 @@ async def test_a_replay_tells_that_an_answer_would_not_be_taken_today(
     assert "order" in [found.kind for found in (await replay_session(engine.store, anything, KEY)).divergences]
 
 
-async def test_a_redacted_answer_has_no_output_and_stays_sent_back(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_redacted_answer_stays_sent_back(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(PLAIN)
     model.say(WRONG)
     model.say(RIGHT)
@@ -360,7 +348,7 @@ async def test_a_redacted_answer_has_no_output_and_stays_sent_back(
 
 
 @pytest.mark.parametrize("redacted", [[4], [5], [6], [4, 5, 6]])
-async def test_of_several_redacted_calls_each_is_answered_as_it_was(
+async def test_redacted_calls_keep_their_answers(
     cluster: EngineCluster, model: ScriptedModel, redacted: list[int]
 ) -> None:
     engine = await cluster.open_engine(BY_CALL)
@@ -371,7 +359,7 @@ async def test_of_several_redacted_calls_each_is_answered_as_it_was(
     await check_replay(engine, BY_CALL)
 
 
-def test_swarm_gives_the_answer_as_its_type(client: OpenAI, model: ScriptedModel) -> None:
+def test_swarm_returns_typed_answer(client: OpenAI, model: ScriptedModel) -> None:
     model.say(WRONG)
     model.say(RIGHT)
     response = Swarm(client).run(PLAIN, [{"role": "user", "content": "Two."}])

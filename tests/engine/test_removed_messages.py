@@ -69,7 +69,7 @@ async def find_answers(engine: Engine) -> list[int]:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-async def test_the_next_request_is_without_it_and_earlier_ones_are_rebuilt_with_it(
+async def test_next_request_omits_removed_message(
     cluster: EngineCluster, model: ScriptedModel, elsewhere: bool
 ) -> None:
     engine = await cluster.open_engine(AGENT)
@@ -90,7 +90,7 @@ async def test_the_next_request_is_without_it_and_earlier_ones_are_rebuilt_with_
 
 
 @pytest.mark.parametrize("longest", [80, 3])
-async def test_what_is_taken_out_while_the_model_speaks_was_in_what_it_was_asked(
+async def test_removal_during_reply_keeps_its_request(
     cluster: EngineCluster, model: ScriptedModel, longest: int
 ) -> None:
     """Also where a guardrail of its agent refuses what it says."""
@@ -111,7 +111,7 @@ async def test_what_is_taken_out_while_the_model_speaks_was_in_what_it_was_asked
     assert (await replay_session(engine.store, Registry([agent]), KEY)).matches
 
 
-async def test_a_message_of_the_active_run_stays(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_active_run_message_stays(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     def slow() -> str:
@@ -140,9 +140,7 @@ async def test_a_message_of_the_active_run_stays(cluster: EngineCluster, model: 
     assert list(list_shown((await read_state(engine)).messages)) == []
 
 
-async def test_taking_out_twice_records_it_once_and_what_is_no_message_is_not_found(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_removal_is_recorded_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     asked, call, _, _ = await make_talk(engine, model)
     for _ in range(2):
@@ -154,9 +152,7 @@ async def test_taking_out_twice_records_it_once_and_what_is_no_message_is_not_fo
             await engine.sessions.remove_message(KEY, seq, call_id)
 
 
-async def test_a_fork_of_before_has_it_and_an_export_takes_along_that_it_is_gone(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_earlier_fork_and_export_respect_removal(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     asked, *_ = await make_talk(engine, model)
     before = (await read_state(engine)).seq
@@ -171,9 +167,7 @@ async def test_a_fork_of_before_has_it_and_an_export_takes_along_that_it_is_gone
     assert (await verify(engine.store, SessionKey("elsewhere", KEY.id))).problems == []
 
 
-async def test_what_was_taken_out_and_then_redacted_is_missed_by_no_later_request(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_removed_then_redacted_breaks_no_request(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     asked, *_ = await make_talk(engine, model)
     await engine.sessions.remove_message(KEY, asked, by="Lee")
@@ -189,7 +183,7 @@ async def test_what_was_taken_out_and_then_redacted_is_missed_by_no_later_reques
     assert find_body_faults(await rebuild_request(engine.store, KEY, last)) == []
 
 
-async def test_a_hidden_run_is_still_there_for_v1(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_hidden_run_remains_for_v1(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await make_talk(engine, model)
     before = await engine.reader.get_run(KEY, "first")
@@ -208,9 +202,7 @@ async def test_a_hidden_run_is_still_there_for_v1(cluster: EngineCluster, model:
     assert (await verify(engine.store, KEY)).problems == []
 
 
-async def test_a_call_whose_arguments_were_redacted_does_not_run_with_others(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_redacted_arguments_call_does_not_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     done: list[str] = []
 
     def delete(order: str = "all") -> str:

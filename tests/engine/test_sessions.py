@@ -61,7 +61,7 @@ async def create(engine: Engine, **given: Any) -> tuple[Any, bool]:
 # Making one.
 
 
-async def test_a_session_begins_with_the_first_agent_and_an_id_of_its_own(engine: Engine) -> None:
+async def test_session_defaults_to_first_agent_and_id(engine: Engine) -> None:
     view, made = await create(engine)
     assert made
     assert view.id.startswith("sess_")
@@ -83,7 +83,7 @@ async def test_a_session_can_begin_with_everything(engine: Engine) -> None:
     ]
 
 
-async def test_the_same_again_is_the_same_session_as_it_was_made(engine: Engine, model: ScriptedModel) -> None:
+async def test_repeated_creation_returns_original_session(engine: Engine, model: ScriptedModel) -> None:
     given: Json = {"session_id": "s1", "context_variables": {"a": 1}, "messages": [{"role": "user", "content": "Hi"}]}
     first, made = await create(engine, **given)
     assert made
@@ -107,14 +107,14 @@ async def test_the_same_again_is_the_same_session_as_it_was_made(engine: Engine,
         {"messages": [{"role": "user", "content": "Ho"}]},
     ],
 )
-async def test_another_of_the_same_id_is_refused(engine: Engine, other: Json) -> None:
+async def test_different_session_with_same_id_is_refused(engine: Engine, other: Json) -> None:
     given: Json = {"session_id": "s1", "context_variables": {"a": 1}, "messages": [{"role": "user", "content": "Hi"}]}
     await create(engine, **given)
     with pytest.raises(SessionExists):
         await create(engine, **{**given, **other})
 
 
-async def test_the_same_at_once_is_made_once(cluster: EngineCluster, engine: Engine) -> None:
+async def test_concurrent_creation_makes_one_session(cluster: EngineCluster, engine: Engine) -> None:
     other = await cluster.open_engine(Agent(name="Triage"))
     made = await asyncio.gather(*(create(one, session_id="s1") for one in [engine, other] * 8))
     assert sum(new for _, new in made) == 1
@@ -128,7 +128,7 @@ async def test_an_id_is_of_plain_characters(engine: Engine, name: str) -> None:
         await create(engine, session_id=name)
 
 
-async def test_an_id_may_have_every_character_that_is_allowed(engine: Engine) -> None:
+async def test_id_may_use_every_allowed_character(engine: Engine) -> None:
     for name in ("A-Z_a.z:0-9", "x" * 128, "...", ":"):
         assert (await create(engine, session_id=name))[0].id == name
 
@@ -145,7 +145,7 @@ async def test_an_id_may_have_every_character_that_is_allowed(engine: Engine) ->
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": "c"}]}]}, "/messages/0/tool_calls/0/function"),
     ],
 )
-async def test_what_cannot_be_kept_is_refused_by_place(engine: Engine, given: Json, pointer: str) -> None:
+async def test_unkeepable_values_are_refused_by_place(engine: Engine, given: Json, pointer: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await create(engine, session_id="s1", **given)
     assert refused.value.errors[0]["pointer"] == pointer
@@ -196,7 +196,7 @@ async def test_a_tenant_sees_its_own_only(engine: Engine) -> None:
     assert [view.id for view in (await engine.reader.list_page("default")).sessions] == ["s1"]
 
 
-async def test_the_list_shows_status_agent_and_metadata(engine: Engine, model: ScriptedModel) -> None:
+async def test_list_shows_status_agent_and_metadata(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine, metadata={"team": "red"})
     await open_session(engine, OTHER, agent="Sales")
     model.hang()
@@ -244,7 +244,7 @@ async def test_writers_of_different_keys_both_win(cluster: EngineCluster, engine
     assert [event.seq for event in await read_log(engine)] == list(range(1, 18))
 
 
-async def test_a_conditional_patch_needs_the_seq_it_names(engine: Engine) -> None:
+async def test_conditional_patch_needs_named_seq(engine: Engine) -> None:
     await open_session(engine)
     assert (await engine.sessions.update(KEY, metadata={"a": 1}, if_match=1)).seq == 2
     with pytest.raises(SeqMismatch) as refused:
@@ -253,7 +253,7 @@ async def test_a_conditional_patch_needs_the_seq_it_names(engine: Engine) -> Non
     assert (await read_state(engine)).metadata == {"a": 1}
 
 
-async def test_of_conditional_patches_on_one_seq_one_wins(cluster: EngineCluster, engine: Engine) -> None:
+async def test_conditional_patches_have_one_winner(cluster: EngineCluster, engine: Engine) -> None:
     other = await cluster.open_engine(Agent(name="Triage"))
     await open_session(engine)
     tried = await asyncio.gather(
@@ -264,7 +264,7 @@ async def test_of_conditional_patches_on_one_seq_one_wins(cluster: EngineCluster
     assert sum(isinstance(one, SeqMismatch) for one in tried) == 15
 
 
-async def test_a_patch_reaches_the_run_that_is_going_on(engine: Engine, model: ScriptedModel) -> None:
+async def test_patch_reaches_the_active_run(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine, context_variables={"a": 1})
     await start_hanging_run(engine, model, then="Hello.")
     await engine.sessions.update(KEY, context_variables={"b": 2})
@@ -277,7 +277,7 @@ async def test_a_patch_reaches_the_run_that_is_going_on(engine: Engine, model: S
     ]  # fmt: skip
 
 
-async def test_a_patch_of_nothing_that_is_there(engine: Engine) -> None:
+async def test_invalid_patches_are_refused(engine: Engine) -> None:
     with pytest.raises(SessionNotFound):
         await engine.sessions.update(KEY, metadata={"a": 1})
     await open_session(engine)
@@ -290,7 +290,7 @@ async def test_a_patch_of_nothing_that_is_there(engine: Engine) -> None:
 # Copying.
 
 
-async def test_a_fork_shares_the_history_and_goes_its_own_way(engine: Engine, model: ScriptedModel) -> None:
+async def test_fork_shares_history_and_diverges(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine, context_variables={"a": 1}, metadata={"m": 1})
     model.say("One.")
     await run_to_end(engine, "first")
@@ -328,7 +328,7 @@ async def test_a_fork_at_any_event(engine: Engine, model: ScriptedModel) -> None
         await engine.sessions.fork(SessionKey("default", "nobody"))
 
 
-async def test_a_fork_of_a_running_session_does_not_run(engine: Engine, model: ScriptedModel) -> None:
+async def test_fork_of_running_session_does_not_run(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine)
     await start_hanging_run(engine, model, then="Hello.")
     view = await engine.sessions.fork(KEY, session_id="s2")
@@ -339,7 +339,7 @@ async def test_a_fork_of_a_running_session_does_not_run(engine: Engine, model: S
     assert (await wait_for_end(engine)).status == "completed"
 
 
-async def test_a_fork_onto_a_session_that_is_there_is_refused(engine: Engine) -> None:
+async def test_fork_onto_existing_session_is_refused(engine: Engine) -> None:
     await open_session(engine)
     await open_session(engine, OTHER)
     with pytest.raises(SessionExists):
@@ -351,7 +351,7 @@ async def test_a_fork_onto_a_session_that_is_there_is_refused(engine: Engine) ->
 # Removing.
 
 
-async def test_a_session_that_is_deleted_is_gone_and_its_id_free(engine: Engine, model: ScriptedModel) -> None:
+async def test_deleted_session_is_gone_and_id_free(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine, context_variables={"secret": 1})
     model.say("Hello.")
     await run_to_end(engine)
@@ -366,7 +366,7 @@ async def test_a_session_that_is_deleted_is_gone_and_its_id_free(engine: Engine,
     assert (await run_to_end(engine)).output_text == "Hello again."
 
 
-async def test_a_busy_session_is_deleted_by_force_only(engine: Engine, model: ScriptedModel) -> None:
+async def test_busy_session_deletion_needs_force(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine)
     await start_hanging_run(engine, model, options=RunOptions(stream=True))
     with pytest.raises(SessionBusy) as refused:
@@ -393,7 +393,7 @@ async def test_a_waiting_session_is_busy_too(engine: Engine, model: ScriptedMode
     await engine.sessions.delete(KEY, force=True)
 
 
-async def test_a_session_deleted_by_another_server_is_left_alone_by_this_one(
+async def test_remotely_deleted_session_is_left_alone(
     cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     other = await cluster.open_engine(Agent(name="Triage"))
@@ -431,7 +431,7 @@ CHANGES: dict[str, Callable[[Engine], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_log_that_has_lost_its_end_is_not_changed_and_not_tried_for_ever(
+async def test_truncated_log_is_refused_without_endless_retries(
     cluster: EngineCluster, engine: Engine, change: str
 ) -> None:
     await open_session(engine, messages=[{"role": "user", "content": "hi"}])

@@ -43,7 +43,7 @@ async def take_recorded(items: object, count: int) -> list[RecordedEvent]:
     return pick_recorded(await take_items(items, count))  # type: ignore[arg-type]
 
 
-async def test_a_seq_that_the_session_does_not_have_means_its_beginning(engine: Engine) -> None:
+async def test_unknown_seq_means_the_beginning(engine: Engine) -> None:
     await open_session(engine, messages=[{"role": "user", "content": "hi"}])
     for after, first in ((1, 2), (3, 1), (50, 1)):
         async with aclosing(engine.reader.follow(KEY, after=after)) as items:
@@ -53,9 +53,7 @@ async def test_a_seq_that_the_session_does_not_have_means_its_beginning(engine: 
         assert await anext(items) is None
 
 
-async def test_a_run_is_given_from_its_beginning_to_one_who_has_seen_more_than_there_is(
-    engine: Engine, model: ScriptedModel
-) -> None:
+async def test_run_restarts_for_reader_past_its_end(engine: Engine, model: ScriptedModel) -> None:
     await open_session(engine)
     model.say("hello")
     await run_to_end(engine)
@@ -67,7 +65,7 @@ async def test_a_run_is_given_from_its_beginning_to_one_who_has_seen_more_than_t
 
 # As many events as before, fewer, and more: whoever reads must not take the new ones for the rest of the old.
 @pytest.mark.parametrize("messages", [0, 2, 5])
-async def test_whoever_reads_as_it_is_made_anew_gets_it_from_its_beginning(engine: Engine, messages: int) -> None:
+async def test_reader_during_remake_starts_from_beginning(engine: Engine, messages: int) -> None:
     await open_session(engine, messages=[{"role": "user", "content": f"old {n}"} for n in range(2)])
     async with aclosing(engine.reader.follow(KEY, after=0)) as items:
         assert [event.seq for event in await take_recorded(items, 3)] == [1, 2, 3]
@@ -76,7 +74,7 @@ async def test_whoever_reads_as_it_is_made_anew_gets_it_from_its_beginning(engin
     assert new == await read_log(engine)
 
 
-async def test_another_server_that_makes_it_anew_makes_no_difference(
+async def test_remaking_on_another_server_is_equal(
     cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     other = await cluster.open_engine(Agent(name="Front"))
@@ -90,7 +88,7 @@ async def test_another_server_that_makes_it_anew_makes_no_difference(
         assert await take_recorded(items, len(events)) == events
 
 
-async def test_what_happens_in_this_process_is_not_taken_for_the_rest_of_the_old_one(engine: Engine) -> None:
+async def test_local_events_are_not_old_session_rest(engine: Engine) -> None:
     """A hub tells of the new one's second event while the reader has seen the first of the old."""
     await open_session(engine)
     hub = Hub()
@@ -103,7 +101,7 @@ async def test_what_happens_in_this_process_is_not_taken_for_the_rest_of_the_old
         assert await take_recorded(items, 2) == events
 
 
-async def test_the_stream_of_a_run_ends_when_its_session_is_made_anew(engine: Engine, model: ScriptedModel) -> None:
+async def test_run_stream_ends_when_session_is_remade(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="never heard")
     await open_session(engine, messages=[{"role": "user", "content": f"old {n}"} for n in range(4)])
     stream = asyncio.create_task(_start_and_collect(engine))

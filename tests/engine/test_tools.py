@@ -48,7 +48,7 @@ async def call_function(
 # Both runners.
 
 
-async def test_plain_and_async_functions_return_their_value(runner: ToolRunner) -> None:
+async def test_plain_and_async_functions_return_values(runner: ToolRunner) -> None:
     async def waits() -> int:
         await asyncio.sleep(0)
         return 1
@@ -57,7 +57,7 @@ async def test_plain_and_async_functions_return_their_value(runner: ToolRunner) 
     assert await runner(waits, is_async=True, seconds=None) == 1
 
 
-async def test_an_awaitable_that_a_plain_function_returns_is_awaited(runner: ToolRunner) -> None:
+async def test_awaitable_from_plain_function_is_awaited(runner: ToolRunner) -> None:
     async def waits() -> int:
         await asyncio.sleep(0)
         return 1
@@ -84,7 +84,7 @@ async def test_what_a_function_raises_is_raised(runner: ToolRunner, error: BaseE
             await runner(fails_later, is_async=True, seconds=SECONDS)
 
 
-async def test_a_plain_function_that_takes_too_long_is_given_up(runner: ToolRunner) -> None:
+async def test_slow_plain_function_is_given_up(runner: ToolRunner) -> None:
     released, ended = threading.Event(), threading.Event()
 
     def blocks() -> str:
@@ -100,7 +100,7 @@ async def test_a_plain_function_that_takes_too_long_is_given_up(runner: ToolRunn
     assert await runner(lambda: "in time", is_async=False, seconds=SECONDS) == "in time"
 
 
-async def test_an_async_function_that_takes_too_long_is_cancelled(runner: ToolRunner) -> None:
+async def test_slow_async_function_is_cancelled(runner: ToolRunner) -> None:
     seen: list[str] = []
 
     async def waits() -> None:
@@ -137,7 +137,7 @@ def finish(coroutine: Any) -> Any:
     return stop.value.value
 
 
-def test_inline_runs_in_the_callers_thread_and_never_suspends() -> None:
+def test_inline_stays_in_callers_thread() -> None:
     async def waits() -> int:
         await asyncio.sleep(0)
         return 2
@@ -152,7 +152,7 @@ def test_inline_runs_in_the_callers_thread_and_never_suspends() -> None:
 # InThreads: neither the loop nor the process waits for anybody.
 
 
-async def test_each_plain_function_has_a_daemon_thread_of_its_own() -> None:
+async def test_plain_functions_use_own_daemon_threads() -> None:
     both = threading.Barrier(2)
 
     def meet() -> tuple[int, bool]:
@@ -166,7 +166,7 @@ async def test_each_plain_function_has_a_daemon_thread_of_its_own() -> None:
     assert one[0] != threading.get_ident()
 
 
-async def test_a_function_has_the_thread_of_one_that_has_returned_but_of_no_other() -> None:
+async def test_function_reuses_only_returned_threads() -> None:
     runner, released = ThreadRunner(), threading.Event()
     try:
         with pytest.raises(ToolTimeout):
@@ -181,7 +181,7 @@ async def test_a_function_has_the_thread_of_one_that_has_returned_but_of_no_othe
         assert not thread.is_alive()
 
 
-async def test_a_function_finds_no_event_loop_of_the_one_that_had_its_thread_before() -> None:
+async def test_function_sees_no_previous_event_loop() -> None:
     def leave_one() -> threading.Thread:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
@@ -218,11 +218,11 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
-def test_a_process_that_was_forked_has_threads_of_its_own() -> None:
+def test_forked_process_has_own_threads() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], check=True, timeout=SECONDS)
 
 
-async def test_a_call_whose_run_was_cancelled_drops_its_late_result() -> None:
+async def test_cancelled_run_drops_late_call_result() -> None:
     reached, released, ended = threading.Event(), threading.Event(), threading.Event()
 
     class Value:
@@ -253,7 +253,7 @@ async def test_a_call_whose_run_was_cancelled_drops_its_late_result() -> None:
     assert [ref() for ref in kept] == [None]
 
 
-def test_a_result_that_comes_after_the_loop_has_closed_is_dropped() -> None:
+def test_result_after_loop_close_is_dropped() -> None:
     released, begun = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
 
@@ -275,7 +275,7 @@ def test_a_result_that_comes_after_the_loop_has_closed_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("word", [KeyboardInterrupt, GeneratorExit, StopIteration])
-async def test_a_word_that_stops_programs_is_an_error_when_it_comes_from_a_thread(word: type[BaseException]) -> None:
+async def test_system_exit_in_thread_is_error(word: type[BaseException]) -> None:
     def stops() -> None:
         raise word("now")
 
@@ -297,7 +297,7 @@ async def test_a_word_that_stops_programs_is_an_error_when_it_comes_from_a_threa
         (type("Odd", (BaseException,), {})("odd"), "Error: fails failed: Odd: odd"),
     ],
 )
-async def test_what_a_function_raises_is_its_outcome(error: BaseException, text: str) -> None:
+async def test_raised_exception_is_the_outcome(error: BaseException, text: str) -> None:
     def fails() -> None:
         raise error
 
@@ -306,7 +306,7 @@ async def test_what_a_function_raises_is_its_outcome(error: BaseException, text:
     assert (made.patch, made.nulls) == ({}, ())
 
 
-async def test_a_run_that_is_cancelled_is_no_outcome() -> None:
+async def test_cancelled_run_is_no_outcome() -> None:
     reached = asyncio.Event()
 
     async def waits() -> None:
@@ -320,7 +320,7 @@ async def test_a_run_that_is_cancelled_is_no_outcome() -> None:
         await task
 
 
-async def test_an_error_whose_text_fails_is_still_an_outcome() -> None:
+async def test_error_with_failing_text_is_outcome() -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -333,7 +333,7 @@ async def test_an_error_whose_text_fails_is_still_an_outcome() -> None:
     assert "Mute" in made.content
 
 
-async def test_a_timeout_says_how_long_and_that_nothing_is_sure() -> None:
+async def test_timeout_names_duration_and_uncertainty() -> None:
     released = threading.Event()
 
     def blocks() -> str:
@@ -347,7 +347,7 @@ async def test_a_timeout_says_how_long_and_that_nothing_is_sure() -> None:
     released.set()
 
 
-async def test_a_tools_own_time_out_goes_before_the_general_one() -> None:
+async def test_tool_timeout_beats_general_one() -> None:
     @tool(timeout=SECONDS)
     def quick() -> str:
         return "ok"
@@ -355,7 +355,7 @@ async def test_a_tools_own_time_out_goes_before_the_general_one() -> None:
     assert (await call_function(quick, seconds=1e-9)).status == "ok"
 
 
-async def test_a_time_out_error_of_the_functions_own_is_an_error() -> None:
+async def test_functions_own_timeout_error_is_error() -> None:
     async def fails() -> None:
         raise TimeoutError("upstream")
 
@@ -363,7 +363,7 @@ async def test_a_time_out_error_of_the_functions_own_is_an_error() -> None:
     assert (made.status, made.content) == ("error", "Error: fails failed: TimeoutError: upstream")
 
 
-async def test_the_context_is_given_as_a_copy_and_given_back_changed() -> None:
+async def test_context_is_copied_and_returned_changed() -> None:
     context: Json = {"n": 1, "list": [1]}
 
     def change(context_variables: Json) -> Result:
@@ -385,7 +385,7 @@ async def test_the_context_is_given_as_a_copy_and_given_back_changed() -> None:
         ({"a": [b"x"]}, "context_variables.a[0] is of type bytes"),
     ],
 )
-async def test_context_that_json_cannot_hold_is_an_error_with_its_place(context: Any, where: str) -> None:
+async def test_unserialisable_context_is_error_with_place(context: Any, where: str) -> None:
     def by_result() -> Result:
         return Result("ok", context_variables=context)
 
@@ -406,7 +406,7 @@ async def test_duration_is_told() -> None:
     assert (await call_function(quick)).duration_ms > 0
 
 
-async def test_a_handoff_is_a_result_with_an_agent() -> None:
+async def test_handoff_is_result_with_agent() -> None:
     agent = Agent(name="Sales")
     made = Tool(_make_handoff(agent))
     given, result = await call_tool(made, ToolCall(id="c", name="hand_over", arguments="{}"), {}, ThreadRunner(), None)
@@ -420,7 +420,7 @@ def _make_handoff(agent: Agent) -> Callable[[], Agent]:
     return hand_over
 
 
-def test_an_unknown_function_is_told_with_the_known_ones() -> None:
+def test_unknown_function_error_lists_known_ones() -> None:
     call = ToolCall(id="c", name="lok", arguments="{}")
     assert make_unknown_tool_outcome(call, ["look", "pay"]).content == (
         "Error: there is no function called 'lok'. Valid functions: look, pay."

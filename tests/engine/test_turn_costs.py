@@ -60,7 +60,7 @@ async def count_turn(cluster: EngineCluster, model: ScriptedModel) -> list[str]:
     return list(counting.calls)
 
 
-async def test_a_plain_turn_writes_twice_and_reads_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_plain_turn_writes_twice_reads_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
     model.say("Hello.")
     assert await count_turn(cluster, model) == ["write", "write"]
 
@@ -71,7 +71,7 @@ async def test_a_tool_adds_two_writes(cluster: EngineCluster, model: ScriptedMod
     assert await count_turn(cluster, model) == ["write"] * 4
 
 
-async def test_a_turn_copies_nothing_of_what_was_said_before(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_turn_copies_no_earlier_messages(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A", functions=[look]), start=False)
     await open_session(engine)
     lists: list[list[int]] = []
@@ -105,7 +105,7 @@ async def count_turn_on_the_wire(
         return counted.count - before
 
 
-async def test_on_postgresql_a_plain_turn_is_two_round_trips(
+async def test_postgresql_plain_turn_is_two_round_trips(
     postgres_ready: str, async_client: AsyncOpenAI, model: ScriptedModel, tmp_path: Path
 ) -> None:
     assert await count_turn_on_the_wire(postgres_ready, async_client, model, tmp_path, with_tool=False) == 2
@@ -117,7 +117,7 @@ async def test_there_a_tool_adds_two(
     assert await count_turn_on_the_wire(postgres_ready, async_client, model, tmp_path, with_tool=True) == 4
 
 
-async def test_there_a_session_that_is_made_with_its_first_turn_is_eight(
+async def test_postgresql_first_turn_is_eight_round_trips(
     postgres_ready: str, async_client: AsyncOpenAI, model: ScriptedModel, tmp_path: Path
 ) -> None:
     async with (
@@ -161,7 +161,7 @@ def measure_used_bytes(path: Path) -> int:
     return used
 
 
-async def test_a_turn_takes_as_many_bytes_however_long_the_session_is(
+async def test_turn_bytes_ignore_session_length(
     sqlite_ready: str, async_client: AsyncOpenAI, model: ScriptedModel
 ) -> None:
     path = Path(sqlite_ready.removeprefix("sqlite:///"))

@@ -27,7 +27,7 @@ def write_cases(folder: Path, text: str, name: str = "cases.yaml") -> Path:
     return file
 
 
-def test_a_case_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_case_is_read_as_written(tmp_path: Path) -> None:
     (found,) = load_cases([write_cases(tmp_path, GOOD)])
     (case,) = found.cases
     assert found.agents == "shop.py"
@@ -52,7 +52,7 @@ def test_a_folder_is_searched(tmp_path: Path) -> None:
     assert len(load_cases([tmp_path])) == 2
 
 
-def test_what_else_a_project_has_is_left_out_of_a_folder(tmp_path: Path) -> None:
+def test_unrelated_project_files_are_left_out(tmp_path: Path) -> None:
     cases = write_cases(tmp_path, GOOD)
     others = [write_cases(tmp_path, "[]", "conversations.json"), write_cases(tmp_path, "version: 3\n", "deploy.yml")]
     (tmp_path / ".venv").mkdir()
@@ -65,7 +65,7 @@ def test_what_else_a_project_has_is_left_out_of_a_folder(tmp_path: Path) -> None
         load_cases(others[:1])
 
 
-def test_a_mistake_in_a_file_that_was_found_is_not_passed_over(tmp_path: Path) -> None:
+def test_mistakes_in_found_files_are_reported(tmp_path: Path) -> None:
     write_cases(tmp_path, GOOD)
     write_cases(tmp_path, "cases:\n  - name: [one\n", "more.yml")
     with pytest.raises(InvalidCases, match="it is not YAML"):
@@ -134,7 +134,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_is_named_with_its_line(name: str, tmp_path: Path) -> None:
+def test_case_errors_name_their_line(name: str, tmp_path: Path) -> None:
     text, said = BAD[name]
     file = write_cases(tmp_path, text)
     with pytest.raises(InvalidCases) as refused:
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_named_with_its_line(name: str, tmp_path: Path) -> None
     assert said in str(refused.value)
 
 
-def test_json_with_a_key_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_json_key_is_refused(tmp_path: Path) -> None:
     text = '{\n\t"cases": [\n\t\t{"name": "one", "conversation": ["Hi"],\n\t\t"name": "two"}\n\t]\n}'
     with pytest.raises(InvalidCases, match=r"cases\.json, line 4, /cases/0/name: the key is there twice"):
         load_cases([write_cases(tmp_path, text, "cases.json")])
@@ -158,12 +158,12 @@ def test_merged_keys_may_be_given_again(tmp_path: Path) -> None:
     ]
 
 
-def test_json_with_a_fault_is_named_with_its_line(tmp_path: Path) -> None:
+def test_json_fault_is_named_with_line(tmp_path: Path) -> None:
     with pytest.raises(InvalidCases, match=r"cases\.json, line 2: it is not JSON"):
         load_cases([write_cases(tmp_path, '{"cases":\n [}', "cases.json")])
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidCases, match=r"nowhere\.yaml: No such file"):
         load_cases([tmp_path / "nowhere.yaml"])
     with pytest.raises(InvalidCases, match="no file in this folder ends in"):

@@ -79,7 +79,7 @@ async def store(release: Path, database_url: str) -> Any:
     await opened.close()
 
 
-async def test_every_state_is_what_the_release_made_of_it(store: SqlStore, release: Path) -> None:
+async def test_states_equal_the_release_states(store: SqlStore, release: Path) -> None:
     states = decode(encode(await list_states(store)))
     recorded = read_states(release)
     assert drop_added(states, recorded) == recorded
@@ -109,7 +109,7 @@ async def test_every_session_verifies(store: SqlStore) -> None:
         assert (await verify(store, key)).problems == []
 
 
-async def test_every_prefix_still_gives_a_request_that_models_accept(store: SqlStore) -> None:
+async def test_golden_prefixes_give_acceptable_requests(store: SqlStore) -> None:
     for key in await list_keys(store):
         last = (await store.state(key)).seq
         for seq in range(1, last + 1):
@@ -123,7 +123,7 @@ async def test_the_conversation_goes_on(store: SqlStore) -> None:
     assert [(await store.append(SHOP, state, ())).state.seq] == [state.seq]
 
 
-async def test_what_is_recorded_now_follows_from_what_the_release_recorded(store: SqlStore) -> None:
+async def test_current_records_follow_from_release_records(store: SqlStore) -> None:
     """Hashes of the first format are continued in the present one, in the session and in its forks and copies."""
     state = await store.state(SHOP)
     noted = Head(seq=state.seq, hash=state.hash)
@@ -144,7 +144,7 @@ async def test_what_is_recorded_now_follows_from_what_the_release_recorded(store
     assert (await verify(store, SessionKey("elsewhere", SHOP.id), noted=noted)).problems == []
 
 
-async def test_an_export_of_the_first_format_is_taken(store: SqlStore) -> None:
+async def test_first_format_export_is_accepted(store: SqlStore) -> None:
     exported = b"".join([piece async for piece in write_export(store, iterate_keys([SHOP]), alone=True)])
     older = exported.replace(b'"export":{"format":2', b'"export":{"format":1', 1)
     assert older != exported
@@ -169,12 +169,12 @@ LATER = {
 }
 
 
-async def test_a_golden_database_holds_every_type_of_event(store: SqlStore, release: Path) -> None:
+async def test_golden_database_holds_every_event_type(store: SqlStore, release: Path) -> None:
     types = {event.type for key in await list_keys(store) for event in await store.read(key)}
     assert types == set(FACTS) - LATER.get(release.name, set())
 
 
-async def test_this_version_writes_what_its_golden_database_holds(database_url: str) -> None:
+async def test_this_version_writes_golden_contents(database_url: str) -> None:
     schema.upgrade(database_url)
     store = open_store(database_url, clock=make_clock())
     await fill_golden(store)

@@ -38,7 +38,7 @@ refunds = Agent(name="Refunds", instructions="You refund orders.", functions=[re
 '''
 
 
-def test_every_release_left_its_client_its_page_and_its_exports() -> None:
+def test_releases_left_client_page_and_exports() -> None:
     assert RELEASES
     for release in RELEASES:
         left = {f"swarmkeep_client-{release.name}-py3-none-any.whl", "page.zip", "export.jsonl", "swarmkeep.db"}
@@ -47,7 +47,7 @@ def test_every_release_left_its_client_its_page_and_its_exports() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("package", CLIENTS, ids=lambda package: package.parent.name)
-def test_the_client_of_a_release_does_all_that_it_offers(package: Path, tmp_path: Path) -> None:
+def test_release_client_does_all_it_offers(package: Path, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(TEAM)
     program = [sys.executable, str(Path(__file__).with_name("old_client.py"))]
     with ServerProcess(tmp_path, agents=["shop.py"]) as server:
@@ -59,7 +59,7 @@ def test_the_client_of_a_release_does_all_that_it_offers(package: Path, tmp_path
 
 
 @pytest.mark.parametrize("export", EXPORTS, ids=lambda export: f"{export.parent.name}-{export.stem}")
-def test_an_export_of_a_release_verifies_and_is_imported(export: Path, tmp_path: Path) -> None:
+def test_release_export_verifies_and_imports(export: Path, tmp_path: Path) -> None:
     command = CommandLine(tmp_path)
     command("db", "upgrade", "--database-url", "sqlite:///swarmkeep.db")
     exported = {row["session_id"] for row in map(json.loads, export.read_text().splitlines()) if "session_id" in row}

@@ -81,20 +81,20 @@ def test_every_run_ended_once(trial: Trial) -> None:
         assert len(begun) == len(session.texts) + 1 + (session in [group.sessions[0] for group in trial.groups])
 
 
-def test_what_was_to_be_approved_was_decided_once(trial: Trial) -> None:
+def test_approvals_were_decided_once(trial: Trial) -> None:
     for session in trial.sessions:
         asked = [event.data["tool_call_id"] for event in session.of_type("approval.requested")]
         assert [event.data["tool_call_id"] for event in session.of_type("approval.decided")] == asked
 
 
-def test_a_run_fails_only_where_the_model_server_did(trial: Trial) -> None:
+def test_runs_fail_only_with_model_server(trial: Trial) -> None:
     refused = Counter(call.status for call in trial.calls if call.complete and call.status != 200)
     failed = [event.data["error"] for session in trial.sessions for event in session.of_type("run.failed")]
     assert {error["provider_status"] for error in failed} <= set(refused)
     assert not [event for session in trial.sessions for event in session.of_type("run.cancelled", "run.interrupted")]
 
 
-async def test_every_prefix_of_a_log_gives_a_valid_request(trial: Trial) -> None:
+async def test_log_prefixes_give_valid_requests(trial: Trial) -> None:
     for group in trial.groups:
         registry = load_registry(group.agents)
         store = open_store(group.database_url, read_only=True)
@@ -110,7 +110,7 @@ async def test_every_prefix_of_a_log_gives_a_valid_request(trial: Trial) -> None
         await store.close()
 
 
-def test_every_request_is_rebuilt_to_the_byte(trial: Trial) -> None:
+def test_requests_are_rebuilt_byte_exact(trial: Trial) -> None:
     """The model's server names each completion, and the log keeps that name beside the answer."""
     received = {call.completion_id: call.body for call in trial.calls if call.complete and call.status == 200}
     rebuilt: dict[str, bytes] = {}
@@ -137,7 +137,7 @@ def test_what_was_recorded_survives_a_kill(trial: Trial) -> None:
         assert session.events[: len(session.events_before_kill)] == session.events_before_kill
 
 
-def test_the_run_that_was_cut_off_goes_on_by_itself(trial: Trial) -> None:
+def test_cut_off_run_continues_by_itself(trial: Trial) -> None:
     assert sum(not call.complete for call in trial.calls) == len(trial.groups)
     for group in trial.groups:
         (resumed,) = group.sessions[0].of_type("run.resumed")[-1:]
@@ -146,14 +146,14 @@ def test_the_run_that_was_cut_off_goes_on_by_itself(trial: Trial) -> None:
         assert end.type == "run.completed"
 
 
-def test_every_session_goes_on_after_a_kill(trial: Trial) -> None:
+def test_sessions_continue_after_kill(trial: Trial) -> None:
     for session in trial.sessions:
         end = session.events[-1]
         assert (end.type, end.run_id) == ("run.completed", session.last_run_id)
         assert end.seq > session.events_before_kill[-1].seq
 
 
-def test_a_stream_gives_each_event_once_and_the_words_as_they_are_recorded(trial: Trial) -> None:
+def test_stream_gives_events_once_as_recorded(trial: Trial) -> None:
     streams = [items for session in trial.sessions for items in session.streams]
     assert any(isinstance(item, MessageDelta) for items in streams for item in items)
     for items in streams:

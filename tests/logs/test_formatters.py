@@ -44,7 +44,7 @@ def format_text(record: logging.LogRecord) -> str:
     return TextFormatter(Secrets([SECRET, PEM]).mask).format(record)
 
 
-def test_a_json_line_has_time_level_logger_and_message() -> None:
+def test_json_line_has_standard_fields() -> None:
     record = make_record("%s sessions", 3)
     record.created = 1767323045.0625
     assert format_json(record) == {
@@ -55,7 +55,7 @@ def test_a_json_line_has_time_level_logger_and_message() -> None:
     }
 
 
-def test_a_json_line_names_the_trace_that_it_belongs_to() -> None:
+def test_json_line_names_its_trace() -> None:
     with TracerProvider().get_tracer("tests").start_as_current_span("turn") as span:
         found = format_json(make_record("hello"))
     context = span.get_span_context()
@@ -77,7 +77,7 @@ def test_what_others_write_begins_no_line() -> None:
     assert found["exception"].startswith("Traceback (most recent call last):\n")
 
 
-def test_a_text_line_shows_what_others_hide_in_it() -> None:
+def test_text_line_escapes_hidden_characters() -> None:
     line = format_text(make_record("%s and " + SECRET, "Ann\n1\troot\x1b[2J\x85\u202e\u2028"))
     assert line.endswith(" swarmkeep.engine: Ann\\x0a1\\x09root\\x1b[2J\\x85\\u202e\\u2028 and [secret removed]")
 
@@ -92,7 +92,7 @@ def test_secrets_are_masked_wherever_they_stand(write: Any, secret: str) -> None
     assert "0123" not in line
 
 
-def test_what_other_formatters_made_of_an_exception_is_not_shown() -> None:
+def test_foreign_exception_text_is_not_shown() -> None:
     record = make_record("hello", error=ValueError(f"first\n{FORGED} {SECRET}"))
     record.stack_info = f"Stack:\n{FORGED} {SECRET}"
     logging.Formatter().format(record)
@@ -105,7 +105,7 @@ def test_what_other_formatters_made_of_an_exception_is_not_shown() -> None:
     assert found["exception"].endswith("[secret removed]")
 
 
-def test_fields_that_come_with_a_line_are_shown() -> None:
+def test_line_fields_are_shown() -> None:
     record = make_record("retry", attempt=2, model="m", seconds=0.5, odd=float("nan"), place={"a": 1}, nothing=None)
     found = format_json(record)
     assert {name: found[name] for name in ("attempt", "model", "seconds", "odd", "place", "nothing")} == {
@@ -118,14 +118,14 @@ def test_fields_that_come_with_a_line_are_shown() -> None:
     }
 
 
-def test_a_line_cannot_be_given_another_time_or_level() -> None:
+def test_line_cannot_override_time_or_level() -> None:
     with log_fields(time="never", level="info"):
         found = format_json(make_record("hello", logger="mine", level="debug"))
     assert (found["level"], found["logger"]) == ("warning", "swarmkeep.engine")
     assert found["time"].startswith("20")
 
 
-def test_fields_hold_for_as_long_as_they_are_set() -> None:
+def test_fields_hold_while_set() -> None:
     with log_fields(request_id="r1", tenant="acme"):
         with log_fields(run_id="run_1", request_id=None):
             assert format_text(make_record("hello")).endswith(": hello [tenant=acme run_id=run_1]")

@@ -48,7 +48,7 @@ def test_many_who_notice_are_two_lines(outages: OutageLog, clock: Clock, caplog:
     ]
 
 
-def test_one_that_can_be_read_and_not_written_is_still_away(
+def test_readable_unwritable_database_is_away(
     outages: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(61):

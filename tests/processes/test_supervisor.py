@@ -62,13 +62,13 @@ class SupervisedProcess(Process):
 SERVE = "link.report_ready()\nwait_for_stop(link)"
 
 
-def test_the_first_restart_is_at_once_and_later_ones_wait_ever_longer() -> None:
+def test_restart_delays_grow_after_the_first() -> None:
     policy = RestartPolicy(first_pause=0.5, longest_pause=30.0)
     assert [policy.compute_pause(deaths) for deaths in range(1, 10)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
     assert policy.compute_pause(10**6) == 30
 
 
-def test_all_are_ready_once_and_end_together(tmp_path: Path) -> None:
+def test_workers_report_ready_and_end_together(tmp_path: Path) -> None:
     with SupervisedProcess(tmp_path, SERVE) as parent:
         parent.wait_for("all are ready")
         assert parent.stop() == 0
@@ -82,7 +82,7 @@ def test_all_are_ready_once_and_end_together(tmp_path: Path) -> None:
         ]
 
 
-def test_a_signal_to_all_of_them_stops_them_as_one_to_the_parent_does(tmp_path: Path) -> None:
+def test_group_signal_stops_like_parent_signal(tmp_path: Path) -> None:
     """Service managers and terminals send it to every process; then none may take it for the second one."""
     body = "signal.signal(signal.SIGTERM, lambda *_: print('once', flush=True))\n" + SERVE
     with SupervisedProcess(tmp_path, body) as parent:
@@ -92,7 +92,7 @@ def test_a_signal_to_all_of_them_stops_them_as_one_to_the_parent_does(tmp_path: 
         assert parent.output().count("once") == 2
 
 
-def test_one_that_dies_is_replaced_and_its_death_is_told(tmp_path: Path) -> None:
+def test_dead_worker_is_replaced_and_reported(tmp_path: Path) -> None:
     body = """
 link.report_ready()
 if link.number == 2 and not exists("died"):
@@ -107,7 +107,7 @@ wait_for_stop(link)
         assert parent.output().count("all are ready") == 1
 
 
-def test_one_that_dies_again_and_again_is_replaced_with_pauses(tmp_path: Path) -> None:
+def test_repeatedly_dying_worker_restarts_with_pauses(tmp_path: Path) -> None:
     body = """
 link.report_ready()
 if link.number == 2:
@@ -123,13 +123,13 @@ wait_for_stop(link)
         assert parent.stop() == 0
 
 
-def test_what_keeps_the_first_from_starting_is_said_once(tmp_path: Path) -> None:
+def test_first_start_obstacle_is_said_once(tmp_path: Path) -> None:
     with SupervisedProcess(tmp_path, "link.report_failure('the\\nreason')\nsys.exit(1)") as parent:
         assert parent.wait() == 1
         assert parent.output().splitlines() == ["worker 1 begins", "they are to stop", "failed: the reason"]
 
 
-def test_it_gives_up_when_nobody_serves_and_none_can_start(tmp_path: Path) -> None:
+def test_supervisor_gives_up_without_any_worker(tmp_path: Path) -> None:
     body = """
 if exists("broken"):
     link.report_failure("the database is gone")
@@ -146,7 +146,7 @@ sys.exit(3)
         assert parent.output().splitlines()[-1] == "failed: the database is gone"
 
 
-def test_it_goes_on_trying_as_long_as_another_serves(tmp_path: Path) -> None:
+def test_supervisor_retries_while_another_serves(tmp_path: Path) -> None:
     body = """
 if link.number == 2 and exists("broken"):
     link.report_failure("the database is gone")
@@ -167,7 +167,7 @@ wait_for_stop(link) if link.number == 1 or exists("mended") else sys.exit(3)
         assert parent.stop() == 0
 
 
-def test_one_that_is_killed_as_it_starts_says_nothing_about_the_next(tmp_path: Path) -> None:
+def test_starting_death_does_not_mark_next(tmp_path: Path) -> None:
     body = """
 if exists("broken") and not exists(f"killed-{link.number}"):
     (FOLDER / f"killed-{link.number}").touch()
@@ -185,7 +185,7 @@ wait_for_stop(link) if exists(f"killed-{link.number}") else sys.exit(3)
         assert parent.stop() == 0
 
 
-def test_one_that_does_not_stop_is_killed_in_the_end(tmp_path: Path) -> None:
+def test_unstopping_worker_is_finally_killed(tmp_path: Path) -> None:
     body = "link.report_ready()\nwait_for_stop(link)\nwhile link.number == 1:\n    time.sleep(1)"
     with SupervisedProcess(tmp_path, body, stop_seconds=0.5) as parent:
         parent.wait_for("all are ready")
@@ -196,7 +196,7 @@ def test_one_that_does_not_stop_is_killed_in_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_all_of_them_at_once(tmp_path: Path, second: int) -> None:
+def test_second_signal_ends_all_at_once(tmp_path: Path, second: int) -> None:
     body = "link.report_ready()\nwait_for_stop(link)\nprint('stopping', flush=True)\ntime.sleep(600)"
     with SupervisedProcess(tmp_path, body) as parent:
         parent.wait_for("all are ready")
@@ -206,7 +206,7 @@ def test_a_second_signal_ends_all_of_them_at_once(tmp_path: Path, second: int) -
         assert parent.wait() == -second
 
 
-def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+def test_workers_end_with_killed_parent(tmp_path: Path) -> None:
     body = SERVE + "\n(FOLDER / f'ended-{link.number}').touch()"
     with SupervisedProcess(tmp_path, body) as parent:
         parent.wait_for("all are ready")

@@ -47,7 +47,7 @@ def read_lines(process: Process) -> list[Json]:
 
 
 @pytest.mark.long
-def test_every_line_is_an_object_that_says_what_it_belongs_to(tmp_path: Path) -> None:
+def test_lines_are_objects_with_their_context(tmp_path: Path) -> None:
     (tmp_path / "team.py").write_text(TEAM)
     with ScriptedModel() as model:
         environment = model_environment(model) | {
@@ -86,7 +86,7 @@ def test_every_line_is_an_object_that_says_what_it_belongs_to(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_a_run_that_is_taken_over_is_named(tmp_path: Path) -> None:
+def test_taken_over_run_is_named(tmp_path: Path) -> None:
     with ScriptedModel() as model:
         environment = model_environment(model) | {
             "SWARMKEEP_LOG_FORMAT": "json",
@@ -116,7 +116,7 @@ def test_a_run_that_is_taken_over_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("arguments", "reason"), [((), "no module"), (("--host", "192.0.2.1"), "cannot listen")])
-def test_why_a_server_does_not_start_is_a_line(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:
+def test_failed_server_start_is_a_line(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:
     agents = () if arguments else ("--agents", "no_such_module")
     command = [sys.executable, "-m", "swarmkeep", "serve", "--offline", "--log-format", "json", *agents, *arguments]
     with Process(command, folder=tmp_path) as server:
@@ -128,7 +128,7 @@ def test_why_a_server_does_not_start_is_a_line(tmp_path: Path, arguments: tuple[
 
 
 @pytest.mark.long
-def test_requests_are_not_logged_where_they_shall_not_be(tmp_path: Path) -> None:
+def test_disabled_request_logging_logs_none(tmp_path: Path) -> None:
     for arguments, expected in ((("--no-access-log",), []), (("--access-log",), ["/v1/agents"])):
         env = {"SWARMKEEP_ACCESS_LOG": "false"}
         with ServerProcess(tmp_path, arguments=["--log-format", "json", *arguments], env=env) as server:

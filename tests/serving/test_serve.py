@@ -109,7 +109,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.long
-def test_it_says_one_line_keeps_sessions_and_ends_with_0(tmp_path: Path) -> None:
+def test_server_says_one_line_and_exits_0(tmp_path: Path) -> None:
     with ServeProcess(tmp_path, cold=True) as server:
         assert server.request("GET", "/health/ready") == (200, {"status": "ok"})
         assert server.request("POST", "/v1/sessions", {"id": "s"})[0] == 201
@@ -123,7 +123,7 @@ def test_it_says_one_line_keeps_sessions_and_ends_with_0(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_the_collector_does_not_go_through_all_that_is_loaded(tmp_path: Path) -> None:
+def test_collector_skips_loaded_modules(tmp_path: Path) -> None:
     with ServeProcess(tmp_path, COUNTING_PROGRAM, cold=True) as server:
         assert server.request("POST", "/v1/sessions", {"id": "s"})[0] == 201
         assert server.stop() == 0
@@ -133,7 +133,7 @@ def test_the_collector_does_not_go_through_all_that_is_loaded(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_a_shell_s_limit_of_open_files_is_none_of_its_runs(tmp_path: Path, model: ScriptedModel) -> None:
+def test_shell_open_file_limit_is_raised(tmp_path: Path, model: ScriptedModel) -> None:
     limited = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (100, 4096))\n"
     for _ in range(120):
         model.hang()
@@ -146,7 +146,7 @@ def test_a_shell_s_limit_of_open_files_is_none_of_its_runs(tmp_path: Path, model
 
 
 @pytest.mark.long
-def test_it_warns_of_a_file_that_others_may_read(tmp_path: Path) -> None:
+def test_file_readable_by_others_warns(tmp_path: Path) -> None:
     (tmp_path / "swarmkeep.db").touch(0o644)
     (tmp_path / "swarmkeep.db").chmod(0o644)
     with ServeProcess(tmp_path) as server:
@@ -154,15 +154,13 @@ def test_it_warns_of_a_file_that_others_may_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_it_warns_when_every_page_may_use_it(tmp_path: Path) -> None:
+def test_wildcard_cors_origin_warns(tmp_path: Path) -> None:
     with ServeProcess(tmp_path, SWARMKEEP_CORS_ORIGINS="*") as server:
         assert "SWARMKEEP_CORS_ORIGINS=*, every web page" in server.output()
 
 
 @pytest.mark.long
-def test_a_stop_gives_runs_their_time_and_says_at_once_that_it_is_not_ready(
-    tmp_path: Path, model: ScriptedModel
-) -> None:
+def test_stop_grants_time_and_is_unready(tmp_path: Path, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     with ServeProcess(tmp_path, SWARMKEEP_GRACE_SECONDS="30", **model_environment(model)) as server:
         server.request("POST", "/v1/sessions", {"id": "s"})
@@ -188,7 +186,7 @@ def test_a_stop_gives_runs_their_time_and_says_at_once_that_it_is_not_ready(
 
 
 @pytest.mark.long
-def test_stragglers_are_interrupted_and_can_be_resumed(tmp_path: Path, model: ScriptedModel) -> None:
+def test_stragglers_interrupted_and_resumable(tmp_path: Path, model: ScriptedModel) -> None:
     model.hang()
     with ServeProcess(tmp_path, SWARMKEEP_GRACE_SECONDS="0.1", **model_environment(model)) as server:
         server.request("POST", "/v1/sessions", {"id": "s"})
@@ -220,7 +218,7 @@ def test_asked_twice_it_ends_at_once(tmp_path: Path, model: ScriptedModel) -> No
     model.wait_for_disconnects(1)
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_taken_port_is_named(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -281,16 +279,14 @@ def test_requests_that_are_no_http_cannot_fill_the_log() -> None:
         ({"database_url": "postgresql://u:sk-secret@127.0.0.1:1/d", "migrate": True}, "127.0.0.1:1"),
     ],
 )
-def test_what_keeps_it_from_starting_is_said_in_a_sentence(
-    tmp_path: Path, given: dict[str, Any], sentence: str
-) -> None:
+def test_start_obstacle_is_said_in_a_sentence(tmp_path: Path, given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ServeError, match=re.escape(sentence)) as refused:
         serve(server_settings(**{"port": 0, "database_url": f"sqlite:///{tmp_path / 'a.db'}"} | given))
     assert "sk-secret" not in str(refused.value)
 
 
 @pytest.mark.long
-def test_postgresql_is_migrated_only_when_told_to(postgres_url: str, tmp_path: Path) -> None:
+def test_postgresql_migrates_only_when_told(postgres_url: str, tmp_path: Path) -> None:
     with pytest.raises(ServeError, match="swarmkeep db upgrade"):
         serve(server_settings(port=0, database_url=postgres_url))
     assert schema.current(postgres_url) is None
@@ -324,7 +320,7 @@ def _has_ipv6() -> bool:
     return True
 
 
-async def test_an_application_that_cannot_start_says_why(postgres_url: str) -> None:
+async def test_failing_application_start_says_reason(postgres_url: str) -> None:
     """Under any ASGI server: as the error itself, not in a group of the framework's."""
     for url, error in ((postgres_url, SchemaBehind), ("postgresql://me@127.0.0.1:9/none", StoreUnavailable)):
         app = create_app(server_settings(database_url=url))
@@ -334,7 +330,7 @@ async def test_an_application_that_cannot_start_says_why(postgres_url: str) -> N
 
 
 @pytest.mark.long
-def test_a_server_is_ready_without_what_only_runs_and_migrations_need(tmp_path: Path) -> None:
+def test_readiness_needs_no_run_or_migration_modules(tmp_path: Path) -> None:
     """openai takes a second and 30 MB to load, Alembic half of one."""
     url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
     schema.upgrade(url)
@@ -389,7 +385,7 @@ assert (loaded_when_ready, statuses, is_loaded()) == ([False], [200], True)
 
 @pytest.mark.long
 @pytest.mark.parametrize("offline", [True, False], ids=["offline", "provider"])
-def test_client_of_models_is_loaded_once_ready(tmp_path: Path, offline: bool) -> None:
+def test_model_client_loads_once_ready(tmp_path: Path, offline: bool) -> None:
     options = [
         "--port",
         str(free_port()),

@@ -25,7 +25,7 @@ from tests.support.processes import clean_environment
 SECRETS = {"OPENAI_API_KEY": "sk-canary-1234567", "SWARMKEEP_METRICS_TOKEN": "canary-token-123"}
 
 
-def test_settings_that_decide_who_may_do_what_are_recorded() -> None:
+def test_authorisation_settings_are_recorded() -> None:
     described = describe_settings(server_settings(cors_origins=["https://desk.example"], metrics_token="canary-token"))
     assert described["cors_origins"] == ["https://desk.example"]
     assert described["separate_approvers"] is False
@@ -35,7 +35,7 @@ def test_settings_that_decide_who_may_do_what_are_recorded() -> None:
     assert "canary" not in json.dumps(described)
 
 
-async def test_starts_and_ends_are_entries_that_verify(ready_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_start_and_end_entries_verify(ready_url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="swarmkeep.serving.starts")
     store = open_store(ready_url)
     try:
@@ -62,9 +62,7 @@ async def test_starts_and_ends_are_entries_that_verify(ready_url: str, caplog: p
     assert "with agents from tests.api.team and the database sqlite:///" in caplog.messages[0]
 
 
-async def test_a_database_that_takes_no_entry_stops_no_server(
-    sqlite_ready: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unwritable_entry_stops_no_server(sqlite_ready: str, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(sqlite_ready)
     try:
         await store.database.write(lambda connection: connection.execute(text("DROP TABLE trail")))
@@ -80,7 +78,7 @@ async def test_a_database_that_takes_no_entry_stops_no_server(
 
 
 @pytest.mark.long
-async def test_a_server_that_may_only_read_starts(postgres_url: str, tmp_path: Path) -> None:
+async def test_read_only_server_starts(postgres_url: str, tmp_path: Path) -> None:
     await asyncio.to_thread(upgrade, postgres_url)
     store = open_store(postgres_url)
     name = await store.database.read(lambda connection: connection.scalar(text("SELECT current_database()")))
@@ -95,7 +93,7 @@ async def test_a_server_that_may_only_read_starts(postgres_url: str, tmp_path: P
 
 
 @pytest.mark.long
-def test_each_start_of_a_process_is_shown(tmp_path: Path) -> None:
+def test_process_starts_are_shown(tmp_path: Path) -> None:
     with ServeProcess(tmp_path, SWARMKEEP_SEPARATE_APPROVERS="true", **SECRETS) as server:
         port = server.port
         assert server.stop() == 0

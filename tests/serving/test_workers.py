@@ -78,7 +78,7 @@ def model() -> Iterator[ScriptedModel]:
 
 
 @pytest.mark.long
-def test_it_says_one_line_serves_and_ends_with_0(tmp_path: Path, postgres_ready: str) -> None:
+def test_workers_say_one_line_and_exit_0(tmp_path: Path, postgres_ready: str) -> None:
     with WorkersProcess(tmp_path, postgres_ready) as server:
         workers = server.list_workers()
         assert len(workers) == 2
@@ -91,7 +91,7 @@ def test_it_says_one_line_serves_and_ends_with_0(tmp_path: Path, postgres_ready:
 
 
 @pytest.mark.parametrize("arguments", [("--workers", "2"), ("--workers", "2", "--log-format", "json"), ()])
-def test_a_sqlite_file_is_refused_with_the_reason(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_sqlite_file_is_refused_with_reason(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "swarmkeep", "serve", "--offline", *arguments]
     with Process(command, folder=tmp_path, env={"SWARMKEEP_WORKERS": "3"}) as process:
         assert process.wait() == 2
@@ -100,7 +100,7 @@ def test_a_sqlite_file_is_refused_with_the_reason(tmp_path: Path, arguments: tup
 
 
 @pytest.mark.long
-def test_what_keeps_it_from_starting_is_said_once_with_the_exit_code_of_one_server(tmp_path: Path) -> None:
+def test_start_obstacle_is_said_once_with_code(tmp_path: Path) -> None:
     process = WorkersProcess(tmp_path, "postgresql://u:sk-secret@127.0.0.1:1/d")
     with pytest.raises(AssertionError, match="did not begin to listen"):
         process.start()
@@ -110,7 +110,7 @@ def test_what_keeps_it_from_starting_is_said_once_with_the_exit_code_of_one_serv
 
 
 @pytest.mark.long
-def test_the_parent_migrates_and_another_program_on_the_port_is_named(tmp_path: Path, postgres_url: str) -> None:
+def test_parent_migrates_and_names_port_occupant(tmp_path: Path, postgres_url: str) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -138,7 +138,7 @@ def test_a_burst_of_connections_is_shared(tmp_path: Path, postgres_ready: str) -
 
 
 @pytest.mark.long
-def test_a_run_is_one_run_whichever_worker_is_asked(tmp_path: Path, postgres_ready: str, model: ScriptedModel) -> None:
+def test_run_is_same_from_every_worker(tmp_path: Path, postgres_ready: str, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     with WorkersProcess(tmp_path, postgres_ready, **model_environment(model)) as server, ExitStack() as stack:
         one, other = server.connect_to_each(stack)
@@ -162,9 +162,7 @@ def test_a_run_is_one_run_whichever_worker_is_asked(tmp_path: Path, postgres_rea
 
 
 @pytest.mark.long
-def test_a_cancel_reaches_the_worker_that_has_the_run(
-    tmp_path: Path, postgres_ready: str, model: ScriptedModel
-) -> None:
+def test_cancel_reaches_worker_of_the_run(tmp_path: Path, postgres_ready: str, model: ScriptedModel) -> None:
     model.hang()
     with WorkersProcess(tmp_path, postgres_ready, **model_environment(model)) as server, ExitStack() as stack:
         one, other = server.connect_to_each(stack)
@@ -179,7 +177,7 @@ def test_a_cancel_reaches_the_worker_that_has_the_run(
 
 @pytest.mark.long
 @pytest.mark.parametrize("to_all", [False, True])
-def test_a_stop_gives_runs_their_time_also_when_every_process_is_sent_the_signal(
+def test_group_signal_stop_grants_runs_time(
     tmp_path: Path, postgres_ready: str, model: ScriptedModel, to_all: bool
 ) -> None:
     model.hang("Half of ", then="it.")
@@ -197,7 +195,7 @@ def test_a_stop_gives_runs_their_time_also_when_every_process_is_sent_the_signal
 
 
 @pytest.mark.long
-def test_asked_twice_all_of_it_ends_at_once(tmp_path: Path, postgres_ready: str, model: ScriptedModel) -> None:
+def test_second_request_ends_all_at_once(tmp_path: Path, postgres_ready: str, model: ScriptedModel) -> None:
     model.hang()
     settings = {"SWARMKEEP_GRACE_SECONDS": "600", **model_environment(model)}
     with WorkersProcess(tmp_path, postgres_ready, **settings) as server:
@@ -212,7 +210,7 @@ def test_asked_twice_all_of_it_ends_at_once(tmp_path: Path, postgres_ready: str,
 
 
 @pytest.mark.long
-def test_one_that_is_killed_is_replaced_while_the_other_serves(tmp_path: Path, postgres_ready: str) -> None:
+def test_killed_worker_is_replaced_during_service(tmp_path: Path, postgres_ready: str) -> None:
     with WorkersProcess(tmp_path, postgres_ready) as server, ExitStack() as stack:
         one, other = server.connect_to_each(stack)
         dead = server.find_worker(one)
@@ -226,7 +224,7 @@ def test_one_that_is_killed_is_replaced_while_the_other_serves(tmp_path: Path, p
 
 
 @pytest.mark.long
-def test_metrics_are_those_of_all_workers_and_each_has_its_number(tmp_path: Path, postgres_ready: str) -> None:
+def test_metrics_cover_numbered_workers(tmp_path: Path, postgres_ready: str) -> None:
     with WorkersProcess(tmp_path, postgres_ready) as server, ExitStack() as stack:
         for connection, count in zip(server.connect_to_each(stack), (1, 2), strict=True):
             for _ in range(count):
@@ -245,7 +243,7 @@ def read_text(connection: http.client.HTTPConnection, path: str) -> str:
     return connection.getresponse().read().decode()
 
 
-def test_texts_are_joined_by_metric_and_nothing_is_summed() -> None:
+def test_metric_texts_join_without_summing() -> None:
     text = b'# HELP runs_total Runs.\n# TYPE runs_total counter\nruns_total{event="ended"} %d\n'
     assert label_and_join({2: text % 5, 1: text % 3}).decode().splitlines() == [
         "# HELP runs_total Runs.",
@@ -255,7 +253,7 @@ def test_texts_are_joined_by_metric_and_nothing_is_summed() -> None:
     ]
 
 
-async def test_what_is_promised_of_a_server_is_divided_among_its_workers(sqlite_ready: str) -> None:
+async def test_server_limits_are_divided_among_workers(sqlite_ready: str) -> None:
     given = server_settings(
         database_url=sqlite_ready, workers=4, rate_limit_per_minute=10, max_runs_per_tenant=100, max_forks_per_minute=1
     )

@@ -36,7 +36,7 @@ def keys(store: SqlStore, clock: ManualClock) -> SqlApiKeys:
     return SqlApiKeys(store.database, clock=clock)
 
 
-async def test_a_key_is_found_by_the_id_that_it_holds_and_opened_by_itself_only(keys: SqlApiKeys) -> None:
+async def test_key_opens_only_by_itself(keys: SqlApiKeys) -> None:
     assert not await keys.has_keys()
     made, secret = await keys.create("acme", name="the shop's ☃", role="read")
     other, another = await keys.create("acme")
@@ -55,7 +55,7 @@ async def test_a_key_is_found_by_the_id_that_it_holds_and_opened_by_itself_only(
     assert await keys.find("key_0000000000000000") is None
 
 
-async def test_a_key_ends_when_it_is_to_end(keys: SqlApiKeys, clock: ManualClock) -> None:
+async def test_key_ends_on_time(keys: SqlApiKeys, clock: ManualClock) -> None:
     ends = clock.now + timedelta(days=30)
     made, secret = await keys.create("acme", expires_at=ends)
     lasting, _ = await keys.create("acme")
@@ -70,7 +70,7 @@ async def test_a_key_ends_when_it_is_to_end(keys: SqlApiKeys, clock: ManualClock
     assert not msgspec.structs.replace(made, expires_at="2999").is_valid(clock.now)
 
 
-async def test_a_key_cannot_have_ended_before_it_is_made(keys: SqlApiKeys, clock: ManualClock) -> None:
+async def test_key_cannot_end_before_creation(keys: SqlApiKeys, clock: ManualClock) -> None:
     for ends in (clock.now, clock.now - timedelta(days=1)):
         with pytest.raises(InvalidRequest, match="in the future"):
             await keys.create("acme", expires_at=ends)
@@ -80,11 +80,11 @@ async def test_a_key_cannot_have_ended_before_it_is_made(keys: SqlApiKeys, clock
 @pytest.mark.parametrize(
     "text", ["", "swk_", "key_0123456789abcdef", "swk_0123456789ABCDEF_" + "a" * 43, "\u0660" * 64]
 )
-def test_what_cannot_be_a_key_has_no_id(text: str) -> None:
+def test_impossible_key_has_no_id(text: str) -> None:
     assert parse_key_id(text) is None
 
 
-async def test_the_key_itself_is_nowhere_in_the_database(keys: SqlApiKeys, store: SqlStore) -> None:
+async def test_key_itself_is_not_in_database(keys: SqlApiKeys, store: SqlStore) -> None:
     made, secret = await keys.create("acme", name="desk")
     rows = await store.database.read(lambda connection: connection.execute(select(api_keys)).all())
     # Its id is no secret; what follows may have an underscore in it.
@@ -92,7 +92,7 @@ async def test_the_key_itself_is_nowhere_in_the_database(keys: SqlApiKeys, store
     assert len({(await keys.create("acme"))[1] for _ in range(20)}) == 20
 
 
-async def test_a_revoked_key_opens_nothing_and_still_exists(keys: SqlApiKeys, clock: ManualClock) -> None:
+async def test_revoked_key_exists_but_opens_nothing(keys: SqlApiKeys, clock: ManualClock) -> None:
     made, secret = await keys.create("acme")
     ended = await keys.revoke(made.id)
     assert ended.revoked_at == "2026-11-21T00:00:00.000000Z"
@@ -106,7 +106,7 @@ async def test_a_revoked_key_opens_nothing_and_still_exists(keys: SqlApiKeys, cl
         await keys.revoke("key_x")
 
 
-async def test_keys_are_listed_oldest_first_by_tenant(keys: SqlApiKeys, clock: ManualClock) -> None:
+async def test_keys_list_oldest_first_by_tenant(keys: SqlApiKeys, clock: ManualClock) -> None:
     made = []
     for tenant in ("b", "a", "b"):
         made.append((await keys.create(tenant))[0])

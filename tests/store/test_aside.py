@@ -34,7 +34,7 @@ def make_items(count: int) -> tuple[SharedList[Item], list[str], threading.Event
     return SharedList(Item(number, freed, is_over) for number in range(count)), freed, is_over
 
 
-def test_a_long_list_is_emptied_by_another_thread_once_nobody_has_it() -> None:
+def test_long_unused_list_is_emptied_by_thread() -> None:
     items, freed, is_over = make_items(6_000)
     others, kept, _ = make_items(6_000)
     # What was worked out of the items has them, too.
@@ -55,7 +55,7 @@ def test_a_long_list_is_emptied_by_another_thread_once_nobody_has_it() -> None:
     assert is_over.wait(WAIT_SECONDS)
 
 
-def test_a_short_list_is_let_go_of_at_once() -> None:
+def test_short_list_is_released_at_once() -> None:
     items, freed, is_over = make_items(10)
     free_aside(items)
     del items
@@ -63,7 +63,7 @@ def test_a_short_list_is_let_go_of_at_once() -> None:
     assert set(freed) == {threading.current_thread().name}
 
 
-def test_without_a_thread_lists_are_let_go_of_by_whoever_has_them_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threadless_lists_are_released_by_last_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -53,7 +53,7 @@ def sort_rows(rows: Rows) -> dict[str, list[str]]:
 
 
 @pytest.mark.long
-async def test_every_row_comes_back_in_the_other_kind_of_database(url: str, opener: Opener, other_url: str) -> None:
+async def test_rows_restore_into_other_database_kind(url: str, opener: Opener, other_url: str) -> None:
     store = opener()
     await record_everything(store)
     rows = await store.database.read(read_rows)
@@ -82,7 +82,7 @@ async def test_files_come_back_as_they_are(url: str, opener: Opener, tmp_path: P
 
 
 @pytest.mark.long
-async def test_a_backup_is_of_one_moment_while_sessions_go_on(url: str, opener: Opener, tmp_path: Path) -> None:
+async def test_live_backup_is_of_one_moment(url: str, opener: Opener, tmp_path: Path) -> None:
     store = opener()
     key = new_key()
     state = await begin_session(store, key)
@@ -126,7 +126,7 @@ def expect_refusal(data: bytes, folder: Path, sentence: str = "the file") -> Non
     assert list(folder.iterdir()) == [], "nothing is left of it"
 
 
-def test_a_file_that_is_not_whole_is_refused(backup: bytes, tmp_path: Path) -> None:
+def test_incomplete_file_is_refused(backup: bytes, tmp_path: Path) -> None:
     for part in (1, 2, 3, 4, 5, 6, 7):
         expect_refusal(backup[: len(backup) * part // 8], tmp_path)
     expect_refusal(b"", tmp_path)
@@ -135,7 +135,7 @@ def test_a_file_that_is_not_whole_is_refused(backup: bytes, tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_a_file_that_was_changed_is_refused(backup: bytes, tmp_path: Path) -> None:
+def test_changed_file_is_refused(backup: bytes, tmp_path: Path) -> None:
     lines = gzip.decompress(backup).splitlines(keepends=True)
     for change in (lines[:-2] + lines[-1:], lines[:-1], [*lines, b"{}\n"], lines[:3] + lines[4:]):
         expect_refusal(gzip.compress(b"".join(change)), tmp_path)
@@ -146,7 +146,7 @@ def test_a_file_that_was_changed_is_refused(backup: bytes, tmp_path: Path) -> No
     expect_refusal(gzip.compress(b"".join(hostile)), tmp_path, "belongs to no table")
 
 
-def test_a_database_with_something_in_it_is_left_alone(backup: bytes, tmp_path: Path) -> None:
+def test_nonempty_database_is_left_alone(backup: bytes, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'full.db'}"
     restore_backup(url, io.BytesIO(backup))
     before = asyncio.run(read_database(url))
@@ -155,7 +155,7 @@ def test_a_database_with_something_in_it_is_left_alone(backup: bytes, tmp_path: 
     assert asyncio.run(read_database(url)) == before
 
 
-def test_a_backup_of_a_later_release_is_refused(backup: bytes, tmp_path: Path) -> None:
+def test_later_release_backup_is_refused(backup: bytes, tmp_path: Path) -> None:
     header, *rest = gzip.decompress(backup).splitlines(keepends=True)
     later = encode({**decode(header), "revision": "9999"}) + b"\n"
     with pytest.raises(SchemaBehind, match="upgrade swarmkeep"):
@@ -165,7 +165,7 @@ def test_a_backup_of_a_later_release_is_refused(backup: bytes, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_pages_leave_out_and_repeat_no_row(tmp_path: Path) -> None:
+def test_pages_omit_and_repeat_no_row(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'many.db'}"
     schema.upgrade(url)
 

@@ -42,14 +42,14 @@ async def expect_failure(url: str, error: type[Exception] = StoreUnavailable) ->
         await store.close()
 
 
-async def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+async def test_missing_file_is_not_created(tmp_path: Path) -> None:
     said = await expect_failure(f"sqlite:///{tmp_path / 'absent.db'}")
     assert "absent.db" in said
     assert "swarmkeep db upgrade" in said
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
+async def test_missing_directory_is_named(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'nowhere' / 'x.db'}"
     assert "nowhere" in await expect_failure(url)
     with pytest.raises(StoreUnavailable, match="nowhere"):
@@ -60,7 +60,7 @@ async def test_a_directory_is_no_database(tmp_path: Path) -> None:
     assert f"{tmp_path}: it is a folder" in await expect_failure(f"sqlite:///{tmp_path}")
 
 
-async def test_a_file_of_another_kind_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_foreign_file_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("not a database, but somebody's notes\n" * 100)
     before = other.read_bytes()
@@ -77,19 +77,17 @@ def empty_url(database_url: str) -> str:
     return database_url
 
 
-async def test_an_empty_database_says_what_to_run(empty_url: str) -> None:
+async def test_empty_database_names_the_command(empty_url: str) -> None:
     assert "swarmkeep db upgrade" in await expect_failure(empty_url, SchemaBehind)
 
 
-async def test_a_refused_connection_is_named_without_the_password() -> None:
+async def test_refused_connection_is_named_without_password() -> None:
     said = await expect_failure("postgresql://me:hunter2@127.0.0.1:1/mine")
     assert "postgresql://me@127.0.0.1:1/mine" in said
     assert "hunter2" not in said
 
 
-async def test_a_server_that_does_not_answer_is_waited_for_once(
-    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unanswering_server_is_awaited_once(postgres_ready: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(postgres_ready)
     waits: list[object] = []
 
@@ -106,7 +104,7 @@ async def test_a_server_that_does_not_answer_is_waited_for_once(
     await store.close()
 
 
-async def test_a_database_that_does_not_exist_is_named(postgres_url: str) -> None:
+async def test_missing_database_is_named(postgres_url: str) -> None:
     assert "no_such_database" in await expect_failure(replace_database(postgres_url, "no_such_database"))
 
 
@@ -117,7 +115,7 @@ async def break_connections(store: SqlStore) -> None:
     await store.database.read(lambda connection: connection.execute(other).all())
 
 
-async def test_a_store_whose_connections_were_cut_works_again(postgres_ready: str) -> None:
+async def test_store_recovers_from_cut_connections(postgres_ready: str) -> None:
     store, operator = open_store(postgres_ready), open_store(postgres_ready)
     try:
         keys = [new_key() for _ in range(8)]
@@ -141,7 +139,7 @@ async def test_a_store_whose_connections_were_cut_works_again(postgres_ready: st
         await operator.close()
 
 
-async def test_a_process_that_stands_still_keeps_no_row_for_long(postgres_ready: str) -> None:
+async def test_stalled_process_frees_its_row(postgres_ready: str) -> None:
     """Wherever it writes from: also from the thread that keeps its leases."""
     store = open_store(postgres_ready)
     shown = text("SELECT current_setting('idle_in_transaction_session_timeout'), current_setting('lock_timeout')")
@@ -150,9 +148,7 @@ async def test_a_process_that_stands_still_keeps_no_row_for_long(postgres_ready:
     await store.close()
 
 
-async def test_a_process_that_stands_still_in_the_middle_of_many_rows_keeps_none_for_long(
-    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_process_stalled_amid_rows_frees_them(postgres_ready: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the rest of a batch is on its way, PostgreSQL has no limit for how long it waits: nothing is sent so."""
     from asyncpg import Connection as Driver
 
@@ -189,7 +185,7 @@ async def half_sent(postgres_ready: str) -> AsyncIterator[Callable[[str], Awaita
 
 
 @pytest.mark.parametrize("table", ["sessions", "search_marks"])
-async def test_a_process_that_stands_still_half_way_through_a_statement_keeps_no_row_for_long(
+async def test_process_stalled_mid_statement_frees_rows(
     half_sent: Callable[[str], Awaitable[Any]], postgres_ready: str, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     monkeypatch.setattr(connections, "_LOCK_SECONDS", 0.2)
@@ -240,9 +236,7 @@ async def test_only_what_stands_still_is_ended(postgres_ready: str, monkeypatch:
         await store.close()
 
 
-async def test_a_commit_of_unknown_outcome_is_not_done_again(
-    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_uncertain_commit_is_not_repeated(postgres_ready: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from asyncpg.transaction import Transaction  # type: ignore[import-untyped]
 
     store, operator = open_store(postgres_ready), open_store(postgres_ready)
@@ -266,7 +260,7 @@ async def test_a_commit_of_unknown_outcome_is_not_done_again(
         await operator.close()
 
 
-async def test_a_statement_of_unknown_outcome_that_commits_by_itself_is_not_done_again(
+async def test_uncertain_autocommit_statement_is_not_repeated(
     postgres_ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from asyncpg import Connection
@@ -298,7 +292,7 @@ async def test_a_statement_of_unknown_outcome_that_commits_by_itself_is_not_done
         await store.close()
 
 
-async def test_a_statement_that_took_too_long_is_not_known_to_be_undone_because_nobody_is_there_any_more(
+async def test_timed_out_statement_stays_uncertain_without_server(
     postgres_ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the network breaks: it was done, no answer came, and nothing can be looked for."""
@@ -327,9 +321,7 @@ async def test_a_statement_that_took_too_long_is_not_known_to_be_undone_because_
         await store.close()
 
 
-async def test_a_statement_that_was_never_done_is_sent_again(
-    postgres_ready: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_undone_statement_is_sent_again(postgres_ready: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from asyncpg import Connection
 
     store = open_store(postgres_ready)
@@ -352,7 +344,7 @@ async def test_a_statement_that_was_never_done_is_sent_again(
         await store.close()
 
 
-async def test_more_writes_than_may_wait_are_refused_and_the_others_done(opener: Opener) -> None:
+async def test_excess_waiting_writes_are_refused(opener: Opener) -> None:
     store = opener(max_waiting=5)
     keys = [new_key() for _ in range(60)]
     outcomes = await asyncio.gather(*(begin_session(store, each) for each in keys), return_exceptions=True)
@@ -378,7 +370,7 @@ async def test_closing_finishes_the_writes_that_wait(url: str) -> None:
     await store.close()
 
 
-async def test_callers_that_give_up_take_no_connection_with_them(store: SqlStore) -> None:
+async def test_cancelled_callers_leak_no_connection(store: SqlStore) -> None:
     state = await begin_session(store)
     for delay in (0, 0.0005, 0.001, 0.002, 0.005):
         calls = [asyncio.ensure_future(store.state(KEY)) for _ in range(40)]
@@ -392,7 +384,7 @@ async def test_callers_that_give_up_take_no_connection_with_them(store: SqlStore
         assert (await store.append(KEY, state, draft_user_messages("x"))).state.seq == 2
 
 
-async def test_a_store_for_reading_only_refuses_to_write(opener: Opener) -> None:
+async def test_read_only_store_refuses_writes(opener: Opener) -> None:
     state = await begin_session(opener())
     reader = opener(read_only=True)
     await reader.ping()
@@ -406,11 +398,11 @@ async def test_a_store_for_reading_only_refuses_to_write(opener: Opener) -> None
             await call
 
 
-async def test_a_store_that_was_never_used_closes(url: str) -> None:
+async def test_unused_store_closes(url: str) -> None:
     await open_store(url).close()
 
 
-async def test_a_store_is_closed_more_than_once(opener: Opener) -> None:
+async def test_store_may_be_closed_repeatedly(opener: Opener) -> None:
     store = opener()
     assert await store.database.read_snapshot(lambda connection: connection.scalar(text("SELECT 1"))) == 1
     await store.close()
@@ -430,7 +422,7 @@ async def test_nothing_is_left_running_after_close(url: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not made for Windows")
-def test_it_works_under_uvloop_and_plain_asyncio(url: str) -> None:
+def test_store_works_under_uvloop_and_asyncio(url: str) -> None:
     import uvloop
 
     async def use(name: str) -> int:

@@ -109,7 +109,7 @@ async def crash_writer(url: str, folder: Path, where: str, which: int) -> list[t
         pytest.param("INSERT INTO totals", 3, marks=pytest.mark.long),
     ],
 )
-async def test_a_process_killed_anywhere_leaves_whole_appends(
+async def test_process_kill_leaves_whole_appends(
     store: SqlStore, url: str, tmp_path: Path, where: str, which: int
 ) -> None:
     acknowledged = await crash_writer(url, tmp_path, where, which)
@@ -138,7 +138,7 @@ async def test_a_process_killed_anywhere_leaves_whole_appends(
 
 
 @pytest.mark.chaos
-async def test_what_was_acknowledged_outlives_a_crash_of_the_database_server() -> None:
+async def test_acknowledged_data_survives_database_crash() -> None:
     with private_postgres() as server:
         schema.upgrade(server.url)
         store = open_store(server.url)

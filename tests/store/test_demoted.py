@@ -32,7 +32,7 @@ def let_write(postgres: Postgres, url: str) -> None:
     postgres.alter(url, "RESET default_transaction_read_only")
 
 
-async def test_a_write_finds_the_server_that_takes_it(postgres: Postgres, read_only_url: str) -> None:
+async def test_write_finds_the_writable_server(postgres: Postgres, read_only_url: str) -> None:
     store = open_store(read_only_url)
     try:
         with pytest.raises(StoreUnavailable, match="read-only"):
@@ -44,9 +44,7 @@ async def test_a_write_finds_the_server_that_takes_it(postgres: Postgres, read_o
         await store.close()
 
 
-async def test_a_server_that_refused_a_write_is_not_ready_until_it_takes_some(
-    postgres: Postgres, read_only_url: str
-) -> None:
+async def test_refusing_server_is_unready_until_writable(postgres: Postgres, read_only_url: str) -> None:
     store, key = open_store(read_only_url), new_key()
     try:
         with pytest.raises(StoreUnavailable, match="read-only"):
@@ -69,7 +67,7 @@ async def test_a_server_that_refused_a_write_is_not_ready_until_it_takes_some(
         await store.close()
 
 
-async def test_so_it_does_while_others_hold_connections(postgres: Postgres, read_only_url: str) -> None:
+async def test_write_finds_server_despite_held_connections(postgres: Postgres, read_only_url: str) -> None:
     store = open_store(read_only_url)
     try:
         for _ in range(3):
@@ -81,9 +79,7 @@ async def test_so_it_does_while_others_hold_connections(postgres: Postgres, read
         await store.close()
 
 
-async def test_a_connection_that_is_in_use_meanwhile_is_closed_with_the_store(
-    postgres: Postgres, read_only_url: str
-) -> None:
+async def test_busy_connection_closes_with_the_store(postgres: Postgres, read_only_url: str) -> None:
     store, holder = open_store(read_only_url), await asyncpg.connect(read_only_url)
     await holder.execute("SELECT pg_advisory_lock(1)")
     try:

@@ -63,7 +63,7 @@ async def read_rows(store: SqlStore, id: str) -> list[Any]:
     return list(await store.database.read(lambda connection: connection.execute(query).all()))
 
 
-async def test_the_chain_can_be_made_again_from_the_rows(store: SqlStore) -> None:
+async def test_chain_is_reproducible_from_rows(store: SqlStore) -> None:
     state = await begin_session(store, metadata={"é": "NUL \0 \ud800"})
     state = (await store.append(KEY, state, draft_run_start(state))).state
     for agent in ("Ünïcødé 😀", "\ud800", 'tab\t"quote" \\ \x01 \x7f \u2028 \b\f\n\r/', "NUL \0"):
@@ -79,7 +79,7 @@ async def test_a_fork_continues_the_same_chain(store: SqlStore) -> None:
     assert compute_chain(await read_rows(store, OTHER.id)) == [state.hash, fork.state.hash]
 
 
-async def test_auditors_get_what_the_hashes_are_made_of(store: SqlStore) -> None:
+async def test_auditors_get_the_hash_inputs(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_user_messages("a", "b", "c"))
     rows = await read_rows(store, KEY.id)
@@ -96,7 +96,7 @@ def test_a_golden_chain() -> None:
     assert [one.event.hash for one in sealed] == GOLDEN
 
 
-def test_a_golden_chain_of_the_first_format() -> None:
+def test_first_format_golden_chain() -> None:
     """What was recorded before hashes had sizes in them is read for ever."""
     drafts = [*draft_creation({"team": "é"}, {"n": -0.0}), *draft_user_messages("hello", "\ud800")]
     sealed = seal("any id", State(), drafts, at="2026-01-02T03:04:05.000006Z")
@@ -115,13 +115,13 @@ PART = st.binary(max_size=4)
 
 
 @given(st.lists(PART, min_size=3, max_size=3), st.lists(PART, min_size=3, max_size=3))
-def test_parts_that_are_not_the_same_have_another_hash(some: list[bytes], others: list[bytes]) -> None:
+def test_different_parts_hash_differently(some: list[bytes], others: list[bytes]) -> None:
     hashes = [link(*parts, format) for parts in (some, others) for format in FORMATS]
     assert hashes[0] != hashes[1], "no two formats give the same hash"
     assert (hashes[0] == hashes[2]) == (some == others)
 
 
-def test_a_hash_is_of_one_chain_only() -> None:
+def test_hash_belongs_to_one_chain() -> None:
     parts = (GENESIS, b"[]", bytes(32))
     assert len({link(*parts), link(*parts, chain=AUDIT_LOG), link(*parts, 1)}) == 3
     assert find_format(*parts, link(*parts, chain=AUDIT_LOG)) is None
@@ -146,14 +146,14 @@ def test_equal_payloads_have_unequal_commitments() -> None:
     assert one.commitment != two.commitment
 
 
-def test_salts_are_random_and_of_full_length() -> None:
+def test_salts_are_random_and_full_length() -> None:
     salts = random_salts(100)
     assert len(set(salts)) == 100
     assert {len(salt) for salt in salts} == {16}
     assert random_salts(0) == []
 
 
-def test_a_payload_may_be_as_deep_as_is_said_and_as_broad_as_it_likes() -> None:
+def test_payload_depth_is_limited_breadth_is_not() -> None:
     def seal_patch(value: Any) -> None:
         seal("s", State(), [EventDraft(ContextUpdated(patch={"a": value}), None, "A")], at="")
 

@@ -80,7 +80,7 @@ async def break_listeners(url: str) -> None:
         await connection.close()
 
 
-async def test_what_one_process_appends_or_deletes_another_hears(postgres_ready: str) -> None:
+async def test_processes_hear_others_appends_and_deletions(postgres_ready: str) -> None:
     async with open_listeners(postgres_ready, 2) as (one, other):
         state = await begin_session(one.store)
         await other.until(KEY)
@@ -142,20 +142,20 @@ async def test_to_nobody_nothing_is_sent(postgres_ready: str) -> None:
         await stranger.close()
 
 
-async def test_a_store_that_nobody_listens_with_keeps_nothing(store: SqlStore) -> None:
+async def test_store_without_listeners_keeps_nothing(store: SqlStore) -> None:
     for _ in range(20):
         await begin_session(store, new_key())
     notifications = getattr(store.database, "_notifications", None)
     assert notifications is None or notifications._pending == {}
 
 
-async def test_where_there_are_no_hints_none_come(sqlite_ready: str) -> None:
+async def test_hintless_stores_give_no_hints(sqlite_ready: str) -> None:
     store = open_store(sqlite_ready)
     await store.listen(lambda _: pytest.fail("nobody said anything"))
     await store.close()
 
 
-def test_names_of_all_kinds_fit_into_notifications() -> None:
+def test_any_name_fits_into_notifications() -> None:
     keys = [SessionKey(f"tenant \ud800 ü {n}", f"{'s' * (n % 500)}\0{n}") for n in range(2000)]
     payloads = _encode_payloads(keys)
     assert max(len(payload.encode()) for payload in payloads) <= 7999

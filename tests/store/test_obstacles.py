@@ -22,7 +22,7 @@ def add_options(url: str, *settings: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}{urlencode({'options': options})}"
 
 
-async def test_a_role_without_rights_is_told_so(postgres_ready: str) -> None:
+async def test_role_without_rights_is_told(postgres_ready: str) -> None:
     # Every server has this role, which may see nothing of anybody's tables.
     url = add_options(postgres_ready, "role=pg_signal_backend")
     assert "permission denied for table" in await expect_failure(url)
@@ -32,7 +32,7 @@ async def test_a_role_without_rights_is_told_so(postgres_ready: str) -> None:
     assert schema.find_obstacles(postgres_ready, servers=1) == []
 
 
-async def test_settings_that_are_in_the_way_are_told(postgres_ready: str) -> None:
+async def test_obstructing_settings_are_reported(postgres_ready: str) -> None:
     url = add_options(postgres_ready, "statement_timeout=2s", "default_transaction_read_only=on")
     found = schema.find_obstacles(url, servers=1000)
     assert not any(obstacle.is_fatal for obstacle in found)
@@ -61,7 +61,7 @@ async def test_row_level_security_is_told(postgres_ready: str) -> None:
     assert "row-level security is on for the table usage" in obstacle.description
 
 
-def test_an_encoding_that_lacks_characters_is_refused(postgres: Postgres) -> None:
+def test_lossy_encoding_is_refused(postgres: Postgres) -> None:
     url = replace_database(postgres.url, f"latin_{os.getpid()}")
     postgres.drop(url)
     postgres.execute(f"CREATE DATABASE latin_{os.getpid()} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")

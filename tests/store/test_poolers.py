@@ -17,7 +17,7 @@ from tests.store.sessions import KEY, draft_creation, draft_user_messages
 from tests.support.transaction_pooler import TransactionPooler
 
 
-async def test_appends_and_reads_work_whichever_connection_they_get(postgres_ready: str) -> None:
+async def test_appends_and_reads_work_on_any_connection(postgres_ready: str) -> None:
     async with TransactionPooler(postgres_ready) as pooler:
         store = open_store(pooler.url)
         try:
@@ -31,7 +31,7 @@ async def test_appends_and_reads_work_whichever_connection_they_get(postgres_rea
             await store.close()
 
 
-async def test_many_at_once_get_their_own_answers(postgres_ready: str) -> None:
+async def test_concurrent_callers_get_their_own_answers(postgres_ready: str) -> None:
     """What one has prepared on a connection must not be run by another who gets it next."""
     keys = [SessionKey(KEY.tenant, f"s-{number}") for number in range(20)]
     async with TransactionPooler(postgres_ready, connections=4) as pooler:
@@ -55,7 +55,7 @@ async def test_many_at_once_get_their_own_answers(postgres_ready: str) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_a_store_that_only_reads_does_too(postgres_ready: str, read_only: bool) -> None:
+async def test_read_only_store_works_with_pooler(postgres_ready: str, read_only: bool) -> None:
     writer = open_store(postgres_ready)
     try:
         await writer.append(KEY, State(), draft_creation())
@@ -70,7 +70,7 @@ async def test_a_store_that_only_reads_does_too(postgres_ready: str, read_only: 
             await store.close()
 
 
-async def test_what_stands_still_half_way_through_a_statement_keeps_nobody_out_for_ever(
+async def test_stalled_statement_blocks_others_only_briefly(
     postgres_ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No time-out for locks can be set through a pooler: what a statement may take is all there is."""

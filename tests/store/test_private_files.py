@@ -29,7 +29,7 @@ def read_modes(folder: Path) -> dict[str, int]:
     return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
 
 
-async def test_a_new_database_is_for_its_owner(tmp_path: Path) -> None:
+async def test_new_database_is_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "new.db"
     schema.upgrade(f"sqlite:///{path}")
     store = open_store(f"sqlite:///{path}")
@@ -39,7 +39,7 @@ async def test_a_new_database_is_for_its_owner(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_the_mode_of_a_file_that_is_there_is_its_owners_to_choose(tmp_path: Path) -> None:
+async def test_existing_file_mode_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "shared.db"
     path.touch(0o640)
     schema.upgrade(f"sqlite:///{path}")

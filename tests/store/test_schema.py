@@ -40,7 +40,7 @@ async def read_table_names(url: str) -> set[str]:
         await store.close()
 
 
-def test_a_migration_takes_its_time_whatever_the_database_is_told_for_servers(postgres_url: str) -> None:
+def test_migration_ignores_server_timeouts(postgres_url: str) -> None:
     names = ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout")
     database = make_url(postgres_url).database
     for name in names:
@@ -53,7 +53,7 @@ def test_a_migration_takes_its_time_whatever_the_database_is_told_for_servers(po
     assert found == ["0", "0", "0"]
 
 
-async def test_a_statement_may_take_as_long_as_its_engine_says(postgres_url: str) -> None:
+async def test_statement_timeout_follows_its_engine(postgres_url: str) -> None:
     server = locate(postgres_url)
     assert isinstance(server, PostgresServer)
     for seconds, outcome in ((0.001, pytest.raises(TimeoutError)), (None, nullcontext())):
@@ -73,7 +73,7 @@ def expect_nothing(database_url: str) -> None:
         assert schema.read_at_one_moment(database_url, lambda found: inspect(found).get_table_names()) == []
 
 
-def test_ctrl_c_breaks_a_migration_off_and_it_has_not_happened(database_url: str) -> None:
+def test_ctrl_c_undoes_a_migration(database_url: str) -> None:
     def job(connection: Connection) -> None:
         connection.execute(text("CREATE TABLE half (name TEXT)"))
         # Signals are the main thread's, wherever this runs.
@@ -86,7 +86,7 @@ def test_ctrl_c_breaks_a_migration_off_and_it_has_not_happened(database_url: str
     expect_nothing(database_url)
 
 
-def test_each_revision_is_a_step_of_as_many_as_there_are(tmp_path: Path) -> None:
+def test_revisions_are_counted_steps(tmp_path: Path) -> None:
     url, count = f"sqlite:///{tmp_path / 'steps.db'}", len(swarmkeep_migrations.REVISIONS)
     steps: list[tuple[int, int | None]] = []
 
@@ -114,11 +114,11 @@ def test_up_down_and_up_again(database_url: str) -> None:
         assert asyncio.run(read_table_names(database_url)) == {"alembic_version"}
 
 
-def test_an_upgrade_of_a_current_database_changes_nothing(url: str) -> None:
+def test_upgrading_current_database_changes_nothing(url: str) -> None:
     assert schema.upgrade(url) == schema.upgrade(url, LATEST) == LATEST
 
 
-def test_the_migrations_make_the_tables_of_this_release(url: str) -> None:
+def test_migrations_make_this_releases_tables(url: str) -> None:
     assert schema.check(url) == []
 
 
@@ -134,7 +134,7 @@ async def test_a_difference_is_named(url: str, store: SqlStore) -> None:
     ]
 
 
-async def test_missing_tables_and_other_types_are_named(url: str, store: SqlStore) -> None:
+async def test_missing_tables_and_wrong_types_are_named(url: str, store: SqlStore) -> None:
     def change(connection: object) -> None:
         connection.execute(text("DROP TABLE blobs"))  # type: ignore[attr-defined]
         connection.execute(text("CREATE TABLE other (id INTEGER)"))  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ async def test_missing_tables_and_other_types_are_named(url: str, store: SqlStor
     assert "type of api_keys.name differs: INTEGER(), not " in "\n".join(found)
 
 
-async def test_it_can_be_called_in_an_event_loop(database_url: str) -> None:
+async def test_migration_works_within_event_loop(database_url: str) -> None:
     assert schema.upgrade(database_url) == LATEST
     store = open_store(database_url)
     await store.ping()
@@ -171,7 +171,7 @@ async def test_another_release_s_schema_is_refused(store: SqlStore, revision: st
         await store.ping()
 
 
-async def test_only_a_newer_release_migrates_its_schema(store: SqlStore, url: str) -> None:
+async def test_only_newer_release_migrates_schema(store: SqlStore, url: str) -> None:
     change = text("UPDATE alembic_version SET version_num = '9999'")
     await store.database.write(lambda connection: connection.execute(change).rowcount)
     for migrate in (schema.upgrade, lambda url: schema.upgrade(url, "0001"), lambda url: schema.downgrade(url, "base")):
@@ -180,7 +180,7 @@ async def test_only_a_newer_release_migrates_its_schema(store: SqlStore, url: st
     assert schema.current(url) == "9999"
 
 
-async def test_a_database_of_another_program_is_refused(store: SqlStore, url: str) -> None:
+async def test_foreign_database_is_refused(store: SqlStore, url: str) -> None:
     await store.database.write(lambda connection: connection.execute(text("DROP TABLE alembic_version")).rowcount)
     with pytest.raises(SchemaBehind, match="the database belongs to another program"):
         await store.ping()
@@ -189,7 +189,7 @@ async def test_a_database_of_another_program_is_refused(store: SqlStore, url: st
             look(url)
 
 
-def test_the_file_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+def test_foreign_file_is_left_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "notes.db"
     with closing(sqlite3.connect(file)) as other:
         other.execute("CREATE TABLE notes (text)")
@@ -209,7 +209,7 @@ async def test_an_older_schema_names_the_command(store: SqlStore) -> None:
         await store.ping()
 
 
-async def test_events_outlive_a_migration_to_the_same_place(url: str, opener: Opener) -> None:
+async def test_events_survive_migration_to_same_place(url: str, opener: Opener) -> None:
     state = await begin_session(opener())
     schema.upgrade(url)
     assert await opener().state(KEY) == state
@@ -222,7 +222,7 @@ def test_logging_is_left_alone(database_url: str) -> None:
     assert (root.level, list(root.handlers), logging.getLogger("alembic").level, root.manager.disable) == before
 
 
-def test_the_revisions_are_those_that_are_shipped() -> None:
+def test_revisions_are_the_shipped_ones() -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(swarmkeep_migrations.__file__).parent))
     scripts = ScriptDirectory.from_config(config)
@@ -231,7 +231,7 @@ def test_the_revisions_are_those_that_are_shipped() -> None:
 
 
 @pytest.mark.long
-def test_many_that_start_on_an_empty_database_migrate_it_once(database_url: str, tmp_path: Path) -> None:
+def test_concurrent_starts_migrate_once(database_url: str, tmp_path: Path) -> None:
     program = "import sys; from swarmkeep.store import schema; print(schema.upgrade(sys.argv[1]))"
     starters = [Process([sys.executable, "-c", program, database_url], folder=tmp_path) for _ in range(5)]
     for starter in starters:
@@ -242,7 +242,7 @@ def test_many_that_start_on_an_empty_database_migrate_it_once(database_url: str,
     assert schema.check(database_url) == []
 
 
-def test_a_start_on_a_current_database_does_not_load_alembic(url: str) -> None:
+def test_current_database_start_skips_alembic(url: str) -> None:
     program = (
         "import sys; from swarmkeep.store import schema; schema.upgrade(sys.argv[1]); schema.current(sys.argv[1]); "
         "sys.exit('alembic' in sys.modules)"
@@ -250,7 +250,7 @@ def test_a_start_on_a_current_database_does_not_load_alembic(url: str) -> None:
     assert subprocess.run([sys.executable, "-c", program, url], check=False).returncode == 0
 
 
-def test_a_migration_that_fails_half_way_changes_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_migration_changes_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from alembic import op
 
     class Cut(Exception):

@@ -23,7 +23,7 @@ def run_endless(connection: Connection) -> None:
     connection.execute(text(ENDLESS[connection.dialect.name]))
 
 
-async def test_a_query_that_takes_too_long_ends(opener: Opener) -> None:
+async def test_slow_query_ends(opener: Opener) -> None:
     store = opener()
     for _ in range(3):
         with pytest.raises(Overloaded, match="took too long"):
@@ -33,7 +33,7 @@ async def test_a_query_that_takes_too_long_ends(opener: Opener) -> None:
     assert (await store.list_sessions("default")).sessions == []
 
 
-async def test_lists_and_sums_have_a_limit_where_one_is_set(postgres_ready: str) -> None:
+async def test_lists_and_sums_respect_set_limit(postgres_ready: str) -> None:
     server = locate(postgres_ready)
     assert isinstance(server, PostgresServer)
     other = await connect(server, {})

@@ -58,9 +58,7 @@ def locked(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.parametrize("column", ["type", "recorded_at", "payload"])
-async def test_text_that_is_no_utf8_any_more_is_read_as_far_as_it_goes(
-    path: Path, store: SqlStore, column: str
-) -> None:
+async def test_invalid_utf8_text_is_read_partially(path: Path, store: SqlStore, column: str) -> None:
     await begin_session(store)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"UPDATE events SET {column} = CAST(x'ff' AS TEXT) WHERE seq = 1")
@@ -96,7 +94,7 @@ async def test_a_writer_waits_for_another_process(store: SqlStore, locked: sqlit
     assert (await write).seq == 1
 
 
-async def test_a_writer_that_waited_in_vain_says_so(path: Path, locked: sqlite3.Connection) -> None:
+async def test_vainly_waiting_writer_says_so(path: Path, locked: sqlite3.Connection) -> None:
     database = SqliteDatabase(SqliteFile(path), busy_seconds=0.05)
     store = SqlStore(database, display=str(path))
     with pytest.raises(Overloaded, match="another program holds the database file"):
@@ -106,7 +104,7 @@ async def test_a_writer_that_waited_in_vain_says_so(path: Path, locked: sqlite3.
     await store.close()
 
 
-async def test_reading_does_not_wait_for_a_writer(store: SqlStore, path: Path) -> None:
+async def test_reading_does_not_wait_for_writer(store: SqlStore, path: Path) -> None:
     state = await begin_session(store)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -114,7 +112,7 @@ async def test_reading_does_not_wait_for_a_writer(store: SqlStore, path: Path) -
     other.close()
 
 
-async def test_the_event_loop_goes_on_while_a_write_waits(store: SqlStore, locked: sqlite3.Connection) -> None:
+async def test_waiting_write_spares_event_loop(store: SqlStore, locked: sqlite3.Connection) -> None:
     write = asyncio.ensure_future(begin_session(store))
     started = time.monotonic()
     for _ in range(10):
@@ -150,7 +148,7 @@ def find_files_with(path: Path, canary: str) -> list[str]:
     return [file.name for file in path.parent.iterdir() if canary.encode() in file.read_bytes()]
 
 
-async def test_deleted_text_goes_once_a_reader_is_out_of_the_way(store: SqlStore, path: Path) -> None:
+async def test_deleted_text_goes_after_reader_leaves(store: SqlStore, path: Path) -> None:
     canary = "canary-7f3a9c"
     await begin_session(store, context={"note": canary})
     reader = sqlite3.connect(path, isolation_level=None)
@@ -175,7 +173,7 @@ def growth_forbidden(path: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def test_what_is_committed_is_told_as_that_though_the_log_cannot_be_emptied(
+async def test_commit_is_reported_despite_unemptied_log(
     sqlite_ready: str, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     canary = "canary-51c0de"
@@ -222,7 +220,7 @@ async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> No
     assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.parent.iterdir()} == before
 
 
-async def test_a_store_that_wrote_nothing_leaves_no_trace(sqlite_ready: str, path: Path) -> None:
+async def test_store_without_writes_leaves_no_trace(sqlite_ready: str, path: Path) -> None:
     store = open_store(sqlite_ready)
     await store.ping()
     await store.close()
@@ -237,7 +235,7 @@ async def test_reading_only_makes_no_file(tmp_path: Path) -> None:
     assert list_names(tmp_path) == []
 
 
-async def test_reading_only_sees_what_a_server_writes_meanwhile(sqlite_ready: str) -> None:
+async def test_read_only_store_sees_server_writes(sqlite_ready: str) -> None:
     reader = open_store(sqlite_ready, read_only=True)
     assert await reader.read(KEY) == []
     writer = open_store(sqlite_ready)
@@ -254,7 +252,7 @@ async def test_reading_only_sees_what_a_server_writes_meanwhile(sqlite_ready: st
     await reader.close()
 
 
-def test_a_file_that_changes_during_a_read_is_read_again(sqlite_ready: str, path: Path) -> None:
+def test_file_changed_during_read_is_reread(sqlite_ready: str, path: Path) -> None:
     file = ReadOnlyFile(SqliteFile(path), no_trace=True)
     reads: list[int] = []
 
@@ -282,7 +280,7 @@ async def test_the_settings_that_durability_needs(store: SqlStore) -> None:
 
 
 @pytest.mark.long
-def test_an_index_that_was_merged_a_thousand_times_is_whole(path: Path) -> None:
+def test_index_survives_a_thousand_merges(path: Path) -> None:
     """With something written between any two merges, SQLite takes it for damaged from then on."""
     connection = connect(SqliteFile(path), "rw")
     scrubber = LogScrubber("it")
@@ -300,7 +298,7 @@ def test_an_index_that_was_merged_a_thousand_times_is_whole(path: Path) -> None:
     connection.engine.dispose()
 
 
-async def test_others_write_while_the_index_of_words_is_merged(path: Path, store: SqlStore) -> None:
+async def test_index_merge_lets_others_write(path: Path, store: SqlStore) -> None:
     names = random.Random(1)
     texts = [" ".join(f"w{names.randrange(10**15)}" for _ in range(40)) for _ in range(2_000)]
     rows = [("t", "s", number, number, text) for number, text in enumerate([*texts, "canarybird"])]
@@ -370,7 +368,7 @@ async def _ping_until_noticed(store: SqlStore) -> None:
                 return
 
 
-async def test_a_file_that_is_not_there_any_more_takes_no_commits_until_it_is_back(path: Path, store: SqlStore) -> None:
+async def test_missing_file_takes_commits_only_once_back(path: Path, store: SqlStore) -> None:
     await begin_session(store)
     away = path.with_name("away.db")
     os.rename(path, away)
@@ -384,7 +382,7 @@ async def test_a_file_that_is_not_there_any_more_takes_no_commits_until_it_is_ba
     assert await _read_all(path) == {KEY.id: 1, OTHER.id: 1}
 
 
-async def test_a_file_that_was_replaced_is_neither_read_nor_written(path: Path, store: SqlStore) -> None:
+async def test_replaced_file_is_not_read_or_written(path: Path, store: SqlStore) -> None:
     await begin_session(store)
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
@@ -395,9 +393,7 @@ async def test_a_file_that_was_replaced_is_neither_read_nor_written(path: Path, 
             await use()
 
 
-async def test_a_file_that_was_replaced_before_anything_was_written_takes_no_commits_once_the_first_is_back(
-    path: Path, store: SqlStore
-) -> None:
+async def test_unwritten_replaced_file_blocks_until_first_returns(path: Path, store: SqlStore) -> None:
     await store.ping()
     away, other = path.with_name("away.db"), path.with_name("other.db")
     shutil.copy(path, other)
@@ -417,9 +413,7 @@ async def test_a_file_that_was_replaced_before_anything_was_written_takes_no_com
 
 
 @pytest.mark.parametrize("is_noticed", [True, False])
-async def test_the_log_of_a_file_that_was_moved_is_not_left_to_the_one_in_its_place(
-    path: Path, store: SqlStore, is_noticed: bool
-) -> None:
+async def test_moved_files_log_spares_its_replacement(path: Path, store: SqlStore, is_noticed: bool) -> None:
     away, other = path.with_name("away.db"), path.with_name("other.db")
     shutil.copy(path, other)
     filling = open_store(f"sqlite:///{other}")
@@ -435,7 +429,7 @@ async def test_the_log_of_a_file_that_was_moved_is_not_left_to_the_one_in_its_pl
     assert await _read_all(away) == {KEY.id: 1}
 
 
-def test_a_log_that_is_closed_while_others_look_is_not_taken_for_lost(path: Path) -> None:
+def test_log_closed_during_look_is_not_lost(path: Path) -> None:
     files, log = OpenFiles(SqliteFile(path=path)), path.with_name(f"{path.name}-wal")
     is_over = threading.Event()
 
@@ -459,9 +453,7 @@ def test_a_log_that_is_closed_while_others_look_is_not_taken_for_lost(path: Path
 
 
 @pytest.mark.parametrize("ending", ["-wal", "-shm"])
-async def test_a_log_that_was_deleted_is_saved_and_nothing_is_written_any_more(
-    path: Path, store: SqlStore, ending: str
-) -> None:
+async def test_deleted_log_is_saved_and_writes_stop(path: Path, store: SqlStore, ending: str) -> None:
     await begin_session(store)
     path.with_name(f"{path.name}{ending}").unlink()
     await _ping_until_noticed(store)
@@ -473,7 +465,7 @@ async def test_a_log_that_was_deleted_is_saved_and_nothing_is_written_any_more(
     assert await _read_all(saved) == {KEY.id: 1}
 
 
-def test_a_log_without_its_database_is_left_as_it_is(tmp_path: Path) -> None:
+def test_log_without_database_is_left_alone(tmp_path: Path) -> None:
     url, log = f"sqlite:///{tmp_path / 'moved.db'}", tmp_path / "moved.db-wal"
     log.write_bytes(b"committed last")
     with pytest.raises(StoreUnavailable, match=r"is missing, and moved\.db-wal"):
@@ -512,7 +504,7 @@ async def test_several_processes_write_one_file(store: SqlStore, sqlite_ready: s
         assert [text for text in texts if text.startswith(name)] == [f"{name}-{number}" for number in range(20)]
 
 
-def test_a_store_nobody_closed_does_not_keep_the_program(sqlite_ready: str, tmp_path: Path) -> None:
+def test_unclosed_store_does_not_keep_program(sqlite_ready: str, tmp_path: Path) -> None:
     program = f"""
 import asyncio
 from swarmkeep.store.opening import open_store

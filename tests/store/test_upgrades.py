@@ -165,7 +165,7 @@ async def test_an_upgrade_keeps_the_rows(database_url: str, recorded: Recorded, 
     assert schema.check(url) == []
 
 
-async def test_a_database_with_rows_in_it_goes_down_and_up_again(url: str, opener: Opener, recorded: Recorded) -> None:
+async def test_filled_database_goes_down_and_up(url: str, opener: Opener, recorded: Recorded) -> None:
     store = opener()
     await store.database.write(lambda connection: insert_rows(connection, recorded.rows))
     await store.close()
@@ -177,7 +177,7 @@ async def test_a_database_with_rows_in_it_goes_down_and_up_again(url: str, opene
     assert schema.check(url) == []
 
 
-async def test_a_downgrade_leaves_no_key_that_may_do_more_or_lasts_longer(url: str, opener: Opener) -> None:
+async def test_downgrade_leaves_no_stronger_key(url: str, opener: Opener) -> None:
     store = opener()
     keys = SqlApiKeys(store.database)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
@@ -198,7 +198,7 @@ async def test_a_downgrade_leaves_no_key_that_may_do_more_or_lasts_longer(url: s
 DAMAGED = ("[" * 100_000, '{"message":{},"completion":1}', "", "[", "null", "[1]", '{"completion":null,"tool":[]}')
 
 
-async def test_a_damaged_message_counts_as_no_call(url: str, opener: Opener) -> None:
+async def test_damaged_message_counts_no_call(url: str, opener: Opener) -> None:
     store = opener()
     sessions = {f"s{number}": payload for number, payload in enumerate(DAMAGED)}
     damage = text("UPDATE events SET payload = :payload WHERE seq = 2 AND session_id = :name")

@@ -57,7 +57,7 @@ def test_postgresql_servers(url: str, dsn: str, user: str | None, password: str 
     assert server.display == f"postgresql://{display}"
 
 
-def test_options_reach_the_driver_in_its_words() -> None:
+def test_options_reach_driver_in_its_words() -> None:
     server = locate("postgresql://h/d?sslmode=require&channel_binding=require&connect_timeout=3&options=-c%20x%3Dy")
     assert isinstance(server, PostgresServer)
     assert server.dsn.endswith("?application_name=swarmkeep&sslmode=require&options=-c+x%3Dy")
@@ -65,7 +65,7 @@ def test_options_reach_the_driver_in_its_words() -> None:
     assert server.prepares_statements
 
 
-def test_a_pooler_s_url_turns_prepared_statements_off() -> None:
+def test_pooler_url_disables_prepared_statements() -> None:
     server = locate("postgresql://h/d?statement_cache_size=0&application_name=mine")
     assert isinstance(server, PostgresServer)
     assert not server.prepares_statements
@@ -96,7 +96,7 @@ def test_a_pooler_s_url_turns_prepared_statements_off() -> None:
         ("postgresql://u:x@hunter2#/y@h/d", "%23 for #"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_what_to_write(url: str, sentence: str) -> None:
+def test_unusable_url_is_refused_with_correction(url: str, sentence: str) -> None:
     with pytest.raises(BadDatabaseUrl) as refused:
         open_store(url)
     assert sentence in str(refused.value)

@@ -44,7 +44,7 @@ def ask(url: str, request: Json) -> httpx2.Response:
 
 
 @pytest.mark.parametrize(("name", "rule"), [(name, rule) for name, row in DIALECTS.items() for rule in row.refuses])
-def test_each_rule_is_kept_in_the_words_of_its_server(name: str, rule: str) -> None:
+def test_rules_keep_their_servers_words(name: str, rule: str) -> None:
     dialect = DIALECTS[name]
     request = {"model": dialect.model, "messages": [USER], **BROKEN[rule]}
     if not BROKEN[rule]:
@@ -64,7 +64,7 @@ def test_each_rule_is_kept_in_the_words_of_its_server(name: str, rule: str) -> N
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_what_a_server_attached_must_come_back(name: str) -> None:
+def test_server_attachments_must_come_back(name: str) -> None:
     dialect = DIALECTS[name]
     fake = DialectModel(lambda messages: ANSWER if len(messages) == 1 else Answer("Done."))
     with ScriptedModel(default=fake, strict=False) as model:
@@ -85,7 +85,7 @@ def test_what_a_server_attached_must_come_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_a_stream_holds_what_a_whole_reply_does(name: str) -> None:
+def test_stream_equals_whole_reply(name: str) -> None:
     dialect = DIALECTS[name]
     fake = DialectModel(lambda messages: Answer("Fine. 😀"))
     with ScriptedModel(default=fake, strict=False) as model:

@@ -78,7 +78,7 @@ def write_page(folder: Path, text: str) -> Path:
     return page
 
 
-def test_blocks_share_a_folder_a_session_and_a_shell(tmp_path: Path) -> None:
+def test_blocks_share_folder_session_and_shell(tmp_path: Path) -> None:
     page = write_page(tmp_path, PAGE)
     for block in read_blocks(page):
         block.check()
@@ -96,7 +96,7 @@ def test_blocks_share_a_folder_a_session_and_a_shell(tmp_path: Path) -> None:
         ("# Page\n\n```bash\necho $UNSET\n```\n", "UNSET: unbound variable"),
     ],
 )
-def test_a_block_that_fails_is_named_by_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+def test_failing_block_names_file_and_line(tmp_path: Path, text: str, said: str) -> None:
     reader = follow(write_page(tmp_path, text))
     assert reader.returncode not in (0, None)
     assert said in reader.output()
@@ -115,7 +115,7 @@ def test_a_block_that_fails_is_named_by_file_and_line(tmp_path: Path, text: str,
         "```\nwhat is this\n```\n",
     ],
 )
-def test_a_block_that_nothing_checks_is_refused(tmp_path: Path, text: str) -> None:
+def test_unchecked_block_is_refused(tmp_path: Path, text: str) -> None:
     (block,) = read_blocks(write_page(tmp_path, text))
     with pytest.raises((ValueError, yaml.YAMLError)):
         block.check()

@@ -47,11 +47,11 @@ async def test_each_test_gets_an_empty_database(database_url: str) -> None:
         await _execute(database_url, "CREATE TABLE left_behind (id integer)")
 
 
-async def test_no_table_of_another_test_is_left(postgres_url: str) -> None:
+async def test_other_tests_leave_no_table(postgres_url: str) -> None:
     assert await _list_tables(postgres_url) == []
 
 
-async def test_a_template_is_prepared_once_and_copied(postgres: Postgres) -> None:
+async def test_template_is_prepared_once_and_copied(postgres: Postgres) -> None:
     prepared: list[str] = []
 
     def prepare(url: str) -> None:
@@ -66,7 +66,7 @@ async def test_a_template_is_prepared_once_and_copied(postgres: Postgres) -> Non
     assert len(prepared) == 1
 
 
-def test_an_emptied_database_is_as_good_as_a_new_one(postgres: Postgres) -> None:
+def test_emptied_database_equals_new_one(postgres: Postgres) -> None:
     def prepare(url: str) -> None:
         asyncio.run(_execute(url, "CREATE TABLE ready (id integer)"))
 
@@ -80,7 +80,7 @@ def test_an_emptied_database_is_as_good_as_a_new_one(postgres: Postgres) -> None
     assert asyncio.run(_list_tables(other)) == ["ready"]
 
 
-def test_whoever_is_connected_to_an_emptied_database_is_cut_off(postgres: Postgres) -> None:
+def test_emptying_database_cuts_off_connections(postgres: Postgres) -> None:
     async def hold(url: str) -> None:
         connection = await asyncpg.connect(url)
         await connection.execute("BEGIN; LOCK TABLE ready")
@@ -94,7 +94,7 @@ def test_whoever_is_connected_to_an_emptied_database_is_cut_off(postgres: Postgr
     asyncio.run(hold(postgres.reused("held", prepare)))
 
 
-def test_a_shared_server_is_started_once_and_ended_whoever_used_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_server_starts_and_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SWARMKEEP_TEST_DATABASE_URL", raising=False)
     home = new_home()
     with postgres_for_tests(home) as one, postgres_for_tests(home) as other:
@@ -108,7 +108,7 @@ def test_a_shared_server_is_started_once_and_ended_whoever_used_it(monkeypatch: 
 
 
 @pytest.mark.long
-def test_what_a_killed_run_left_is_ended_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_ends_killed_runs_remains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SWARMKEEP_TEST_DATABASE_URL", raising=False)
     with subprocess.Popen(["sleep", "60"]) as run:
         left = new_home()
@@ -123,7 +123,7 @@ def test_what_a_killed_run_left_is_ended_by_the_next(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.long
-def test_a_private_server_can_crash_and_come_back() -> None:
+def test_private_server_crashes_and_returns() -> None:
     with private_postgres() as server:
         url = server.create()
         asyncio.run(_execute(url, "CREATE TABLE kept (id integer)"))
@@ -144,5 +144,5 @@ def test_a_private_server_can_crash_and_come_back() -> None:
         ("postgresql://db.example", "postgresql://db.example/new"),
     ],
 )
-def test_only_the_database_in_a_url_is_replaced(url: str, other: str) -> None:
+def test_only_url_database_is_replaced(url: str, other: str) -> None:
     assert replace_database(url, "new") == other

@@ -58,7 +58,7 @@ def find_child(server: ServerProcess) -> int:
     return int(server.output().split("child ")[1].split()[0])
 
 
-def test_a_server_is_ready_once_started_and_its_children_end_with_it(server: ServerProcess) -> None:
+def test_started_server_is_ready_and_ends_children(server: ServerProcess) -> None:
     with server:
         assert server.health("ready") == 200
         assert server.health("live") == 503
@@ -69,7 +69,7 @@ def test_a_server_is_ready_once_started_and_its_children_end_with_it(server: Ser
     assert server.health("ready") is None
 
 
-def test_a_killed_server_comes_back_on_its_port(server: ServerProcess) -> None:
+def test_killed_server_returns_on_its_port(server: ServerProcess) -> None:
     with server:
         child = find_child(server)
         server.kill()
@@ -79,7 +79,7 @@ def test_a_killed_server_comes_back_on_its_port(server: ServerProcess) -> None:
         assert server.health("ready") == 200
 
 
-def test_a_paused_server_goes_on_when_resumed(server: ServerProcess) -> None:
+def test_paused_server_resumes(server: ServerProcess) -> None:
     with server:
         server.pause()
         wait_until(lambda: psutil.Process(server.pid).status() == psutil.STATUS_STOPPED)
@@ -87,13 +87,13 @@ def test_a_paused_server_goes_on_when_resumed(server: ServerProcess) -> None:
         assert server.health("ready") == 200
 
 
-def test_a_server_that_ends_before_it_is_ready_shows_its_log(server: ServerProcess) -> None:
+def test_server_ending_before_ready_shows_log(server: ServerProcess) -> None:
     server.command = [sys.executable, "-c", "print('no such database'); raise SystemExit(2)"]
     with pytest.raises(ProcessFailed, match=r"(?s)exit code 2 .*no such database"):
         server.start()
 
 
-def test_a_server_that_never_is_ready_is_killed(tmp_path: Path) -> None:
+def test_never_ready_server_is_killed(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, start_seconds=0.3)
     server.command = [sys.executable, "-c", "import time; time.sleep(600)"]
     with pytest.raises(ProcessFailed, match="not ready after"):
@@ -101,7 +101,7 @@ def test_a_server_that_never_is_ready_is_killed(tmp_path: Path) -> None:
     assert server.returncode == -signal.SIGKILL
 
 
-def test_a_process_that_does_not_end_in_time_is_named(tmp_path: Path) -> None:
+def test_unending_process_is_named(tmp_path: Path) -> None:
     with (
         Process([sys.executable, "-c", "import time; time.sleep(600)"], folder=tmp_path) as process,
         pytest.raises(ProcessFailed, match="still runs after"),
@@ -121,7 +121,7 @@ def test_a_failing_test_shows_the_log(tmp_path: Path) -> None:
     assert "what it said" in failed.value.__notes__[0]
 
 
-def test_no_setting_or_key_of_the_developer_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_developer_settings_and_keys_are_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a real one")
     monkeypatch.setenv("SWARMKEEP_DATABASE_URL", "a real one")
     env = clean_environment({"SWARMKEEP_AGENTS": "mine"})

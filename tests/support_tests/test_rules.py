@@ -36,7 +36,7 @@ def answer_message(call_id: object) -> Json:
         [{"role": "user", "content": [{"type": "text", "text": "hello"}], "name": "John"}],
     ],
 )
-def test_what_a_server_accepts_has_no_faults(messages: list[Json]) -> None:
+def test_accepted_request_has_no_faults(messages: list[Json]) -> None:
     assert find_faults(messages) == []
     assert find_body_faults(json.dumps({"model": "m", "messages": messages}).encode()) == []
 
@@ -83,7 +83,7 @@ def test_what_a_server_accepts_has_no_faults(messages: list[Json]) -> None:
         [calling_message({**tool_call("1"), "id": 1}), answer_message(1)],
     ],
 )
-def test_what_a_server_refuses_is_a_fault(messages: Any) -> None:
+def test_refused_request_is_a_fault(messages: Any) -> None:
     assert find_faults(messages)
 
 
@@ -104,7 +104,7 @@ def test_what_a_server_refuses_is_a_fault(messages: Any) -> None:
         b'{"model": "m", "messages": [{"role": "user", "content": ""}], "sender": "me"}',
     ],
 )
-def test_a_body_that_a_server_refuses_is_a_fault(body: bytes) -> None:
+def test_refused_body_is_a_fault(body: bytes) -> None:
     assert find_body_faults(body)
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [(), ("--one-database",)])
-def test_both_databases_are_tried_unless_one_is_asked_for(options: tuple[str, ...]) -> None:
+def test_both_databases_run_unless_one_selected(options: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *options]
     found = subprocess.run(
         [*command, "tests/engine/runs/test_runs.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
@@ -27,7 +27,7 @@ def test_both_databases_are_tried_unless_one_is_asked_for(options: tuple[str, ..
 
 
 @pytest.mark.long
-def test_a_file_is_one_processs_and_so_are_some_folders() -> None:
+def test_files_and_some_folders_stay_together() -> None:
     files = ("tests/evals/test_cases.py", "tests/logs/test_formatters.py")
     options = ("-n", "2", "--dist", "loadscope", "-v", "-p", "no:cacheprovider", "-m", "not long")
     command = [sys.executable, "-m", "pytest", *options, *files, "tests/chaos/storm"]

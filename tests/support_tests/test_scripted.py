@@ -47,7 +47,7 @@ def ask_for_text(client: OpenAI, content: str = "hello") -> str | None:
     return completion.choices[0].message.content
 
 
-def test_replies_come_in_the_order_they_were_written(model: ScriptedModel, client: OpenAI) -> None:
+def test_replies_follow_written_order(model: ScriptedModel, client: OpenAI) -> None:
     model.say("one")
     model.say("two")
     assert [ask_for_text(client), ask_for_text(client)] == ["one", "two"]
@@ -56,7 +56,7 @@ def test_replies_come_in_the_order_they_were_written(model: ScriptedModel, clien
     assert model.headers[0]["authorization"] == "Bearer test"
 
 
-def test_calls_are_answered_with_their_ids_and_arguments(model: ScriptedModel, client: OpenAI) -> None:
+def test_calls_keep_ids_and_arguments(model: ScriptedModel, client: OpenAI) -> None:
     model.calls([("add", {"a": 1}, "call_1"), Call("add", "{broken"), {"name": "stop"}], text="Working.")
     choice = client.chat.completions.create(**ASK).choices[0]
     calls = [call for call in choice.message.tool_calls or () if call.type == "function"]
@@ -71,7 +71,7 @@ def test_calls_are_answered_with_their_ids_and_arguments(model: ScriptedModel, c
     assert len({call.id for call in calls}) == 3
 
 
-def test_a_stream_carries_text_calls_and_usage(model: ScriptedModel, client: OpenAI) -> None:
+def test_stream_carries_text_calls_usage(model: ScriptedModel, client: OpenAI) -> None:
     model.call("get_weather", {"city": "Rome"}, id="call_1", text="Let me see.")
     chunks = list(client.chat.completions.create(**ASK, stream=True, stream_options={"include_usage": True}))
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
@@ -84,14 +84,14 @@ def test_a_stream_carries_text_calls_and_usage(model: ScriptedModel, client: Ope
     assert chunks[-1].usage.total_tokens == USAGE["total_tokens"]
 
 
-def test_a_stream_has_no_usage_unless_asked(model: ScriptedModel, client: OpenAI) -> None:
+def test_stream_usage_must_be_requested(model: ScriptedModel, client: OpenAI) -> None:
     model.say(["Hel", "lo"])
     chunks = list(client.chat.completions.create(**ASK, stream=True))
     assert [chunk.choices[0].delta.content for chunk in chunks] == ["", "Hel", "lo", None]
     assert all(chunk.usage is None for chunk in chunks)
 
 
-def test_exact_chunks_are_sent_as_they_are(model: ScriptedModel, client: OpenAI) -> None:
+def test_exact_chunks_are_sent_unchanged(model: ScriptedModel, client: OpenAI) -> None:
     chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}
     model.chunks([chunk, b": ping\n\n", {**chunk, "id": "y"}])
     assert [got.id for got in client.chat.completions.create(**ASK, stream=True)] == ["x", "y"]
@@ -142,7 +142,7 @@ def test_the_same_connection_serves_many_requests(model: ScriptedModel) -> None:
             assert http.get(f"{model.url}/models").json()["data"][0]["id"] == "scripted-model"
 
 
-def test_replies_can_wait_for_the_request_they_fit(model: ScriptedModel, client: OpenAI) -> None:
+def test_replies_can_wait_for_fitting_request(model: ScriptedModel, client: OpenAI) -> None:
     for name in ("a", "b", "c"):
         model.say(f"for {name}", when=lambda request, name=name: request["messages"][-1]["content"] == name)
     with ThreadPoolExecutor() as pool:
@@ -159,7 +159,7 @@ async def test_a_gate_holds_the_reply_back(model: ScriptedModel, async_client: A
     assert (await waiting).choices[0].message.content == "at last"
 
 
-async def test_a_stream_hangs_half_way_until_released(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+async def test_stream_hangs_halfway_until_released(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     model.hang("one ", then="two")
     seen: list[str] = []
     async for chunk in await async_client.chat.completions.create(**ASK, stream=True):
@@ -170,7 +170,7 @@ async def test_a_stream_hangs_half_way_until_released(model: ScriptedModel, asyn
     assert seen == ["one ", "two"]
 
 
-async def test_a_client_that_goes_away_is_noticed(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+async def test_disconnected_client_is_noticed(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     model.hang()
     waiting = asyncio.create_task(async_client.chat.completions.create(**ASK))
     await model.wait_for_requests_async(1)
@@ -196,7 +196,7 @@ def test_an_unused_reply_is_an_error() -> None:
         model.say(["never said"])
 
 
-def test_an_unexpected_call_is_refused_once_and_remembered() -> None:
+def test_unexpected_call_is_refused_and_remembered() -> None:
     model = ScriptedModel().start()
     with OpenAI(api_key="test", base_url=model.url) as client, pytest.raises(openai.InternalServerError) as refused:
         ask_for_text(client)
@@ -207,7 +207,7 @@ def test_an_unexpected_call_is_refused_once_and_remembered() -> None:
         model.assert_done()
 
 
-def test_a_call_that_no_reply_wants_is_unexpected() -> None:
+def test_call_without_wanting_reply_is_unexpected() -> None:
     model = ScriptedModel().start()
     model.say("hi", when=lambda request: False)
     response = httpx2.post(f"{model.url}/chat/completions", json=ASK)
@@ -224,7 +224,7 @@ def test_a_failing_predicate_is_reported() -> None:
     assert "KeyError" in model.problems()[0]
 
 
-def test_an_invalid_request_is_refused_and_remembered() -> None:
+def test_invalid_request_is_refused_and_remembered() -> None:
     model = ScriptedModel().start()
     body = {**ASK, "messages": [{"role": "user", "content": "hi", "sender": "me"}]}
     response = httpx2.post(f"{model.url}/chat/completions", json=body)
@@ -242,7 +242,7 @@ def test_the_checker_can_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"[" * 20_000])
-def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+def test_non_object_body_is_refused(body: bytes) -> None:
     model = ScriptedModel().start()
     response = httpx2.post(f"{model.url}/chat/completions", content=body)
     model.close()
@@ -250,7 +250,7 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     assert len(model.problems()) == 1
 
 
-def test_an_error_in_the_test_is_not_hidden_by_unused_replies() -> None:
+def test_failing_test_outranks_unused_replies() -> None:
     def failing_test() -> None:
         with ScriptedModel() as model:
             model.say("never")
@@ -260,7 +260,7 @@ def test_an_error_in_the_test_is_not_hidden_by_unused_replies() -> None:
         failing_test()
 
 
-def test_waiting_for_requests_that_do_not_come_fails() -> None:
+def test_awaiting_absent_requests_fails() -> None:
     with ScriptedModel() as model, pytest.raises(AssertionError, match="0 of 1 requests"):
         model.wait_for_requests(1, timeout=0.01)
 
@@ -319,7 +319,7 @@ def test_it_runs_as_a_program(tmp_path: Path) -> None:
     assert (report["unused"], report["complaints"], len(report["requests"])) == (0, [], 7)
 
 
-def test_the_program_says_what_was_not_used(tmp_path: Path) -> None:
+def test_unused_replies_are_reported(tmp_path: Path) -> None:
     with start_program([{"say": "never"}], tmp_path) as process:
         read_url(process)
         process.send_signal(signal.SIGTERM)

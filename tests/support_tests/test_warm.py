@@ -56,7 +56,7 @@ def arguments_of(how: str, folder: Path, code: str) -> list[str]:
     [{}, {"PYTHONIOENCODING": "latin-1", "TZ": "Asia/Tokyo", "PYTHONPATH": "a:b"}, {"PYTHONUNBUFFERED": ""}],
     ids=["as it is", "set otherwise", "buffered"],
 )
-def test_it_finds_everything_as_a_cold_one_does(how: str, more: dict[str, str], tmp_path: Path) -> None:
+def test_warm_command_finds_everything_like_cold(how: str, more: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, *arguments_of(how, tmp_path, LOOK), "one", "--two"]
     env = clean_environment({**more, "OWN": "1"})
     cold = cold_run(command, tmp_path, env, "text\n")
@@ -87,7 +87,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_it_ends_as_a_cold_one_does(end: str, tmp_path: Path) -> None:
+def test_warm_command_ends_like_cold(end: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", ENDS[end]]
     env = clean_environment()
     cold, found = cold_run(command, tmp_path, env), warm.run(command, folder=tmp_path, env=env)
@@ -96,7 +96,7 @@ def test_it_ends_as_a_cold_one_does(end: str, tmp_path: Path) -> None:
     assert found.stderr.splitlines()[-1:] == cold.stderr.splitlines()[-1:]
 
 
-def test_nothing_is_left_of_one_that_was_waited_for(tmp_path: Path) -> None:
+def test_awaited_command_leaves_nothing(tmp_path: Path) -> None:
     for _ in range(10):
         process = Process([sys.executable, "-c", "import time; time.sleep(600)"], folder=tmp_path)
         process.start()
@@ -105,7 +105,7 @@ def test_nothing_is_left_of_one_that_was_waited_for(tmp_path: Path) -> None:
         assert not psutil.pid_exists(process.pid)
 
 
-def test_what_only_a_cold_start_looks_at_is_left_to_one() -> None:
+def test_cold_only_settings_start_cold() -> None:
     env = clean_environment()
     command = [sys.executable, "-m", "swarmkeep"]
     assert warm.suits(command, env)
@@ -117,7 +117,7 @@ def test_what_only_a_cold_start_looks_at_is_left_to_one() -> None:
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-def test_ctrl_c_reaches_it_though_nobody_else_listens(cold: bool, tmp_path: Path) -> None:
+def test_ctrl_c_reaches_it_without_other_listeners(cold: bool, tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         program = "import time; print('here'); time.sleep(600)"
@@ -137,7 +137,7 @@ time.sleep(600)
 """
 
 
-def test_it_is_killed_with_all_it_started_when_nobody_is_there_for_it(tmp_path: Path) -> None:
+def test_orphaned_command_dies_with_its_children(tmp_path: Path) -> None:
     # Whoever starts it here is killed as it waits, and can end nothing himself.
     program = f"""
 import os, sys
@@ -174,7 +174,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
     return clean_environment({"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"})
 
 
-def test_a_shell_uses_the_command_as_the_installed_one(shell: dict[str, str], tmp_path: Path) -> None:
+def test_shell_uses_command_like_installed_one(shell: dict[str, str], tmp_path: Path) -> None:
     script = """
 swarmkeep --help | head -n 1
 V=$(swarmkeep --version) && echo "$V"
@@ -190,7 +190,7 @@ swarmkeep nonsense; echo $?
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_what_ends_the_command_ends_the_process(number: signal.Signals, shell: dict[str, str], tmp_path: Path) -> None:
+def test_command_end_ends_the_process(number: signal.Signals, shell: dict[str, str], tmp_path: Path) -> None:
     with Process(
         ["bash", "-c", "exec swarmkeep serve --offline --port 0"], folder=tmp_path, env={"PATH": shell["PATH"]}
     ) as process:

@@ -81,7 +81,7 @@ def test_a_checker_finds_nothing(window: Window, waiting: str, api: Api, theme: 
     check_accessibility(window)
 
 
-def test_what_is_said_is_read_aloud_once(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_announcements_are_read_once(window: Window, model: ScriptedModel, api: Api) -> None:
     model.call("transfer_to_sales", {}, id="c1")
     model.say("At your service.")
     session = api.session()
@@ -91,7 +91,7 @@ def test_what_is_said_is_read_aloud_once(window: Window, model: ScriptedModel, a
     expect(aloud).to_have_text(["Front Desk hands over to Sales", "Sales: At your service."])
 
 
-def test_the_theme_can_be_chosen_and_is_kept(window: Window) -> None:
+def test_theme_choice_is_kept(window: Window) -> None:
     window.page.emulate_media(color_scheme="light")
     window.open()
     dark = "rgb(19, 20, 21)"
@@ -105,7 +105,7 @@ def test_the_theme_can_be_chosen_and_is_kept(window: Window) -> None:
     expect(window.page.get_by_role("button", name="Colours: dark")).to_be_visible()
 
 
-def test_the_first_tab_skips_to_the_content(window: Window) -> None:
+def test_first_tab_skips_to_content(window: Window) -> None:
     window.open("#/timeline")
     expect(window.page.get_by_text("Choose a session")).to_be_visible()
     window.page.keyboard.press("Tab")
@@ -114,7 +114,7 @@ def test_the_first_tab_skips_to_the_content(window: Window) -> None:
     expect(window.page.get_by_role("main")).to_be_focused()
 
 
-def test_the_keyboard_does_not_go_behind_the_menu(window: Window, api: Api) -> None:
+def test_keyboard_stays_out_from_behind_menu(window: Window, api: Api) -> None:
     session = api.session()
     window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     window.open_chat(session)
@@ -127,7 +127,7 @@ def test_the_keyboard_does_not_go_behind_the_menu(window: Window, api: Api) -> N
     expect(menu).to_have_attribute("aria-expanded", "false")
 
 
-def test_the_keyboard_stays_in_the_content_when_the_view_changes(window: Window, api: Api) -> None:
+def test_view_change_keeps_keyboard_in_content(window: Window, api: Api) -> None:
     session = api.session()
     window.open_timeline(session)
     window.page.get_by_role("button", name="Delete", exact=True).press("Enter")

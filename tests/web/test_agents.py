@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 NARROW = {"width": 320, "height": 640}
 
 
-def test_the_agents_are_shown_with_all_that_they_may_do(
+def test_agents_show_everything_they_may_do(
     cleared_windows: Callable[..., Window], server: ServerProcess, api: Api
 ) -> None:
     window = cleared_windows(server.url, bypass_csp=True)

@@ -13,7 +13,7 @@ from tests.web.window import Api, Window
 pytestmark = pytest.mark.long
 
 
-def test_what_is_asked_below_is_found_decided_and_led_back_from(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_child_questions_are_found_and_decided(window: Window, model: ScriptedModel, api: Api) -> None:
     above = api.session(agent="Counter")
     model.call("ask_front", {"input": "Refund A-17"}, id="c1")
     model.call("refund", {"order": "A-17"}, id="c2")

@@ -74,7 +74,7 @@ def find_chosen(window: Window) -> Locator:
     return window.rows.and_(window.page.locator("[aria-selected=true]"))
 
 
-def test_a_log_is_checked_against_what_was_noted(
+def test_log_is_checked_against_noted_hash(
     window: Window, talk: str, api: Api, server: ServerProcess, tmp_path: Path
 ) -> None:
     last = api.events(talk)[-1]
@@ -139,7 +139,7 @@ def test_a_log_is_checked_against_what_was_noted(
     check_file(checkpoint, "", "It does not have this log")
 
 
-def test_todays_agents_and_two_events_are_compared(window: Window, talk: str, api: Api) -> None:
+def test_todays_agents_and_events_are_compared(window: Window, talk: str, api: Api) -> None:
     window.open_timeline(talk)
     choose(window, "Would today's agents do the same?")
     panel = window.page.get_by_role("region", name="Today's agents")
@@ -171,9 +171,7 @@ def test_todays_agents_and_two_events_are_compared(window: Window, talk: str, ap
     check_accessibility(window)
 
 
-def test_a_redaction_is_seen_before_it_is_done_and_in_the_audit_log_after_it(
-    window: Window, talk: str, api: Api, server: ServerProcess
-) -> None:
+def test_redaction_is_previewed_and_audited(window: Window, talk: str, api: Api, server: ServerProcess) -> None:
     fork = api.post(f"sessions/{talk}/fork", {})["id"]
     said = next(event["seq"] for event in api.events(talk) if "Robin" in str(event["data"]))
     window.open_chat(talk)

@@ -13,7 +13,7 @@ from tests.support.scripted import ScriptedModel
 from tests.web.window import Api, Window
 
 
-def test_a_conversation_begins_with_an_agent_and_is_kept(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_conversation_begins_with_agent_and_persists(window: Window, model: ScriptedModel, api: Api) -> None:
     model.say("We have **two** kinds.")
     window.open()
     window.page.get_by_role("radio", name=re.compile("^Sales")).check()
@@ -28,7 +28,7 @@ def test_a_conversation_begins_with_an_agent_and_is_kept(window: Window, model: 
     expect(window.answers).to_have_text(["We have two kinds."])
 
 
-def test_an_answer_is_shown_while_it_is_written(window: Window, model: ScriptedModel) -> None:
+def test_answer_is_shown_while_written(window: Window, model: ScriptedModel) -> None:
     model.hang("It **will", then="** be sunny.")
     window.open()
     window.say("hello")
@@ -40,7 +40,7 @@ def test_an_answer_is_shown_while_it_is_written(window: Window, model: ScriptedM
 
 
 @pytest.mark.long
-def test_tools_are_folded_and_handoffs_are_moments(window: Window, model: ScriptedModel) -> None:
+def test_tools_fold_and_handoffs_are_marked(window: Window, model: ScriptedModel) -> None:
     model.calls([("get_weather", {"city": "Rome"}, "c1"), ("transfer_to_sales", {}, "c2")])
     model.say("Sales speaking.")
     window.open()
@@ -75,7 +75,7 @@ def test_an_approval_is_given(window: Window, model: ScriptedModel) -> None:
 
 
 @pytest.mark.long
-def test_an_approval_is_denied_with_a_reason(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_approval_is_denied_with_reason(window: Window, model: ScriptedModel, api: Api) -> None:
     model.call("refund", {"order": "A-17"}, id="c1")
     model.say("I may not.")
     window.open()
@@ -90,7 +90,7 @@ def test_an_approval_is_denied_with_a_reason(window: Window, model: ScriptedMode
 
 
 @pytest.mark.long
-def test_an_approval_shows_what_the_conversation_has_come_to(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_approval_shows_title_and_context(window: Window, model: ScriptedModel, api: Api) -> None:
     model.call("refund", {"order": "A-17"}, id="c1")
     session = api.session(agent="Front Desk", context_variables={"vip": True}, metadata={"title": "A dear customer"})
     api.run(session, "Refund A-17")
@@ -102,7 +102,7 @@ def test_an_approval_shows_what_the_conversation_has_come_to(window: Window, mod
 
 
 @pytest.mark.long
-def test_the_answer_to_an_approval_waits_for_no_run(window: Window, model: ScriptedModel) -> None:
+def test_approval_answer_waits_for_no_run(window: Window, model: ScriptedModel) -> None:
     model.call("refund", {"order": "A-17"}, id="c1")
     model.hang("Paid", then=" back.")
     window.open()
@@ -151,9 +151,7 @@ def test_results_from_outside_are_delivered(window: Window, model: ScriptedModel
 
 @pytest.mark.long
 @pytest.mark.parametrize("left", ["cancelled", "forked"])
-def test_what_nobody_waits_for_any_more_asks_for_nothing(
-    left: str, window: Window, model: ScriptedModel, api: Api
-) -> None:
+def test_expired_question_asks_nothing(left: str, window: Window, model: ScriptedModel, api: Api) -> None:
     model.call("refund", {"order": "A-17"}, id="c1")
     session = api.session(agent="Front Desk")
     run = api.run(session, "Refund A-17")
@@ -170,7 +168,7 @@ def test_what_nobody_waits_for_any_more_asks_for_nothing(
 
 
 @pytest.mark.long
-def test_a_run_is_cancelled_and_what_it_said_stays(window: Window, model: ScriptedModel) -> None:
+def test_cancelled_run_keeps_its_words(window: Window, model: ScriptedModel) -> None:
     model.hang("Half an", then=" answer")
     window.open()
     window.say("hello")
@@ -184,7 +182,7 @@ def test_a_run_is_cancelled_and_what_it_said_stays(window: Window, model: Script
 
 
 @pytest.mark.long
-def test_what_is_said_meanwhile_waits_for_its_turn(window: Window, model: ScriptedModel) -> None:
+def test_interim_messages_wait_their_turn(window: Window, model: ScriptedModel) -> None:
     model.hang("One", then=".")
     model.say("Two.")
     window.open()
@@ -218,7 +216,7 @@ def test_an_error_says_what_to_do(window: Window, model: ScriptedModel, api: Api
 
 
 @pytest.mark.long
-def test_two_windows_on_one_session_are_in_step(
+def test_two_windows_stay_in_step(
     cleared_windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
 ) -> None:
     model.hang("To all", then=" of you.")
@@ -253,7 +251,7 @@ def test_the_active_agent_can_be_changed(window: Window, api: Api) -> None:
 
 
 @pytest.mark.long
-def test_a_key_on_the_choice_of_agents_hands_nothing_over(window: Window, api: Api) -> None:
+def test_key_on_agent_choice_hands_nothing_over(window: Window, api: Api) -> None:
     session = api.session()
     window.open_chat(session)
     agent = window.page.get_by_label("Active agent")
@@ -273,7 +271,7 @@ def test_a_key_on_the_choice_of_agents_hands_nothing_over(window: Window, api: A
 
 
 @pytest.mark.long
-def test_a_session_that_is_gone_says_so(window: Window, model: ScriptedModel) -> None:
+def test_missing_session_says_so(window: Window, model: ScriptedModel) -> None:
     model.say("Hello.")
     window.open_chat("never-was")
     expect(window.page.get_by_role("alert").first).to_contain_text("It may have been deleted")
@@ -304,7 +302,7 @@ def test_sessions_are_found_and_filtered(window: Window, api: Api) -> None:
 
 
 @pytest.mark.long
-def test_links_lead_deep_and_back_goes_back(window: Window, api: Api) -> None:
+def test_deep_links_and_back_work(window: Window, api: Api) -> None:
     one, two = api.session(id="way-1"), api.session(id="way-2")
     window.open_chat(one)
     title = window.page.get_by_role("heading", level=1)
@@ -323,7 +321,7 @@ def test_links_lead_deep_and_back_goes_back(window: Window, api: Api) -> None:
 
 
 @pytest.mark.long
-def test_everything_can_be_done_from_the_keyboard(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_everything_works_from_keyboard(window: Window, model: ScriptedModel, api: Api) -> None:
     model.call("refund", {"order": "9"}, id="c1")
     model.say("Done.")
     api.session(id="by-keys")

@@ -56,7 +56,7 @@ def fence(blocks: dict[str, str]) -> str:
     return "".join(f"```{language}\n{code}```\n\n" for language, code in blocks.items())
 
 
-def test_code_has_colours_that_change_no_letter(
+def test_code_colours_change_no_letter(
     cleared_windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
 ) -> None:
     window = cleared_windows(server.url, bypass_csp=True)
@@ -100,7 +100,7 @@ def test_code_has_colours_that_change_no_letter(
     )
 
 
-def test_code_that_is_too_long_stays_plain(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_overlong_code_stays_plain(window: Window, model: ScriptedModel, api: Api) -> None:
     session = api.session()
     model.say(fence({"python": "x = 1\n" * 9_000, "ts": f"{LINE}{LINE}\n", "js": "let y = 2;\n"}))
     api.run(session, "long")

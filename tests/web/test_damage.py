@@ -18,7 +18,7 @@ from tests.web.window import Api, Window
 pytestmark = pytest.mark.long
 
 
-def test_a_forged_answer_is_marked_in_both_views(
+def test_forged_answer_is_marked_in_both_views(
     cleared_windows: Callable[..., Window], model: ScriptedModel, tmp_path: Path
 ) -> None:
     env = {"OPENAI_API_KEY": "test", "OPENAI_BASE_URL": model.url, "SWARMKEEP_MODEL_RETRIES": "0"}

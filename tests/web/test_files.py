@@ -31,7 +31,7 @@ def make_square(red: int = 200) -> bytes:
 PICTURE = make_square()
 
 
-def test_a_picture_is_shown_and_a_file_is_named(window: Window, api: Api) -> None:
+def test_pictures_are_shown_and_files_named(window: Window, api: Api) -> None:
     said = make_message(make_inline_picture(PICTURE), make_inline_file(b"%PDF-1.7", "report.pdf"), text="Look")
     api.post("sessions", {"id": "with-files", "messages": [said]})
     window.open_chat("with-files")
@@ -44,7 +44,7 @@ def test_a_picture_is_shown_and_a_file_is_named(window: Window, api: Api) -> Non
     expect(window.page.get_by_role("img", name=re.compile("^picture"))).to_have_count(1)
 
 
-def test_a_file_is_saved_with_its_name(window: Window, api: Api, tmp_path: Path) -> None:
+def test_file_is_saved_with_its_name(window: Window, api: Api, tmp_path: Path) -> None:
     api.post("sessions", {"id": "to-save", "messages": [make_message(make_inline_file(b"%PDF-1.7", "report.pdf"))]})
     window.open_chat("to-save")
     with window.page.expect_download() as waiting:
@@ -54,7 +54,7 @@ def test_a_file_is_saved_with_its_name(window: Window, api: Api, tmp_path: Path)
     assert (tmp_path / "saved").read_bytes() == b"%PDF-1.7"
 
 
-def test_what_is_no_picture_is_not_shown_as_one(window: Window, api: Api) -> None:
+def test_false_picture_is_not_shown(window: Window, api: Api) -> None:
     said = make_message(make_inline_picture(b"no picture at all"))
     api.post("sessions", {"id": "no-picture", "messages": [said]})
     window.open_chat("no-picture")
@@ -64,7 +64,7 @@ def test_what_is_no_picture_is_not_shown_as_one(window: Window, api: Api) -> Non
     expect(window.log.get_by_role("img")).to_have_count(0)
 
 
-def test_what_a_function_gave_is_shown_with_its_result(window: Window, api: Api, model: ScriptedModel) -> None:
+def test_function_file_is_shown_with_result(window: Window, api: Api, model: ScriptedModel) -> None:
     session = api.session(agent="Painter")
     model.call("paint", id="c1")
     model.say("Painted.")

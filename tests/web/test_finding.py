@@ -56,7 +56,7 @@ def names(window: Window) -> Locator:
     return window.page.locator(".session-name")
 
 
-def test_the_search_asks_the_server_and_the_address_has_all_of_it(
+def test_search_uses_server_and_address(
     cleared_windows: Callable[..., Window], found_server: ServerProcess, found_api: Api
 ) -> None:
     window = cleared_windows(found_server.url).open("#/chat")
@@ -105,7 +105,7 @@ def test_the_search_asks_the_server_and_the_address_has_all_of_it(
     expect(window.page.get_by_label("Status", exact=True)).to_have_value("")
 
 
-def test_a_list_that_could_not_be_read_is_read_later_and_loses_what_is_deleted(
+def test_unread_list_is_retried_and_drops_deleted(
     cleared_windows: Callable[..., Window], found_server: ServerProcess, found_api: Api
 ) -> None:
     found_api.session(id="oldest", messages=[user("Here for a while")])
@@ -130,7 +130,7 @@ def test_a_list_that_could_not_be_read_is_read_later_and_loses_what_is_deleted(
     expect(names(window).filter(has_text="Here for a while")).to_have_count(0)
 
 
-def test_a_session_is_renamed_labelled_and_deleted(
+def test_session_is_renamed_labelled_and_deleted(
     cleared_windows: Callable[..., Window], found_server: ServerProcess, found_api: Api
 ) -> None:
     found_api.session(

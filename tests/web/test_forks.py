@@ -48,7 +48,7 @@ BESIDE_EACH_OTHER = """(areBeside) => {
 }"""
 
 
-def test_a_message_is_said_otherwise_in_a_fork(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:
+def test_message_is_reworded_in_a_fork(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:
     before = api.events(talk)
     window.open_chat(talk)
     expect(window.questions).to_have_count(2)
@@ -105,9 +105,7 @@ def test_a_message_is_said_otherwise_in_a_fork(window: Window, talk: str, api: A
     expect(find_side(window, 1)).to_contain_text("A lighthouse.")
 
 
-def test_an_editor_that_comes_late_or_not_at_all_is_in_nobodys_way(
-    window: Window, api: Api, model: ScriptedModel
-) -> None:
+def test_late_or_missing_editor_harms_nothing(window: Window, api: Api, model: ScriptedModel) -> None:
     model.say("Hello.")
     session = api.session()
     api.run(session, "Good morning")
@@ -130,7 +128,7 @@ def test_an_editor_that_comes_late_or_not_at_all_is_in_nobodys_way(
     assert window.page.locator("dialog[open]").count() == 0
 
 
-def test_any_two_sessions_are_compared_by_their_ids(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:
+def test_sessions_are_compared_by_id(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:
     other = api.session(context_variables={"place": "Oslo"}, metadata={"title": "Elsewhere"})
     model.call("refund", {"order": "A-17"}, id="c9")
     api.run(other, "Refund A-17")
@@ -155,7 +153,7 @@ def test_any_two_sessions_are_compared_by_their_ids(window: Window, talk: str, a
     expect(window.page.get_by_text(f"They are the same, up to event {len(api.events(talk))}")).to_be_visible()
 
 
-def test_a_session_is_taken_along_in_every_form(window: Window, talk: str, api: Api, tmp_path: Path) -> None:
+def test_session_exports_in_every_form(window: Window, talk: str, api: Api, tmp_path: Path) -> None:
     window.context.grant_permissions(["clipboard-read", "clipboard-write"])
     answer = next(event["seq"] for event in api.events(talk) if event["data"].get("completion"))
     window.open_timeline(talk, at=answer)

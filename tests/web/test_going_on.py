@@ -26,7 +26,7 @@ FRAMES = (
 
 
 @pytest.mark.parametrize(("end", "place"), [("ends", 1 / 3), ("ends", 0), ("is cancelled", 1 / 3)])
-def test_who_went_up_to_read_stays_there_when_the_answer(
+def test_reader_position_holds_during_answer(
     window: Window, model: ScriptedModel, api: Api, end: str, place: float
 ) -> None:
     model.hang(LONG, then="\n\nThe last word.")
@@ -50,7 +50,7 @@ def test_who_went_up_to_read_stays_there_when_the_answer(
     assert (after[0], abs(after[1] - before[1]) < 4) == (before[0], True), (before, after)
 
 
-def test_a_long_answer_is_formatted_while_it_is_written(window: Window, model: ScriptedModel) -> None:
+def test_long_answer_is_formatted_while_written(window: Window, model: ScriptedModel) -> None:
     blocks = "\n\n".join(f"**bold {number}** {'and words ' * 60}" for number in range(60))
     assert len(blocks) > 30_000
     model.hang(f"{blocks}\n\n- one\n- two\n\n```\ncode", then=" goes on\n```")
@@ -64,7 +64,7 @@ def test_a_long_answer_is_formatted_while_it_is_written(window: Window, model: S
     expect(window.answers.locator("strong")).to_have_count(60)
 
 
-def test_what_is_redacted_leaves_every_open_window(
+def test_redacted_text_leaves_every_window(
     cleared_windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
 ) -> None:
     model.call("remember", {"key": "pin", "value": "hush-4711"}, id="c1")
@@ -93,7 +93,7 @@ def test_what_is_redacted_leaves_every_open_window(
     assert re.sub(r"\s+", " ", chat.log.inner_text()) == re.sub(r"\s+", " ", shown)
 
 
-def test_what_was_checked_is_said_of_what_was_checked_only(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_check_result_covers_only_checked_events(window: Window, model: ScriptedModel, api: Api) -> None:
     model.say("Hello.")
     session = api.session()
     api.run(session, "hello")
@@ -112,7 +112,7 @@ def test_what_was_checked_is_said_of_what_was_checked_only(window: Window, model
     expect(badge).to_have_text(f"Verified: {count + 4} events")
 
 
-def test_what_waits_for_its_turn_can_be_taken_back(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_waiting_message_can_be_taken_back(window: Window, model: ScriptedModel, api: Api) -> None:
     model.hang("One", then=".")
     window.open()
     window.say("first")
@@ -132,7 +132,7 @@ def test_what_waits_for_its_turn_can_be_taken_back(window: Window, model: Script
     ]
 
 
-def test_a_session_whose_last_run_failed_says_so(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_session_with_failed_last_run_says_so(window: Window, model: ScriptedModel, api: Api) -> None:
     model.fail(401)
     session = api.session()
     api.run(session, "hello")
@@ -144,7 +144,7 @@ def test_a_session_whose_last_run_failed_says_so(window: Window, model: Scripted
     expect(window.page.get_by_role("button", name="Try again")).to_have_count(0)
 
 
-def test_what_was_begun_to_write_is_there_again(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_unsent_draft_is_restored(window: Window, model: ScriptedModel, api: Api) -> None:
     one, two = api.session(id="begun-1"), api.session(id="begun-2")
     window.open_chat(one)
     window.composer.fill("half a sentence\nand another")
@@ -166,9 +166,7 @@ def test_what_was_begun_to_write_is_there_again(window: Window, model: ScriptedM
     expect(window.composer).to_have_value("something else")
 
 
-def test_the_list_is_in_the_order_of_what_happened_and_shows_failures(
-    window: Window, model: ScriptedModel, api: Api
-) -> None:
+def test_list_orders_events_and_shows_failures(window: Window, model: ScriptedModel, api: Api) -> None:
     old = api.session(id="order-old", metadata={"test": "order"})
     api.session(id="order-new", metadata={"test": "order"})
     model.fail(401)
@@ -185,7 +183,7 @@ def test_the_list_is_in_the_order_of_what_happened_and_shows_failures(
     expect(sessions).to_contain_text("No session matches.")
 
 
-def test_a_change_of_view_reads_nothing_again(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_view_change_rereads_nothing(window: Window, model: ScriptedModel, api: Api) -> None:
     model.say("Hello.")
     session = api.session()
     api.run(session, "hello")

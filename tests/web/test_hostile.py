@@ -131,7 +131,7 @@ DEEP_OR_SLOW = {
 }
 
 
-def test_deep_and_slow_markdown_is_shown_as_it_was_written(window: Window, api: Api) -> None:
+def test_deep_and_slow_markdown_stays_plain(window: Window, api: Api) -> None:
     history = []
     for text in DEEP_OR_SLOW.values():
         history += [{"role": "user", "content": "Go on."}, {"role": "assistant", "content": text}]
@@ -153,7 +153,7 @@ MARKS = [*"*_`[]()<>!#|~-+1.& \n\ta", "> ", "- ", "1. ", "```", "![", "](", "<!-
 @given(pieces=st.lists(st.sampled_from(MARKS)))
 @example(pieces=["> [a] and so on\n\nMore\n\n> [a]: https://example.com/a\n"])
 @example(pieces=["[a] and so on\n\n1. one\n   - two\n\n     [a]: https://example.com/a\n"])
-def test_no_markdown_keeps_a_message_from_being_shown(window: Window, api: Api, pieces: list[str]) -> None:
+def test_markdown_failure_still_shows_message(window: Window, api: Api, pieces: list[str]) -> None:
     text = "".join(pieces)
     if window.page.url == "about:blank":
         window.open_chat(api.session())
@@ -176,7 +176,7 @@ def test_no_markdown_keeps_a_message_from_being_shown(window: Window, api: Api, 
     check_harmless(window)
 
 
-def test_hostile_answers_do_nothing_while_they_are_written(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_hostile_answers_do_nothing_while_written(window: Window, model: ScriptedModel, api: Api) -> None:
     text = "\n\n".join(CORPUS)
     model.hang(text, then="\n\nthe end")
     session = api.session()

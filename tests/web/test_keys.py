@@ -24,7 +24,7 @@ def create_key(database_url: str, folder: Path) -> str:
     return str(json.loads(made.stdout)["key"])
 
 
-def test_a_key_is_asked_for_and_kept_for_the_tab(cleared_windows: Callable[..., Window], tmp_path: Path) -> None:
+def test_key_is_requested_and_kept_per_tab(cleared_windows: Callable[..., Window], tmp_path: Path) -> None:
     database_url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
     key = create_key(database_url, tmp_path)
     with ServerProcess(tmp_path, agents=["swarmkeep_agents.weather"], database_url=database_url) as server:

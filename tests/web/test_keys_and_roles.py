@@ -55,7 +55,7 @@ def open_as(cleared_windows: Callable[..., Window], office: Office, person: Pers
     return window
 
 
-def test_a_key_that_may_only_read_is_offered_nothing_else(
+def test_read_only_key_is_offered_nothing_else(
     cleared_windows: Callable[..., Window], office: Office, waiting: str
 ) -> None:
     window = open_as(cleared_windows, office, office.hire("Rita", "read"), waiting)
@@ -78,7 +78,7 @@ def test_a_key_that_may_only_read_is_offered_nothing_else(
     expect(window.page.get_by_text("Your key may not read the audit log.")).to_be_visible()
 
 
-def test_who_it_is_counts_where_the_agents_are_not_to_be_had(
+def test_identity_counts_without_agent_list(
     cleared_windows: Callable[..., Window], office: Office, waiting: str
 ) -> None:
     window = cleared_windows(office.server.url)
@@ -102,7 +102,7 @@ def test_who_it_is_counts_where_the_agents_are_not_to_be_had(
     expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
 
 
-def test_a_key_that_may_approve_is_offered_that(
+def test_approving_key_is_offered_approval(
     cleared_windows: Callable[..., Window], office: Office, waiting: str, model: ScriptedModel
 ) -> None:
     model.say("Paid back.")
@@ -112,7 +112,7 @@ def test_a_key_that_may_approve_is_offered_that(
     expect(window.answers).to_have_text(["Paid back."])
 
 
-def test_a_key_that_may_write_but_not_approve_sees_who_has_to(
+def test_non_approving_writer_sees_required_approver(
     cleared_windows: Callable[..., Window], office: Office, waiting: str
 ) -> None:
     window = open_as(cleared_windows, office, office.hire("Rob", "run"), waiting)
@@ -121,9 +121,7 @@ def test_a_key_that_may_write_but_not_approve_sees_who_has_to(
     expect(window.composer).to_be_enabled()
 
 
-def test_a_wrong_key_is_told_in_the_dialog_and_nothing_false_behind_it(
-    cleared_windows: Callable[..., Window], office: Office
-) -> None:
+def test_wrong_key_is_told_in_dialog_only(cleared_windows: Callable[..., Window], office: Office) -> None:
     window = cleared_windows(office.server.url).open()
     dialog = window.page.get_by_role("dialog", name="API key")
     expect(dialog).to_be_visible()
@@ -140,9 +138,7 @@ def test_a_wrong_key_is_told_in_the_dialog_and_nothing_false_behind_it(
     expect(window.page.get_by_role("radio")).not_to_have_count(0)
 
 
-def test_a_key_is_kept_in_the_browser_for_whoever_says_so(
-    cleared_windows: Callable[..., Window], office: Office
-) -> None:
+def test_key_is_kept_in_browser_on_request(cleared_windows: Callable[..., Window], office: Office) -> None:
     person: Person = office.writer
     window = cleared_windows(office.server.url).open()
     dialog = window.page.get_by_role("dialog", name="API key")
@@ -159,7 +155,7 @@ def test_a_key_is_kept_in_the_browser_for_whoever_says_so(
     assert window.evaluate("() => [localStorage.length, sessionStorage.length]") == [0, 0]
 
 
-def test_what_was_said_under_a_wrong_key_is_not_lost(cleared_windows: Callable[..., Window], office: Office) -> None:
+def test_words_under_wrong_key_are_kept(cleared_windows: Callable[..., Window], office: Office) -> None:
     """A key that is revoked while somebody writes: what they wrote stays, and the dialog says why it is there."""
     person = office.hire("Temp", "run")
     with office.writer.ask(office.server.url) as api:

@@ -19,7 +19,7 @@ MOST_REQUESTS = 10
 MOST_BYTES = 70_000
 
 
-def test_a_first_visit_is_small_and_the_list_is_told_what_changes(
+def test_first_visit_is_small_with_list_updates(
     windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
 ) -> None:
     old = api.session(id="load-old")
@@ -68,7 +68,7 @@ def test_a_first_visit_is_small_and_the_list_is_told_what_changes(
     assert len([request for request in asked if "timeline.js" in request.url]) == 1
 
 
-def test_what_the_page_begins_with_is_asked_for_while_its_script_is_on_its_way(window: Window) -> None:
+def test_initial_data_is_requested_before_script(window: Window) -> None:
     held: list[Route] = []
     window.page.route("**/main.js", lambda route: held.append(route))
     with window.page.expect_response("**/v1/me"), window.page.expect_response("**/v1/agents?*"):
@@ -80,7 +80,7 @@ def test_what_the_page_begins_with_is_asked_for_while_its_script_is_on_its_way(w
     assert [request.url for request in again if request.url.endswith(("/v1/me", "/v1/agents?limit=200"))] == []
 
 
-def test_a_part_that_cannot_be_loaded_is_said_so(window: Window, api: Api) -> None:
+def test_unloadable_part_is_reported(window: Window, api: Api) -> None:
     session = api.session()
     window.open_chat(session)
     expect(window.composer).to_be_visible()
@@ -92,7 +92,7 @@ def test_a_part_that_cannot_be_loaded_is_said_so(window: Window, api: Api) -> No
     expect(window.list).to_be_visible()
 
 
-def test_what_draws_an_answer_is_asked_for_again(window: Window, api: Api) -> None:
+def test_answer_renderer_is_requested_again(window: Window, api: Api) -> None:
     session = api.session(
         messages=[{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "**Done.**"}]
     )

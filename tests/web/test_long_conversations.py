@@ -100,7 +100,7 @@ ENDS_LEFT = """async ([id, isHeld]) => {
 }"""
 
 
-def test_the_end_of_a_long_session_is_there_before_the_rest(window: Window, api: Api) -> None:
+def test_long_session_end_loads_first(window: Window, api: Api) -> None:
     messages = history(1_400)
     # So much that a page of events ends before the end of the session.
     for message in messages[1_210:1_250]:
@@ -153,9 +153,7 @@ LEAVE = """async (text) => {
 LINKED = "- A [shelf][1] of **lamps** that nobody counts\n" * 400
 
 
-def test_a_long_answer_ends_as_it_was_seen_and_is_drawn_in_slices(
-    window: Window, model: ScriptedModel, api: Api
-) -> None:
+def test_long_answer_is_drawn_in_slices(window: Window, model: ScriptedModel, api: Api) -> None:
     items = "".join(f"- Item **{number}** of a long list\n" for number in range(400))
     steps = window.open().evaluate(STEPS, items)
     assert (sum(steps), max(steps) < 100) == (400, True)
@@ -181,7 +179,7 @@ def test_a_long_answer_ends_as_it_was_seen_and_is_drawn_in_slices(
     expect(window.answers.last.get_by_role("link", name="shelf")).to_have_count(400)
 
 
-def test_every_script_is_shown_in_its_direction_and_within_the_page(window: Window, api: Api) -> None:
+def test_scripts_keep_direction_within_page(window: Window, api: Api) -> None:
     session = api.session(messages=history(24))
     for size in (None, PHONE):
         if size:
@@ -201,7 +199,7 @@ def test_every_script_is_shown_in_its_direction_and_within_the_page(window: Wind
     expect(window.answers.locator("p")).to_have_css("direction", "rtl")
 
 
-def test_lists_and_tables_go_the_way_of_their_words_and_code_does_not(window: Window, api: Api) -> None:
+def test_lists_and_tables_follow_text_direction(window: Window, api: Api) -> None:
     answer = "1. مرحبا `refund()`\n2. hello\n\n| عمود | b |\n|---|---|\n| 1 | 2 |\n\n- one\n\n```\nx()\n```"
     window.open_chat(api.session(messages=[{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]))
     expect(window.answers.locator("ol")).to_have_css("direction", "rtl")

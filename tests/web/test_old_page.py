@@ -47,7 +47,7 @@ def serve_files(window: Window, archive: Path) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("archive", PAGES, ids=lambda archive: archive.parent.name)
-def test_the_page_of_a_release_still_works(
+def test_release_page_still_works(
     archive: Path, windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
 ) -> None:
     window = windows(server.url)

@@ -44,7 +44,7 @@ def desk(_scripted: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> 
         yield running
 
 
-def test_an_inbox_has_what_somebody_must_look_after(
+def test_inbox_lists_matters_needing_attention(
     windows: Callable[..., Window], desk: ServerProcess, model: ScriptedModel
 ) -> None:
     window = windows(desk.url, bypass_csp=True, permissions=["notifications"])
@@ -110,7 +110,7 @@ def test_an_inbox_has_what_somebody_must_look_after(
         expect(link).to_have_text("Inbox2")
 
 
-def test_usage_is_shown_by_day_agent_and_model(
+def test_usage_is_shown_by_day_agent_model(
     cleared_windows: Callable[..., Window], desk: ServerProcess, model: ScriptedModel
 ) -> None:
     window = cleared_windows(desk.url, bypass_csp=True)

@@ -47,7 +47,7 @@ def origin() -> Iterator[str]:
         thread.join()
 
 
-def test_page_of_allowed_origin_sends_stainless_headers(browser: Browser, origin: str, tmp_path: Path) -> None:
+def test_allowed_origin_sends_stainless_headers(browser: Browser, origin: str, tmp_path: Path) -> None:
     with ServerProcess(tmp_path, agents=[str(TEAM)], env={"SWARMKEEP_CORS_ORIGINS": origin}) as server:
         page = browser.new_page()
         page.goto(f"{origin}/")

@@ -29,7 +29,7 @@ def locked(
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])
-def test_who_began_a_run_and_who_decided_is_shown(
+def test_run_starter_and_decider_are_shown(
     cleared_windows: Callable[..., Window],
     locked: tuple[ServerProcess, Person, Person],
     model: ScriptedModel,

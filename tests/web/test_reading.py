@@ -42,7 +42,7 @@ def tell(window: Window, model: ScriptedModel, text: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["wide", "phone"])
-def test_a_table_is_aligned_scrolls_and_breaks_no_word(window: Window, model: ScriptedModel, size: str) -> None:
+def test_table_aligns_scrolls_and_breaks_no_word(window: Window, model: ScriptedModel, size: str) -> None:
     if size == "phone":
         window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     tell(window, model, f"{TABLE}\n")
@@ -53,7 +53,7 @@ def test_a_table_is_aligned_scrolls_and_breaks_no_word(window: Window, model: Sc
     window.page.wait_for_function(TABLE_FITS, arg=size == "phone")
 
 
-def test_the_boxes_of_a_task_list_are_shown(window: Window, model: ScriptedModel) -> None:
+def test_task_list_boxes_are_shown(window: Window, model: ScriptedModel) -> None:
     tell(window, model, "- [x] packed\n- [ ] sent\n- plain\n")
     expect(window.answers.locator("li")).to_have_text(["☑ packed", "☐ sent", "plain"])
     expect(window.answers.locator("li").first).to_have_css("list-style-type", "none")
@@ -72,7 +72,7 @@ def test_code_is_copied(window: Window, model: ScriptedModel) -> None:
     assert window.evaluate("() => navigator.clipboard.readText()") == "for x in y:\n    print(x)\n"
 
 
-def test_the_search_is_left_for_what_it_found_by_keys(window: Window, api: Api) -> None:
+def test_search_results_are_reached_by_keys(window: Window, api: Api) -> None:
     api.session(id="search-1")
     api.session(id="search-2")
     api.wait_until_found("search", "search-1", "search-2")
@@ -95,7 +95,7 @@ def test_the_search_is_left_for_what_it_found_by_keys(window: Window, api: Api) 
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_search_is_left_by_a_key_that_was_quicker_than_its_answer(window: Window, api: Api, elsewhere: bool) -> None:
+def test_search_can_be_left_before_its_answer(window: Window, api: Api, elsewhere: bool) -> None:
     title = f"Parasols {elsewhere}"
     api.wait_until_found(title, api.session(metadata={"title": title}))
     window.open()
@@ -123,7 +123,7 @@ def test_a_search_is_left_by_a_key_that_was_quicker_than_its_answer(window: Wind
         expect(window.page.get_by_role("heading", level=1)).to_have_text(title)
 
 
-def test_the_open_session_is_in_the_list_wherever_it_would_be(window: Window, api: Api) -> None:
+def test_open_session_is_always_in_list(window: Window, api: Api) -> None:
     old = api.session(id="out-of-sight")
     for _ in range(51):
         api.session()
@@ -155,7 +155,7 @@ def mixed(model: ScriptedModel, api: Api) -> str:
     return session
 
 
-def test_tools_are_filtered_with_their_calls_and_failures_have_a_colour(window: Window, mixed: str) -> None:
+def test_tools_filter_with_calls_and_coloured_failures(window: Window, mixed: str) -> None:
     window.open_timeline(mixed)
     expect(window.rows.first).to_be_visible()
     kind = window.page.get_by_label("Kind of event")
@@ -168,7 +168,7 @@ def test_tools_are_filtered_with_their_calls_and_failures_have_a_colour(window: 
         expect(title).to_have_css("color", "rgb(168, 39, 31)")
 
 
-def test_the_next_event_is_the_next_of_those_that_are_shown(window: Window, mixed: str, api: Api) -> None:
+def test_next_event_skips_hidden_ones(window: Window, mixed: str, api: Api) -> None:
     seqs = [event["seq"] for event in api.events(mixed) if event["type"] == "message.added"]
     window.open_timeline(mixed, at=1)
     expect(window.rows.first).to_be_visible()
@@ -205,7 +205,7 @@ def test_no_two_agents_are_alike(window: Window) -> None:
     assert told == [15, "Agent 14", 6]
 
 
-def test_on_a_low_window_the_event_is_still_to_be_read(window: Window, mixed: str, api: Api) -> None:
+def test_low_window_still_shows_event(window: Window, mixed: str, api: Api) -> None:
     for size in ({"width": 667, "height": 320}, {"width": 320, "height": 256}):
         window.page.set_viewport_size(size)  # type: ignore[arg-type]
         window.open_timeline(mixed, at=3)

@@ -22,9 +22,7 @@ def server_of(model: ScriptedModel, folder: Path) -> ServerProcess:
     return ServerProcess(folder, agents=[str(TEAM)], offline=False, env=env)
 
 
-def test_a_server_that_dies_and_comes_back_loses_and_doubles_nothing(
-    windows: Callable[..., Window], tmp_path: Path
-) -> None:
+def test_server_restart_loses_and_doubles_nothing(windows: Callable[..., Window], tmp_path: Path) -> None:
     with ScriptedModel() as model, server_of(model, tmp_path) as server:
         model.call("get_weather", {"city": "Paris"})
         model.hang("Paris is sunny", then=", as ever.")
@@ -58,7 +56,7 @@ def test_a_server_that_dies_and_comes_back_loses_and_doubles_nothing(
             expect(each.answers).to_have_count(2)
 
 
-def test_a_message_that_cannot_be_sent_is_not_lost(windows: Callable[..., Window], tmp_path: Path) -> None:
+def test_unsendable_message_is_not_lost(windows: Callable[..., Window], tmp_path: Path) -> None:
     with ServerProcess(tmp_path, agents=["swarmkeep_agents.weather"]) as server:
         window = windows(server.url).open()
         expect(window.page.get_by_role("radio").first).to_be_visible()

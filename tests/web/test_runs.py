@@ -102,7 +102,7 @@ def test_lengths_are_rounded_as_a_whole(window: Window) -> None:
     assert window.evaluate(say, lengths) == said
 
 
-def test_all_that_takes_time_is_a_span(window: Window) -> None:
+def test_time_taking_steps_are_spans(window: Window) -> None:
     window.open()
     day = 80_000.0
     events = [
@@ -151,7 +151,7 @@ def test_all_that_takes_time_is_a_span(window: Window) -> None:
     assert places["model", "provider_timeout"][1] == 100
 
 
-def test_a_run_is_a_waterfall_with_a_table_behind_it(window: Window, talk: tuple[str, Api]) -> None:
+def test_run_is_waterfall_with_table(window: Window, talk: tuple[str, Api]) -> None:
     session, _ = talk
     window.open(f"#/timeline/{session}?as=waterfall")
     tree = window.page.get_by_role("tree", name="Events")
@@ -207,7 +207,7 @@ def test_a_run_is_a_waterfall_with_a_table_behind_it(window: Window, talk: tuple
     check_accessibility(window)
 
 
-def test_each_of_the_spans_that_one_event_closes_can_be_chosen(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_spans_closed_together_are_selectable(window: Window, model: ScriptedModel, api: Api) -> None:
     session = api.session()
     model.calls([("refund", {"order": str(number)}, f"w{number}") for number in range(3)])
     run = api.run(session, "Pay it all back")
@@ -227,7 +227,7 @@ def test_each_of_the_spans_that_one_event_closes_can_be_chosen(window: Window, m
         expect(wait).to_have_attribute("aria-selected", "true")
 
 
-def test_events_are_grouped_filtered_played_and_followed(
+def test_events_are_grouped_filtered_played_followed(
     window: Window, talk: tuple[str, Api], model: ScriptedModel
 ) -> None:
     session, api = talk
@@ -267,7 +267,7 @@ def test_events_are_grouped_filtered_played_and_followed(
     expect(window.page.get_by_role("button", name="Follow live")).to_have_attribute("aria-pressed", "false")
 
 
-def test_from_a_message_to_its_event_and_back(window: Window, talk: tuple[str, Api]) -> None:
+def test_message_links_to_event_and_back(window: Window, talk: tuple[str, Api]) -> None:
     session, api = talk
     seq = next(
         event["seq"]

@@ -32,7 +32,7 @@ def look(window: Window, name: str) -> None:
     window.page.set_viewport_size({"width": 1280, "height": 800})
 
 
-def test_a_person_answers_by_keyboard_and_hands_back(
+def test_person_answers_by_keyboard_and_hands_back(
     cleared_windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
 ) -> None:
     session = api.session()
@@ -93,7 +93,7 @@ def test_a_person_answers_by_keyboard_and_hands_back(
         assert folded == (then and {key: then[key] for key in ("by", "note", "at")})
 
 
-def test_arguments_are_changed_before_they_are_approved(
+def test_arguments_are_edited_before_approval(
     cleared_windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
 ) -> None:
     session = api.session()
@@ -123,7 +123,7 @@ def test_arguments_are_changed_before_they_are_approved(
     assert model.requests[-1]["messages"][-1]["content"].endswith("refunded B-2")
 
 
-def test_what_nobody_touched_in_a_call_is_as_the_model_gave_it(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_untouched_arguments_stay_as_model_gave(window: Window, model: ScriptedModel, api: Api) -> None:
     """No number that a browser would round, no change of white space, and no word of one who did not decide."""
     account = 2**53 + 1
     session = api.session(agent="Till")
@@ -188,7 +188,7 @@ def test_two_people_see_who_answers(cleared_windows: Callable[..., Window], tmp_
         expect(window.log.locator(".message.person .name").last).to_have_text(bob.shown)
 
 
-def test_what_is_approved_stands_there_in_its_order(window: Window, model: ScriptedModel, api: Api) -> None:
+def test_approved_calls_keep_their_order(window: Window, model: ScriptedModel, api: Api) -> None:
     """Marks that turn text round are shown as escapes, and are given on as they were."""
     order = "A-1\u2067 B-2\u202e\u200f\x9b"
     session = api.session()

@@ -55,7 +55,7 @@ def test_every_event_is_there_in_order(window: Window, talk: str, api: Api) -> N
     expect(window.page.get_by_role("list", name="Agents").get_by_role("listitem")).to_have_text(["Front Desk", "Sales"])
 
 
-def test_an_address_that_changes_while_the_events_come_is_followed(window: Window, talk: str) -> None:
+def test_address_change_during_loading_is_followed(window: Window, talk: str) -> None:
     held: list[Route] = []
     window.page.route(re.compile(f"/{talk}/events"), lambda route: held.append(route))
     with window.page.expect_request(re.compile(f"/{talk}/events")):
@@ -66,12 +66,12 @@ def test_an_address_that_changes_while_the_events_come_is_followed(window: Windo
     expect(window.detail.locator("header")).to_have_text("User#3")
 
 
-def test_a_timeline_without_a_session_leaves_the_address_alone(window: Window) -> None:
+def test_timeline_without_session_keeps_address(window: Window) -> None:
     window.open("#/timeline").open("#/timeline?at=3&as=runs")
     expect(window.page.get_by_text("Choose a session")).to_be_visible()
 
 
-def test_the_page_adds_events_up_as_the_server_does(window: Window, talk: str, api: Api) -> None:
+def test_page_fold_matches_the_server(window: Window, talk: str, api: Api) -> None:
     events = api.events(talk)
     window.open_timeline(talk)
     for event, state in zip(events, window.evaluate(FOLDED, events), strict=True):
@@ -87,7 +87,7 @@ def test_the_page_adds_events_up_as_the_server_does(window: Window, talk: str, a
         }, event
 
 
-def test_the_slider_shows_the_state_at_any_event(window: Window, talk: str, api: Api) -> None:
+def test_slider_shows_state_at_any_event(window: Window, talk: str, api: Api) -> None:
     handoff = next(event["seq"] for event in api.events(talk) if event["type"] == "handoff.made")
     window.open_timeline(talk, at=handoff - 1)
     state = window.detail.locator(".state-after")
@@ -103,7 +103,7 @@ def test_the_slider_shows_the_state_at_any_event(window: Window, talk: str, api:
     expect(window.detail).to_contain_text("Session created")
 
 
-def test_a_change_of_the_context_is_shown_before_and_after(window: Window, talk: str, api: Api) -> None:
+def test_context_change_shows_before_and_after(window: Window, talk: str, api: Api) -> None:
     changes = [event["seq"] for event in api.events(talk) if event["type"] == "context.updated"]
     window.open_timeline(talk, at=changes[0])
     cells = window.detail.locator(".changes tbody tr")
@@ -136,7 +136,7 @@ def test_events_are_filtered_and_searched(window: Window, talk: str) -> None:
     expect(window.page.get_by_text("No event matches the filter.")).to_be_visible()
 
 
-def test_a_fork_goes_on_from_an_event(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:
+def test_fork_starts_from_an_event(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:
     end = next(event["seq"] for event in api.events(talk) if event["type"] == "run.completed")
     window.open_timeline(talk, at=end)
     window.detail.get_by_role("button", name="Fork from here").click()
@@ -159,7 +159,7 @@ def test_an_import_is_told_of(window: Window, talk: str, api: Api) -> None:
     expect(window.rows.last).to_contain_text("Imported")
 
 
-def test_an_export_is_the_log_to_the_byte(window: Window, talk: str, api: Api, tmp_path: Path) -> None:
+def test_export_is_log_byte_exact(window: Window, talk: str, api: Api, tmp_path: Path) -> None:
     window.open_timeline(talk)
     with window.page.expect_download() as waited:
         window.page.get_by_role("button", name="Export").click()
@@ -179,7 +179,7 @@ def test_what_happens_meanwhile_comes_in(window: Window, talk: str, api: Api, mo
     expect(window.rows.first).to_have_attribute("aria-setsize", str(len(api.events(talk))))
 
 
-def test_a_badge_says_that_the_chain_holds(window: Window, talk: str, api: Api) -> None:
+def test_badge_confirms_the_chain(window: Window, talk: str, api: Api) -> None:
     window.open_timeline(talk)
     expect(window.page.get_by_text(f"Verified: {len(api.events(talk))} events")).to_be_visible()
 
@@ -231,7 +231,7 @@ def test_events_of_unknown_shapes_stop_nothing(window: Window) -> None:
     assert told == [len(ODD), ["stringstring"] * len(ODD)]
 
 
-def test_an_answer_that_is_sent_back_is_no_word_of_the_user(window: Window) -> None:
+def test_returned_answer_is_not_user_text(window: Window) -> None:
     window.open()
     said = {"role": "user", "content": "Order two.", "sender": "user"}
     told = {"role": "user", "content": "It is not JSON.", "sender": "swarmkeep"}
@@ -265,7 +265,7 @@ def test_an_answer_that_is_sent_back_is_no_word_of_the_user(window: Window) -> N
     ]
 
 
-def test_a_message_that_was_taken_out_is_not_in_the_conversation_and_the_page_says_so(window: Window) -> None:
+def test_removed_message_is_noted_on_page(window: Window) -> None:
     window.open()
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     other = {**call, "id": "c2"}

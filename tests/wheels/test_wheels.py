@@ -73,7 +73,7 @@ def find_wheel(wheels: Path, name: str) -> Path:
     return wheel
 
 
-def test_the_wheels_hold_every_file_of_their_packages_and_no_other(wheels: Path) -> None:
+def test_wheels_hold_exactly_package_files(wheels: Path) -> None:
     held = {
         name
         for wheel in ("swarmkeep", "swarmkeep_client")
@@ -92,7 +92,7 @@ def test_the_wheels_hold_every_file_of_their_packages_and_no_other(wheels: Path)
     assert {"swarmkeep_migrations/script.py.mako", "swarmkeep_agents/acme/evals/routing.yaml"} <= held
 
 
-def test_the_source_distributions_hold_what_the_wheels_are_built_from_and_no_more(wheels: Path) -> None:
+def test_sdists_hold_exactly_wheel_sources(wheels: Path) -> None:
     for name, folders, files in (
         ("swarmkeep", {"server", "agents", "migrations"}, {"CHANGELOG.md"}),
         ("swarmkeep_client", {"src"}, set[str]()),
@@ -105,7 +105,7 @@ def test_the_source_distributions_hold_what_the_wheels_are_built_from_and_no_mor
         assert not [file for file in held if "__pycache__" in file]
 
 
-def test_the_wheels_name_the_licences_of_all_that_they_hold(wheels: Path) -> None:
+def test_wheels_name_contents_licences(wheels: Path) -> None:
     vendor = PACKAGES["swarmkeep"] / "web" / "vendor"
     theirs = {str(file.relative_to(ROOT)) for file in vendor.glob("*/*") if re.search("LICEN[CS]E|NOTICE", file.name)}
     assert {Path(file).parent.name for file in theirs} == {file.name for file in vendor.iterdir() if file.is_dir()}
@@ -118,9 +118,7 @@ def test_the_wheels_name_the_licences_of_all_that_they_hold(wheels: Path) -> Non
 
 
 @pytest.mark.parametrize("versions", ["lowest", "newest"])
-def test_an_installation_does_what_the_readme_says(
-    versions: str, wheels: Path, tmp_path: Path, postgres_url: str
-) -> None:
+def test_installation_does_as_readme_says(versions: str, wheels: Path, tmp_path: Path, postgres_url: str) -> None:
     client = find_wheel(wheels, "swarmkeep_client")
     server = find_wheel(wheels, "swarmkeep")
     if versions == "lowest":

@@ -28,7 +28,7 @@ PLAIN = {"accept-encoding": "identity"}
         ("", False),
     ],
 )
-def test_who_takes_gzip_is_read_from_the_header(said: str, expected: bool) -> None:
+def test_gzip_support_read_from_header(said: str, expected: bool) -> None:
     assert takes_gzip([(b"Accept-Encoding", said.encode())]) is expected
 
 
@@ -39,7 +39,7 @@ async def read_raw(service: RunningServer, path: str, headers: dict[str, str]) -
 
 
 @pytest.mark.parametrize("size", [10, 5_000, 500_000])
-async def test_an_answer_is_the_same_compressed_or_not(plain: RunningServer, size: int) -> None:
+async def test_compressed_answer_has_same_content(plain: RunningServer, size: int) -> None:
     session = await plain.session(messages=[{"role": "user", "content": "ä" * size}])
     as_it_is, whole = await read_raw(plain, f"{session}/messages", PLAIN)
     compressed, small = await read_raw(plain, f"{session}/messages", GZIP)
@@ -75,7 +75,7 @@ async def test_streams_are_not_compressed(service: RunningServer, model: Scripte
     assert "content-encoding" not in lines
 
 
-async def test_the_files_of_the_page_are_few_and_kept_under_addresses_of_their_content(plain: RunningServer) -> None:
+async def test_page_files_few_and_content_addressed(plain: RunningServer) -> None:
     headers, raw = await read_raw(plain, "/", GZIP)
     index = gzip.decompress(raw).decode()
     assert headers["cache-control"] == "no-cache"
@@ -95,7 +95,7 @@ async def test_the_files_of_the_page_are_few_and_kept_under_addresses_of_their_c
     assert sizes < 62_000
 
 
-async def test_a_file_of_another_release_is_given_and_not_kept(plain: RunningServer) -> None:
+async def test_other_release_file_served_uncached(plain: RunningServer) -> None:
     answer = await plain.get("/page/0123456789abcdef/main.js")
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
     # Of a page from before they were joined, too.
@@ -109,7 +109,7 @@ async def test_a_file_of_another_release_is_given_and_not_kept(plain: RunningSer
         assert (await plain.get(path)).status_code == 404
 
 
-async def test_what_is_known_is_not_sent_again(plain: RunningServer) -> None:
+async def test_known_content_is_not_resent(plain: RunningServer) -> None:
     for headers in (GZIP, PLAIN):
         etag = (await plain.get("/page/main.js", headers=headers)).headers["etag"]
         again = await plain.get("/page/main.js", headers={**headers, "if-none-match": etag})

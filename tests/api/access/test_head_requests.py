@@ -10,7 +10,7 @@ PATHS = ("/v1/sessions", "/v1/sessions/s1", "/v1/sessions/none", "/v1/agents", "
 SAME = ("content-type", "content-length", "etag")
 
 
-async def test_head_has_the_status_and_headers_of_get(plain: RunningServer) -> None:
+async def test_head_matches_get_status_and_headers(plain: RunningServer) -> None:
     await plain.session(id="s1")
     for path in PATHS:
         # A compressed answer has another length, which only its body tells.
@@ -27,7 +27,7 @@ async def test_head_is_counted_for_its_route(plain: RunningServer) -> None:
     assert counted in (await plain.get("/metrics")).text.splitlines()
 
 
-async def test_head_of_a_stream_ends_and_leaves_no_reader(plain: RunningServer) -> None:
+async def test_head_of_stream_leaves_no_reader(plain: RunningServer) -> None:
     session = await plain.session()
     async with asyncio.timeout(PATIENCE_SECONDS):
         for path in ("/v1/sessions", f"{session}/events"):
@@ -36,6 +36,6 @@ async def test_head_of_a_stream_ends_and_leaves_no_reader(plain: RunningServer) 
             assert answer.content == b""
 
 
-async def test_head_of_what_has_no_get_is_refused(plain: RunningServer) -> None:
+async def test_head_without_get_refused(plain: RunningServer) -> None:
     answer = await plain.client.head("/v1/sessions/s1/fork")
     assert (answer.status_code, answer.headers["allow"]) == (405, "OPTIONS, POST")

@@ -27,12 +27,12 @@ async def locked(sqlite_ready: str) -> AsyncIterator[RunningServer]:
         yield running
 
 
-async def test_an_id_of_the_callers_comes_back(plain: RunningServer) -> None:
+async def test_caller_request_id_is_returned(plain: RunningServer) -> None:
     for sent in ("mine-1", "a b", "x" * 128, '{"a": "1"}'):
         assert (await plain.get("/v1/agents", headers={"X-Request-Id": sent})).headers["x-request-id"] == sent
 
 
-async def test_one_that_cannot_stand_in_a_line_is_replaced(plain: RunningServer) -> None:
+async def test_unloggable_request_id_is_replaced(plain: RunningServer) -> None:
     answers = [await plain.get("/v1/agents")]
     for sent in (b"", b"x" * 129, b"a\tb", b"\xc3\xa9", b"a\x85b"):
         answers.append(await plain.get("/v1/agents", headers=httpx2.Headers([(b"x-request-id", sent)])))
@@ -66,7 +66,7 @@ async def test_refusals_of_every_kind_carry_it(locked: RunningServer) -> None:
     assert {"X-Request-Id", "X-Session-Id"} <= set(read.headers["access-control-expose-headers"].split(", "))
 
 
-async def test_an_error_has_no_other_body_for_it(plain: RunningServer) -> None:
+async def test_error_body_has_no_request_id(plain: RunningServer) -> None:
     """Two callers who ask for the same are told the same: what tells them apart stands in the head."""
     one, two = [await plain.get("/v1/sessions/none") for _ in range(2)]
     assert one.headers["x-request-id"] != two.headers["x-request-id"]
@@ -143,7 +143,7 @@ async def test_lines_can_be_turned_off(sqlite_ready: str) -> None:
     assert lines.read("swarmkeep") == []
 
 
-async def test_a_run_is_logged_with_its_request(ready_url: str, model: ScriptedModel) -> None:
+async def test_run_logged_with_its_request(ready_url: str, model: ScriptedModel) -> None:
     async with start_server(scripted(ready_url, model, model_retries=1)) as service:
         session = await service.session(id="s")
         model.fail(503)
@@ -157,7 +157,7 @@ async def test_a_run_is_logged_with_its_request(ready_url: str, model: ScriptedM
     assert {"request_id": "mine-1", "session_id": "s", "run_id": run_id}.items() <= access.items()
 
 
-async def test_a_run_that_waited_is_not_logged_with_another_request(ready_url: str, model: ScriptedModel) -> None:
+async def test_waiting_run_keeps_its_own_request(ready_url: str, model: ScriptedModel) -> None:
     async with start_server(scripted(ready_url, model, model_retries=1)) as service:
         session = await service.session(id="s")
         model.hang(then="One.")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.one_database
 FIELDS = {"id", "tenant", "name", "role", "created_at", "last_used_at", "revoked_at", "expires_at"}
 
 
-async def test_an_admin_makes_lists_and_revokes_keys(service: RunningServer) -> None:
+async def test_admin_makes_lists_and_revokes_keys(service: RunningServer) -> None:
     admin = await create_key(service, "acme", name="root", role="admin")
     answer = await service.post(
         "/v1/keys", {"name": "desk", "role": "run", "expires_at": "2999-01-01T01:00:00+01:00"}, headers=admin
@@ -63,7 +63,7 @@ async def test_a_list_of_keys_has_pages(service: RunningServer) -> None:
     check_problem(await service.get("/v1/keys?cursor=nothing", headers=admin), 400, "invalid_request")
 
 
-async def test_a_page_of_keys_after_anothers_key_is_refused_like_one_after_none(service: RunningServer) -> None:
+async def test_foreign_key_cursor_refused_like_unknown(service: RunningServer) -> None:
     admin = await create_key(service, "acme", role="admin")
     theirs, _ = await key_store(service).create("other")
     await create_key(service, "acme", name="later")
@@ -73,7 +73,7 @@ async def test_a_page_of_keys_after_anothers_key_is_refused_like_one_after_none(
     assert [check_problem(answer, 400, "invalid_request") for answer in answers] == [answers[1].json()] * 2
 
 
-async def test_making_a_key_again_makes_no_second_one_and_shows_nothing(service: RunningServer) -> None:
+async def test_repeated_key_creation_shows_nothing(service: RunningServer) -> None:
     admin = await create_key(service, "acme", role="admin")
     body = {"name": "desk", "role": "run"}
     again = admin | {"Idempotency-Key": "k"}
@@ -110,7 +110,7 @@ async def test_what_is_anothers_is_not_there(service: RunningServer) -> None:
         {"tenant": "other"},
     ],
 )
-async def test_a_key_that_cannot_be_is_not_made(plain: RunningServer, body: dict[str, Any]) -> None:
+async def test_impossible_key_is_not_made(plain: RunningServer, body: dict[str, Any]) -> None:
     admin = await create_key(plain, "acme", role="admin")
     problem = check_problem(await plain.post("/v1/keys", body, headers=admin), 400, "invalid_request")
     (name,) = body
@@ -118,13 +118,13 @@ async def test_a_key_that_cannot_be_is_not_made(plain: RunningServer, body: dict
     assert len(await key_store(plain).list_keys()) == 1
 
 
-async def test_an_open_server_makes_no_key_for_anybody_who_asks(plain: RunningServer) -> None:
+async def test_open_server_makes_no_keys(plain: RunningServer) -> None:
     for answer in (await plain.post("/v1/keys", {"role": "admin"}), await plain.get("/v1/keys")):
         assert "swarmkeep keys create" in check_problem(answer, 403, "forbidden")["detail"]
     assert await key_store(plain).list_keys() == []
 
 
-async def test_an_open_server_says_what_anybody_may_do(service: RunningServer) -> None:
+async def test_open_server_tells_everyone_permissions(service: RunningServer) -> None:
     assert (await service.get("/v1/me")).json() == {
         "tenant": "default",
         "key": None,
@@ -133,7 +133,7 @@ async def test_an_open_server_says_what_anybody_may_do(service: RunningServer) -
     }
 
 
-async def test_a_caller_learns_who_they_are_and_what_they_may_do(service: RunningServer) -> None:
+async def test_caller_learns_identity_and_permissions(service: RunningServer) -> None:
     desk = await create_key(service, "acme", name="desk", role="run")
     answer = await service.get("/v1/me", headers=desk)
     found = answer.json()

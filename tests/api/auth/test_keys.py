@@ -44,7 +44,7 @@ async def wait_until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 @pytest.mark.long
-async def test_a_running_server_notices_the_first_key_and_revoked_ones(service: RunningServer) -> None:
+async def test_running_server_notices_key_changes(service: RunningServer) -> None:
     session = await service.session(id="before")
     assert (await service.get(session)).status_code == 200
     made, secret = await key_store(service).create("default", name="desk")
@@ -72,7 +72,7 @@ async def test_a_running_server_notices_the_first_key_and_revoked_ones(service: 
 
 
 @pytest.mark.long
-async def test_a_stream_ends_when_its_key_is_revoked_and_when_the_server_is_locked(plain: RunningServer) -> None:
+async def test_stream_ends_on_revocation_or_locking(plain: RunningServer) -> None:
     session = await plain.session()
     async with plain.stream(f"{session}/events") as opened:
         await opened.next()
@@ -84,7 +84,7 @@ async def test_a_stream_ends_when_its_key_is_revoked_and_when_the_server_is_lock
         assert await opened.read_rest() == []
 
 
-async def test_a_key_that_has_ended_is_refused_and_its_streams_end(sqlite_ready: str) -> None:
+async def test_ended_key_refused_and_streams_end(sqlite_ready: str) -> None:
     limits = ServerLimits(gone_seconds=0.0, ping_seconds=0.05)
     async with start_server(server_settings(database_url=sqlite_ready), limits) as service:
         ends = datetime(2027, 1, 1, tzinfo=UTC)
@@ -112,7 +112,7 @@ async def test_a_key_that_has_ended_is_refused_and_its_streams_end(sqlite_ready:
         "Bearer swk_0000000000000000_{}",
     ],
 )
-async def test_only_a_whole_key_in_the_right_place_counts(plain: RunningServer, shown: str) -> None:
+async def test_only_whole_key_in_place_counts(plain: RunningServer, shown: str) -> None:
     secret = (await create_key(plain, "acme"))["Authorization"].removeprefix("Bearer ")
     check_problem(
         await plain.get("/v1/sessions", headers={"Authorization": shown.format(secret, secret)}), 401, "unauthenticated"
@@ -125,7 +125,7 @@ async def test_only_a_whole_key_in_the_right_place_counts(plain: RunningServer, 
     assert (await plain.get(f"/v1/agents?api_key={secret}")).status_code == 401
 
 
-async def test_nothing_that_is_sent_as_a_key_breaks_anything(plain: RunningServer) -> None:
+async def test_malformed_keys_break_nothing(plain: RunningServer) -> None:
     await create_key(plain, "acme")
     host = plain.url.removeprefix("http://")
     for junk in (b"\xff\xfe", b"swk_" + b"a" * 20_000, b"\t", b"swk_0123456789abcdef_" + b"\xc3\xa4" * 43):
@@ -135,7 +135,7 @@ async def test_nothing_that_is_sent_as_a_key_breaks_anything(plain: RunningServe
         assert (await plain.raw(head)).startswith(b"HTTP/1.1 401 ")
 
 
-async def test_what_is_not_there_is_told_to_nobody_without_a_key(plain: RunningServer) -> None:
+async def test_missing_routes_hidden_without_key(plain: RunningServer) -> None:
     missing = (
         ("GET", "/v1", 404),
         ("GET", "/v1/nothing", 404),
@@ -156,7 +156,7 @@ async def test_what_is_not_there_is_told_to_nobody_without_a_key(plain: RunningS
         assert (await plain.get(path)).status_code == 404
 
 
-async def test_use_is_noted_and_nothing_fails_for_it(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_use_noted_without_failing_requests(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     headers = await create_key(plain, "acme")
     assert (await plain.get("/v1/agents", headers=headers)).status_code == 200
     (found,) = await key_store(plain).list_keys()
@@ -191,9 +191,7 @@ async def test_whoever_decides_is_named(service: RunningServer, model: ScriptedM
 # The ring itself, by a clock.
 
 
-async def test_the_database_is_asked_every_two_seconds_at_most(
-    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_database_asked_every_two_seconds(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, clock = key_store(plain), Clock()
     ring = Keyring(keys, clock=clock)
     assert not await ring.is_locked()
@@ -220,7 +218,7 @@ async def test_the_database_is_asked_every_two_seconds_at_most(
     assert await ring.is_locked()
 
 
-async def test_those_who_ask_the_same_at_one_time_ask_once(plain: RunningServer) -> None:
+async def test_simultaneous_equal_lookups_ask_once(plain: RunningServer) -> None:
     keys = CountingKeys(cast(SqlStore, plain.engine.store).database)
     ring = Keyring(keys)
     assert await asyncio.gather(*(ring.is_locked() for _ in range(50))) == [False] * 50
@@ -231,7 +229,7 @@ async def test_those_who_ask_the_same_at_one_time_ask_once(plain: RunningServer)
     assert keys.asked == 1
 
 
-async def test_one_who_leaves_takes_nobody_s_answer_away(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leaving_caller_cancels_no_others_answer(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = key_store(plain)
     ring = Keyring(keys)
     first, second = (asyncio.create_task(ring.is_locked()) for _ in range(2))
@@ -252,9 +250,7 @@ async def test_one_who_leaves_takes_nobody_s_answer_away(plain: RunningServer, m
     assert await ring.is_locked() is False
 
 
-async def test_an_answer_counts_from_when_it_was_asked_for(
-    plain: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_answer_counts_from_asking_time(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, clock = key_store(plain), Clock()
     ring = Keyring(keys, clock=clock)
     made, _ = await keys.create("acme")
@@ -279,7 +275,7 @@ async def test_an_answer_counts_from_when_it_was_asked_for(
     assert not await ring.is_valid(made)
 
 
-async def test_a_stream_asks_in_time_whether_its_key_still_counts(plain: RunningServer) -> None:
+async def test_stream_rechecks_its_key_in_time(plain: RunningServer) -> None:
     check = StreamCheck(Principal(plain.service, None), None, stop=plain.service.drained)
     # Of the five seconds there are those for which a key is known, and those of the silence that may follow.
     assert check.is_due(time.monotonic() + 5 - CACHE_SECONDS - LONGEST_SILENCE_SECONDS)
@@ -288,7 +284,7 @@ async def test_a_stream_asks_in_time_whether_its_key_still_counts(plain: Running
 # Rates.
 
 
-def test_a_bucket_holds_a_minutes_requests_and_fills_again() -> None:
+def test_bucket_holds_minute_and_refills() -> None:
     clock = Clock()
     rates = RateLimiter(3, clock=clock)
     for _ in range(3):
@@ -310,7 +306,7 @@ def test_a_bucket_holds_a_minutes_requests_and_fills_again() -> None:
         rates.count("a")
 
 
-async def test_each_key_has_its_own_measure_and_health_none(sqlite_ready: str) -> None:
+async def test_keys_limited_separately_health_unlimited(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=2)) as service:
         one, two = await create_key(service, "acme"), await create_key(service, "acme")
         for headers in (one, two):
@@ -347,7 +343,7 @@ class CountingKeys(SqlApiKeys):
         return await super().find(key_id)
 
 
-async def test_keys_that_are_tried_out_are_looked_up_no_more_often_than_they_count(ready_url: str) -> None:
+async def test_tried_out_keys_have_limited_lookups(ready_url: str) -> None:
     async with start_server(server_settings(database_url=ready_url, rate_limit_per_minute=3)) as service:
         keys = CountingKeys(cast(SqlStore, service.engine.store).database)
         service.service.keyring = Keyring(keys)
@@ -362,7 +358,7 @@ async def test_keys_that_are_tried_out_are_looked_up_no_more_often_than_they_cou
         assert (await service.get("/v1/agents", headers=bearer_headers(secret))).status_code == 200
 
 
-async def test_made_up_addresses_make_no_server_forget_a_key(sqlite_ready: str) -> None:
+async def test_made_up_addresses_evict_no_key(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=1)) as service:
         headers = await create_key(service, "acme")
         assert (await service.get("/v1/agents", headers=headers)).status_code == 200

@@ -16,7 +16,7 @@ from tests.api.server import RunningServer, check_problem, server_settings, star
         ("localhost:80:80", False), ("evil@localhost", False), ("::1", False),
     ],
 )  # fmt: skip
-async def test_it_answers_to_its_own_names_only(plain: RunningServer, host: str, welcome: bool) -> None:
+async def test_server_answers_only_its_own_names(plain: RunningServer, host: str, welcome: bool) -> None:
     answer = await plain.get("/v1/agents", headers={"Host": host})
     if welcome:
         assert answer.status_code == 200
@@ -24,7 +24,7 @@ async def test_it_answers_to_its_own_names_only(plain: RunningServer, host: str,
         check_problem(answer, 403, "forbidden")
 
 
-async def test_other_sites_pages_may_not_use_it(plain: RunningServer) -> None:
+async def test_other_sites_cannot_use_server(plain: RunningServer) -> None:
     host = plain.url.removeprefix("http://")
     for origin in ("https://evil.example", "null", "http://localhost:1", f"http://{host}.evil.example", ""):
         for path in ("/v1/sessions", "/v1/sessions/s/runs"):
@@ -33,13 +33,13 @@ async def test_other_sites_pages_may_not_use_it(plain: RunningServer) -> None:
     assert (await plain.post("/v1/sessions", {}, headers={"Origin": plain.url})).status_code == 201
 
 
-async def test_without_leave_no_answer_is_shared_with_other_sites(plain: RunningServer) -> None:
+async def test_answers_not_shared_without_permission(plain: RunningServer) -> None:
     preflight = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
     answer = await plain.client.options("/v1/sessions", headers=preflight)
     assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_sites_that_were_named_may_use_it(sqlite_ready: str) -> None:
+async def test_named_sites_may_use_server(sqlite_ready: str) -> None:
     given = server_settings(database_url=sqlite_ready, cors_origins="https://app.example, https://two.example")
     async with start_server(given) as service:
         origin = {"Origin": "https://app.example"}
@@ -58,7 +58,7 @@ async def test_sites_that_were_named_may_use_it(sqlite_ready: str) -> None:
             assert stream.answer.headers["access-control-allow-origin"] == "https://two.example"
 
 
-async def test_where_any_site_was_named_any_may_use_it(sqlite_ready: str) -> None:
+async def test_wildcard_site_admits_any_site(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, cors_origins="*")) as service:
         answer = await service.post("/v1/sessions", {}, headers={"Origin": "https://evil.example"})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (201, "*")
@@ -78,7 +78,7 @@ async def test_it_may_be_given_more_names(sqlite_ready: str) -> None:
         assert (await service.post("/v1/sessions", {}, headers=page)).status_code == 201
 
 
-async def test_a_form_of_another_site_says_nothing_that_is_heard(plain: RunningServer) -> None:
+async def test_foreign_site_form_is_ignored(plain: RunningServer) -> None:
     """What a page may send without asking first: no JSON, and with its origin."""
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         answer = await plain.client.post("/v1/sessions", content=b"{}", headers={"Content-Type": kind})
@@ -97,7 +97,7 @@ async def test_a_form_of_another_site_says_nothing_that_is_heard(plain: RunningS
         ("none", "navigate", "document", True),
     ],
 )
-async def test_other_sites_pages_may_not_load_it_unasked(
+async def test_other_sites_cannot_load_unasked(
     plain: RunningServer, site: str, mode: str, destination: str, welcome: bool
 ) -> None:
     told = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": destination}
@@ -106,7 +106,7 @@ async def test_other_sites_pages_may_not_load_it_unasked(
         assert answer.status_code == (200 if welcome else 403)
 
 
-async def test_every_answer_tells_browsers_what_not_to_do(plain: RunningServer) -> None:
+async def test_every_answer_has_browser_restrictions(plain: RunningServer) -> None:
     for path in ("/v1/sessions", "/v1/sessions/none", "/none", "/health/live", "/openapi.json"):
         headers = (await plain.get(path)).headers
         assert headers["x-content-type-options"] == "nosniff"
@@ -118,7 +118,7 @@ async def test_every_answer_tells_browsers_what_not_to_do(plain: RunningServer) 
     assert len(page.get_list("content-security-policy")) == 1
 
 
-async def test_an_address_is_believed_only_from_a_proxy_that_was_named(sqlite_ready: str) -> None:
+async def test_forwarded_address_needs_named_proxy(sqlite_ready: str) -> None:
     for proxies, status in (("", 429), ("10.0.0.0/8", 429), ("127.0.0.0/8", 200)):
         given = server_settings(database_url=sqlite_ready, rate_limit_per_minute=2, forwarded_allow_ips=proxies)
         async with start_server(given) as service:

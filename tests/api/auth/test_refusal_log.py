@@ -9,7 +9,7 @@ from tests.api.auth.keys import bearer_headers, key_store
 from tests.api.server import server_settings, start_server
 
 
-def test_so_many_lines_a_minute_and_then_a_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusal_lines_limited_then_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     refusals = RefusalLog(2, clock=lambda: now)
     for _ in range(5):

@@ -77,7 +77,7 @@ ABSENT = {
 }  # fmt: skip
 
 
-async def test_every_route_asks_for_the_permission_that_is_listed_here(plain: RunningServer) -> None:
+async def test_every_route_asks_listed_permission(plain: RunningServer) -> None:
     operations = await read_operations(plain)
     assert {operation.name for operation in operations} == NEEDED.keys()
     assert set(get_args(Role)) == ROLES.keys()
@@ -146,7 +146,7 @@ async def test_resuming_needs_what_its_body_does(
             await frames.until("done")
 
 
-async def test_a_live_connection_takes_no_command_that_its_key_may_not_send(plain: RunningServer) -> None:
+async def test_live_connection_refuses_unpermitted_commands(plain: RunningServer) -> None:
     writer, approver = await create_key(plain, "acme"), await create_key(plain, "acme", role="approve")
     await plain.post("/v1/sessions", {"id": "s"}, headers=writer)
     async with connect_session(plain, "/v1/sessions/s", additional_headers=approver) as viewer:
@@ -161,7 +161,7 @@ async def test_a_live_connection_takes_no_command_that_its_key_may_not_send(plai
 
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("queued", [False, True])
-async def test_who_started_a_run_may_not_decide_its_approvals_where_so_configured(
+async def test_run_starter_may_not_approve_if_configured(
     ready_url: str, model: ScriptedModel, separate: bool, queued: bool
 ) -> None:
     async with start_server(scripted(ready_url, model, separate_approvers=separate)) as service:
@@ -197,9 +197,7 @@ async def test_who_started_a_run_may_not_decide_its_approvals_where_so_configure
         assert answer.json()["output_text"] == "Done."
 
 
-async def test_decisions_and_redactions_are_in_the_audit_log_with_who_made_them(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_audit_log_names_decision_makers(service: RunningServer, model: ScriptedModel) -> None:
     writer = await create_key(service, "acme", name="Ann")
     (key,) = await key_store(service).list_keys()
     model.call("refund", {"order": "1"}, id="c1")

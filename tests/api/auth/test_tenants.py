@@ -111,7 +111,7 @@ def without_id(answer: httpx2.Response, shown: str) -> tuple[int, dict[str, str]
     return answer.status_code, headers, answer.text.replace(shown, "…")
 
 
-async def test_what_is_anothers_looks_on_every_route_like_what_never_was(two: TwoTenants) -> None:
+async def test_foreign_objects_look_nonexistent_everywhere(two: TwoTenants) -> None:
     before = await read_everything(two)
     asked = 0
     for operation in await read_operations(two.service):
@@ -145,7 +145,7 @@ async def read_everything(two: TwoTenants) -> list[Any]:
     return [(await two.service.get(path, headers=two.victim)).json() for path in paths]
 
 
-async def test_no_answer_on_any_route_holds_anything_of_anothers(two: TwoTenants) -> None:
+async def test_no_route_leaks_other_tenants_data(two: TwoTenants) -> None:
     for operation in await read_operations(two.service):
         if operation.method == "DELETE":
             continue
@@ -155,7 +155,7 @@ async def test_no_answer_on_any_route_holds_anything_of_anothers(two: TwoTenants
         assert two.ids["run_id"] not in answer.text, operation.name
 
 
-async def test_lists_filters_and_cursors_show_ones_own_only(two: TwoTenants) -> None:
+async def test_lists_filters_and_cursors_are_tenants(two: TwoTenants) -> None:
     service = two.service
     for number in range(3):
         for headers in (two.victim, two.other):
@@ -176,7 +176,7 @@ async def test_lists_filters_and_cursors_show_ones_own_only(two: TwoTenants) -> 
     assert len((await service.get("/v1/sessions?metadata.n=1", headers=two.other)).json()["data"]) == 3
 
 
-async def test_the_same_ids_and_idempotency_keys_may_be_used_by_each(two: TwoTenants) -> None:
+async def test_tenants_share_ids_and_idempotency_keys(two: TwoTenants) -> None:
     service, once = two.service, {"Idempotency-Key": "k1"}
     made = [await service.post("/v1/sessions", {"metadata": {"of": n}}, headers=h | once)
             for n, h in (("a", two.victim), ("b", two.other))]  # fmt: skip
@@ -194,7 +194,7 @@ async def test_the_same_ids_and_idempotency_keys_may_be_used_by_each(two: TwoTen
     assert (await service.get("/v1/sessions/theirs", headers=two.victim)).json()["message_count"] == 2
 
 
-async def test_a_stream_shows_ones_own_session_of_that_name_only(two: TwoTenants) -> None:
+async def test_stream_shows_only_own_session(two: TwoTenants) -> None:
     service = two.service
     await service.post("/v1/sessions", {"id": "theirs"}, headers=two.other)
     async with service.stream("/v1/sessions/theirs/events", **two.other) as stream:
@@ -206,7 +206,7 @@ async def test_a_stream_shows_ones_own_session_of_that_name_only(two: TwoTenants
     assert "mine" in str([frame.lines for frame in seen])
 
 
-async def test_without_a_key_every_route_answers_alike_whatever_is_there(plain: RunningServer) -> None:
+async def test_keyless_answers_do_not_reveal_existence(plain: RunningServer) -> None:
     key = await create_key(plain, "acme")
     assert (await plain.post("/v1/sessions", {"id": "there"}, headers=key)).status_code == 201
     wrong = key["Authorization"][:-1] + ("A" if key["Authorization"][-1] != "A" else "B")
@@ -226,7 +226,7 @@ async def test_without_a_key_every_route_answers_alike_whatever_is_there(plain: 
             assert answers[0] == answers[1]
 
 
-async def test_a_read_only_key_changes_nothing_on_any_route(two: TwoTenants) -> None:
+async def test_read_only_key_changes_nothing(two: TwoTenants) -> None:
     reader = await create_key(two.service, "victim", role="read")
     before = await read_everything(two)
     for operation in await read_operations(two.service):

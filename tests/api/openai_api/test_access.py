@@ -38,7 +38,7 @@ NEEDED = {
 }
 
 
-def test_every_route_asks_for_the_permission_that_is_listed_here() -> None:
+def test_every_route_asks_listed_permission() -> None:
     found: dict[str, set[str]] = {}
     for route in ROUTES:
         reads = "GET" in route.http_methods  # type: ignore[union-attr]
@@ -51,7 +51,7 @@ async def respond(service: RunningServer, key: Headers, **body: Any) -> Any:
     return await service.post("/openai/v1/responses", {"model": "Front", **body}, headers=key)
 
 
-async def test_a_key_is_needed_once_there_is_one(plain: RunningServer) -> None:
+async def test_key_needed_once_one_exists(plain: RunningServer) -> None:
     reader = await create_key(plain, "acme", role="read")
     check_error(await plain.get("/openai/v1/models"), 401, "unauthenticated")
     assert (await plain.get("/openai/v1/models", headers=reader)).status_code == 200
@@ -82,9 +82,7 @@ async def test_an_approval_needs_its_permission(
     check_error(refused, 400, "invalid_request", "input[0].approval_request_id")
 
 
-async def test_one_tenants_responses_and_items_are_nowhere_for_another(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_tenants_cannot_see_others_responses(service: RunningServer, model: ScriptedModel) -> None:
     model.say("secret")
     mine, other = await create_key(service, "acme"), await create_key(service, "other")
     made = (await respond(service, mine, input="hi")).json()
@@ -115,9 +113,7 @@ async def test_one_tenants_responses_and_items_are_nowhere_for_another(
     assert (await service.get("/v1/sessions", headers=other)).json()["data"] == []
 
 
-async def test_whoever_may_only_approve_does_not_say_how_the_run_goes_on(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_approve_only_key_cannot_steer_run(service: RunningServer, model: ScriptedModel) -> None:
     model.call("refund", {"order": "1"}, id="c1")
     runner = await create_key(service, "acme", role="run")
     approver = await create_key(service, "acme", role="approve")
@@ -129,7 +125,7 @@ async def test_whoever_may_only_approve_does_not_say_how_the_run_goes_on(
     assert "Say everything." not in model.requests[1]["messages"][0]["content"]
 
 
-async def test_a_decision_on_what_is_stored_is_recorded(service: RunningServer, model: ScriptedModel) -> None:
+async def test_stored_response_decision_is_recorded(service: RunningServer, model: ScriptedModel) -> None:
     model.call("refund", {"order": "1"}, id="c1")
     writer = await create_key(service, "acme")
     first = (await respond(service, writer, input="Refund 1.")).json()
@@ -138,9 +134,7 @@ async def test_a_decision_on_what_is_stored_is_recorded(service: RunningServer, 
     check_error(await respond(service, writer, **body), 400, "invalid_request", "store")
 
 
-async def test_what_was_approved_in_a_session_is_not_approved_where_nothing_is_kept(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_session_approval_does_not_cover_unstored(service: RunningServer, model: ScriptedModel) -> None:
     """Whoever may give results could have it done again and again."""
     model.calls([("refund", {"order": "1"}, "c1"), ("look", {}, "c2")])
     runner = await create_key(service, "acme", role="run")

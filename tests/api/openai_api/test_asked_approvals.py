@@ -31,7 +31,7 @@ def approve(request: Any, approve: bool = True) -> Any:
     return {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": approve}
 
 
-async def test_the_caller_decides_on_a_call_of_an_agent_that_is_asked(
+async def test_caller_decides_for_asked_agent(
     service: RunningServer, openai: AsyncOpenAI, model: ScriptedModel
 ) -> None:
     ask_for_payment(model, 7, 9)
@@ -68,7 +68,7 @@ async def test_the_caller_decides_on_a_call_of_an_agent_that_is_asked(
         await openai.responses.create(model="Desk", previous_response_id=answer.id, input=[approve(first)])
 
 
-async def test_a_chat_completion_says_whose_call_waits_and_where(
+async def test_chat_completion_names_waiting_call(
     service: RunningServer, openai: AsyncOpenAI, model: ScriptedModel
 ) -> None:
     ask_for_payment(model, 7)
@@ -86,7 +86,7 @@ async def test_a_chat_completion_says_whose_call_waits_and_where(
     assert (refused.value.code, path in refused.value.message) == ("approval_pending", True)
 
 
-async def test_decisions_for_several_that_are_asked_at_once_are_wanted_at_once(
+async def test_simultaneous_decisions_wanted_together(
     service: RunningServer, openai: AsyncOpenAI, model: ScriptedModel
 ) -> None:
     amounts = (7, 9)
@@ -112,7 +112,7 @@ async def test_decisions_for_several_that_are_asked_at_once_are_wanted_at_once(
     assert results == ["7 are paid.", "9 are paid."]
 
 
-async def test_own_request_and_one_below_are_answered_together(
+async def test_own_and_nested_requests_answered_together(
     service: RunningServer, openai: AsyncOpenAI, model: ScriptedModel
 ) -> None:
     model.calls([Call("ask_clerk", {"input": "Pay 7."}, id="c1"), Call("pay", {"amount": 9}, id="p9")])

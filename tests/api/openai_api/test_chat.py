@@ -37,7 +37,7 @@ class Weather(BaseModel):
     degrees: int
 
 
-async def test_a_completion_has_every_field_of_one(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_completion_has_every_field(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 2}}
     model.say("It is sunny.", usage={"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, **details})
     answer = await openai.chat.completions.with_raw_response.create(model="Front", messages=[user("Weather?")])
@@ -83,7 +83,7 @@ async def sync_openai(plain: RunningServer) -> AsyncIterator[Any]:
         yield client
 
 
-async def test_a_stream_has_chunks_and_an_end(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_stream_has_chunks_and_end(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say(["It ", "is ", "sunny."])
     stream = await openai.chat.completions.create(model="Front", messages=[user("Weather?")], stream=True)
     chunks = [chunk async for chunk in stream]
@@ -100,7 +100,7 @@ async def test_a_stream_has_chunks_and_an_end(openai: AsyncOpenAI, model: Script
     assert all(chunk.usage is None for chunk in chunks)
 
 
-async def test_the_bytes_of_a_stream_are_data_lines(service: RunningServer, model: ScriptedModel) -> None:
+async def test_stream_bytes_are_data_lines(service: RunningServer, model: ScriptedModel) -> None:
     model.say("Hi.")
     body = {"model": "Front", "messages": [user("hello")], "stream": True}
     answer = await service.post("/openai/v1/chat/completions", body)
@@ -110,7 +110,7 @@ async def test_the_bytes_of_a_stream_are_data_lines(service: RunningServer, mode
     assert "usage" not in answer.text
 
 
-async def test_usage_comes_last_where_it_is_wanted(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_usage_comes_last_if_wanted(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("Hi.")
     stream = await openai.chat.completions.create(
         model="Front", messages=[user("hello")], stream=True, stream_options={"include_usage": True}
@@ -123,7 +123,7 @@ async def test_usage_comes_last_where_it_is_wanted(openai: AsyncOpenAI, model: S
     assert chunks[-2].choices[0].finish_reason == "stop"
 
 
-async def test_the_stream_helper_puts_the_same_completion_together(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_stream_helper_rebuilds_same_completion(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     for _ in range(2):
         model.calls([("open_door", {"door": "1"}, "c1"), ("open_door", {"door": "2"}, "c2")], text="At once.")
     async with openai.chat.completions.stream(
@@ -143,7 +143,7 @@ async def test_the_stream_helper_puts_the_same_completion_together(openai: Async
     assert streamed.usage == whole.usage
 
 
-async def test_parse_asks_for_a_form_and_reads_it(
+async def test_parse_requests_and_reads_format(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     model.say('{"city": "Rome", "degrees": 30}')
@@ -219,7 +219,7 @@ async def test_allowed_tools_are_passed_on(openai: AsyncOpenAI, model: ScriptedM
     assert model.requests[0]["tool_choice"] == choice
 
 
-async def test_a_call_that_is_forced_is_forced_once_in_a_request(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_forced_call_is_forced_once(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     asked: Any = {"model": "Front", "tools": [DOOR], "tool_choice": "required"}
     asked["extra_headers"] = {"X-Session-Id": "forced"}
     model.call("get_weather", {"city": "Rome"})
@@ -235,7 +235,7 @@ async def test_a_call_that_is_forced_is_forced_once_in_a_request(openai: AsyncOp
     assert [request["tool_choice"] for request in model.requests] == ["required", "auto"] * 2
 
 
-async def test_functions_and_handoffs_of_the_agents_are_not_shown(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_agent_functions_and_handoffs_hidden(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     for _ in range(2):
         model.call("get_weather", {"city": "Rome"}, text="I look.")
         model.call("transfer_to_sales")
@@ -253,9 +253,7 @@ async def test_functions_and_handoffs_of_the_agents_are_not_shown(openai: AsyncO
 
 
 @pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
-async def test_an_answer_that_is_cut_short_says_so(
-    openai: AsyncOpenAI, model: ScriptedModel, finish_reason: str
-) -> None:
+async def test_cut_short_answer_says_so(openai: AsyncOpenAI, model: ScriptedModel, finish_reason: str) -> None:
     model.say("It is", finish_reason=finish_reason)
     model.say("It is", finish_reason=finish_reason)
     found = await openai.chat.completions.create(model="Front", messages=[user("hello")])
@@ -276,7 +274,7 @@ async def test_an_answer_that_is_cut_short_says_so(
     assert response.incomplete_details.reason == {"length": "max_output_tokens"}.get(finish_reason, finish_reason)
 
 
-async def test_parts_of_messages_are_sent_as_they_are(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_message_parts_sent_unchanged(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     parts: Any = [
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": PICTURE, "detail": "low"}},
@@ -288,7 +286,7 @@ async def test_parts_of_messages_are_sent_as_they_are(openai: AsyncOpenAI, model
     assert model.requests[0]["messages"][-1] == {"role": "user", "content": parts}
 
 
-async def test_a_refusal_is_one_in_each_form(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_refusal_reported_streamed_and_whole(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     message = {"role": "assistant", "content": None, "refusal": "I will not."}
     chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     choices = [
@@ -305,7 +303,7 @@ async def test_a_refusal_is_one_in_each_form(openai: AsyncOpenAI, model: Scripte
     assert (found.choices[0].message.refusal, found.choices[0].message.content) == ("I will not.", None)
 
 
-async def test_a_cut_emoji_is_streamed_once_and_whole(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_cut_emoji_streamed_once_whole(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     chunks: list[Any] = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in ("hi \ud83d", "\ude00.")]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     for _ in range(2):
@@ -318,7 +316,7 @@ async def test_a_cut_emoji_is_streamed_once_and_whole(openai: AsyncOpenAI, model
     assert deltas == ["hi ", "\U0001f600."]
 
 
-async def test_a_client_that_goes_away_does_not_end_the_run(
+async def test_leaving_client_does_not_end_run(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     rest = threading.Event()

@@ -162,7 +162,7 @@ def check_refusal(answer: Any, param: str | None, status: int = 400) -> Json:
 # One server for all of them: to begin another takes ten times as long as to be refused.
 
 
-async def test_a_field_that_is_wrong_is_named(plain: RunningServer) -> None:
+async def test_wrong_field_is_named(plain: RunningServer) -> None:
     for field, value, param in WRONG:
         for store in (True, False):
             error = check_refusal(await plain.post(PATH, {**BODY, "store": store, field: value}), param)
@@ -170,7 +170,7 @@ async def test_a_field_that_is_wrong_is_named(plain: RunningServer) -> None:
     assert (await plain.get("/v1/sessions")).json()["data"] == []
 
 
-async def test_a_message_that_is_wrong_is_named(plain: RunningServer) -> None:
+async def test_wrong_message_is_named(plain: RunningServer) -> None:
     for message, param in WRONG_MESSAGES:
         body = {**BODY, "messages": [user("hi"), message]}
         check_refusal(await plain.post(PATH, body), f"messages[1]{param}")
@@ -200,7 +200,7 @@ async def test_neutral_values_change_nothing(openai: AsyncOpenAI, model: Scripte
     assert answer.choices[0].message.content == "Hi."
 
 
-async def test_an_answer_may_be_sent_back_as_it_came(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_answer_may_be_sent_back_verbatim(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     sent_back: Any = {
         "role": "assistant",
         "content": "Hello.",
@@ -230,7 +230,7 @@ async def test_an_answer_may_be_sent_back_as_it_came(openai: AsyncOpenAI, model:
     ],
 )
 @pytest.mark.parametrize("store", [True, False])
-async def test_a_run_that_fails_is_an_error(
+async def test_failing_run_is_an_error(
     openai: AsyncOpenAI, model: ScriptedModel, store: bool, failure: int, status: int, code: str, kind: str
 ) -> None:
     retrying = openai.with_options(max_retries=2)
@@ -247,9 +247,7 @@ async def test_a_run_that_fails_is_an_error(
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_a_stream_that_fails_before_it_speaks_is_refused_as_a_whole_answer_is(
-    openai: AsyncOpenAI, model: ScriptedModel, store: bool
-) -> None:
+async def test_early_stream_failure_refused_like_answer(openai: AsyncOpenAI, model: ScriptedModel, store: bool) -> None:
     retrying = openai.with_options(max_retries=2)
     model.fail(429, code="insufficient_quota")
     with pytest.raises(RateLimitError) as failed:
@@ -270,7 +268,7 @@ async def test_a_stream_that_fails_before_it_speaks_is_refused_as_a_whole_answer
         (True, "without its database", 503, "store_unavailable", "false"),
     ],
 )
-async def test_a_stream_that_is_cut_off_before_it_speaks_has_a_status(
+async def test_early_cut_stream_has_status(
     sqlite_ready: str,
     model: ScriptedModel,
     monkeypatch: pytest.MonkeyPatch,
@@ -303,7 +301,7 @@ async def test_a_stream_that_is_cut_off_before_it_speaks_has_a_status(
         model.release()
 
 
-async def test_a_stream_that_is_silent_for_long_begins_nevertheless(sqlite_ready: str, model: ScriptedModel) -> None:
+async def test_long_silent_stream_begins_anyway(sqlite_ready: str, model: ScriptedModel) -> None:
     model.hang(then="There.")
     async with (
         start_server(scripted(sqlite_ready, model), ServerLimits(ping_seconds=0.0)) as service,
@@ -315,7 +313,7 @@ async def test_a_stream_that_is_silent_for_long_begins_nevertheless(sqlite_ready
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_a_stream_that_fails_ends_with_an_error(
+async def test_failing_stream_ends_with_error(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel, store: bool
 ) -> None:
     for _ in range(2):
@@ -342,14 +340,14 @@ async def read_texts(stream: AsyncStream[ChatCompletionChunk], said: list[str]) 
         said.append(chunk.choices[0].delta.content or "")
 
 
-async def test_a_run_that_the_server_ends_is_an_error_of_its_own(sqlite_ready: str) -> None:
+async def test_server_ended_run_has_own_error(sqlite_ready: str) -> None:
     with ScriptedModel(default=lambda request: Completion(gate=threading.Event())) as silent:
         async with start_server(scripted(sqlite_ready, silent, run_seconds=0.2)) as service:
             error = check_refusal(await service.post(PATH, BODY), None, 500)
     assert (error["code"], error["type"]) == ("run_timeout", "server_error")
 
 
-async def test_a_cancelled_run_is_an_answer_that_is_not_whole(service: RunningServer, model: ScriptedModel) -> None:
+async def test_cancelled_run_is_incomplete_answer(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("One ")
     await service.session(id="stopped", agent="Front")
     async with service.stream("/v1/sessions/stopped/events") as events:
@@ -363,7 +361,7 @@ async def test_a_cancelled_run_is_an_answer_that_is_not_whole(service: RunningSe
     assert answer.text.endswith("data: [DONE]\n\n")
 
 
-async def test_ten_thousand_messages_are_taken_and_no_more(service: RunningServer, model: ScriptedModel) -> None:
+async def test_message_limit_is_ten_thousand(service: RunningServer, model: ScriptedModel) -> None:
     said = [user("1"), {"role": "assistant", "content": "2"}] * 4_999 + [user("last"), user("words")]
     model.say("Many.")
     answer = await service.client.post(PATH, json={**BODY, "messages": said}, headers={"X-Session-Id": "many"})
@@ -400,7 +398,7 @@ async def test_what_is_nested_deeply_is_refused(plain: RunningServer, place: str
     assert answer.json()["error"]["code"] in ("invalid_request", "too_large")
 
 
-async def test_odd_texts_are_kept_as_they_are(service: RunningServer, model: ScriptedModel) -> None:
+async def test_odd_texts_kept_unchanged(service: RunningServer, model: ScriptedModel) -> None:
     odd = "a\u0000b \ud800 e\u0301 \u2028"
     model.say("Odd.")
     body = json.dumps({**BODY, "messages": [user(odd)], "user": odd, "metadata": {"session_id": "odd", "note": odd}})

@@ -50,7 +50,7 @@ def list_sent(request: Json) -> list[Any]:
         {"extra_headers": {"X-Session-Id": "chat-1"}, "metadata": {"session_id": "chat-1"}},
     ],
 )
-async def test_a_session_is_named_and_goes_on(
+async def test_session_is_named_and_continues(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer, naming: dict[str, Any]
 ) -> None:
     model.say("one")
@@ -83,7 +83,7 @@ async def test_a_setting_names_more_headers(sqlite_ready: str, model: ScriptedMo
 
 
 @pytest.mark.parametrize("name", ["a b", "..", "x" * 129, "a/b", "é".encode().decode("latin-1")])
-async def test_ids_that_no_session_may_have_are_refused(plain: RunningServer, name: str) -> None:
+async def test_impossible_session_ids_refused(plain: RunningServer, name: str) -> None:
     body = {"model": "Front", "messages": [user("hi")]}
     by_header = await plain.client.post(
         "/openai/v1/chat/completions", json=body, headers={"X-Session-Id": name.encode("latin-1")}
@@ -100,14 +100,14 @@ async def test_an_empty_id_is_refused(plain: RunningServer) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "metadata.session_id")
 
 
-async def test_two_sessions_in_one_request_are_refused(plain: RunningServer) -> None:
+async def test_two_sessions_in_request_refused(plain: RunningServer) -> None:
     body = {"model": "Front", "messages": [user("hi")], "metadata": {"session_id": "b"}}
     answer = await plain.client.post("/openai/v1/chat/completions", json=body, headers={"X-Session-Id": "a"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "metadata.session_id")
     assert "two sessions" in answer.json()["error"]["message"]
 
 
-async def test_without_a_name_each_request_has_a_session_with_all_messages(
+async def test_unnamed_requests_get_full_own_session(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     said: Any = [RULES, user("1"), assistant("one"), user("2")]
@@ -126,7 +126,7 @@ async def test_without_a_name_each_request_has_a_session_with_all_messages(
     assert list_sent(model.requests[2]) == [*history, ("assistant", "two"), ("user", "3")]
 
 
-async def test_a_named_session_begins_with_the_messages_before(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_named_session_starts_with_prior_messages(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("two")
     said: Any = [RULES, user("1"), assistant("one"), user("2")]
     await openai.chat.completions.create(messages=said, **in_session("begun-elsewhere"))
@@ -189,7 +189,7 @@ async def test_a_busy_session_is_waited_for(openai: AsyncOpenAI, model: Scripted
     assert list_sent(model.requests[1]) == [("user", "1"), ("assistant", "one"), ("user", "2")]
 
 
-async def test_a_handoff_is_kept_while_the_same_model_is_named(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_handoff_kept_for_same_model(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.call("transfer_to_sales")
     model.say("Sales here.")
     await openai.chat.completions.create(messages=[user("buy")], **in_session("handed"))
@@ -239,7 +239,7 @@ async def test_the_callers_functions_go_round(
     assert [session["status"] for session in sessions] == (["idle"] if named else ["idle", "waiting"])
 
 
-async def test_tool_messages_answer_all_open_calls_and_no_others(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_tool_messages_answer_exactly_open_calls(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     options: dict[str, Any] = {**in_session("doors"), "tools": [DOOR]}
     model.calls([("open_door", {"door": "1"}, "c1"), ("open_door", {"door": "2"}, "c2")])
     first = await openai.chat.completions.create(messages=[user("Open both.")], **options)
@@ -264,7 +264,7 @@ async def test_tool_messages_answer_all_open_calls_and_no_others(openai: AsyncOp
     assert refused.value.param == "messages[2]"
 
 
-async def test_results_may_be_sent_again_after_a_failure(
+async def test_results_resendable_after_failure(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     options: dict[str, Any] = {**in_session("doors"), "tools": [DOOR]}
@@ -286,7 +286,7 @@ async def test_results_may_be_sent_again_after_a_failure(
 
 @pytest.mark.parametrize("name", [None, "stray"])
 @pytest.mark.parametrize("store", [True, False])
-async def test_a_tool_message_that_answers_nothing_is_refused(
+async def test_stray_tool_message_refused(
     openai: AsyncOpenAI, service: RunningServer, name: str | None, store: bool
 ) -> None:
     headers = {"X-Session-Id": name} if name else {}
@@ -297,7 +297,7 @@ async def test_a_tool_message_that_answers_nothing_is_refused(
     assert (await service.get("/v1/sessions")).json()["data"] == []
 
 
-async def test_an_approval_is_told_and_given_elsewhere(
+async def test_approval_told_here_given_elsewhere(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     model.call("refund", {"order": "A-17"}, id="r1", text="Let me see.")
@@ -319,7 +319,7 @@ async def test_an_approval_is_told_and_given_elsewhere(
     await openai.chat.completions.create(messages=[user("Thanks.")], **in_session("money"))
 
 
-async def test_an_approval_is_told_in_streams_alike(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_approval_told_alike_in_streams(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     for _ in range(2):
         model.call("refund", {"order": "A-17"}, id="r1", text="Let me see.")
     stream = await openai.chat.completions.create(messages=[user("Refund.")], stream=True, **in_session("money"))
@@ -332,7 +332,7 @@ async def test_an_approval_is_told_in_streams_alike(openai: AsyncOpenAI, model: 
     assert "nothing of this is kept" in (nowhere.choices[0].message.content or "")
 
 
-async def test_what_is_not_stored_goes_on_from_a_session_and_leaves_it(
+async def test_unstored_chat_continues_session_without_change(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     model.say("one")
@@ -348,7 +348,7 @@ async def test_what_is_not_stored_goes_on_from_a_session_and_leaves_it(
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_a_request_with_a_key_is_done_once(
+async def test_keyed_request_done_once(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer, named: bool
 ) -> None:
     headers = {"Idempotency-Key": "k1", **({"X-Session-Id": "once"} if named else {})}
@@ -369,7 +369,7 @@ async def test_a_request_with_a_key_is_done_once(
     assert len(model.requests) == (2 if named else 1)
 
 
-async def test_a_stream_with_a_key_is_given_again(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_keyed_stream_is_repeated(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say(["Hello ", "there."])
     texts = []
     for _ in range(2):
@@ -382,7 +382,7 @@ async def test_a_stream_with_a_key_is_given_again(openai: AsyncOpenAI, model: Sc
     assert texts[0][1] == "Hello there."
 
 
-async def test_names_of_sessions_are_each_tenants_own(service: RunningServer, model: ScriptedModel) -> None:
+async def test_session_names_are_per_tenant(service: RunningServer, model: ScriptedModel) -> None:
     keys = [await create_key(service, tenant) for tenant in ("one", "two")]
     for number, key in enumerate(keys):
         model.say(f"to {number}")
@@ -393,7 +393,7 @@ async def test_names_of_sessions_are_each_tenants_own(service: RunningServer, mo
             assert [message["content"] for message in told] == [f"from {number}", f"to {number}"]
 
 
-async def test_a_key_that_may_only_read_begins_nothing(service: RunningServer) -> None:
+async def test_read_only_key_begins_nothing(service: RunningServer) -> None:
     key = await create_key(service, "one", role="read")
     body = {"model": "Front", "messages": [user("hi")]}
     answer = await service.post("/openai/v1/chat/completions", body, headers=key)
@@ -402,7 +402,7 @@ async def test_a_key_that_may_only_read_begins_nothing(service: RunningServer) -
     assert (nobody.status_code, nobody.json()["error"]["type"]) == (401, "authentication_error")
 
 
-def test_what_is_new_to_a_session_is_found_however_long_that_is() -> None:
+def test_new_messages_found_in_long_sessions() -> None:
     costs = []
     for runs in (20, 200):
         state = given(MessageAdded(message={"role": "developer", "content": "Be brief."}))

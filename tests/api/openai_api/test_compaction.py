@@ -18,7 +18,7 @@ def said(role: str, text: str) -> Any:
     return {"type": "message", "role": role, "content": text}
 
 
-async def test_what_was_said_becomes_the_users_messages_and_a_summary(
+async def test_conversation_becomes_user_messages_and_summary(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     model.say("Ann wants a refund for A-17.")
@@ -35,7 +35,7 @@ async def test_what_was_said_becomes_the_users_messages_and_a_summary(
     assert told == ["I am Ann.", "Refund A-17.", f"{HEADING}\n\nAnn wants a refund for A-17.", "Well?"]
 
 
-async def test_a_stored_conversation_is_summed_up_and_stays_as_it_is(
+async def test_compacting_leaves_stored_conversation_unchanged(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     model.say("Hello Ann.")
@@ -49,7 +49,7 @@ async def test_a_stored_conversation_is_summed_up_and_stays_as_it_is(
     assert (await service.get(session)).json() == before
 
 
-async def test_what_cannot_be_summed_up_is_refused(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_uncompactable_input_refused(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     with pytest.raises(BadRequestError, match="nothing to make shorter"):
         await openai.responses.compact(model="Front", input=[])
     with pytest.raises(NotFoundError, match="no model"):
@@ -67,7 +67,7 @@ async def test_what_cannot_be_summed_up_is_refused(openai: AsyncOpenAI, model: S
     assert failed.value.status_code == 502
 
 
-async def test_the_model_that_is_named_sums_up(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_named_model_writes_summary(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("Hello Ann.")
     first = await openai.responses.create(model="Front", input="I am Ann.")
     for name, asked in (("Front", "scripted"), ("Sales / EU ☃", "sales-model")):
@@ -86,7 +86,7 @@ async def test_what_would_change_nothing_is_refused(openai: AsyncOpenAI, field: 
     assert refused.value.param == field
 
 
-async def test_the_usual_tier_and_hints_for_a_cache_may_be_named(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_default_tier_and_cache_hints_accepted(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("A summary.")
     usual: Any = {"service_tier": "auto", "prompt_cache_key": "mine", "prompt_cache_retention": "24h"}
     assert (await openai.responses.compact(model="Front", input="x", **usual)).output

@@ -157,9 +157,7 @@ async def test_what_was_asked_is_shown_again(service: RunningServer, model: Scri
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_an_answer_that_was_cut_off_is_incomplete(
-    service: RunningServer, model: ScriptedModel, stored: bool
-) -> None:
+async def test_cut_off_answer_is_incomplete(service: RunningServer, model: ScriptedModel, stored: bool) -> None:
     model.say("One, two,", finish_reason="length")
     last = check_events(await stream(service, input="Count.", store=stored))
     assert (last["status"], last["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -167,7 +165,7 @@ async def test_an_answer_that_was_cut_off_is_incomplete(
     assert last["store"] is stored
 
 
-async def test_a_refusal_is_a_part_of_its_own(service: RunningServer, model: ScriptedModel) -> None:
+async def test_refusal_is_its_own_part(service: RunningServer, model: ScriptedModel) -> None:
     refusal = {"role": "assistant", "content": None, "refusal": "I will not."}
     model.raw(make_completion(refusal))
     found = await respond(service, input="Do harm.")

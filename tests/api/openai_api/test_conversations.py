@@ -49,7 +49,7 @@ async def test_any_session_is_a_conversation(openai: AsyncOpenAI, service: Runni
     assert (await service.get(f"{session}/verify")).json()["valid"]
 
 
-async def test_items_are_added_listed_by_pages_and_got(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_items_added_paged_and_fetched(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     made = await openai.conversations.create()
     call: Any = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
     output: Any = {"type": "function_call_output", "call_id": "c1", "output": "42"}
@@ -106,7 +106,7 @@ async def test_what_cannot_be_added_is_refused(
         await openai.conversations.items.retrieve("msg_s1.x", conversation_id=made.id)
 
 
-async def test_items_may_be_named_instead_of_sent_again(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_items_may_be_referenced_by_id(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("one")
     first = await openai.responses.create(model="Front", input="1")
     model.say("two")
@@ -117,7 +117,7 @@ async def test_items_may_be_named_instead_of_sent_again(openai: AsyncOpenAI, mod
         await openai.responses.create(model="Front", input=[{"type": "item_reference", "id": "msg_s9.nobody"}])
 
 
-async def test_a_deleted_item_is_shown_and_sent_no_more_and_a_call_goes_with_its_result(
+async def test_deleted_call_item_takes_its_result(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     made = await openai.conversations.create()
@@ -143,7 +143,7 @@ async def test_a_deleted_item_is_shown_and_sent_no_more_and_a_call_goes_with_its
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_a_conversation_is_emptied_page_by_page(
+async def test_conversation_is_emptied_page_by_page(
     openai: AsyncOpenAI, model: ScriptedModel, order: Literal["asc", "desc"]
 ) -> None:
     door: Any = {"type": "function", "name": "open_door", "parameters": {"type": "object", "properties": {}}}
@@ -170,7 +170,7 @@ async def test_a_conversation_is_emptied_page_by_page(
         await openai.conversations.items.delete(f"msg_s99.{made.id}", conversation_id=made.id)
 
 
-async def test_a_deleted_response_is_found_no_more(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_deleted_response_is_not_found(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("one")
     made = await openai.responses.create(model="Front", input="1")
     await openai.responses.delete(made.id)
@@ -180,7 +180,7 @@ async def test_a_deleted_response_is_found_no_more(openai: AsyncOpenAI, model: S
         await openai.responses.create(model="Front", input="2", previous_response_id=made.id)
 
 
-async def test_what_a_reply_says_is_deleted_without_its_calls(
+async def test_reply_text_deleted_without_its_calls(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     made = await openai.conversations.create()
@@ -213,7 +213,7 @@ async def test_what_a_reply_says_is_deleted_without_its_calls(
     assert (await service.get(f"/v1/sessions/{made.id}/verify")).json()["valid"]
 
 
-async def test_a_deleted_part_of_a_run_leaves_the_others(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_deleting_part_of_run_spares_others(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     tools: Any = [{"type": "function", "name": "open_door", "parameters": {"type": "object", "properties": {}}}]
     model.call("open_door", {}, id="c1")
     first = await openai.responses.create(model="Front", input="Open it.", tools=tools)
@@ -280,9 +280,7 @@ async def test_approvals_and_decisions_are_items(
     assert (await service.get(f"/v1/sessions/{made.id}/verify")).json()["valid"]
 
 
-async def test_past_approvals_may_be_sent_back_with_what_came_of_them(
-    openai: AsyncOpenAI, model: ScriptedModel
-) -> None:
+async def test_past_approvals_may_be_resent(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     made = await openai.conversations.create()
     model.call("refund", {"order": "A-1"}, id="r1")
     first = await openai.responses.create(model="Front", input="Refund A-1.", conversation=made.id)

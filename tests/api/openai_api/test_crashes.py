@@ -48,7 +48,7 @@ def join_deltas(events: list[Any]) -> str:
 
 
 @pytest.mark.long
-def test_a_stream_goes_on_from_another_server_when_its_own_is_killed(cluster: ServerCluster) -> None:
+def test_stream_continues_from_other_server(cluster: ServerCluster) -> None:
     plan = make_plan(call_step(("put", {"what": "it"})), say_step("One word, and another, and the last.", pause="gate"))
     first, second = cluster.server(), cluster.server()
     with connect(first) as client, connect(second) as other:
@@ -83,7 +83,7 @@ AGAIN = ("No.", "", "Twice upon a time, there were two words without an end, and
 
 
 @pytest.mark.long
-def test_a_reader_is_never_shown_a_mixture_of_what_two_servers_said(cluster: ServerCluster) -> None:
+def test_reader_sees_no_mixed_server_output(cluster: ServerCluster) -> None:
     first, second = cluster.server(), cluster.server()
     with connect(first) as client, connect(second) as other, ExitStack() as readers:
         # Of all of them one death is enough.
@@ -140,7 +140,7 @@ def leave_out_place(event: Any) -> Json:
 
 
 @pytest.mark.long
-def test_a_response_of_a_dead_server_is_finished_by_another(cluster: ServerCluster) -> None:
+def test_dead_servers_response_finished_by_another(cluster: ServerCluster) -> None:
     first = cluster.server()
     with connect(first) as client:
         made = client.responses.create(model="Clerk", input=make_plan(say_step("Done.", hold="gate")), background=True)
@@ -156,7 +156,7 @@ def test_a_response_of_a_dead_server_is_finished_by_another(cluster: ServerClust
 
 
 @pytest.mark.long
-def test_an_idempotency_key_holds_over_a_restart(cluster: ServerCluster) -> None:
+def test_idempotency_key_survives_restart(cluster: ServerCluster) -> None:
     server = cluster.server()
 
     def make_body(stream: bool) -> Json:
@@ -185,7 +185,7 @@ def test_an_idempotency_key_holds_over_a_restart(cluster: ServerCluster) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize("beginning", ["session.created", "session.forked"])
-def test_no_session_is_found_without_its_run(cluster: ServerCluster, beginning: str) -> None:
+def test_no_session_without_its_run(cluster: ServerCluster, beginning: str) -> None:
     armed = cluster.server(kill_at=beginning)
     given: Json = {"model": "Clerk", "input": make_plan(say_step("Done."))}
     with connect(cluster.server()) as client:
@@ -209,7 +209,7 @@ def test_no_session_is_found_without_its_run(cluster: ServerCluster, beginning: 
 
 
 @pytest.mark.long
-async def test_many_requests_on_one_conversation_are_all_answered(
+async def test_many_requests_on_conversation_all_answered(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
     session = await service.session(id="conv_busy")
@@ -231,7 +231,7 @@ async def test_many_requests_on_one_conversation_are_all_answered(
         assert answer.startswith("answer")
 
 
-async def test_a_fork_is_planned_again_when_its_source_is_redacted_meanwhile(
+async def test_fork_replanned_after_source_redaction(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for text in ("one", "two", "three"):
@@ -256,7 +256,7 @@ async def test_a_fork_is_planned_again_when_its_source_is_redacted_meanwhile(
     assert (await service.get(f"/v1/sessions/{fork}/verify")).json()["valid"] is True
 
 
-async def test_a_fork_whose_source_never_stays_as_it_is_is_refused_in_the_end(
+async def test_fork_of_ever_changing_source_refused(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await service.session(id="s", messages=[{"role": "user", "content": "word"}] * 30)
@@ -278,7 +278,7 @@ async def test_a_fork_whose_source_never_stays_as_it_is_is_refused_in_the_end(
     assert next(redacted) < 20
 
 
-async def test_a_key_that_has_made_a_session_begins_a_response(
+async def test_session_creation_key_begins_a_response(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
     key = {"Idempotency-Key": "k"}
@@ -289,7 +289,7 @@ async def test_a_key_that_has_made_a_session_begins_a_response(
 
 
 @pytest.mark.long
-async def test_of_many_that_go_on_from_one_response_one_does_and_all_others_fork(
+async def test_concurrent_continuations_fork_except_one(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
     model.say("first")
@@ -310,7 +310,7 @@ async def test_of_many_that_go_on_from_one_response_one_does_and_all_others_fork
 
 
 @pytest.mark.long
-async def test_of_many_that_answer_one_call_one_does_and_all_others_fork(
+async def test_concurrent_call_answers_fork_except_one(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
     door: Any = {"type": "function", "name": "open_door", "parameters": {"type": "object", "properties": {}}}
@@ -332,7 +332,7 @@ async def test_of_many_that_answer_one_call_one_does_and_all_others_fork(
 @pytest.mark.one_database
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("where", ["nowhere", "conversation", "previous"])
-async def test_the_same_key_at_once_makes_one_response(
+async def test_concurrent_same_key_makes_one_response(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel, stream: bool, where: str
 ) -> None:
     body: Json = {"model": "Front", "input": "Once.", "stream": stream, "extra_headers": {"Idempotency-Key": "k"}}
@@ -357,7 +357,7 @@ async def test_the_same_key_at_once_makes_one_response(
 # In the background
 
 
-async def test_a_response_in_the_background_is_cancelled(
+async def test_background_response_is_cancelled(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
     model.hang("It is ", then="never heard")
@@ -378,9 +378,7 @@ async def test_a_response_in_the_background_is_cancelled(
     assert await openai.responses.cancel(made.id) == last.response
 
 
-async def test_a_response_that_has_to_wait_is_queued(
-    openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_waiting_response_is_queued(openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel) -> None:
     await service.session(id="conv_one")
     model.hang(then="first")
     model.say("second")

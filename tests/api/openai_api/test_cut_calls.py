@@ -28,7 +28,7 @@ async def respond(openai: AsyncOpenAI, how: str, **asked: Any) -> Any:
 
 @PIECES
 @STORE
-async def test_a_cut_call_is_an_incomplete_item(
+async def test_cut_call_is_incomplete_item(
     openai: AsyncOpenAI, model: ScriptedModel, how: str, arguments: str, store: bool
 ) -> None:
     script_calls(model, how, ("shop", arguments))
@@ -55,7 +55,7 @@ async def test_a_cut_call_is_an_incomplete_item(
 
 
 @STORE
-async def test_whole_calls_beside_it_can_be_answered(openai: AsyncOpenAI, model: ScriptedModel, store: bool) -> None:
+async def test_whole_calls_beside_cut_are_answerable(openai: AsyncOpenAI, model: ScriptedModel, store: bool) -> None:
     script_calls(model, "length", ("shop", '{"q": "tea"}'), ("shop", '{"q": "co'))
     response = await openai.responses.create(**ASKED, store=store)
     assert response.status == "incomplete"
@@ -94,7 +94,7 @@ async def test_a_chat_has_no_half_call(
     assert (calls, reason) == (['{"q": "tea"}'], "length")
 
 
-async def test_an_own_call_that_was_cut_is_a_failed_item(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_own_cut_call_is_failed_item(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     script_calls(model, "length", ("add", '{"a": 1'))
     model.say("Sorry.")
     response = await openai.responses.create(model="Front", input="Add.")

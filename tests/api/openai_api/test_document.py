@@ -6,7 +6,7 @@ from swarmkeep.api.openai.router import ROUTES
 from tests.api.server import RunningServer
 
 
-async def test_the_face_has_a_document_of_its_own(plain: RunningServer) -> None:
+async def test_openai_api_has_own_document(plain: RunningServer) -> None:
     document = (await plain.get("/openai/v1/openapi.json")).json()
     assert document["openapi"].startswith("3.1")
     paths = document["paths"]

@@ -77,7 +77,7 @@ NOT_UNDERSTOOD: list[tuple[Json, str]] = [
 ]  # fmt: skip
 
 
-async def test_what_is_not_understood_is_refused_by_name(plain: RunningServer) -> None:
+async def test_unknown_input_refused_by_name(plain: RunningServer) -> None:
     for body, param in NOT_UNDERSTOOD:
         answer = await plain.post(URL, {"model": "Front", "input": "hi", **body})
         check_error(answer, 400, "invalid_request", param)
@@ -106,7 +106,7 @@ async def test_every_layer_answers_in_this_shape(plain: RunningServer) -> None:
     check_error(await plain.post(URL, {"model": "Front"}, headers=key), 400, "invalid_request", "Idempotency-Key")
 
 
-async def test_where_tokens_are_counted_nothing_goes_uncounted(sqlite_ready: str, model: ScriptedModel) -> None:
+async def test_daily_token_limit_refuses_unstored_requests(sqlite_ready: str, model: ScriptedModel) -> None:
     async with start_server(scripted(sqlite_ready, model, max_tokens_per_day=1000)) as service:
         for url, body in (
             (URL, {"input": "hi", "store": False}),
@@ -117,7 +117,7 @@ async def test_where_tokens_are_counted_nothing_goes_uncounted(sqlite_ready: str
             assert "SWARMKEEP_MAX_TOKENS_PER_DAY" in error["message"]
 
 
-def test_an_unexpected_error_in_a_handshake_is_logged_as_it_is_over_http(caplog: pytest.LogCaptureFixture) -> None:
+def test_handshake_error_logged_like_http(caplog: pytest.LogCaptureFixture) -> None:
     status, body, _ = make_error(RuntimeError("the password is 12345"))
     assert (status, body["message"]) == (500, "see the server's log")
     assert "WebSocket: unexpected error" in caplog.text

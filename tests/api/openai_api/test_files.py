@@ -37,7 +37,7 @@ def check_shown(content: Any) -> None:
     assert found == PARTS
 
 
-async def test_input_items_and_conversations_show_what_was_sent(
+async def test_input_items_and_conversations_match_sent(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
     conversation = await openai.conversations.create()
@@ -57,7 +57,7 @@ async def test_input_items_and_conversations_show_what_was_sent(
     check_shown(added.data[0].content)
 
 
-async def test_a_reference_to_an_item_brings_its_picture(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_item_reference_brings_its_picture(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     conversation: Any = await openai.conversations.create(items=[SAID])
     [item] = (await openai.conversations.items.list(conversation.id)).data
     model.say("A cat.")
@@ -88,7 +88,7 @@ async def test_each_reference_to_a_text_counts(openai: AsyncOpenAI) -> None:
     assert (refused.value.status_code, refused.value.code) == (413, "too_large")
 
 
-async def test_what_is_not_stored_goes_on_from_stored_pictures(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_unstored_response_continues_from_stored_pictures(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("A cat.")
     first = await openai.responses.create(model="Front", input=[SAID])
     model.say("Sure.")
@@ -99,9 +99,7 @@ async def test_what_is_not_stored_goes_on_from_stored_pictures(openai: AsyncOpen
     assert model.requests[2]["messages"][-1] == SENT
 
 
-async def test_a_chat_that_sends_its_picture_again_keeps_one(
-    openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_resent_chat_picture_kept_once(openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel) -> None:
     said: Any = make_message(make_inline_picture(PICTURE))
     headers = {"X-Session-Id": "chat"}
     model.say("A cat.")
@@ -114,7 +112,7 @@ async def test_a_chat_that_sends_its_picture_again_keeps_one(
     assert blob.content == PICTURE
 
 
-async def test_bad_content_is_refused_by_its_place(service: RunningServer) -> None:
+async def test_bad_content_refused_by_place(service: RunningServer) -> None:
     bad = {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,@"}]}
     for store in (True, False):
         answer = await service.post("/openai/v1/responses", {"model": "Front", "input": [bad], "store": store})

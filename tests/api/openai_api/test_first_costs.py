@@ -21,7 +21,7 @@ async def service(ready_url: str, model: ScriptedModel) -> AsyncIterator[Running
         yield running
 
 
-async def test_a_response_in_a_session_of_its_own_is_two_commits(
+async def test_own_session_response_is_two_commits(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
     store: Any = service.engine.store

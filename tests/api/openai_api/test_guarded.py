@@ -29,9 +29,7 @@ def user(text: str) -> Any:
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_what_was_refused_before_is_not_sent_as_history(
-    openai: AsyncOpenAI, model: ScriptedModel, store: bool
-) -> None:
+async def test_refused_input_never_sent_as_history(openai: AsyncOpenAI, model: ScriptedModel, store: bool) -> None:
     asked: Any = {"model": "Guarded", "store": store}
     messages: list[Any] = [{"role": "system", "content": "Be kind."}]
     model.say("Hello.")
@@ -48,7 +46,7 @@ async def test_what_was_refused_before_is_not_sent_as_history(
     assert "swordfish" not in str(model.requests)
 
 
-async def test_a_compaction_sends_nothing_that_is_refused(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_compaction_sends_no_refused_content(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     with pytest.raises(BadRequestError, match="Not here") as refused:
         await openai.responses.compact(model="Guarded", input=SECRET)
     assert (refused.value.code, refused.value.param) == ("guardrail", "input")
@@ -59,7 +57,7 @@ async def test_a_compaction_sends_nothing_that_is_refused(openai: AsyncOpenAI, m
     assert "swordfish" not in str(model.requests)
 
 
-async def test_what_is_asked_of_the_callers_functions_is_looked_at(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_calls_to_caller_functions_are_checked(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     tell: Any = {"type": "function", "name": "tell", "parameters": {"type": "object", "properties": {}}}
     asked: Any = {"model": "Guarded", "input": "Hi.", "tools": [tell], "stream": True}
     for word, kind in (("herring", "function_call"), ("swordfish", "message")):
@@ -77,7 +75,7 @@ async def test_what_is_asked_of_the_callers_functions_is_looked_at(openai: Async
     assert events[-1].response.output_text == "Not here."
 
 
-async def test_a_schema_of_a_requests_own_is_one(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_invalid_request_schema_refused(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     wrong: Any = {"type": "json_schema", "name": "x", "schema": {"type": "strin"}}
     with pytest.raises(BadRequestError, match="not a JSON schema"):
         await openai.responses.create(model="Guarded", input="Hi.", text={"format": wrong})

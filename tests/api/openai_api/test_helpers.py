@@ -63,7 +63,7 @@ async def test_a_streamed_call_is_put_together(openai: AsyncOpenAI, model: Scrip
         assert (await stream.get_final_response()).output_text == "Blue."
 
 
-async def test_a_stream_is_taken_up_again_by_the_helper(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_helper_resumes_a_stream(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say(["One, ", "two, ", "three."])
     made = await openai.responses.create(model="Front", input="Count.", background=True, stream=True)
     events = [event async for event in made]

@@ -42,7 +42,7 @@ async def test_what_was_said_before_counts(openai: AsyncOpenAI, model: ScriptedM
     assert (await service.get(f"/v1/sessions/{conversation}")).json()["seq"] == before
 
 
-async def test_what_a_waiting_response_is_given_counts(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_waiting_response_input_counts(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.call("look_outside", {"place": "Rome"}, id="c1")
     tool: Any = WEATHER
     made = await openai.responses.create(model="Front", input="Weather?", tools=[tool])
@@ -53,7 +53,7 @@ async def test_what_a_waiting_response_is_given_counts(openai: AsyncOpenAI, mode
     assert 900 < sizes[1] - sizes[0] < 1500
 
 
-async def test_a_picture_counts_as_one_however_large_its_file(openai: AsyncOpenAI) -> None:
+async def test_picture_counts_once_at_any_size(openai: AsyncOpenAI) -> None:
     sizes = []
     for url in (PICTURE, PICTURE + "A" * 400_000):
         parts: Any = [{"type": "input_text", "text": "What?"}, {"type": "input_image", "image_url": url}]
@@ -61,7 +61,7 @@ async def test_a_picture_counts_as_one_however_large_its_file(openai: AsyncOpenA
     assert sizes[0] == sizes[1] > 500
 
 
-async def test_pictures_of_a_history_count_by_their_number(openai: AsyncOpenAI, service: RunningServer) -> None:
+async def test_history_pictures_counted_by_number(openai: AsyncOpenAI, service: RunningServer) -> None:
     sizes = []
     for pictures in (0, 1, 2):
         urls = [PICTURE, "https://example.com/" + "a" * 4000][:pictures]
@@ -71,7 +71,7 @@ async def test_pictures_of_a_history_count_by_their_number(openai: AsyncOpenAI, 
     assert [later - earlier for earlier, later in itertools.pairwise(sizes)] == [pytest.approx(765, abs=10)] * 2
 
 
-async def test_a_busy_conversation_is_counted_without_what_is_under_way(
+async def test_busy_conversation_counted_without_pending(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     await service.session(id="conv_busy")
@@ -84,7 +84,7 @@ async def test_a_busy_conversation_is_counted_without_what_is_under_way(
     assert [event async for event in stream][-1].type == "response.completed"
 
 
-async def test_what_cannot_be_asked_cannot_be_counted(openai: AsyncOpenAI) -> None:
+async def test_unaskable_input_cannot_be_counted(openai: AsyncOpenAI) -> None:
     with pytest.raises(NotFoundError, match="there is no model"):
         await openai.responses.input_tokens.count(model="nobody", input="Hello.")
     with pytest.raises(BadRequestError, match="there is no response"):

@@ -78,9 +78,7 @@ def read_pages(state: State, order: ItemOrder, limit: int, max_bytes: int) -> li
 
 @settings(max_examples=examples(120))
 @given(any_logs(), st.data())
-def test_pages_are_together_all_items_and_each_may_come_after_any_that_there_was(
-    log: list[RecordedEvent], data: st.DataObject
-) -> None:
+def test_pages_cover_all_items_after_any(log: list[RecordedEvent], data: st.DataObject) -> None:
     dice = DrawnDice(data.draw)
     state = take_out(fold(log), dice)
     shown = list_all(state)
@@ -101,7 +99,7 @@ def test_pages_are_together_all_items_and_each_may_come_after_any_that_there_was
 
 
 @given(any_logs())
-def test_each_item_is_found_by_its_id_and_no_other_is(log: list[RecordedEvent]) -> None:
+def test_every_item_found_by_unique_id(log: list[RecordedEvent]) -> None:
     state = fold(log)
     items = SessionItems("s", state)
     for listed in items.walk():
@@ -115,13 +113,13 @@ def test_each_item_is_found_by_its_id_and_no_other_is(log: list[RecordedEvent]) 
 
 
 @pytest.mark.parametrize("run_id", ["run_1", "run_s5", "run_", "run", "", "run_é-7", "run_" + "a" * 500, "\ud800"])
-def test_an_item_of_any_run_is_found_by_what_its_id_says(run_id: str) -> None:
+def test_run_item_found_by_its_id(run_id: str) -> None:
     place = ItemPlace("conv_1", run_id=run_id, turn=3)
     assert parse_item_id(place.make_id("msg")) == ("msg", place)
     assert parse_item_id(place.at_call(2).make_id("fc")) == ("fc", place.at_call(2))
 
 
-async def test_a_page_of_a_long_conversation_reads_what_it_shows(
+async def test_conversation_page_reads_only_shown(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
     said: list[Any] = []
@@ -172,7 +170,7 @@ def list_decided_again(count: int) -> State:
     return apply_drafts(State(), [EventDraft(fact, "r", "A") for fact in facts])
 
 
-def test_a_call_that_was_decided_again_and_again_is_shown_once_and_in_no_longer_time_for_each() -> None:
+def test_repeatedly_decided_call_shown_once_cheaply() -> None:
     costs = []
     for count in (20, 80):
         state = list_decided_again(count)

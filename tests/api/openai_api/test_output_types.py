@@ -56,9 +56,7 @@ async def test_only_the_last_answer_counts(
 
 
 @pytest.mark.parametrize("agent", ["Clerk", "Typist"])
-async def test_a_chat_completion_shows_the_last_answer_only(
-    openai: AsyncOpenAI, model: ScriptedModel, agent: str
-) -> None:
+async def test_chat_completion_shows_only_last_answer(openai: AsyncOpenAI, model: ScriptedModel, agent: str) -> None:
     asked: Any = {"model": agent, "messages": [{"role": "user", "content": "Which?"}]}
     for more in ({}, {"store": False}):
         answer_twice(model, agent)

@@ -103,9 +103,7 @@ async def test_ai_sdk_for_compatible_servers(service: RunningServer, model: Scri
     assert await chat(service, again) == "{}"
 
 
-async def test_ai_sdk_responses_name_what_was_said_in_many_conversations(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_ai_sdk_references_across_conversations(service: RunningServer, model: ScriptedModel) -> None:
     items: list[Any] = [{"role": "developer", "content": "Answer in one line."}]
     for number in range(12):
         items.append({"role": "user", "content": [{"type": "input_text", "text": f"{number}?"}]})

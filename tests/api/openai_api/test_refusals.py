@@ -38,9 +38,7 @@ CHAT_DOOR: Any = {"type": "function", "function": {"name": "open_door", "paramet
         ),
     ],
 )
-async def test_a_choice_of_tools_that_would_be_dropped_in_part_is_refused(
-    openai: AsyncOpenAI, choice: Any, param: str
-) -> None:
+async def test_partly_dropped_tool_choice_refused(openai: AsyncOpenAI, choice: Any, param: str) -> None:
     with pytest.raises(BadRequestError) as refused:
         await openai.responses.create(model="Front", input="Open it.", tools=[DOOR], tool_choice=choice)
     assert refused.value.param == param
@@ -64,7 +62,7 @@ async def test_a_choice_of_tools_that_would_be_dropped_in_part_is_refused(
         ),
     ],
 )
-async def test_so_is_one_of_a_chat_completion(openai: AsyncOpenAI, choice: Any, param: str) -> None:
+async def test_partly_dropped_chat_tool_choice_refused(openai: AsyncOpenAI, choice: Any, param: str) -> None:
     said: Any = [{"role": "user", "content": "Open it."}]
     with pytest.raises(BadRequestError) as refused:
         await openai.chat.completions.create(model="Front", messages=said, tools=[CHAT_DOOR], tool_choice=choice)
@@ -99,12 +97,12 @@ async def test_a_refusal_says_what_to_do(openai: AsyncOpenAI, body: Any, words: 
         await openai.responses.create(**{"model": "Front", "input": "Hi.", **body})
 
 
-async def test_a_route_that_is_not_there_names_the_description_of_these(service: RunningServer) -> None:
+async def test_unknown_route_names_the_description(service: RunningServer) -> None:
     answer = await service.post("/openai/v1/assistants", {})
     assert "/openai/v1/openapi.json" in answer.json()["error"]["message"]
 
 
-async def test_ids_of_another_kind_in_past_calls_are_no_ids(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_non_string_past_approval_ids_refused(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     past = {
         "type": "mcp_call",
         "id": "mcp_1",
@@ -120,7 +118,7 @@ async def test_ids_of_another_kind_in_past_calls_are_no_ids(openai: AsyncOpenAI,
         )
 
 
-async def test_a_stray_output_is_named_by_its_item(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_stray_output_named_by_item(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     # Three calls are one message: the fifth item is the third message.
     items = [said("Look."), call("a"), call("b"), call("c"), output("z")]
     for asked in ({"store": True}, {"store": False}):
@@ -139,9 +137,7 @@ async def test_a_stray_output_is_named_by_its_item(openai: AsyncOpenAI, model: S
     assert refused.value.param == "items[4]"
 
 
-async def test_a_stray_output_for_a_run_that_waits_is_named_by_its_item(
-    openai: AsyncOpenAI, model: ScriptedModel
-) -> None:
+async def test_stray_output_for_waiting_run_named(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.call("open_door", {}, id="c1")
     first = await openai.responses.create(model="Front", input="Open it.", tools=[DOOR])
     items = [call("a"), call("b"), output("c1"), output("z")]
@@ -154,7 +150,7 @@ async def count_sessions(service: RunningServer) -> int:
     return len((await service.get("/v1/sessions?limit=100")).json()["data"])
 
 
-async def test_a_refused_request_makes_no_session_and_no_fork(
+async def test_refused_request_makes_no_session(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
     approval: Any = {"type": "mcp_approval_response", "approval_request_id": "mcpr_x-0-0.y", "approve": True}
@@ -184,7 +180,7 @@ async def test_a_refused_request_makes_no_session_and_no_fork(
     assert await count_sessions(service) == 1
 
 
-async def test_a_fork_that_answers_the_open_call_of_its_beginning_is_made(
+async def test_fork_answering_initial_open_call_made(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
     model.call("open_door", {}, id="c1")

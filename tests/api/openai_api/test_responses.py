@@ -23,7 +23,7 @@ WEATHER: Any = {
 }
 
 
-async def test_a_response_is_answered_and_can_be_fetched_again(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_response_answered_and_fetchable_again(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("It is sunny.")
     made = await openai.responses.create(model="Front", input="Weather?", metadata={"a": "b"}, temperature=0.5)
     assert (made.status, made.output_text, made.model) == ("completed", "It is sunny.", "Front")
@@ -36,9 +36,7 @@ async def test_a_response_is_answered_and_can_be_fetched_again(openai: AsyncOpen
     assert [item.type for item in listed.data] == ["message"]
 
 
-async def test_a_stream_has_its_events_in_order_and_is_the_same_later(
-    openai: AsyncOpenAI, model: ScriptedModel
-) -> None:
+async def test_stream_events_ordered_and_repeatable(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("It is sunny in Rome.")
     stream = await openai.responses.create(model="Front", input="Weather?", stream=True)
     live = [event async for event in stream]
@@ -77,7 +75,7 @@ async def test_a_stream_has_its_events_in_order_and_is_the_same_later(
             assert [f for f in later if f.type != "response.output_text.delta"] == following
 
 
-async def test_a_response_goes_on_from_the_last_and_forks_from_others(
+async def test_response_continues_last_and_forks_others(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     model.say("one")
@@ -93,7 +91,7 @@ async def test_a_response_goes_on_from_the_last_and_forks_from_others(
     assert other.previous_response_id == first.id
 
 
-async def test_the_callers_function_is_answered_in_the_next_response(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_next_response_answers_caller_function(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.calls([("open_door", {"door": "1"}, "c1"), ("get_weather", {"city": "Rome"}, "c2")])
     first = await openai.responses.create(model="Front", input="Open it.", tools=[WEATHER])
     assert [item.type for item in first.output] == ["function_call", "mcp_call"]
@@ -117,9 +115,7 @@ async def test_the_callers_function_is_answered_in_the_next_response(openai: Asy
     assert [item.type for item in items.data] == ["function_call_output"]
 
 
-async def test_to_go_on_with_a_run_reads_its_last_turn_however_many_came_before(
-    openai: AsyncOpenAI, model: ScriptedModel
-) -> None:
+async def test_continuing_reads_only_last_turn(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     async def go_on(number: int, **more: Any) -> Any:
         model.calls([("open_door", {"door": "1"}, f"c{number}"), ("get_weather", {"city": "Rome"}, f"own{number}")])
         return await openai.responses.create(model="Front", tools=[WEATHER], **more)
@@ -153,9 +149,7 @@ async def test_models_are_agents(openai: AsyncOpenAI) -> None:
         await openai.responses.create(model="gpt-4o", input="hi")
 
 
-async def test_a_retried_request_finds_what_it_made_and_an_earlier_part_cancels_nothing(
-    openai: AsyncOpenAI, model: ScriptedModel
-) -> None:
+async def test_retry_finds_response_without_cancelling(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.call("open_door", {"door": "1"}, id="c1")
     key = {"Idempotency-Key": "k1"}
     first = await openai.responses.create(model="Front", input="Open it.", tools=[WEATHER], extra_headers=key)
@@ -174,7 +168,7 @@ async def test_a_retried_request_finds_what_it_made_and_an_earlier_part_cancels_
     assert [event.type async for event in stream][-1] == "response.completed"
 
 
-async def test_a_session_that_is_deleted_ends_whoever_waits_for_a_response_in_it(
+async def test_deleted_session_ends_waiting_responses(
     openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     made = await openai.conversations.create()

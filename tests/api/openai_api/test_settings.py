@@ -13,9 +13,7 @@ from tests.api.team import front
 from tests.support.scripted import ScriptedModel
 
 
-async def test_settings_and_instructions_reach_the_model_and_are_shown_again(
-    openai: AsyncOpenAI, model: ScriptedModel
-) -> None:
+async def test_settings_reach_model_and_are_shown(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("yes")
     made = await openai.responses.create(
         model="Front",
@@ -58,7 +56,7 @@ class Weather(BaseModel):
     degrees: int
 
 
-async def test_an_answer_is_parsed_by_the_client(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_client_parses_the_answer(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say('{"city": "Rome", "degrees": 31}')
     made = await openai.responses.parse(model="Front", input="Weather?", text_format=Weather)
     assert made.output_parsed == Weather(city="Rome", degrees=31)
@@ -73,7 +71,7 @@ async def test_an_answer_is_parsed_by_the_client(openai: AsyncOpenAI, model: Scr
     assert made.text.format.type == "json_schema"
 
 
-async def test_an_answer_that_was_cut_off_is_incomplete(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_cut_off_answer_is_incomplete(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("It is su", finish_reason="length")
     made = await openai.responses.create(model="Front", input="Weather?", max_output_tokens=16)
     assert made.status == "incomplete"
@@ -91,7 +89,7 @@ async def test_an_answer_that_was_cut_off_is_incomplete(openai: AsyncOpenAI, mod
         (400, None, "server_error"),
     ],
 )
-async def test_a_failed_run_is_a_failed_response(
+async def test_failed_run_is_failed_response(
     openai: AsyncOpenAI, model: ScriptedModel, status: int, code: str | None, shown: str
 ) -> None:
     model.fail(status, code=code, message="not now", headers={"x-should-retry": "false"})
@@ -103,7 +101,7 @@ async def test_a_failed_run_is_a_failed_response(
     assert "not now" in made.error.message
 
 
-async def test_an_answer_that_is_given_by_a_call_is_a_message(sqlite_ready: str, model: ScriptedModel) -> None:
+async def test_answer_by_call_is_a_message(sqlite_ready: str, model: ScriptedModel) -> None:
     model.call("final_output", {"sku": 2}, id="c1")
     model.call("final_output", {"sku": "A-17"}, id="c2")
     agents = ["tests.api.output_team"]

@@ -94,7 +94,7 @@ def say_text(response: Json) -> str:
 # By OpenAI's client
 
 
-async def test_openais_client_has_responses_one_after_the_other(openai: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_openai_client_gets_sequential_responses(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     async with openai.responses.connect() as connection:
         previous = None
         for said in ("one", "two"):
@@ -151,7 +151,7 @@ def call_function(url: str) -> None:
 # What is not stored
 
 
-async def test_what_is_not_stored_goes_on_where_it_began(service: RunningServer, model: ScriptedModel) -> None:
+async def test_unstored_response_continues_on_its_connection(service: RunningServer, model: ScriptedModel) -> None:
     async with open_socket(service) as client:
         model.say("OK.")
         first = await client.respond(store=False, input="Remember: cobalt.")
@@ -170,7 +170,7 @@ async def test_what_is_not_stored_goes_on_where_it_began(service: RunningServer,
     assert (await service.get(f"{PATH}/{second['id']}")).status_code == 404
 
 
-async def test_what_is_not_stored_goes_on_nowhere_else(service: RunningServer, model: ScriptedModel) -> None:
+async def test_unstored_response_continues_nowhere_else(service: RunningServer, model: ScriptedModel) -> None:
     lost = ("previous_response_not_found", "previous_response_id")
     async with open_socket(service) as client, open_socket(service) as other:
         model.say("OK.")
@@ -195,7 +195,7 @@ async def test_what_is_not_stored_goes_on_nowhere_else(service: RunningServer, m
         {"model": "nobody"},
     ],
 )
-async def test_a_continuation_that_fails_forgets_what_it_went_on_from(
+async def test_failed_continuation_forgets_its_origin(
     service: RunningServer, model: ScriptedModel, wrong: Json
 ) -> None:
     async with open_socket(service) as client:
@@ -207,7 +207,7 @@ async def test_a_continuation_that_fails_forgets_what_it_went_on_from(
         assert (await client.refused(**went_on))[0] == "previous_response_not_found"
 
 
-async def test_what_is_not_stored_goes_on_up_to_a_size(sqlite_ready: str, model: ScriptedModel) -> None:
+async def test_unstored_response_continues_up_to_size(sqlite_ready: str, model: ScriptedModel) -> None:
     settings, limits = scripted(sqlite_ready, model), ServerLimits(unstored_bytes=20_000)
     async with start_server(settings, limits) as service, open_socket(service) as client:
         for _ in range(3):
@@ -221,7 +221,7 @@ async def test_what_is_not_stored_goes_on_up_to_a_size(sqlite_ready: str, model:
         assert await client.refused(input="x", **goes_on) == ("previous_response_not_found", "previous_response_id")
 
 
-async def test_a_model_that_fails_forgets_it_too(service: RunningServer, model: ScriptedModel) -> None:
+async def test_failing_model_forgets_its_origin(service: RunningServer, model: ScriptedModel) -> None:
     async with open_socket(service) as client:
         model.say("OK.")
         first = await client.respond(store=False, input="Remember: ember.")
@@ -231,7 +231,7 @@ async def test_a_model_that_fails_forgets_it_too(service: RunningServer, model: 
         assert (await client.refused(**went_on))[0] == "previous_response_not_found"
 
 
-async def test_a_function_is_answered_without_a_log(service: RunningServer, model: ScriptedModel) -> None:
+async def test_function_answered_without_log(service: RunningServer, model: ScriptedModel) -> None:
     async with open_socket(service) as client:
         model.call("look_outside", {"place": "Rome"}, id="c1")
         first = await client.respond(store=False, input="Weather?", tools=[WEATHER])
@@ -242,7 +242,7 @@ async def test_a_function_is_answered_without_a_log(service: RunningServer, mode
     assert model.requests[1]["messages"][-1] == {"role": "tool", "tool_call_id": "c1", "content": "blue"}
 
 
-async def test_what_is_stored_goes_on_without_being_kept(service: RunningServer, model: ScriptedModel) -> None:
+async def test_unstored_turn_continues_from_stored_response(service: RunningServer, model: ScriptedModel) -> None:
     async with open_socket(service) as client:
         model.say("stored")
         first = await client.respond(input="1")
@@ -288,7 +288,7 @@ BAD_FRAMES: list[tuple[str | bytes, str | None]] = [
 ]  # fmt: skip
 
 
-async def test_a_bad_frame_is_answered_and_the_connection_goes_on(service: RunningServer, model: ScriptedModel) -> None:
+async def test_bad_frame_answered_and_connection_continues(service: RunningServer, model: ScriptedModel) -> None:
     async with open_socket(service) as client:
         for text, param in BAD_FRAMES:
             await client.socket.send(text)
@@ -300,7 +300,7 @@ async def test_a_bad_frame_is_answered_and_the_connection_goes_on(service: Runni
         assert say_text(await client.respond(input="Hi.", stream=True, background=False, tools=[])) == "hello"
 
 
-async def test_a_frame_that_is_too_large_is_refused_by_name(sqlite_ready: str) -> None:
+async def test_oversized_frame_refused_by_name(sqlite_ready: str) -> None:
     settings = server_settings(database_url=sqlite_ready, max_body_bytes=20_000)
     async with start_server(settings) as service, open_socket(service) as client:
         assert (await client.refused(input="x" * 20_000))[0] == "too_large"
@@ -389,7 +389,7 @@ async def test_a_connection_ends_with_its_key(sqlite_ready: str, model: Scripted
 # Those that leave, and those that do not read
 
 
-async def test_a_client_that_leaves_ends_no_stored_response(
+async def test_leaving_client_keeps_stored_response(
     service: RunningServer, openai: AsyncOpenAI, model: ScriptedModel
 ) -> None:
     model.hang("It is ", then="done all the same")
@@ -404,7 +404,7 @@ async def test_a_client_that_leaves_ends_no_stored_response(
     assert last.response.output_text == "It is done all the same"
 
 
-async def test_a_client_that_leaves_ends_what_is_not_stored(service: RunningServer, model: ScriptedModel) -> None:
+async def test_leaving_client_ends_unstored_response(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("It is ", then="never heard")
     async with open_socket(service) as client:
         await client.send(input="Tell me.", store=False)
@@ -413,7 +413,7 @@ async def test_a_client_that_leaves_ends_what_is_not_stored(service: RunningServ
 
 
 @pytest.mark.long
-async def test_a_reader_that_reads_nothing_holds_up_nobody(service: RunningServer, model: ScriptedModel) -> None:
+async def test_unreading_client_blocks_no_others(service: RunningServer, model: ScriptedModel) -> None:
     model.say(["x" * 1000] * 2000)
     async with open_socket(service, max_queue=1, compression=None) as idle:
         await idle.send(input="Much, please.")
@@ -426,7 +426,7 @@ async def test_a_reader_that_reads_nothing_holds_up_nobody(service: RunningServe
         assert len(text) == 2_000_000
 
 
-async def test_a_server_that_stops_says_come_again(service: RunningServer, model: ScriptedModel) -> None:
+async def test_stopping_server_asks_to_reconnect(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("It is ", then="never heard")
     async with open_socket(service) as client, open_socket(service) as idle:
         await client.send(input="Tell me.")
@@ -456,7 +456,7 @@ async def test_a_deleted_session_ends_its_response(sqlite_ready: str, model: Scr
         model.release()
 
 
-async def test_connections_that_come_and_go_leave_nothing_behind(plain: RunningServer) -> None:
+async def test_passing_connections_leave_nothing(plain: RunningServer) -> None:
     async def visit(number: int) -> None:
         async with open_socket(plain) as client:
             if number % 2:

@@ -19,7 +19,7 @@ ASKED: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), ASKED)
-async def test_one_whose_client_leaves_is_cut_off(
+async def test_run_of_leaving_client_cut_off(
     service: RunningServer, model: ScriptedModel, path: str, body: Any
 ) -> None:
     model.hang()
@@ -32,9 +32,7 @@ async def test_one_whose_client_leaves_is_cut_off(
 
 
 @pytest.mark.parametrize(("path", "body"), ASKED)
-async def test_a_stream_of_one_gives_signs_of_life(
-    sqlite_ready: str, model: ScriptedModel, path: str, body: Any
-) -> None:
+async def test_unstored_stream_sends_heartbeats(sqlite_ready: str, model: ScriptedModel, path: str, body: Any) -> None:
     model.hang()
     asked = {**body, "stream": True}
     async with (
@@ -50,7 +48,7 @@ async def test_a_stream_of_one_gives_signs_of_life(
     assert rest[-2:] == ["data: [DONE]", ""]
 
 
-async def test_those_that_are_active_count_from_the_beginning(sqlite_ready: str, model: ScriptedModel) -> None:
+async def test_active_unstored_runs_count_immediately(sqlite_ready: str, model: ScriptedModel) -> None:
     model.hang()
     settings = scripted(sqlite_ready, model, max_runs_per_tenant=1)
     async with (
@@ -71,9 +69,7 @@ async def test_those_that_are_active_count_from_the_beginning(sqlite_ready: str,
         assert (await openai.responses.create(model="Front", input="hi", store=False)).output_text == "again"
 
 
-async def test_a_server_that_stops_gives_them_their_time_and_then_ends_them(
-    sqlite_ready: str, model: ScriptedModel
-) -> None:
+async def test_stopping_server_grants_time_then_ends(sqlite_ready: str, model: ScriptedModel) -> None:
     model.hang()
     model.hang()
     settings = scripted(sqlite_ready, model, grace_seconds=0.2)
@@ -94,7 +90,7 @@ async def test_a_server_that_stops_gives_them_their_time_and_then_ends_them(
         model.release()
 
 
-async def test_one_that_ends_in_the_grace_time_is_answered(sqlite_ready: str, model: ScriptedModel) -> None:
+async def test_run_ending_in_grace_time_answered(sqlite_ready: str, model: ScriptedModel) -> None:
     model.hang()
     path, body = ASKED[0]
     async with start_server(scripted(sqlite_ready, model, grace_seconds=20)) as service:

@@ -7,7 +7,7 @@ from tests.api.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel
 
 
-async def test_runs_of_all_sessions_are_listed_by_what_they_do(service: RunningServer, model: ScriptedModel) -> None:
+async def test_all_runs_listed_by_activity(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     waiting = await service.run(await service.session(id="s"), "Weather?", execute_tools=False)
     model.say("Hello.")

@@ -8,7 +8,7 @@ from tests.support.calls import count_calls
 from tests.support.scripted import ScriptedModel
 
 
-async def test_added_messages_are_read_by_the_next_runs_model(service: RunningServer, model: ScriptedModel) -> None:
+async def test_next_run_reads_added_messages(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session()
     said = [{"role": "user", "content": "My name is Ann."}, {"role": "assistant", "content": "Hello Ann."}]
     answer = await service.post(f"{session}/messages", {"messages": said})
@@ -41,7 +41,7 @@ async def test_the_same_key_adds_once(service: RunningServer) -> None:
     check_problem(other, 422, "idempotency_mismatch")
 
 
-async def test_what_cannot_be_a_history_is_refused(service: RunningServer, model: ScriptedModel) -> None:
+async def test_invalid_history_refused(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session()
     path = f"{session}/messages"
     stray = {"role": "tool", "tool_call_id": "c1", "content": "x"}

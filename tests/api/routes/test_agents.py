@@ -9,7 +9,7 @@ import pytest
 from tests.api.server import RunningServer, check_problem, server_settings, start_server
 
 
-async def test_agents_are_listed_with_what_they_can_do(plain: RunningServer) -> None:
+async def test_agents_listed_with_abilities(plain: RunningServer) -> None:
     page = (await plain.get("/v1/agents")).json()
     front, sales = page["data"]
     assert page["next_cursor"] is None
@@ -45,18 +45,18 @@ async def test_agents_come_in_pages(plain: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("safe", ["", "/"])
-async def test_an_agent_is_found_by_any_name(plain: RunningServer, safe: str) -> None:
+async def test_agent_found_by_any_name(plain: RunningServer, safe: str) -> None:
     answer = await plain.get("/v1/agents/" + quote("Sales / EU ☃", safe=safe))
     assert answer.json()["name"] == "Sales / EU ☃"
 
 
-async def test_an_unknown_agent_is_answered_with_the_known_ones(plain: RunningServer) -> None:
+async def test_unknown_agent_answer_lists_known(plain: RunningServer) -> None:
     for name in ("Nobody", "Front/", "front", "%00", "%ff", "a/b/c"):
         found = check_problem(await plain.get(f"/v1/agents/{name}"), 404, "agent_not_found")
         assert found["known_agents"] == ["Front", "Sales / EU ☃"]
 
 
-async def test_the_model_of_the_settings_is_for_agents_that_name_none(sqlite_ready: str) -> None:
+async def test_default_model_serves_modelless_agents(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, model="house-model")) as service:
         agents = (await service.get("/v1/agents")).json()["data"]
     assert [agent["model"] for agent in agents] == ["house-model", "sales-model"]

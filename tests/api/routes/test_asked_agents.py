@@ -47,7 +47,7 @@ async def test_agents_tell_whom_they_ask(service: RunningServer) -> None:
     assert (desk["asks"], desk["handoffs"]) == ({"ask_clerk": "Clerk"}, [])
 
 
-async def test_a_session_below_is_named_and_left_out_of_lists(service: RunningServer, model: ScriptedModel) -> None:
+async def test_child_session_named_but_not_listed(service: RunningServer, model: ScriptedModel) -> None:
     await service.session(id="s", agent="Desk", metadata={"team": "x"})
     model.call("ask_clerk", {"input": "Is it open?"}, id="c1")
     model.say("Yes.")
@@ -66,7 +66,7 @@ async def test_a_session_below_is_named_and_left_out_of_lists(service: RunningSe
     assert listed["parent"] == session["parent"]
 
 
-async def test_it_is_said_where_to_decide_and_both_go_on(service: RunningServer, model: ScriptedModel) -> None:
+async def test_deciding_place_is_told_both_continue(service: RunningServer, model: ScriptedModel) -> None:
     run = await ask_for_payment(service, model)
     assert (run["status"], run["stop_reason"]) == ("waiting", "approval")
     (waiting,) = run["pending"]
@@ -81,7 +81,7 @@ async def test_it_is_said_where_to_decide_and_both_go_on(service: RunningServer,
     assert frames[-1].data["output_text"] == "It is paid."
 
 
-async def test_nothing_is_decided_on_the_call_that_asks(service: RunningServer, model: ScriptedModel) -> None:
+async def test_asking_call_itself_takes_no_decision(service: RunningServer, model: ScriptedModel) -> None:
     run = await ask_for_payment(service, model)
     path = f"/v1/sessions/s/runs/{run['id']}/resume"
     for wrong in (
@@ -102,13 +102,13 @@ async def test_openais_face_says_where_to_decide(service: RunningServer, model: 
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "approval_pending")
 
 
-async def test_ids_of_such_sessions_are_nobody_elses_to_give(service: RunningServer) -> None:
+async def test_child_session_ids_cannot_be_claimed(service: RunningServer) -> None:
     check_problem(await service.post("/v1/sessions", {"id": "subsess_mine"}), 400, "invalid_request")
     await service.session(id="s", agent="Desk")
     check_problem(await service.post("/v1/sessions/s/fork", {"id": "subsess_mine"}), 400, "invalid_request")
 
 
-async def test_a_session_below_is_a_session_like_any(service: RunningServer, model: ScriptedModel) -> None:
+async def test_child_session_works_like_any(service: RunningServer, model: ScriptedModel) -> None:
     child = await ask_clerk(service, model)
     model.say("Until six.")
     assert (await service.run(f"/v1/sessions/{child}", "Until when?"))["output_text"] == "Until six."
@@ -120,9 +120,7 @@ async def test_a_session_below_is_a_session_like_any(service: RunningServer, mod
     assert child.removeprefix("subsess_") in transcript
 
 
-async def test_exports_have_the_link_and_an_import_is_nobodys_child(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_exports_link_but_import_has_no_parent(service: RunningServer, model: ScriptedModel) -> None:
     child = await ask_clerk(service, model)
     lines = (await service.get(f"/v1/sessions/{child}/events", headers={"accept": "application/x-ndjson"})).content
     assert b'"parent":{"session_id":"s"' in lines
@@ -135,7 +133,7 @@ async def test_exports_have_the_link_and_an_import_is_nobodys_child(
     assert session["message_count"] == 2
 
 
-async def test_an_imported_run_waits_for_no_session_that_is_here(service: RunningServer, model: ScriptedModel) -> None:
+async def test_imported_run_waits_for_no_local_session(service: RunningServer, model: ScriptedModel) -> None:
     run = await ask_for_payment(service, model)
     lines = (await service.get("/v1/sessions/s/events", headers={"accept": "application/x-ndjson"})).content
     assert (await service.delete("/v1/sessions/s?force=true")).status_code == 204
@@ -155,7 +153,7 @@ async def test_an_imported_run_waits_for_no_session_that_is_here(service: Runnin
     assert [message["session_id"] for message in gone_on["messages"] if message["role"] == "tool"] == below
 
 
-async def test_a_redacted_beginning_hides_whose_call_it_was_for(service: RunningServer, model: ScriptedModel) -> None:
+async def test_redacted_start_hides_the_asking_call(service: RunningServer, model: ScriptedModel) -> None:
     child = await ask_clerk(service, model)
     redacted = await service.post(f"/v1/sessions/{child}/redact", {"seqs": [1], "reason": "asked for"})
     assert redacted.status_code == 200, redacted.text

@@ -29,7 +29,7 @@ async def open_with_picture(service: RunningServer, *parts: Any) -> str:
     return await service.session(messages=[make_message(*(parts or (make_inline_picture(PICTURE),)))])
 
 
-async def test_a_picture_goes_in_and_comes_out(service: RunningServer, model: ScriptedModel) -> None:
+async def test_picture_goes_in_and_out(service: RunningServer, model: ScriptedModel) -> None:
     said = make_message(make_inline_picture(PICTURE, detail="high"))
     session = await service.session()
     model.say("A cat.")
@@ -46,7 +46,7 @@ async def test_a_picture_goes_in_and_comes_out(service: RunningServer, model: Sc
     assert rebuilt.content == model.raw_requests[0]
 
 
-async def test_a_browser_runs_nothing_of_it_and_asks_once(service: RunningServer) -> None:
+async def test_browser_executes_nothing_and_caches(service: RunningServer) -> None:
     session = await open_with_picture(service)
     answer = await service.get(f"{session}/blobs/{NAME}")
     headers = answer.headers
@@ -70,7 +70,7 @@ async def test_a_browser_runs_nothing_of_it_and_asks_once(service: RunningServer
         (make_inline_picture(b"no picture"), b"no picture", "application/octet-stream", "attachment"),
     ],
 )
-async def test_only_harmless_kinds_are_served_as_what_they_are(
+async def test_only_harmless_kinds_keep_their_type(
     plain: RunningServer, part: Any, content: bytes, media_type: str, form: str
 ) -> None:
     session = await open_with_picture(plain, part)
@@ -82,14 +82,14 @@ async def test_only_harmless_kinds_are_served_as_what_they_are(
 @pytest.mark.parametrize(
     "name", ["0" * 64, NAME.upper(), NAME[:-1], NAME + "0", "..%2f..%2fetc%2fpasswd", "%2e%2e", "%00", "é", "x" * 3000]
 )
-async def test_what_is_not_there_is_not_found(plain: RunningServer, name: str) -> None:
+async def test_missing_blob_not_found(plain: RunningServer, name: str) -> None:
     session = await open_with_picture(plain)
     answer = await plain.get(f"{session}/blobs/{name}")
     assert answer.status_code == 404
     assert PICTURE not in answer.content
 
 
-async def test_another_sessions_and_another_tenants_are_not_found(service: RunningServer) -> None:
+async def test_foreign_blobs_are_not_found(service: RunningServer) -> None:
     owner, stranger = await create_key(service, "owner"), await create_key(service, "stranger")
     bodies: list[Any] = [{"id": "a", "messages": [make_message(make_inline_picture(PICTURE))]}, {"id": "b"}]
     for body in bodies:
@@ -112,7 +112,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("part", "place"), BAD)
-async def test_bad_content_is_refused_at_every_door(plain: RunningServer, part: Any, place: str) -> None:
+async def test_bad_content_refused_everywhere(plain: RunningServer, part: Any, place: str) -> None:
     session = await plain.session()
     for path, field in (
         (f"{session}/runs", "input"),
@@ -144,14 +144,14 @@ async def test_limits_are_settings(ready_url: str, model: ScriptedModel) -> None
         assert "SWARMKEEP_BLOB_TYPES" in refused["detail"]
 
 
-async def test_a_thousand_parts_are_refused_before_they_cost_much(plain: RunningServer) -> None:
+async def test_thousand_parts_refused_cheaply(plain: RunningServer) -> None:
     session = await plain.session()
     body = {"input": [make_message(*[make_inline_picture(PICTURE)] * 1000)]}
     refused = check_problem(await plain.post(f"{session}/runs", body), 413, "too_large")
     assert "SWARMKEEP_MAX_MESSAGE_BLOBS" in refused["detail"]
 
 
-async def test_the_same_picture_again_is_kept_once_and_counted(service: RunningServer) -> None:
+async def test_same_picture_kept_once_and_counted(service: RunningServer) -> None:
     before = (await service.get("/v1/quotas")).json()
     session = await open_with_picture(service)
     messages = [make_message(make_inline_picture(PICTURE), text=f"{number}") for number in range(5)]
@@ -162,7 +162,7 @@ async def test_the_same_picture_again_is_kept_once_and_counted(service: RunningS
     assert (await service.get(f"{session}/verify")).json()["valid"]
 
 
-async def test_a_creation_sent_again_is_the_same_one(service: RunningServer) -> None:
+async def test_repeated_creation_is_the_same(service: RunningServer) -> None:
     body = {"id": "s", "messages": [make_message(make_inline_picture(PICTURE))]}
     assert (await service.post("/v1/sessions", body)).status_code == 201
     assert (await service.post("/v1/sessions", body)).status_code == 200

@@ -26,9 +26,7 @@ OPEN_DOOR = {
 DOOR_IS_OPEN = {"tool_call_id": "c2", "content": "open"}
 
 
-async def test_the_callers_functions_are_offered_beside_the_agents_own(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_caller_functions_offered_beside_agents_own(service: RunningServer, model: ScriptedModel) -> None:
     model.call("open_door", {"door": "1"}, id="c1")
     session = await service.session()
     choice = {"type": "function", "function": {"name": "open_door"}}
@@ -45,9 +43,7 @@ async def test_the_callers_functions_are_offered_beside_the_agents_own(
     assert started["data"]["options"]["tools"] == [OPEN_DOOR]
 
 
-async def test_the_agents_own_calls_run_first_and_those_outside_end_the_run(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_own_calls_run_before_outside_ones(service: RunningServer, model: ScriptedModel) -> None:
     model.calls([("open_door", {"door": "1"}, "c2"), ("get_weather", {"city": "Rome"}, "c1")])
     model.say("Both done.")
     session = await service.session()
@@ -60,9 +56,7 @@ async def test_the_agents_own_calls_run_first_and_those_outside_end_the_run(
     assert results == ["c2", "c1"]
 
 
-async def test_a_handoff_beside_a_call_outside_is_made_when_that_is_answered(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_handoff_waits_for_outside_call(service: RunningServer, model: ScriptedModel) -> None:
     model.calls([("transfer_to_sales", {}, "c1"), ("open_door", {"door": "1"}, "c2")])
     model.say("Hello from sales.")
     session = await service.session()
@@ -73,9 +67,7 @@ async def test_a_handoff_beside_a_call_outside_is_made_when_that_is_answered(
     assert [tool["function"]["name"] for tool in model.requests[1]["tools"]] == ["open_door"]
 
 
-async def test_an_approval_and_a_call_outside_are_waited_for_together(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_approval_and_outside_call_awaited_together(service: RunningServer, model: ScriptedModel) -> None:
     model.calls([("refund", {"order": "1"}, "c1"), ("open_door", {"door": "1"}, "c2")])
     model.say("Done.")
     session = await service.session()
@@ -130,7 +122,7 @@ def _function(**changes: Any) -> dict[str, Any]:
         ([OPEN_DOOR], {"type": "function", "function": {"name": "shut_door"}}, 400, "invalid_request"),
     ],
 )
-async def test_tools_that_cannot_be_offered_are_refused_and_nothing_is_recorded(
+async def test_unofferable_tools_refused_without_record(
     plain: RunningServer, tools: list[Any], choice: Any, status: int, code: str
 ) -> None:
     session = await plain.session()
@@ -141,7 +133,7 @@ async def test_tools_that_cannot_be_offered_are_refused_and_nothing_is_recorded(
     assert len(await plain.events(session)) == 1
 
 
-def test_a_function_of_several_agents_names_them_all() -> None:
+def test_shared_function_names_all_agents() -> None:
     def look_up() -> None:
         """Look something up."""
 

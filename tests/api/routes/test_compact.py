@@ -20,7 +20,7 @@ def make_history(turns: int) -> list[dict[str, Any]]:
     ]
 
 
-async def test_what_is_summed_up_is_sent_in_the_place_of_messages(service: RunningServer, model: ScriptedModel) -> None:
+async def test_summary_replaces_messages_sent(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session(messages=make_history(6))
     model.say("They asked, and were told.")
     headers = {"Idempotency-Key": "k"}

@@ -38,14 +38,14 @@ async def test_messages_and_events_come_in_pages(service: RunningServer) -> None
     assert [[event["seq"] for event in page] for page in pages] == [[6, 7, 8]]
 
 
-async def test_messages_can_be_seen_as_they_were(service: RunningServer) -> None:
+async def test_messages_seen_as_they_were(service: RunningServer) -> None:
     session = await service.session(messages=[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
     then = await service.get(f"{session}/messages?at=2")
     assert [message["content"] for message in then.json()["data"]] == ["a"]
     check_problem(await service.get(f"{session}/messages?at=9"), 404, "event_not_found")
 
 
-async def test_events_can_be_narrowed_down_by_type(service: RunningServer, model: ScriptedModel) -> None:
+async def test_events_filtered_by_type(service: RunningServer, model: ScriptedModel) -> None:
     model.say("hello")
     session = await service.session()
     await service.run(session)
@@ -62,7 +62,7 @@ async def test_events_can_be_narrowed_down_by_type(service: RunningServer, model
     assert await types("after=9007199254740991") == []
 
 
-async def test_the_export_is_one_event_per_line_and_not_paged(service: RunningServer) -> None:
+async def test_export_is_unpaged_lines(service: RunningServer) -> None:
     history = [{"role": "user", "content": f"line\nbreak \u2028 {number}"} for number in range(450)]
     session = await service.session(messages=history)
     answer = await service.get(f"{session}/events", headers={"Accept": "application/x-ndjson"})
@@ -83,7 +83,7 @@ async def test_the_export_is_one_event_per_line_and_not_paged(service: RunningSe
     assert [json.loads(line) for line in answer.content.splitlines()] == listed[-2:]
 
 
-async def test_the_form_that_accept_prefers_is_given_and_json_otherwise(service: RunningServer) -> None:
+async def test_accept_header_picks_format(service: RunningServer) -> None:
     session = await service.session()
     for accept, kind in {
         "*/*": "application/json",
@@ -99,7 +99,7 @@ async def test_the_form_that_accept_prefers_is_given_and_json_otherwise(service:
         assert answer.headers["content-type"].partition(";")[0] == kind
 
 
-async def test_the_request_behind_an_answer_is_given_to_the_byte(service: RunningServer, model: ScriptedModel) -> None:
+async def test_request_behind_answer_is_exact(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.call("transfer_to_sales", {}, id="c2")
     model.say("It is sunny.")
@@ -119,7 +119,7 @@ async def test_the_request_behind_an_answer_is_given_to_the_byte(service: Runnin
     check_problem(await service.get(f"{session}/events/999/request"), 404, "event_not_found")
 
 
-async def test_a_fork_knows_the_requests_of_the_history_it_shares(service: RunningServer, model: ScriptedModel) -> None:
+async def test_fork_knows_shared_history_requests(service: RunningServer, model: ScriptedModel) -> None:
     model.say("hello")
     session = await service.session(id="s")
     run = await service.run(session)
@@ -129,6 +129,6 @@ async def test_a_fork_knows_the_requests_of_the_history_it_shares(service: Runni
     assert answer.content == model.raw_requests[0]
 
 
-async def test_a_brought_along_answer_has_no_request(service: RunningServer) -> None:
+async def test_supplied_answer_has_no_request(service: RunningServer) -> None:
     session = await service.session(messages=[{"role": "assistant", "content": "hi"}])
     check_problem(await service.get(f"{session}/events/2/request"), 404, "event_not_found")

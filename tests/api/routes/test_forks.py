@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.api.server import RunningServer, check_problem
 
 
-async def test_a_session_lists_its_own_forks_page_by_page(service: RunningServer) -> None:
+async def test_session_pages_its_own_forks(service: RunningServer) -> None:
     session = await service.session(metadata={"title": "Where it began"})
     origin = session.rpartition("/")[2]
     for name in ("one", "two", "three"):

@@ -10,9 +10,7 @@ async def list_seqs(service: RunningServer, session: str, query: str = "") -> li
     return [message["seq"] for message in (await service.get(f"{session}/messages{query}")).json()["data"]]
 
 
-async def test_what_is_taken_out_is_listed_nowhere_and_stays_in_the_log(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_removed_message_unlisted_but_logged(service: RunningServer, model: ScriptedModel) -> None:
     model.say("It was canary-1.")
     session = await service.session()
     run = await service.run(session, "Say canary-1.")
@@ -38,7 +36,7 @@ async def test_what_is_taken_out_is_listed_nowhere_and_stays_in_the_log(
     assert f"message {answered}" in transcript
 
 
-async def test_pages_of_messages_leave_out_what_was_taken_out(service: RunningServer) -> None:
+async def test_message_pages_omit_removed(service: RunningServer) -> None:
     history = [{"role": "user", "content": f"{number}"} for number in range(10)]
     session = await service.session(messages=history)
     every = await list_seqs(service, session)
@@ -57,7 +55,7 @@ async def test_pages_of_messages_leave_out_what_was_taken_out(service: RunningSe
     assert seen == [seq for seq in every if seq not in gone]
 
 
-async def test_one_call_is_taken_out_with_its_result(service: RunningServer) -> None:
+async def test_call_removed_with_its_result(service: RunningServer) -> None:
     calls = [
         {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for call_id in ("c1", "c2")
     ]
@@ -77,7 +75,7 @@ async def test_one_call_is_taken_out_with_its_result(service: RunningServer) -> 
     assert first not in await list_seqs(service, session)
 
 
-async def test_what_cannot_be_taken_out_is_refused(service: RunningServer, model: ScriptedModel) -> None:
+async def test_unremovable_message_refused(service: RunningServer, model: ScriptedModel) -> None:
     model.call("refund", {"order": "A-17"})
     session = await service.session()
     run = await service.run(session)

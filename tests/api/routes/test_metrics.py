@@ -81,7 +81,7 @@ async def test_callers_choose_no_label(plain: RunningServer) -> None:
     assert value_of(found, "http_requests_total", method="GET", route="/v1/sessions/{session_id}", status="404") == 20
 
 
-async def test_a_server_with_keys_shows_nothing_without_its_token(sqlite_ready: str) -> None:
+async def test_keyed_server_requires_metrics_token(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready)) as server:
         assert (await server.get("/metrics")).status_code == 200
         _, secret = await key_store(server).create("default", name="desk")
@@ -103,7 +103,7 @@ async def test_a_server_with_keys_shows_nothing_without_its_token(sqlite_ready: 
         assert value_of(metrics, "info", version=swarmkeep.__version__) == 1
 
 
-async def test_a_token_is_asked_for_wherever_there_is_one(sqlite_ready: str) -> None:
+async def test_configured_token_is_always_required(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, metrics_token="sesame")) as server:
         check_problem(await server.get("/metrics"), 401, "unauthenticated")
         assert (await server.get("/v1/sessions")).status_code == 200

@@ -22,7 +22,7 @@ MODULES = {
 }
 
 
-def test_what_is_on_demand_or_in_a_worker_has_a_file_of_its_own() -> None:
+def test_lazy_and_worker_code_packed_separately() -> None:
     files = pack("main.js", MODULES.__getitem__)
     held = {name: re.findall(r"^// ([\w.]+)\nconst \$", source, re.MULTILINE) for name, source in files.items()}
     assert held == {

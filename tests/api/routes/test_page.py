@@ -31,7 +31,7 @@ async def test_the_page_keeps_everything_else_out(plain: RunningServer) -> None:
     )
 
 
-async def test_every_file_that_the_page_names_is_there_with_its_type(plain: RunningServer) -> None:
+async def test_every_page_file_exists_with_type(plain: RunningServer) -> None:
     text = (await plain.get("/")).text
     named = re.findall(r'(?:href|src)="(page/[^"]+)"', text)
     assert len(named) >= 2
@@ -44,7 +44,7 @@ async def test_every_file_that_the_page_names_is_there_with_its_type(plain: Runn
         assert (answer.status_code, answer.headers["content-type"]) == (200, f"{kind}; charset=utf-8"), name
 
 
-async def test_a_file_that_has_not_changed_is_not_sent_again(plain: RunningServer) -> None:
+async def test_unchanged_file_is_not_resent(plain: RunningServer) -> None:
     for path in ("/", "/page/main.js", "/page/marked.esm.js", "/docs"):
         first = await plain.get(path)
         etag = first.headers["etag"]
@@ -66,7 +66,7 @@ def test_modules_fit_in_a_head() -> None:
     assert [module.name for module in code if len(module.read_text(encoding="utf-8").splitlines()) > 250] == []
 
 
-def test_words_for_people_are_in_one_module() -> None:
+def test_display_words_live_in_one_module() -> None:
     """A literal of two words or more outside of `text.js` is one that would be missed by a translation."""
     sentence = re.compile(r'"[A-Z][a-z]+ [a-z]+[^"]*"')
     found = [
@@ -78,7 +78,7 @@ def test_words_for_people_are_in_one_module() -> None:
     assert found == []
 
 
-def test_the_page_has_words_for_whatever_the_server_says() -> None:
+def test_page_words_cover_server_terms() -> None:
     words = (PAGE / "text.js").read_text(encoding="utf-8")
     said = set(re.findall(r"(?:^|,)\s*\"?([\w.]+)\"?: ", words, flags=re.MULTILINE))
     assert set(FACTS) - {"message.added"} <= said
@@ -86,7 +86,7 @@ def test_the_page_has_words_for_whatever_the_server_says() -> None:
     assert set(get_args(StopReason)) - {"end_turn", "tool_calls", "approval", "error"} <= said
 
 
-def test_nothing_becomes_markup_but_through_the_sanitiser() -> None:
+def test_markup_only_through_the_sanitiser() -> None:
     unsafe = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setHTMLUnsafe|srcdoc"
     )

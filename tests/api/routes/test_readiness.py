@@ -17,7 +17,7 @@ def make_status(name: str, status: str) -> ServerStatus:
     return ServerStatus(name=name, address="x", status=status, error=None, tools=None)
 
 
-def test_of_servers_with_one_name_the_one_that_does_not_answer_is_told() -> None:
+def test_unresponsive_server_of_shared_name_told() -> None:
     found = [make_status("notes", "unreachable"), make_status("notes", "connected"), make_status("mail", "connected")]
     for servers in (found, found[::-1]):
         assert sum_up(servers) == {"notes": "unreachable", "mail": "connected"}
@@ -34,7 +34,7 @@ def disk_full() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def test_a_server_that_can_record_nothing_is_not_ready_until_it_can(plain: RunningServer) -> None:
+async def test_server_unable_to_record_is_unready(plain: RunningServer) -> None:
     session = await plain.session()
     with disk_full():
         assert (await plain.get(READY)).status_code == 200, "it does not know yet"

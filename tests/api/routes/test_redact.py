@@ -41,9 +41,7 @@ async def test_what_was_redacted_is_shown_nowhere(service: RunningServer, model:
     assert CANARY not in str(model.requests[-1])
 
 
-async def test_a_dry_run_says_what_would_be_removed_and_removes_nothing(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_dry_run_reports_without_removing(service: RunningServer, model: ScriptedModel) -> None:
     model.say(f"You said {CANARY}.")
     session = await service.session()
     await service.run(session, CANARY)
@@ -62,7 +60,7 @@ async def test_a_dry_run_says_what_would_be_removed_and_removes_nothing(
     assert (await redact(service, session, **body, dry_run=True))["seqs"] == []
 
 
-async def test_a_session_with_an_active_run_is_busy(service: RunningServer, model: ScriptedModel) -> None:
+async def test_session_with_active_run_busy(service: RunningServer, model: ScriptedModel) -> None:
     model.call("refund", {"order": "A-17"})
     session = await service.session()
     run = await service.run(session)
@@ -82,7 +80,7 @@ async def test_what_cannot_be_redacted_is_refused(service: RunningServer) -> Non
     )
 
 
-async def test_forks_are_named_and_redacted_if_that_is_asked_for(service: RunningServer) -> None:
+async def test_forks_named_and_redacted_on_request(service: RunningServer) -> None:
     session = await service.session(messages=[{"role": "user", "content": CANARY}])
     fork = (await service.post(f"{session}/fork", {"id": "fork"})).json()["id"]
     done = await redact(service, session, seqs=[2])
@@ -103,7 +101,7 @@ async def test_a_redaction_is_done_once(service: RunningServer) -> None:
     assert (again.status_code, again.json()) == (first.status_code, first.json())
 
 
-async def test_a_deletion_is_told_in_the_audit_log(service: RunningServer) -> None:
+async def test_deletion_shown_in_audit_log(service: RunningServer) -> None:
     paths = [await service.session() for _ in range(3)]
     heads = [(await service.get(path)).json() for path in paths]
     for path in paths:
@@ -126,7 +124,7 @@ async def test_a_deletion_is_told_in_the_audit_log(service: RunningServer) -> No
     assert [found["code"] for found in checked["problems"]] == ["truncated"]
 
 
-async def test_a_session_is_deleted_only_as_it_was_seen(service: RunningServer) -> None:
+async def test_session_deleted_only_as_seen(service: RunningServer) -> None:
     session = await service.session()
     check_problem(await service.delete(session, headers={"If-Match": '"2"'}), 412, "seq_mismatch")
     assert (await service.delete(session, headers={"If-Match": '"1"'})).status_code == 204

@@ -25,7 +25,7 @@ async def create_talk(service: RunningServer, model: ScriptedModel) -> str:
     return session
 
 
-async def test_the_agents_of_today_match_what_they_did(service: RunningServer, model: ScriptedModel) -> None:
+async def test_unchanged_agents_match_their_recording(service: RunningServer, model: ScriptedModel) -> None:
     session = await create_talk(service, model)
     answer = await service.post(f"{session}/replay")
     last = (await service.events(session))[-1]["seq"]
@@ -35,7 +35,7 @@ async def test_the_agents_of_today_match_what_they_did(service: RunningServer, m
     )
 
 
-async def test_a_difference_is_told_and_may_be_ignored(
+async def test_difference_is_told_and_ignorable(
     service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await create_talk(service, model)
@@ -54,7 +54,7 @@ async def test_a_difference_is_told_and_may_be_ignored(
     assert await service.events(session) == events
 
 
-async def test_replays_of_a_tenant_come_one_after_the_other(
+async def test_tenant_replays_run_sequentially(
     service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await create_talk(service, model)
@@ -74,13 +74,13 @@ async def test_replays_of_a_tenant_come_one_after_the_other(
     assert at_once == [0, 1]
 
 
-async def test_a_key_does_no_harm_to_a_replay(service: RunningServer, model: ScriptedModel) -> None:
+async def test_idempotency_key_is_harmless_to_replay(service: RunningServer, model: ScriptedModel) -> None:
     session = await create_talk(service, model)
     answers = [await service.post(f"{session}/replay", headers={"Idempotency-Key": "k"}) for _ in range(2)]
     assert answers[0].json() == answers[1].json()
 
 
-async def test_a_diff_shows_what_two_events_lie_apart(service: RunningServer, model: ScriptedModel) -> None:
+async def test_diff_shows_changes_between_two_events(service: RunningServer, model: ScriptedModel) -> None:
     session = await create_talk(service, model)
     last = (await service.events(session))[-1]["seq"]
     found = (await service.get(f"{session}/diff", params={"before": 1, "after": last})).json()
@@ -98,7 +98,7 @@ async def test_a_diff_shows_what_two_events_lie_apart(service: RunningServer, mo
     assert (same["changes"], same["messages"], same["runs"]) == ([], [], [])
 
 
-async def test_a_diff_is_refused_for_what_is_not_there(plain: RunningServer) -> None:
+async def test_diff_of_missing_events_refused(plain: RunningServer) -> None:
     session = await plain.session()
     check_problem(await plain.get(f"{session}/diff?before=1&after=9"), 404, "event_not_found")
     check_problem(await plain.get(f"{session}/diff?before=2&after=1"), 400, "invalid_request")
@@ -106,7 +106,7 @@ async def test_a_diff_is_refused_for_what_is_not_there(plain: RunningServer) -> 
     check_problem(await plain.get("/v1/sessions/nobody/diff?before=1&after=1"), 404, "session_not_found")
 
 
-async def test_a_fork_run_otherwise_is_compared_with_its_original(service: RunningServer, model: ScriptedModel) -> None:
+async def test_changed_fork_compared_with_original(service: RunningServer, model: ScriptedModel) -> None:
     session = await create_talk(service, model)
     forked = await service.post(f"{session}/fork", {"at": 1, "agent": "Sales / EU ☃"})
     assert (forked.status_code, forked.json()["agent"]) == (201, "Sales / EU ☃")
@@ -126,7 +126,7 @@ async def test_a_fork_run_otherwise_is_compared_with_its_original(service: Runni
     assert {"path": "/agent", "before": "Front", "after": "Sales / EU ☃"} in found["changes"]
 
 
-async def test_a_session_is_like_itself_and_strangers_share_nothing(plain: RunningServer) -> None:
+async def test_session_matches_itself_strangers_share_nothing(plain: RunningServer) -> None:
     one, other = await plain.session(id="one"), await plain.session(id="other")
     itself = (await plain.get(f"{one}/compare?with=one")).json()
     assert (itself["identical"], itself["shared_seq"], itself["changes"]) == (True, 1, [])
@@ -137,12 +137,12 @@ async def test_a_session_is_like_itself_and_strangers_share_nothing(plain: Runni
     check_problem(await plain.get(f"{one}/compare"), 400, "invalid_request")
 
 
-async def test_a_fork_with_an_agent_that_is_not_there_is_refused(plain: RunningServer) -> None:
+async def test_fork_with_missing_agent_refused(plain: RunningServer) -> None:
     session = await plain.session()
     check_problem(await plain.post(f"{session}/fork", {"agent": Agent(name="Nobody").name}), 404, "agent_not_found")
 
 
-async def test_a_request_that_lost_a_part_says_so(service: RunningServer, model: ScriptedModel) -> None:
+async def test_redacted_request_says_so(service: RunningServer, model: ScriptedModel) -> None:
     session = await create_talk(service, model)
     await service.engine.store.database.write(  # type: ignore[attr-defined]
         lambda connection: connection.exec_driver_sql("DELETE FROM blobs")

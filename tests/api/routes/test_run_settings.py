@@ -47,7 +47,7 @@ async def test_a_websocket_takes_them_too(service: RunningServer, model: Scripte
         ([], "/model_settings"),
     ],
 )
-async def test_what_a_run_cannot_set_is_refused(plain: RunningServer, settings: Any, pointer: str) -> None:
+async def test_unsettable_run_options_refused(plain: RunningServer, settings: Any, pointer: str) -> None:
     session = await plain.session()
     answer = await plain.post(f"{session}/runs", {"input": "hi", "model_settings": settings})
     problem = check_problem(answer, 400, "invalid_request")
@@ -92,7 +92,7 @@ FORMAT: dict[str, Any] = {
 }
 
 
-async def test_a_run_brings_the_form_of_its_answer(service: RunningServer, model: ScriptedModel) -> None:
+async def test_run_brings_its_answer_format(service: RunningServer, model: ScriptedModel) -> None:
     model.say('{"city": "Rome", "degrees": [30, 1.5]}')
     session = await service.session()
     run = await service.run(session, response_format=FORMAT)
@@ -114,9 +114,7 @@ async def test_a_websocket_takes_a_form_too(service: RunningServer, model: Scrip
 
 
 @pytest.mark.parametrize("answer", ['{"a":' * 5000 + "1" + "}" * 5000, "[" + "1," * 20_000 + "1]"])
-async def test_deep_and_large_answers_are_not_taken_apart(
-    service: RunningServer, model: ScriptedModel, answer: str
-) -> None:
+async def test_deep_and_large_answers_not_parsed(service: RunningServer, model: ScriptedModel, answer: str) -> None:
     model.say(answer)
     run = await service.run(await service.session(), response_format={"type": "json_object"})
     assert (run["status"], run["output"]) == ("completed", None)
@@ -130,13 +128,13 @@ async def test_deep_and_large_answers_are_not_taken_apart(
         ("json", "/response_format"),
     ],
 )
-async def test_a_form_that_no_provider_knows_is_refused(plain: RunningServer, wanted: Any, pointer: str) -> None:
+async def test_unknown_output_format_refused(plain: RunningServer, wanted: Any, pointer: str) -> None:
     session = await plain.session()
     answer = await plain.post(f"{session}/runs", {"input": "hi", "response_format": wanted})
     assert check_problem(answer, 400, "invalid_request")["errors"][0]["pointer"] == pointer
 
 
-async def test_an_agent_shows_what_its_answers_are(sqlite_ready: str, model: ScriptedModel) -> None:
+async def test_agent_shows_its_output_type(sqlite_ready: str, model: ScriptedModel) -> None:
     async with start_server(scripted(sqlite_ready, model, agents=["tests.api.output_team"])) as service:
         shown = (await service.get("/v1/agents/Clerk")).json()
         assert shown["output_schema"]["required"] == ["sku"]

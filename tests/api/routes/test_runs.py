@@ -18,7 +18,7 @@ async def wait_for_end(service: RunningServer, session: str, run: Json) -> Json:
     return frames[-1].data
 
 
-async def test_a_run_is_answered_when_it_has_ended(service: RunningServer, model: ScriptedModel) -> None:
+async def test_run_answered_at_its_end(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.say("It is sunny.")
     session = await service.session(context_variables={"name": "Ann"})
@@ -31,7 +31,7 @@ async def test_a_run_is_answered_when_it_has_ended(service: RunningServer, model
     assert (await service.get(session)).json()["seq"] == run["last_seq"]
 
 
-async def test_every_option_of_a_run_is_heard(service: RunningServer, model: ScriptedModel) -> None:
+async def test_every_run_option_takes_effect(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     session = await service.session(context_variables={"a": 1})
     run = await service.run(
@@ -50,7 +50,7 @@ async def test_every_option_of_a_run_is_heard(service: RunningServer, model: Scr
     assert asked.items() <= options.items()
 
 
-async def test_a_failed_run_is_no_http_error(service: RunningServer, model: ScriptedModel) -> None:
+async def test_failed_run_is_not_http_error(service: RunningServer, model: ScriptedModel) -> None:
     model.fail(401, message="bad key", headers={"x-should-retry": "false"})
     session = await service.session()
     run = await service.run(session)
@@ -58,7 +58,7 @@ async def test_a_failed_run_is_no_http_error(service: RunningServer, model: Scri
     assert (run["error"]["provider_status"], run["error"]["retryable"]) == (401, False)
 
 
-async def test_a_run_in_the_background_is_answered_at_once(service: RunningServer, model: ScriptedModel) -> None:
+async def test_background_run_answered_at_once(service: RunningServer, model: ScriptedModel) -> None:
     model.hang(then="done")
     session = await service.session()
     answer = await service.post(f"{session}/runs", {"input": "hello", "background": True})
@@ -100,7 +100,7 @@ async def test_a_busy_session_can_be_interrupted(service: RunningServer, model: 
     await model.wait_for_disconnects_async(1)
 
 
-async def test_runs_are_listed_newest_first_in_pages(service: RunningServer, model: ScriptedModel) -> None:
+async def test_runs_paged_newest_first(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session()
     for number in range(3):
         model.say(f"answer {number}")
@@ -111,7 +111,7 @@ async def test_runs_are_listed_newest_first_in_pages(service: RunningServer, mod
     assert ([run["output_text"] for run in second["data"]], second["next_cursor"]) == (["answer 0"], None)
 
 
-async def test_a_cancelled_run_keeps_what_it_produced(service: RunningServer, model: ScriptedModel) -> None:
+async def test_cancelled_run_keeps_its_output(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.hang()
     session = await service.session()
@@ -124,9 +124,7 @@ async def test_a_cancelled_run_keeps_what_it_produced(service: RunningServer, mo
     await model.wait_for_disconnects_async(1)
 
 
-async def test_an_approval_is_waited_for_and_the_first_decision_wins(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_first_approval_decision_wins(service: RunningServer, model: ScriptedModel) -> None:
     model.calls([("refund", {"order": "1"}, "c1"), ("refund", {"order": "2"}, "c2")])
     model.say("Done.")
     session = await service.session()
@@ -151,7 +149,7 @@ async def test_an_approval_is_waited_for_and_the_first_decision_wins(
     check_problem(await service.post(resume, {}), 409, "run_not_waiting")
 
 
-async def test_results_from_outside_let_a_run_go_on(service: RunningServer, model: ScriptedModel) -> None:
+async def test_outside_results_continue_the_run(service: RunningServer, model: ScriptedModel) -> None:
     model.calls([("get_weather", {"city": "Rome"}, "c1"), ("get_weather", {"city": "Oslo"}, "c2")])
     model.say("Both known.")
     session = await service.session()
@@ -174,7 +172,7 @@ async def test_results_from_outside_let_a_run_go_on(service: RunningServer, mode
     check_problem(await service.post(resume, {"tool_results": results}), 409, "already_decided")
 
 
-async def test_what_started_no_run_is_an_http_error(service: RunningServer) -> None:
+async def test_unstarted_run_is_http_error(service: RunningServer) -> None:
     session = await service.session()
     runs = f"{session}/runs"
     check_problem(await service.post(runs, {"input": "x", "agent": "Nobody"}), 404, "agent_not_found")
@@ -185,9 +183,7 @@ async def test_what_started_no_run_is_an_http_error(service: RunningServer) -> N
     assert [event["type"] for event in await service.events(session)] == ["session.created"]
 
 
-async def test_a_session_whose_agent_is_not_served_says_whom_to_name(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_unserved_agent_session_names_alternatives(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session(agent="Front")
     registry = service.engine.registry
     gone = registry._agents.pop("Front")
@@ -200,7 +196,7 @@ async def test_a_session_whose_agent_is_not_served_says_whom_to_name(
         registry._agents["Front"] = gone
 
 
-async def test_a_draining_server_takes_no_runs_but_answers(service: RunningServer, model: ScriptedModel) -> None:
+async def test_draining_server_refuses_runs_but_answers(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session()
     assert (await service.get("/health/ready")).json() == {"status": "ok"}
     await service.service.drain()

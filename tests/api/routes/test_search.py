@@ -26,9 +26,7 @@ async def wait_until_found(server: RunningServer, words: str, count: int = 1) ->
     return found
 
 
-async def test_what_was_said_is_found_shown_renamed_redacted_and_deleted(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_search_follows_rename_redaction_and_deletion(service: RunningServer, model: ScriptedModel) -> None:
     assert service.engine.indexing.sessions_behind == 0
     model.say("The zebra is on its way.")
     session = (await service.post("/v1/sessions", {"metadata": {"team": "a"}})).json()
@@ -74,12 +72,12 @@ async def test_what_was_said_is_found_shown_renamed_redacted_and_deleted(
     [{"q": "x" * 201}, {"active_after": "yesterday"}, {"active_before": "2026-13-01"}, {"q": "a", "cursor": "xyz"}],
     ids=str,
 )
-async def test_a_search_that_cannot_be_is_refused(plain: RunningServer, params: Json) -> None:
+async def test_invalid_search_refused(plain: RunningServer, params: Json) -> None:
     answer = await plain.get("/v1/sessions", params=params)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
 
 
-async def test_a_server_that_does_not_search_says_so(sqlite_ready: str) -> None:
+async def test_search_disabled_server_says_so(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, search="off")) as server:
         await server.post("/v1/sessions", {"id": "a"})
         answer = await server.get("/v1/sessions", params={"q": "a"})

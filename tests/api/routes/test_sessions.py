@@ -13,7 +13,7 @@ from tests.support.scripted import ScriptedModel
 pytestmark = pytest.mark.one_database
 
 
-async def test_a_new_session_is_shown_with_its_place_and_its_seq(service: RunningServer) -> None:
+async def test_new_session_has_location_and_seq(service: RunningServer) -> None:
     body = {"id": "s1", "agent": "Sales / EU ☃", "context_variables": {"a": [1, None]}, "metadata": {"team": "x"}}
     answer = await service.post("/v1/sessions", body)
     assert (answer.status_code, answer.headers["location"], answer.headers["etag"]) == (201, "/v1/sessions/s1", '"1"')
@@ -36,7 +36,7 @@ async def test_a_new_session_is_shown_with_its_place_and_its_seq(service: Runnin
     assert (again.json(), again.headers["etag"]) == (session, '"1"')
 
 
-async def test_the_same_session_asked_for_again_is_the_same_and_another_is_refused(service: RunningServer) -> None:
+async def test_same_session_recreated_different_refused(service: RunningServer) -> None:
     body = {"id": "s1", "metadata": {"a": 1, "of": {"b": True, "c": "é\0"}}}
     first = await service.post("/v1/sessions", body)
     await service.patch("/v1/sessions/s1", {"metadata": {"b": 2}})
@@ -51,7 +51,7 @@ async def test_the_same_session_asked_for_again_is_the_same_and_another_is_refus
     check_problem(await service.post("/v1/sessions", {"id": "s1"}), 409, "session_exists")
 
 
-async def test_everything_about_a_new_session_is_optional(service: RunningServer) -> None:
+async def test_new_session_fields_are_optional(service: RunningServer) -> None:
     for content in (b"", b"{}", b'{"id": null, "agent": null, "messages": null}'):
         answer = await service.client.post("/v1/sessions", content=content)
         assert (answer.status_code, answer.json()["agent"]) == (201, "Front")
@@ -68,7 +68,7 @@ async def test_a_history_can_be_brought_along(service: RunningServer) -> None:
     ]
 
 
-async def test_lists_are_newest_first_filtered_and_paged(service: RunningServer) -> None:
+async def test_lists_newest_first_filtered_paged(service: RunningServer) -> None:
     for number in range(5):
         await service.session(id=f"s{number}", metadata={"even": number % 2 == 0, "q": "a&b=c"}, agent="Front")
     await service.session(id="other", agent="Sales / EU ☃")
@@ -94,9 +94,7 @@ async def test_lists_are_newest_first_filtered_and_paged(service: RunningServer)
     assert seen == [["other", "s4", "s3", "s2"], ["s1", "s0"]]
 
 
-async def test_sessions_are_listed_by_activity_and_by_how_their_last_run_ended(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_sessions_listed_by_activity_and_outcome(service: RunningServer, model: ScriptedModel) -> None:
     for name in ("first", "second", "third", "fourth"):
         await service.post("/v1/sessions", {"id": name})
 
@@ -144,7 +142,7 @@ async def test_sessions_are_listed_by_activity_and_by_how_their_last_run_ended(
     model.release()
 
 
-async def test_a_session_can_be_seen_as_it_was(service: RunningServer) -> None:
+async def test_session_seen_at_past_seq(service: RunningServer) -> None:
     session = await service.session(context_variables={"a": 1})
     await service.patch(session, {"context_variables": {"a": 2}})
     then, now = await service.get(f"{session}?at=1"), await service.get(session)
@@ -171,7 +169,7 @@ async def test_the_active_agent_can_be_changed(service: RunningServer) -> None:
     assert found["known_agents"] == ["Front", "Sales / EU ☃"]
 
 
-async def test_a_conditional_change_needs_the_state_it_was_made_for(service: RunningServer) -> None:
+async def test_conditional_change_needs_matching_state(service: RunningServer) -> None:
     session = await service.session()
     change = {"metadata": {"a": 1}}
     assert (await service.patch(session, change, headers={"If-Match": '"1"'})).headers["etag"] == '"2"'
@@ -189,7 +187,7 @@ async def test_a_conditional_change_needs_the_state_it_was_made_for(service: Run
         assert check_problem(twice, 400, "invalid_request")["errors"][0]["pointer"] == f"/header/{name}"
 
 
-async def test_a_fork_shares_the_history_and_its_hashes(service: RunningServer) -> None:
+async def test_fork_shares_history_and_hashes(service: RunningServer) -> None:
     session = await service.session(id="s1", metadata={"a": 1})
     await service.patch(session, {"context_variables": {"x": 1}})
     answer = await service.post(f"{session}/fork", {"at": 1, "id": "f1", "metadata": {"b": 2}})
@@ -205,7 +203,7 @@ async def test_a_fork_shares_the_history_and_its_hashes(service: RunningServer) 
     assert (whole.status_code, whole.json()["context_variables"]) == (201, {"x": 1})
 
 
-async def test_a_deleted_session_is_gone_and_its_id_free(service: RunningServer) -> None:
+async def test_deleted_session_frees_its_id(service: RunningServer) -> None:
     session = await service.session(id="s1")
     answer = await service.delete(session)
     assert (answer.status_code, answer.content) == (204, b"")
@@ -214,7 +212,7 @@ async def test_a_deleted_session_is_gone_and_its_id_free(service: RunningServer)
     assert await service.session(id="s1", metadata={"new": 1}) == session
 
 
-async def test_a_busy_session_is_deleted_only_by_force(service: RunningServer, model: ScriptedModel) -> None:
+async def test_busy_session_deleted_only_by_force(service: RunningServer, model: ScriptedModel) -> None:
     model.hang()
     session = await service.session()
     run = await service.run(session, background=True)
@@ -227,7 +225,7 @@ async def test_a_busy_session_is_deleted_only_by_force(service: RunningServer, m
 
 
 @pytest.mark.parametrize("session_id", ["nobody", "%00", "%ff", "a%20b", "☃", "x" * 129, "a" * 5000, "'", "%2e%2e%5c"])
-async def test_an_id_that_no_session_has_is_not_found(plain: RunningServer, session_id: str) -> None:
+async def test_unknown_session_id_not_found(plain: RunningServer, session_id: str) -> None:
     for path in ("", "/messages", "/events", "/runs", "/runs/r", "/events/1/request", "/runs/r/stream"):
         check_problem(await plain.get(f"/v1/sessions/{session_id}{path}"), 404, "session_not_found")
     check_problem(await plain.patch(f"/v1/sessions/{session_id}", {}), 404, "session_not_found")
@@ -237,7 +235,7 @@ async def test_an_id_that_no_session_has_is_not_found(plain: RunningServer, sess
 
 
 @pytest.mark.parametrize("session_id", ["", "a b", "a/b", "☃", "x" * 129, "\x00", ".", "..", "a\n"])
-async def test_an_id_that_no_session_can_have_is_refused(plain: RunningServer, session_id: str) -> None:
+async def test_impossible_session_id_refused(plain: RunningServer, session_id: str) -> None:
     session = await plain.session()
     for path in ("/v1/sessions", f"{session}/fork"):
         found = check_problem(await plain.post(path, {"id": session_id}), 400, "invalid_request")
@@ -245,12 +243,12 @@ async def test_an_id_that_no_session_can_have_is_refused(plain: RunningServer, s
 
 
 @pytest.mark.parametrize("session_id", ["x" * 128, "...", "a.b_c:d-E9"])
-async def test_any_other_id_is_taken_and_leads_to_its_session(plain: RunningServer, session_id: str) -> None:
+async def test_unusual_ids_lead_to_their_session(plain: RunningServer, session_id: str) -> None:
     assert await plain.session(id=session_id) == f"/v1/sessions/{session_id}"
     assert (await plain.get(f"/v1/sessions/{session_id}")).json()["id"] == session_id
 
 
-async def test_twenty_labels_narrow_a_list_down_and_more_are_refused(service: RunningServer) -> None:
+async def test_label_filters_limited_to_twenty(service: RunningServer) -> None:
     labels = {f"k{n}": "v" for n in range(20)}
     session = await service.session(metadata=labels)
     query = {f"metadata.{key}": value for key, value in labels.items()}
@@ -264,7 +262,7 @@ async def test_twenty_labels_narrow_a_list_down_and_more_are_refused(service: Ru
     check_problem(await service.get(f"/v1/sessions?{many}"), 400, "invalid_request")
 
 
-async def test_a_list_leaves_the_contexts_out_unless_they_are_asked_for(service: RunningServer) -> None:
+async def test_lists_omit_contexts_unless_asked(service: RunningServer) -> None:
     session = await service.session(context_variables={"a": [1, None]}, metadata={"team": "x"})
     whole = (await service.get(session)).json()
     [listed] = (await service.get("/v1/sessions")).json()["data"]
@@ -274,6 +272,6 @@ async def test_a_list_leaves_the_contexts_out_unless_they_are_asked_for(service:
 
 
 @pytest.mark.parametrize("asked", ["metadata", "", "context_variables,metadata"])
-async def test_what_a_list_cannot_include_is_refused(plain: RunningServer, asked: str) -> None:
+async def test_unknown_list_include_refused(plain: RunningServer, asked: str) -> None:
     found = check_problem(await plain.get("/v1/sessions", params={"include": asked}), 400, "invalid_request")
     assert found["errors"][0]["pointer"] == "/query/include"

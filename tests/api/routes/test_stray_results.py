@@ -39,9 +39,7 @@ STRAY: list[tuple[list[Json], int]] = [
 
 
 @pytest.mark.parametrize(("messages", "place"), STRAY)
-async def test_a_result_that_answers_no_open_call_is_refused(
-    service: RunningServer, messages: list[Json], place: int
-) -> None:
+async def test_result_without_open_call_refused(service: RunningServer, messages: list[Json], place: int) -> None:
     session = await service.session()
     refused: dict[str, Any] = {
         f"/input/{place}": await service.post(f"{session}/runs", {"input": messages}),
@@ -55,9 +53,7 @@ async def test_a_result_that_answers_no_open_call_is_refused(
     assert len((await service.get("/v1/sessions")).json()["data"]) == 1
 
 
-async def test_results_of_the_calls_that_a_history_ends_with_are_its_next_input(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_history_final_calls_take_results_next(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session(messages=[HELLO, calling("c1", "c2"), result("c2")])
     check_problem(await service.post(f"{session}/runs", {"input": [result("c2")]}), 400, "invalid_request")
     model.say("thanks")
@@ -67,7 +63,7 @@ async def test_results_of_the_calls_that_a_history_ends_with_are_its_next_input(
     assert sent == [result("c1"), result("c2")]
 
 
-async def test_what_waits_in_the_queue_is_looked_at_by_itself(service: RunningServer, model: ScriptedModel) -> None:
+async def test_queued_results_are_judged_alone(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     session = await service.session()
     run = await service.run(session, execute_tools=False)
@@ -80,7 +76,7 @@ async def test_what_waits_in_the_queue_is_looked_at_by_itself(service: RunningSe
     await service.post(f"{session}/runs/{run['id']}/cancel")
 
 
-async def test_one_that_interrupts_may_answer_what_was_waited_for(service: RunningServer, model: ScriptedModel) -> None:
+async def test_interrupting_run_may_answer_awaited_call(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     session = await service.session()
     await service.run(session, execute_tools=False)

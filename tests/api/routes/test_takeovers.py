@@ -15,7 +15,7 @@ async def complete(service: RunningServer, session: str, text: str) -> Any:
     return await service.post("/openai/v1/chat/completions", body, headers=headers)
 
 
-async def test_a_conversation_goes_to_a_person_and_back(service: RunningServer, model: ScriptedModel) -> None:
+async def test_conversation_goes_to_person_and_back(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session()
     check_problem(await service.post(f"{session}/answer", {"content": "Hello."}), 409, "not_taken_over")
     check_problem(await service.post(f"{session}/handback"), 409, "not_taken_over")

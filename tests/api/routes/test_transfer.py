@@ -20,7 +20,7 @@ pytestmark = pytest.mark.one_database
 LINES = {"Content-Type": "application/x-ndjson"}
 
 
-async def test_what_is_exported_comes_back_after_a_loss(service: RunningServer, model: ScriptedModel) -> None:
+async def test_export_restores_after_loss(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.say("It is sunny.")
     model.say("Still.")
@@ -41,7 +41,7 @@ async def test_what_is_exported_comes_back_after_a_loss(service: RunningServer, 
     assert (await service.run(session, "And now?"))["output_text"] == "Still."
 
 
-async def test_an_export_is_narrowed_down_as_a_list_is(service: RunningServer) -> None:
+async def test_export_filtered_like_a_list(service: RunningServer) -> None:
     for name, team in (("a", "sales"), ("b", "help"), ("c", "sales")):
         await service.session(id=name, metadata={"team": team})
 
@@ -61,7 +61,7 @@ async def test_an_export_is_narrowed_down_as_a_list_is(service: RunningServer) -
     check_problem(await service.get(f"/v1/export?{many}"), 400, "invalid_request")
 
 
-async def test_a_bad_file_is_refused_by_its_line(service: RunningServer) -> None:
+async def test_bad_file_refused_by_line(service: RunningServer) -> None:
     await service.session(id="s", messages=[{"role": "user", "content": "hello"}])
     text = (await service.get("/v1/export")).content
     await service.delete("/v1/sessions/s")
@@ -73,7 +73,7 @@ async def test_a_bad_file_is_refused_by_its_line(service: RunningServer) -> None
     check_problem(await service.get("/v1/sessions/s"), 404, "session_not_found")
 
 
-async def test_a_session_is_imported_under_another_id_or_only_tried(service: RunningServer) -> None:
+async def test_import_renames_or_only_tries(service: RunningServer) -> None:
     await service.session(id="s")
     text = (await service.get("/v1/export")).content
     tried = await service.client.post("/v1/import?as=t&dry_run=true", content=text)
@@ -93,7 +93,7 @@ async def test_a_session_is_imported_under_another_id_or_only_tried(service: Run
     check_problem(await service.client.post("/v1/import?as=a/b", content=text), 400, "invalid_request")
 
 
-async def test_an_import_names_the_key_that_made_it(service: RunningServer) -> None:
+async def test_import_names_its_key(service: RunningServer) -> None:
     await service.session(id="s")
     text = (await service.get("/v1/export")).content
     made, secret = await key_store(service).create("acme", name="restore")
@@ -109,7 +109,7 @@ async def test_an_import_names_the_key_that_made_it(service: RunningServer) -> N
     assert "restore" in entry["by"]
 
 
-async def test_a_file_that_is_too_large_is_not_read(sqlite_ready: str) -> None:
+async def test_oversized_file_is_not_read(sqlite_ready: str) -> None:
     async with start_server(
         server_settings(database_url=sqlite_ready, max_import_bytes=1000, max_body_bytes=10)
     ) as service:
@@ -118,7 +118,7 @@ async def test_a_file_that_is_too_large_is_not_read(sqlite_ready: str) -> None:
         check_problem(await service.client.post("/v1/import", content=b"x" * 900), 400, "invalid_import")
 
 
-async def test_a_document_for_people_comes_in_the_form_that_is_asked_for(service: RunningServer) -> None:
+async def test_document_comes_in_requested_format(service: RunningServer) -> None:
     session = await service.session(id="s", messages=[{"role": "user", "content": "<b>hello</b>"}])
     notes = await service.get(f"{session}/transcript")
     assert notes.headers["content-type"] == "text/markdown; charset=utf-8"
@@ -166,7 +166,7 @@ def write_forged_session(*texts: tuple[str, str]) -> bytes:
     return b"".join(write_event_line(one, {}, begin if one.event.seq == 1 else None) for one in sealed)
 
 
-async def test_an_imported_event_is_one_frame_of_a_stream_whatever_its_type_and_its_blanks(
+async def test_imported_event_is_one_stream_frame(
     service: RunningServer,
 ) -> None:
     created = ("session.created", '{"agent":"Front","context_variables":{},"metadata":{}}')

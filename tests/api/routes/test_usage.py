@@ -31,7 +31,7 @@ async def test_usage_is_shown_in_groups(service: RunningServer, model: ScriptedM
     assert (await service.get("/v1/usage?group_by=day&to=2001-01-01")).json()["data"] == []
 
 
-async def test_what_usage_cannot_be_asked_is_refused(plain: RunningServer) -> None:
+async def test_invalid_usage_query_refused(plain: RunningServer) -> None:
     for query in (
         "group_by=colour",
         "from=yesterday",
@@ -67,7 +67,7 @@ async def test_calls_cost_what_the_settings_say(ready_url: str, model: ScriptedM
         }
 
 
-async def test_a_server_without_prices_says_nothing_of_cost(service: RunningServer, model: ScriptedModel) -> None:
+async def test_unpriced_server_shows_no_cost(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session()
     model.say("Hello.")
     run = await service.run(session, "Hi")
@@ -77,7 +77,7 @@ async def test_a_server_without_prices_says_nothing_of_cost(service: RunningServ
     assert (await service.get("/v1/prices")).json() == {"currency": None, "data": []}
 
 
-async def test_a_server_does_not_start_with_prices_that_are_none(sqlite_ready: str, model: ScriptedModel) -> None:
+async def test_invalid_prices_prevent_start(sqlite_ready: str, model: ScriptedModel) -> None:
     with pytest.raises(ServeError, match="SWARMKEEP_PRICES"):
         async with start_server(scripted(sqlite_ready, model, prices="prices.json")):
             pass

@@ -27,7 +27,7 @@ async def test_a_session_is_checked(service: RunningServer) -> None:
     check_problem(await service.get("/v1/sessions/nobody/verify"), 404, "session_not_found")
 
 
-async def test_a_session_is_checked_against_a_head_noted_down(service: RunningServer) -> None:
+async def test_session_checked_against_noted_head(service: RunningServer) -> None:
     session = await service.session()
     digest = (await service.get(session)).json()["hash"]
 
@@ -53,7 +53,7 @@ async def test_a_session_is_checked_against_a_head_noted_down(service: RunningSe
         assert found["errors"][0]["pointer"] == "/query/head"
 
 
-async def test_what_was_changed_is_named_and_still_shown(service: RunningServer) -> None:
+async def test_changed_event_named_and_shown(service: RunningServer) -> None:
     session = await service.session(messages=[{"role": "user", "content": "hello"}, {"role": "user", "content": "you"}])
     database = cast(SqlStore, service.engine.store).database
     damage = text("UPDATE events SET payload = '{\"message\"' WHERE seq = 2")

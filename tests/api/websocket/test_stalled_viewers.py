@@ -108,7 +108,7 @@ async def find_paused_socket(service: RunningServer) -> BoundedWebSocket:
 
 
 @pytest.mark.long
-async def test_pings_of_a_viewer_that_never_reads_fill_nothing(sqlite_ready: str) -> None:
+async def test_unread_pings_fill_nothing(sqlite_ready: str) -> None:
     async with (
         serve_large_session(sqlite_ready, stalled_seconds=600) as (service, path, authorization, _),
         connect_raw(service, upgrade(path, authorization)) as viewer,
@@ -136,7 +136,7 @@ async def test_pings_alone_fill_no_more_either(sqlite_ready: str) -> None:
             assert not stalled.writable.is_set()
 
 
-async def test_a_viewer_that_reads_on_has_its_last_ping_answered(sqlite_ready: str) -> None:
+async def test_viewer_reading_on_has_ping_answered(sqlite_ready: str) -> None:
     async with (
         serve_large_session(sqlite_ready, stalled_seconds=600) as (service, path, authorization, _),
         connect_raw(service, upgrade(path, authorization)) as viewer,
@@ -155,7 +155,7 @@ async def test_a_viewer_that_reads_on_has_its_last_ping_answered(sqlite_ready: s
 
 @pytest.mark.long
 @pytest.mark.parametrize("then", ["nothing", "pings"])
-async def test_a_viewer_that_takes_nothing_is_let_go(sqlite_ready: str, then: str) -> None:
+async def test_stalled_viewer_is_let_go(sqlite_ready: str, then: str) -> None:
     async with serve_large_session(sqlite_ready, stalled_seconds=0.5) as (service, path, authorization, _):
         async with connect_raw(service, upgrade(path, authorization)) as viewer:
             await find_paused_socket(service)
@@ -169,7 +169,7 @@ async def test_a_viewer_that_takes_nothing_is_let_go(sqlite_ready: str, then: st
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["websocket", "events"])
-async def test_a_slow_viewer_is_kept_until_its_key_ends(sqlite_ready: str, kind: str) -> None:
+async def test_slow_viewer_kept_until_key_ends(sqlite_ready: str, kind: str) -> None:
     async with serve_large_session(sqlite_ready, stalled_seconds=1, gone_seconds=0.1, refused_seconds=0.2) as opened:
         service, path, authorization, key_id = opened
         events = f"GET {path}/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nAuthorization: "
@@ -189,7 +189,7 @@ async def test_a_slow_viewer_is_kept_until_its_key_ends(sqlite_ready: str, kind:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["websocket", "events"])
-async def test_a_stalled_viewer_whose_key_ends_is_not_waited_for(sqlite_ready: str, kind: str) -> None:
+async def test_stalled_viewer_with_ended_key_dropped(sqlite_ready: str, kind: str) -> None:
     """What is to be sent is given up soon, however long the connection itself may stand still."""
     async with serve_large_session(sqlite_ready, stalled_seconds=5, gone_seconds=0.1, refused_seconds=0.2) as opened:
         service, path, authorization, key_id = opened
@@ -203,7 +203,7 @@ async def test_a_stalled_viewer_whose_key_ends_is_not_waited_for(sqlite_ready: s
 
 
 @pytest.mark.parametrize("kind", ["websocket", "events"])
-async def test_what_waits_for_all_slow_viewers_is_bounded(sqlite_ready: str, kind: str) -> None:
+async def test_slow_viewer_backlog_is_bounded(sqlite_ready: str, kind: str) -> None:
     """The one that has taken nothing for the longest is let go."""
     async with serve_large_session(sqlite_ready, stalled_seconds=600, unsent_bytes=200_000) as opened:
         service, path, authorization, _ = opened
@@ -220,7 +220,7 @@ async def test_what_waits_for_all_slow_viewers_is_bounded(sqlite_ready: str, kin
         await wait_until(lambda: before.issuperset(service.connections))
 
 
-async def test_a_slow_reader_that_takes_something_is_not_the_first_to_be_let_go() -> None:
+async def test_partly_reading_viewer_dropped_later() -> None:
     loop = asyncio.get_running_loop()
     limit = UnsentLimit(10_000_000)
     with ExitStack() as stack:
@@ -244,7 +244,7 @@ async def test_a_slow_reader_that_takes_something_is_not_the_first_to_be_let_go(
         new.abort()
 
 
-async def test_a_large_event_waits_for_a_slow_viewer_alone_and_only_as_what_is_sent(sqlite_ready: str) -> None:
+async def test_large_event_waits_only_for_slow_viewer(sqlite_ready: str) -> None:
     async with serve_large_session(sqlite_ready) as (service, _, _, _):
         await service.engine.sessions.update(SessionKey("acme", "s"), metadata={"text": "short"})
         sizes: list[int] = []
@@ -267,7 +267,7 @@ def find_paused(service: RunningServer) -> list[Any]:
     return [one for one in service.connections if one.transport.get_write_buffer_size() > 64 * 1024]
 
 
-async def test_a_message_in_tiny_pieces_takes_its_own_size(sqlite_ready: str) -> None:
+async def test_tiny_pieces_take_only_their_size(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready)) as service:
         session = await service.session()
         async with connect_raw(service, upgrade(session, "")) as viewer:

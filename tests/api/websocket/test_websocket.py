@@ -30,7 +30,7 @@ def content_of(frames: list[SocketFrame]) -> str:
     return "".join(frame.data.get("content", "") for frame in frames if frame.event == "message.delta")
 
 
-async def test_a_run_is_created_and_watched_by_everybody(service: RunningServer, model: ScriptedModel) -> None:
+async def test_run_created_and_watched_by_all(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.say(["It ", "is\n", "sunny ☀."])
     session = await service.session()
@@ -50,7 +50,7 @@ async def test_a_run_is_created_and_watched_by_everybody(service: RunningServer,
     await wait_until_nobody_reads(service)
 
 
-async def test_every_run_is_shown_whoever_began_it(service: RunningServer, model: ScriptedModel) -> None:
+async def test_every_run_shown_to_viewers(service: RunningServer, model: ScriptedModel) -> None:
     model.say("one")
     model.say("two")
     session = await service.session()
@@ -64,9 +64,7 @@ async def test_every_run_is_shown_whoever_began_it(service: RunningServer, model
             assert (recorded[-1], frames[-1].data) == (text, run)
 
 
-async def test_a_viewer_that_returns_after_any_event_misses_nothing(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_returning_viewer_misses_nothing(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.say("It is sunny.")
     session = await service.session()
@@ -79,7 +77,7 @@ async def test_a_viewer_that_returns_after_any_event_misses_nothing(
 
 
 @pytest.mark.one_database
-async def test_the_end_of_a_run_is_told_however_slowly_the_connection_learns_where_it_begins(
+async def test_run_end_told_despite_slow_connection(
     service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.say("first")
@@ -170,7 +168,7 @@ async def test_refusals_are_those_of_http(service: RunningServer, model: Scripte
         (b"\xff\xfe", ""),
     ],
 )
-async def test_a_bad_frame_is_answered_and_the_connection_goes_on(
+async def test_bad_frame_answered_and_connection_continues(
     plain: RunningServer, sent: str | bytes, pointer: str
 ) -> None:
     session = await plain.session()
@@ -183,7 +181,7 @@ async def test_a_bad_frame_is_answered_and_the_connection_goes_on(
         assert (await viewer.answer("run.create", input="hello")).event == "accepted"
 
 
-async def test_a_frame_that_is_too_large_is_refused_by_name(sqlite_ready: str) -> None:
+async def test_oversized_frame_refused_by_name(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, max_body_bytes=1000)) as service:
         session = await service.session()
         async with connect_session(service, session, "?after=1") as viewer:
@@ -196,7 +194,7 @@ async def test_a_frame_that_is_too_large_is_refused_by_name(sqlite_ready: str) -
             assert (await viewer.closed())[0] == 1009
 
 
-async def test_an_idempotency_key_makes_one_run_of_many(service: RunningServer, model: ScriptedModel) -> None:
+async def test_idempotency_key_makes_one_run(service: RunningServer, model: ScriptedModel) -> None:
     model.say("once")
     session = await service.session()
     async with connect_session(service, session) as viewer:
@@ -209,7 +207,7 @@ async def test_an_idempotency_key_makes_one_run_of_many(service: RunningServer, 
         assert other.data["code"] == "idempotency_mismatch"
 
 
-async def test_a_run_goes_on_when_the_viewer_that_began_it_leaves(service: RunningServer, model: ScriptedModel) -> None:
+async def test_run_continues_after_viewer_leaves(service: RunningServer, model: ScriptedModel) -> None:
     model.hang(then="done all the same")
     session = await service.session()
     async with connect_session(service, session) as viewer:
@@ -222,7 +220,7 @@ async def test_a_run_goes_on_when_the_viewer_that_began_it_leaves(service: Runni
     assert events[-2].data["data"]["message"]["content"] == "done all the same"
 
 
-async def test_a_session_that_is_not_there_is_told_and_closed(plain: RunningServer) -> None:
+async def test_missing_session_told_and_closed(plain: RunningServer) -> None:
     for session in ("/v1/sessions/none", "/v1/sessions/%00"):
         async with connect_session(plain, session) as viewer:
             await viewer.problem("session_not_found")
@@ -258,9 +256,7 @@ async def refused_handshake(service: RunningServer, session: str, query: str = "
     return answer.status_code, json.loads(answer.body or b"")["code"]
 
 
-async def test_a_handshake_that_is_one_too_many_makes_no_connection(
-    sqlite_ready: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_excess_handshake_makes_no_connection(sqlite_ready: str, caplog: pytest.LogCaptureFixture) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=1)) as service:
         session = await service.session()
         assert await refused_handshake(service, session) == (429, "rate_limited")
@@ -301,7 +297,7 @@ async def test_other_sites_pages_get_no_connection(
         assert await refused_handshake(service, session, **given) == (403, "forbidden")
 
 
-async def test_a_key_is_shown_in_a_header_or_as_a_subprotocol(plain: RunningServer) -> None:
+async def test_key_shown_in_header_or_subprotocol(plain: RunningServer) -> None:
     secret = (key := await create_key(plain, "acme"))["Authorization"].removeprefix("Bearer ")
     await plain.post("/v1/sessions", {"id": "s"}, headers=key)
     for options in ({"additional_headers": key}, {"subprotocols": ["swarmkeep", f"bearer.{secret}"]}):
@@ -351,13 +347,13 @@ async def test_commands_are_counted(sqlite_ready: str) -> None:
             assert (answer.event, answer.data["code"]) == ("error", "rate_limited")
 
 
-async def test_the_subprotocol_is_named_if_it_is_offered(plain: RunningServer) -> None:
+async def test_offered_subprotocol_is_named(plain: RunningServer) -> None:
     session = await plain.session()
     async with connect_session(plain, session, subprotocols=["swarmkeep"]) as viewer:
         assert viewer.socket.subprotocol == "swarmkeep"
 
 
-async def test_a_viewer_that_does_not_read_holds_up_nobody(service: RunningServer, model: ScriptedModel) -> None:
+async def test_unreading_viewer_blocks_no_others(service: RunningServer, model: ScriptedModel) -> None:
     model.say(["x" * 1000] * 2000)
     session = await service.session()
     # Little is buffered on this side, so that the server's writes have to wait.
@@ -370,7 +366,7 @@ async def test_a_viewer_that_does_not_read_holds_up_nobody(service: RunningServe
         assert [frame.data for frame in events] == await service.events(session)
 
 
-async def test_a_server_that_stops_says_come_again(service: RunningServer, model: ScriptedModel) -> None:
+async def test_stopping_server_asks_to_reconnect(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("It is ", then="never heard")
     session = await service.session()
     async with connect_session(service, session) as viewer:
@@ -383,7 +379,7 @@ async def test_a_server_that_stops_says_come_again(service: RunningServer, model
     await model.wait_for_disconnects_async(1)
 
 
-async def test_a_server_that_drains_takes_no_runs(plain: RunningServer) -> None:
+async def test_draining_server_takes_no_runs(plain: RunningServer) -> None:
     session = await plain.session()
     async with connect_session(plain, session) as viewer:
         plain.engine.runs.is_draining = True
@@ -392,7 +388,7 @@ async def test_a_server_that_drains_takes_no_runs(plain: RunningServer) -> None:
 
 
 @pytest.mark.long
-async def test_connections_that_come_and_go_leave_nothing_behind(plain: RunningServer) -> None:
+async def test_passing_connections_leave_nothing(plain: RunningServer) -> None:
     session = await plain.session()
 
     async def visit() -> None:
@@ -406,7 +402,7 @@ async def test_connections_that_come_and_go_leave_nothing_behind(plain: RunningS
     await wait_until(lambda: len(asyncio.all_tasks()) <= before)
 
 
-async def test_a_client_that_breaks_off_is_let_go(plain: RunningServer) -> None:
+async def test_client_breaking_off_is_let_go(plain: RunningServer) -> None:
     session = await plain.session()
     # At once, not when the garbage is collected the next time.
     gc.disable()
@@ -420,7 +416,7 @@ async def test_a_client_that_breaks_off_is_let_go(plain: RunningServer) -> None:
         gc.enable()
 
 
-async def test_a_viewer_of_a_session_that_is_made_anew_is_given_that(ready_url: str, model: ScriptedModel) -> None:
+async def test_viewer_follows_recreated_session(ready_url: str, model: ScriptedModel) -> None:
     # Patient enough not to end while there is no session of that name.
     async with start_server(scripted(ready_url, model), ServerLimits(gone_seconds=60.0)) as service:
         session = await service.session(id="s1", messages=[{"role": "user", "content": "old"}] * 3)

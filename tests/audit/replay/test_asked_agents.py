@@ -11,7 +11,7 @@ from tests.engine.teams.team import ask_clerk, ask_for_payment, find_child, make
 from tests.support.scripted import ScriptedModel
 
 
-async def test_a_session_and_the_one_below_match(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_session_and_its_child_match(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
     await open_session(engine, context_variables={"user": "Ada"})
     model.call("ask_clerk", {"input": "Note it."}, id="c1")
@@ -24,9 +24,7 @@ async def test_a_session_and_the_one_below_match(cluster: EngineCluster, model: 
         assert (replayed.divergences, replayed.turns) == ([], turns)
 
 
-async def test_a_run_that_waited_for_a_decision_below_replays_alike(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_run_awaiting_child_decision_replays_alike(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     model.say("Paid.")
     model.say("It is paid.")
@@ -37,7 +35,7 @@ async def test_a_run_that_waited_for_a_decision_below_replays_alike(
     assert (replayed.divergences, replayed.turns) == ([], 2)
 
 
-async def test_a_function_that_is_gone_is_told(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_missing_function_is_told(cluster: EngineCluster, model: ScriptedModel) -> None:
     await ask_clerk(cluster, model)
     other = await cluster.open_engine(Agent(name="Desk"))
     kinds = [each.kind for each in (await replay_session(other.store, other.registry, KEY)).divergences]

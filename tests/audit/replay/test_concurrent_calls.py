@@ -70,7 +70,7 @@ def find_held(events: Sequence[RecordedEvent]) -> list[RecordedEvent]:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(NAMES)))
-async def test_the_same_agents_match_in_whatever_order_they_ended(
+async def test_same_agents_match_in_any_order(
     cluster: EngineCluster, model: ScriptedModel, order: tuple[str, ...]
 ) -> None:
     doors = Doors()
@@ -87,7 +87,7 @@ async def test_the_same_agents_match_in_whatever_order_they_ended(
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_whether_they_run_at_once_today_is_no_difference(
+async def test_concurrency_setting_is_no_difference(
     cluster: EngineCluster, model: ScriptedModel, at_once: bool
 ) -> None:
     doors = Doors()
@@ -103,7 +103,7 @@ async def test_whether_they_run_at_once_today_is_no_difference(
     assert (await replay_session(engine.store, Registry([today]), KEY)).divergences == []
 
 
-async def test_what_would_be_otherwise_today_is_told_of_each_call(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_todays_differences_told_per_call(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     engine = await run_in_order(cluster, model, ("z", "x", "y"), make_agent(doors), doors)
 
@@ -116,9 +116,7 @@ async def test_what_would_be_otherwise_today_is_told_of_each_call(cluster: Engin
 
 
 @pytest.mark.parametrize("function", ["look", "again"])
-async def test_a_session_that_was_killed_among_them_matches(
-    cluster: EngineCluster, model: ScriptedModel, function: str
-) -> None:
+async def test_killed_concurrent_calls_match(cluster: EngineCluster, model: ScriptedModel, function: str) -> None:
     doors = Doors()
     agent = make_agent(doors)
     one = await cluster.open_engine(agent)
@@ -137,9 +135,7 @@ async def test_a_session_that_was_killed_among_them_matches(
 
 
 @pytest.mark.parametrize("named", ["result", "change"])
-async def test_a_redaction_of_a_change_or_of_the_result_that_held_it_takes_both(
-    cluster: EngineCluster, model: ScriptedModel, named: str
-) -> None:
+async def test_redacting_change_or_result_takes_both(cluster: EngineCluster, model: ScriptedModel, named: str) -> None:
     doors = Doors()
     agent = make_agent(doors)
     engine = await run_in_order(cluster, model, ("z", "y", "x"), agent, doors)
@@ -164,9 +160,7 @@ def hand_over() -> Agent:
     return Agent(name="A")
 
 
-async def test_what_a_cancel_leaves_of_calls_that_had_ended_matches(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_cancel_leftovers_of_ended_calls_match(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     agent = make_agent(doors)
     agent = agent.model_copy(update={"functions": [*agent.functions, hand_over]})
@@ -189,9 +183,7 @@ def pay() -> str:
     return "paid"
 
 
-async def test_one_that_began_beside_another_that_waits_for_an_approval_matches(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_call_beside_waiting_approval_matches(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     doors.open("x")
     agent = make_agent(doors)
@@ -205,9 +197,7 @@ async def test_one_that_began_beside_another_that_waits_for_an_approval_matches(
 
 
 @pytest.mark.parametrize("here", [True, False])
-async def test_a_run_that_was_imported_as_it_waited_matches(
-    cluster: EngineCluster, model: ScriptedModel, here: bool
-) -> None:
+async def test_imported_waiting_run_matches(cluster: EngineCluster, model: ScriptedModel, here: bool) -> None:
     agent = Agent(name="A", functions=[pay])
     engine = await cluster.open_engine(agent)
     await open_session(engine)

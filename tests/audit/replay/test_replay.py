@@ -72,7 +72,7 @@ async def test_the_same_agents_match_whatever_happened(cluster: EngineCluster, s
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_same_agents_match_whatever_was_redacted(cluster: EngineCluster, seed: int) -> None:
+async def test_same_agents_match_despite_redaction(cluster: EngineCluster, seed: int) -> None:
     async with generate_sessions(cluster, seed) as (engine, (key, _)):
         events = await read_log(engine, key)
         texts = await engine.store.read_blobs(key, sorted(_collect_text_names(events)))
@@ -88,7 +88,7 @@ async def test_the_same_agents_match_whatever_was_redacted(cluster: EngineCluste
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_same_agents_match_in_a_fork_of_any_point(cluster: EngineCluster, seed: int) -> None:
+async def test_same_agents_match_in_any_fork(cluster: EngineCluster, seed: int) -> None:
     async with generate_sessions(cluster, seed) as (engine, (key, _)):
         for seq in range(1, (await engine.reader.view(key)).seq + 1):
             fork = SessionKey(key.tenant, f"fork-{seq}")
@@ -144,7 +144,7 @@ def list_kinds(replayed: Replayed) -> list[str]:
     return [divergence.kind for divergence in replayed.divergences]
 
 
-async def test_a_replay_whose_time_is_over_says_how_far_it_came(talk: Talk) -> None:
+async def test_timed_out_replay_tells_its_progress(talk: Talk) -> None:
     whole = await asyncio.to_thread(replay, talk[0], Registry(TEAM), talk[1], seconds=600.0)
     assert (whole.matches, whole.turns, whole.cut_short) == (True, 5, UNSET)
     cut = await asyncio.to_thread(replay, talk[0], Registry(TEAM), talk[1], seconds=-1.0)
@@ -152,7 +152,7 @@ async def test_a_replay_whose_time_is_over_says_how_far_it_came(talk: Talk) -> N
     assert 0 < cut.last_seq < whole.last_seq
 
 
-def test_another_instruction_is_told_once_with_both_texts(talk: Talk) -> None:
+def test_changed_instruction_told_once_with_texts(talk: Talk) -> None:
     replayed = replay_talk(talk, instructions="You are somebody else.")
     (found,) = replayed.divergences
     assert (found.kind, found.recorded, found.actual) == ("instructions", "You are A.", "You are somebody else.")
@@ -161,12 +161,12 @@ def test_another_instruction_is_told_once_with_both_texts(talk: Talk) -> None:
     assert replay_talk(talk, instructions="You are somebody else.", ignore=["instructions"]).matches
 
 
-def test_without_the_texts_the_recorded_ones_are_named_by_their_hash(talk: Talk) -> None:
+def test_missing_texts_named_by_hash(talk: Talk) -> None:
     replayed = replay_talk((talk[0], {}), instructions="Other.")
     assert replayed.divergences[0].recorded.startswith("sha256:")
 
 
-def test_another_tool_another_model_and_other_parameters_are_told_apart(talk: Talk) -> None:
+def test_tool_model_and_parameter_changes_distinguished(talk: Talk) -> None:
     def look(city: str, days: int = 1) -> str:
         """Look ahead."""
         raise AssertionError("no tool is called")
@@ -180,7 +180,7 @@ def test_another_tool_another_model_and_other_parameters_are_told_apart(talk: Ta
     assert parameters.actual["parallel_tool_calls"] is False
 
 
-def test_a_function_that_is_gone_is_told_and_the_rest_goes_on(talk: Talk) -> None:
+def test_missing_function_told_and_rest_continues(talk: Talk) -> None:
     replayed = replay_talk(talk, functions=a.functions[1:], ignore=["tool_schemas"])
     (found,) = replayed.divergences
     assert (found.kind, found.recorded) == ("missing_tool", "look")
@@ -188,7 +188,7 @@ def test_a_function_that_is_gone_is_told_and_the_rest_goes_on(talk: Talk) -> Non
     assert replayed.last_seq == talk[0][-1].seq
 
 
-def test_arguments_that_are_refused_today_are_told(talk: Talk) -> None:
+def test_newly_refused_arguments_told(talk: Talk) -> None:
     def look(city: str, country: str) -> str:
         """Look at the weather."""
         raise AssertionError("no tool is called")
@@ -199,7 +199,7 @@ def test_arguments_that_are_refused_today_are_told(talk: Talk) -> None:
     assert "country" in found.actual
 
 
-def test_an_agent_that_is_gone_is_told_and_the_turns_of_others_are_compared(talk: Talk) -> None:
+def test_missing_agent_told_others_still_compared(talk: Talk) -> None:
     alone = Agent(name="A", functions=a.functions[:-1], instructions="Other.")
     replayed = replay_talk(talk, alone, ignore=["tool_schemas", "missing_tool"])
     assert list_kinds(replayed) == ["instructions", "agent"]
@@ -207,7 +207,7 @@ def test_an_agent_that_is_gone_is_told_and_the_turns_of_others_are_compared(talk
     assert (replayed.turns, replayed.last_seq) == (5, talk[0][-1].seq)
 
 
-def test_a_function_that_needs_an_approval_today_is_told_and_the_rest_goes_on(talk: Talk) -> None:
+def test_newly_approved_function_told_and_rest_continues(talk: Talk) -> None:
     asking = tool(requires_approval=True)(lambda city: "never")
     asking.__name__, asking.__doc__, asking.__annotations__ = "look", "Look at the weather.", {"city": str}
     replayed = replay_talk(talk, functions=[asking, *a.functions[1:]], ignore=["tool_schemas"])
@@ -226,7 +226,7 @@ def test_instructions_that_fail_today_are_told(talk: Talk) -> None:
     assert "KeyError" in found.actual
 
 
-def test_a_context_that_instructions_read_otherwise_shows(talk: Talk) -> None:
+def test_differently_read_context_shows(talk: Talk) -> None:
     def greeting(context_variables: dict[str, Any]) -> str:
         return f"You are B. Known: {sorted(context_variables)}"
 
@@ -234,7 +234,7 @@ def test_a_context_that_instructions_read_otherwise_shows(talk: Talk) -> None:
     assert list_kinds(replayed) == ["instructions", "instructions"]
 
 
-def test_what_cannot_be_read_ends_it_and_is_named(talk: Talk) -> None:
+def test_unreadable_event_ends_replay_and_named(talk: Talk) -> None:
     events = list(talk[0])
     events[5] = replace(events[5], fact=UnknownFact(), payload="null")
     assert events[5].type == "message.added"
@@ -254,7 +254,7 @@ def redact_event(event: RecordedEvent, **changes: Any) -> RecordedEvent:
     return replace_payload(event, **changes, redacted=True)
 
 
-def test_redacted_replies_and_results_are_passed_over_and_a_redacted_context_is_told(talk: Talk) -> None:
+def test_redacted_parts_passed_over_context_told(talk: Talk) -> None:
     events = list(talk[0])
     call = decode(events[3].payload)["message"]
     call["tool_calls"][0]["function"]["arguments"] = "{}"
@@ -269,7 +269,7 @@ def test_redacted_replies_and_results_are_passed_over_and_a_redacted_context_is_
     assert replayed.last_seq == events[-1].seq
 
 
-def test_what_a_caller_asked_for_is_not_missed_of_a_redacted_run(talk: Talk) -> None:
+def test_redacted_run_options_are_not_missed(talk: Talk) -> None:
     events, begun = list(talk[0]), next(event for event in talk[0] if event.type == "run.started")
     options = {**decode(begun.payload)["options"], "model_settings": {"seed": 7}}
     events[begun.seq - 1] = begun = replace_payload(begun, options=options)
@@ -295,7 +295,7 @@ def replace_by_stand_in(event: RecordedEvent) -> RecordedEvent:
     return replace(event, payload=payload, fact=upcast(event.type, event.version, payload))
 
 
-def test_what_is_different_shows_beside_what_was_redacted(talk: Talk) -> None:
+def test_differences_show_beside_redactions(talk: Talk) -> None:
     events = [replace_by_stand_in(event) if event.seq == 4 else event for event in talk[0]]
     replayed = replay_talk((events, talk[1]), instructions="You are somebody else.", functions=[remember, to_b])
     assert list_kinds(replayed)[:2] == ["missing_tool", "instructions"]
@@ -315,12 +315,12 @@ def test_events_in_another_order_are_told(talk: Talk) -> None:
     assert list_kinds(replayed)[-1] == "order"
 
 
-def test_a_kind_that_there_is_not_is_refused() -> None:
+def test_unknown_kind_refused() -> None:
     with pytest.raises(InvalidRequest, match="tool_schemas"):
         check_kinds(["colour"])
 
 
-async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
+async def test_replay_has_no_side_effects(
     cluster: EngineCluster, model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready_url: str
 ) -> None:
     file = tmp_path / "effects"
@@ -356,7 +356,7 @@ async def test_it_calls_no_tool_no_model_writes_nothing_and_needs_no_network(
     assert await read_log(engine) == before
 
 
-async def test_an_approved_call_that_a_crash_cut_off_matches(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_approved_call_cut_by_crash_matches(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     @tool(requires_approval=True)
@@ -381,7 +381,7 @@ async def test_an_approved_call_that_a_crash_cut_off_matches(cluster: EngineClus
     assert (replayed.divergences, replayed.turns) == ([], 2)
 
 
-async def test_a_session_that_is_not_there_is_refused(cluster: EngineCluster) -> None:
+async def test_missing_session_refused(cluster: EngineCluster) -> None:
     engine = await cluster.open_engine(a, b)
     with pytest.raises(SessionNotFound):
         await replay_session(engine.store, engine.registry, SessionKey("default", "nobody"))
@@ -389,6 +389,6 @@ async def test_a_session_that_is_not_there_is_refused(cluster: EngineCluster) ->
 
 @for_any(any_logs())
 @settings(max_examples=examples(150))
-def test_no_log_stops_it_with_an_error(events: list[RecordedEvent]) -> None:
+def test_no_log_breaks_the_replay(events: list[RecordedEvent]) -> None:
     replayed = replay(events, Registry(TEAM), {})
     assert replayed.last_seq <= len(events)

@@ -46,7 +46,7 @@ async def rebuild_all(engine: Engine, key: SessionKey = KEY) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
-async def test_every_request_of_any_conversation_is_rebuilt_to_the_byte(cluster: EngineCluster, seed: int) -> None:
+async def test_every_request_rebuilt_exactly(cluster: EngineCluster, seed: int) -> None:
     generated = GeneratedConversation(SeededDice(seed))
     async with open_scripted_model(generated) as (model, client):
         engine = await cluster.open_engine(*TEAM, model=ChatModel(client))
@@ -58,7 +58,7 @@ async def test_every_request_of_any_conversation_is_rebuilt_to_the_byte(cluster:
         assert shared == sent[: len(shared)]
 
 
-async def test_a_request_with_a_part_of_the_history_is_rebuilt(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_request_with_partial_history_rebuilt(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"), limits=replace(LIMITS, history_turns=2))
     await open_session(engine)
     for number in range(4):
@@ -68,9 +68,7 @@ async def test_a_request_with_a_part_of_the_history_is_rebuilt(cluster: EngineCl
     assert await rebuild_all(engine) == model.raw_requests
 
 
-async def test_the_shortened_request_is_rebuilt_not_the_one_that_was_too_long(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_shortened_request_rebuilt(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     for number in range(3):
@@ -82,7 +80,7 @@ async def test_the_shortened_request_is_rebuilt_not_the_one_that_was_too_long(
     assert (await rebuild_all(engine))[-1] == model.raw_requests[-1] != model.raw_requests[-2]
 
 
-async def test_the_request_after_a_take_over_is_rebuilt(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_request_after_take_over_rebuilt(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     await start_hanging_run(engine, model)
@@ -95,7 +93,7 @@ async def test_the_request_after_a_take_over_is_rebuilt(cluster: EngineCluster, 
     model.release()
 
 
-async def test_what_is_no_answer_has_no_request(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_non_answer_has_no_request(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     model.say("hi")
@@ -107,9 +105,7 @@ async def test_what_is_no_answer_has_no_request(cluster: EngineCluster, model: S
         await rebuild_request(engine.store, KEY, 99)
 
 
-async def test_a_request_whose_texts_or_messages_are_gone_is_refused_by_name(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_request_with_lost_parts_refused(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"))
     await open_session(engine)
     model.say("hi")

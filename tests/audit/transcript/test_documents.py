@@ -112,7 +112,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_whatever_is_said_is_text_in_html(text: str) -> None:
+def test_html_escapes_all_text(text: str) -> None:
     for kind in KINDS:
         read_html(as_html(make_entry(text, **kind)))
 
@@ -124,7 +124,7 @@ def test_any_text_is_text(text: str, kind: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_whatever_is_said_is_text_in_markdown(text: str) -> None:
+def test_markdown_escapes_all_text(text: str) -> None:
     for kind in KINDS:
         check_harmless(as_markdown(make_entry(text, **kind)), kind)
 
@@ -142,7 +142,7 @@ def check_harmless(text: str, kind: dict[str, Any]) -> None:
     assert sum(token.type == "blockquote_open" for token in tokens) <= 1
 
 
-def test_nothing_of_what_was_said_is_lost() -> None:
+def test_document_loses_no_spoken_text() -> None:
     text = "One <two>\n    three & *four*\n\n1. five"
     shown = read_html(as_html(make_entry(text)))
     assert text in shown
@@ -159,7 +159,7 @@ async def read_document(store: SqlStore, key: SessionKey, form: TranscriptFormat
     return b"".join([piece async for piece in await open_transcript(store, key, form, **options)]).decode()
 
 
-async def test_every_kind_of_event_has_its_place(store: SqlStore) -> None:
+async def test_every_event_appears_in_documents(store: SqlStore) -> None:
     await fill_store(store)
     for key in (SHOP, FORK):
         last = (await store.state(key)).seq
@@ -173,7 +173,7 @@ async def test_every_kind_of_event_has_its_place(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("form", ["markdown", "html"])
-async def test_a_document_says_who_began_a_run_and_who_approved(store: SqlStore, form: TranscriptFormat) -> None:
+async def test_document_names_starter_and_approver(store: SqlStore, form: TranscriptFormat) -> None:
     key, name = SessionKey("default", "people"), "Ann <b>*of* desk</b>"
     facts = [
         *create_session("Front", {}, {}, []),
@@ -196,7 +196,7 @@ async def test_a_document_says_who_began_a_run_and_who_approved(store: SqlStore,
         "DELETE FROM sessions WHERE id = :session",
     ],
 )
-async def test_a_document_of_a_damaged_log_says_so(store: SqlStore, statement: str) -> None:
+async def test_damaged_log_document_says_so(store: SqlStore, statement: str) -> None:
     await fill_store(store)
     assert "does not verify" not in await read_document(store, SHOP, "markdown")
     await store.database.write(lambda connection: connection.execute(text(statement), {"session": SHOP.id}))
@@ -206,7 +206,7 @@ async def test_a_document_of_a_damaged_log_says_so(store: SqlStore, statement: s
         assert "event 12" in shown
 
 
-async def test_a_document_shows_the_past_and_refuses_what_is_not(store: SqlStore) -> None:
+async def test_document_shows_past_and_refuses_invalid(store: SqlStore) -> None:
     key = SessionKey("default", "s")
     facts = create_session("Ann", {}, {}, [{"role": "user", "content": str(number)} for number in range(200)])
     await store.append(key, State(), draft_events("Ann", facts, None))
@@ -220,7 +220,7 @@ async def test_a_document_shows_the_past_and_refuses_what_is_not(store: SqlStore
         await open_transcript(store, SessionKey("other", "s"), "html")
 
 
-async def test_a_document_of_a_session_that_is_deleted_meanwhile_has_no_end(store: SqlStore) -> None:
+async def test_deleted_session_document_has_no_end(store: SqlStore) -> None:
     key = SessionKey("default", "s")
     facts = create_session("Ann", {}, {}, [{"role": "user", "content": str(number)} for number in range(80)])
     await store.append(key, State(), draft_events("Ann", facts, None))

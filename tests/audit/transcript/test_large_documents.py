@@ -21,7 +21,7 @@ KEY = SessionKey("default", "large")
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["markdown", "html"])
-async def test_nobody_waits_while_a_long_message_becomes_a_document(store: SqlStore, form: TranscriptFormat) -> None:
+async def test_long_message_document_blocks_no_others(store: SqlStore, form: TranscriptFormat) -> None:
     texts = ("\n" * 400_000, "`" * 800_000, "<\u202e" * 200_000)
     facts = create_session("A", {}, {}, [{"role": "user", "content": text} for text in texts])
     await store.append(KEY, State(), draft_events("A", facts, None))

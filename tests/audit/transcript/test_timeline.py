@@ -63,7 +63,7 @@ def build_last_entry(*facts: SessionEvent) -> TimelineEntry:
 
 @for_any(any_logs())
 @settings(max_examples=examples(150))
-def test_every_event_of_any_log_has_a_scene_in_its_place(events: list[RecordedEvent]) -> None:
+def test_every_event_has_a_scene(events: list[RecordedEvent]) -> None:
     entries = list(build_timeline(events))
     assert [(entry.seq, entry.type, entry.at) for entry in entries] == [
         (event.seq, event.type, event.at) for event in events
@@ -74,7 +74,7 @@ def test_every_event_of_any_log_has_a_scene_in_its_place(events: list[RecordedEv
 
 @for_any(any_logs())
 @settings(max_examples=examples(60))
-def test_told_in_two_parts_it_is_the_same(events: list[RecordedEvent]) -> None:
+def test_timeline_in_two_parts_is_same(events: list[RecordedEvent]) -> None:
     half = len(events) // 2
     parts = [*build_timeline(events[:half]), *build_timeline(events[half:], fold(events[:half]))]
     assert encode(parts) == encode(list(build_timeline(events)))
@@ -82,14 +82,14 @@ def test_told_in_two_parts_it_is_the_same(events: list[RecordedEvent]) -> None:
 
 @for_any(any_logs())
 @settings(max_examples=examples(100))
-def test_an_event_comes_back_from_its_line_to_the_byte(events: list[RecordedEvent]) -> None:
+def test_event_recovered_exactly_from_line(events: list[RecordedEvent]) -> None:
     for event in events:
         read = parse_event_line(encode(view_event(event)))
         assert read.payload == event.payload
         assert encode(view_event(read)) == encode(view_event(event))
 
 
-def test_a_message_has_its_speaker_its_text_and_what_it_cost() -> None:
+def test_message_has_speaker_text_and_cost() -> None:
     completion = CompletionRecord(
         model="gpt-x", usage={"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}, duration_ms=12.5
     )
@@ -120,7 +120,7 @@ def test_a_tool_says_how_it_ended(status: Any, tone: str, headline: str) -> None
     assert (entry.speaker, entry.headline, entry.tone, entry.text) == ("refund", headline, tone, "so it is")
 
 
-def test_a_call_that_is_started_again_says_so() -> None:
+def test_restarted_call_says_so() -> None:
     again = ToolStarted(tool_call_id="c1", name="refund", arguments="{}", attempt=2)
     assert "attempt 2" in build_last_entry(make_run_started(), model_reply(calling_message(CALL)), again).headline
 
@@ -130,7 +130,7 @@ def test_a_handoff_names_both() -> None:
     assert (entry.speaker, entry.headline) == ("triage", "hands over to sales")
 
 
-def test_a_change_of_the_context_shows_what_stood_there_before() -> None:
+def test_context_change_shows_previous_value() -> None:
     first = ContextUpdated(patch={"user": {"name": "Robin"}, "old": 1})
     second = ContextUpdated(patch={"user": {"name": "Kim"}, "old": None, "new": True}, tool_call_id="c1")
     entry = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), first, second)
@@ -142,14 +142,14 @@ def test_a_change_of_the_context_shows_what_stood_there_before() -> None:
     )
 
 
-def test_an_approval_names_who_decided_and_why() -> None:
+def test_approval_names_decider_and_reason() -> None:
     asked = ApprovalRequested(tool_call_id="c1", name="refund", arguments="{}")
     decided = ApprovalDecided(tool_call_id="c1", decision="deny", reason="too much", by="ann")
     entry = build_last_entry(make_run_started(), model_reply(calling_message(CALL)), asked, decided)
     assert (entry.speaker, entry.headline, entry.text, entry.tone) == ("ann", "denies refund", "too much", "bad")
 
 
-def test_whoever_began_a_run_is_named_before_their_key() -> None:
+def test_run_starter_named_before_key() -> None:
     options = RunOptions(model="m")
     for by, speaker in (
         (KEY, "Ann (key_0123456789abcdef)"),
@@ -164,7 +164,7 @@ def test_whoever_began_a_run_is_named_before_their_key() -> None:
     assert (nobody.speaker, nobody.headline) == ("", "a run starts with the model m")
 
 
-def test_so_is_whoever_decides_imports_or_redacts() -> None:
+def test_deciders_importers_and_redactors_are_named() -> None:
     decided = ApprovalDecided(tool_call_id="c1", decision="approve", by=KEY)
     imported = SessionImported(source="export", digest="", last_seq=1, by=KEY)
     redacted = SessionRedacted(seqs=(2, 3), reason="asked for", by=KEY)
@@ -174,7 +174,7 @@ def test_so_is_whoever_decides_imports_or_redacts() -> None:
         assert entry.headline.startswith(headline)
 
 
-def test_the_end_of_a_run_has_its_usage_its_length_and_its_error() -> None:
+def test_run_end_has_usage_length_error() -> None:
     error = RunError(code="provider_error", message="no answer")
     entry = build_last_entry(
         make_run_started(), user_said(), RunFailed(stop_reason="error", usage=Usage(model_calls=2), error=error)
@@ -184,13 +184,13 @@ def test_the_end_of_a_run_has_its_usage_its_length_and_its_error() -> None:
     assert entry.duration_ms == 2000.0
 
 
-def test_a_take_over_and_a_limit_are_told() -> None:
+def test_take_over_and_limit_are_told() -> None:
     assert "taken over" in build_last_entry(make_run_started(), RunResumed(reason="recovery")).headline
     assert "max_turns" in build_last_entry(make_run_started(), RunCompleted(stop_reason="max_turns")).headline
     assert build_last_entry(make_run_started(), RunCancelled(stop_reason="cancelled")).tone == "bad"
 
 
-def test_an_answer_that_is_sent_back_or_taken_says_so() -> None:
+def test_rejected_or_accepted_answer_says_so() -> None:
     told = {"role": "user", "content": "It is not JSON.", "sender": "swarmkeep"}
     entry = build_last_entry(make_run_started(), MessageAdded(message=told, correction=2))
     assert (entry.speaker, entry.headline, entry.tone) == ("swarmkeep", "sends the answer back (2)", "notice")
@@ -219,21 +219,21 @@ def test_a_redaction_says_which_and_why() -> None:
         ("message.added", ["odd"], "does not know the form"),
     ],
 )
-def test_what_cannot_be_read_is_said_so(type: str, data: Any, warning: str) -> None:
+def test_unreadable_event_is_told(type: str, data: Any, warning: str) -> None:
     assert type == "agent.dreamed" or type in FACTS
     event = record_drafts([EventDraft(UnknownFact(data=data), None, "triage")])[0]
     (entry,) = build_timeline([parse_event_line(encode(view_event(event)).replace(b"agent.dreamed", type.encode()))])
     assert warning in entry.warning
 
 
-def test_a_redacted_event_is_told_as_far_as_its_stand_in_goes() -> None:
+def test_redacted_event_told_from_stand_in() -> None:
     event = record_drafts([EventDraft(user_said("[redacted]"), None, "triage")])[0]
     line = encode(view_event(event)).replace(b'"sender":"user"}', b'"sender":"user"},"redacted":true')
     (entry,) = build_timeline([parse_event_line(line)])
     assert (entry.speaker, entry.warning) == ("user", "its content was redacted")
 
 
-def test_a_gap_in_the_log_is_said_and_the_rest_is_told() -> None:
+def test_log_gap_told_and_rest_continues() -> None:
     drafts = [
         EventDraft(SessionCreated(agent="triage"), None, "triage"),
         *(EventDraft(user_said(), None, "triage") for _ in range(4)),
@@ -244,7 +244,7 @@ def test_a_gap_in_the_log_is_said_and_the_rest_is_told() -> None:
     assert "event 2 to event 4" in entries[2].warning
 
 
-def test_changes_tell_types_apart_and_take_lists_whole() -> None:
+def test_changes_distinguish_types_keep_lists_whole() -> None:
     assert find_changes({"a": 1, "l": [1]}, {"a": True, "l": [1, 2]}) == (
         Change(path="/a", before=1, after=True),
         Change(path="/l", before=[1], after=[1, 2]),
@@ -254,7 +254,7 @@ def test_changes_tell_types_apart_and_take_lists_whole() -> None:
     assert find_changes({"a": {}}, {"a": {}}) == ()
 
 
-def test_where_calls_ran_at_once_a_result_says_which_call_it_answers() -> None:
+def test_concurrent_results_name_their_call() -> None:
     calls = [
         {**CALL, "id": call_id, "function": {"name": "look", "arguments": f'{{"at": "{call_id}"}}'}} for call_id in "ab"
     ]
@@ -273,7 +273,7 @@ def test_where_calls_ran_at_once_a_result_says_which_call_it_answers() -> None:
     assert [entry.calls for entry in in_turn if entry.speaker == "look"] == [(), ()]
 
 
-def test_an_event_costs_what_it_changes_however_large_the_context_is() -> None:
+def test_event_cost_independent_of_context_size() -> None:
     large = {f"key {number}": {"a": number} for number in range(1000)}
     patched = [ContextUpdated(patch={"key 7": {"a": number}}) for number in range(20)]
     facts = (SessionCreated(agent="triage", context_variables=large), *[user_said()] * 20, *patched)

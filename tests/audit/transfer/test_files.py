@@ -40,7 +40,7 @@ def take_files(text: bytes) -> tuple[list[bytes], list[bytes]]:
     return [line for line in lines if b'"record":"file"' in line], [line for line in lines if b'"seq"' in line]
 
 
-async def test_a_round_trip_brings_each_file_once(store: SqlStore, other: SqlStore) -> None:
+async def test_round_trip_brings_files_once(store: SqlStore, other: SqlStore) -> None:
     await record_pictures(store)
     text = await export_bytes(store)
     files, _ = take_files(text)
@@ -56,14 +56,14 @@ async def test_a_round_trip_brings_each_file_once(store: SqlStore, other: SqlSto
     assert list_imported(again) == list_lines(b"".join(take_files(text)[1]))
 
 
-async def test_it_may_come_under_another_name_and_be_forked(store: SqlStore, other: SqlStore) -> None:
+async def test_import_may_be_renamed_and_forked(store: SqlStore, other: SqlStore) -> None:
     await record_pictures(store)
     await import_bytes(other, await export_bytes(store), as_id="copy")
     assert await other.read_files(SessionKey("default", "copy"), NAMES[:1]) == {NAMES[0]: PICTURES[0]}
     assert await other.read_files(KEY, NAMES[:1]) == {}
 
 
-async def test_a_session_without_files_is_exported_as_before(store: SqlStore) -> None:
+async def test_fileless_session_exported_as_before(store: SqlStore) -> None:
     await record_session(store, "s", "text")
     assert b'"file' not in await export_bytes(store)
 
@@ -90,7 +90,7 @@ async def test_a_forged_file_is_refused(store: SqlStore, other: SqlStore) -> Non
     await refuse(other, damaged, f"line {place + 2}: ")
 
 
-async def test_a_line_is_named_however_many_files_the_session_before_has(store: SqlStore, other: SqlStore) -> None:
+async def test_line_named_despite_earlier_files(store: SqlStore, other: SqlStore) -> None:
     await record_session(store, "t", "one", "two", "three")
     await record_pictures(store)
     lines = (await export_bytes(store)).splitlines(keepends=True)

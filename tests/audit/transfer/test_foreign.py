@@ -50,7 +50,7 @@ def build_sent_messages(state: State) -> list[Json]:
     return messages
 
 
-async def test_a_list_of_messages_is_a_session(store: SqlStore) -> None:
+async def test_message_list_is_a_session(store: SqlStore) -> None:
     report = await import_value(store, [USER, HELLO])
     (session,) = report.sessions
     assert session.id.startswith("import_")
@@ -78,12 +78,12 @@ async def test_a_list_of_messages_is_a_session(store: SqlStore) -> None:
         b'\xef\xbb\xbf[{"role": "user", "content": "Hi"},\n {"role": "assistant", "content": "Hello."}]',
     ],
 )
-async def test_the_forms_that_a_chat_may_have(store: SqlStore, value: Any) -> None:
+async def test_accepted_chat_forms(store: SqlStore, value: Any) -> None:
     report = await import_value(store, value)
     assert len((await read_state(store, report.sessions[0].id)).messages) == 2
 
 
-async def test_texts_in_the_form_of_responses_can_be_sent(store: SqlStore) -> None:
+async def test_responses_form_texts_can_be_sent(store: SqlStore) -> None:
     picture = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     asked = {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, picture]}
     said = {"role": "assistant", "content": [{"type": "output_text", "text": "A bear.", "annotations": []}]}
@@ -95,7 +95,7 @@ async def test_texts_in_the_form_of_responses_can_be_sent(store: SqlStore) -> No
     ]
 
 
-async def test_results_among_a_user_s_parts_become_tool_messages(store: SqlStore) -> None:
+async def test_user_part_results_become_tool_messages(store: SqlStore) -> None:
     asked = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look_up", "input": {}}]}
     result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "found"}]}
     answered = {"role": "user", "content": [result, {"type": "text", "text": "go on"}]}
@@ -106,7 +106,7 @@ async def test_results_among_a_user_s_parts_become_tool_messages(store: SqlStore
     ]  # fmt: skip
 
 
-async def test_a_fine_tuning_file_is_a_session_in_each_line(store: SqlStore) -> None:
+async def test_fine_tuning_lines_become_sessions(store: SqlStore) -> None:
     lines = [{"messages": [{**USER, "content": str(number)}, HELLO], "tools": []} for number in range(3)]
     text = b"\n".join(encode_value(line) for line in lines)
     assert (await import_value(store, text)).imported == 3
@@ -114,7 +114,7 @@ async def test_a_fine_tuning_file_is_a_session_in_each_line(store: SqlStore) -> 
         await import_value(store, text + b"\n" + text)
 
 
-async def test_what_swarm_wrote_is_read_as_it_meant_it(store: SqlStore) -> None:
+async def test_swarm_files_read_as_meant(store: SqlStore) -> None:
     log = [{"task_id": "b7df", **USER}, {"task_id": "b7df", **HELLO}]
     (session,) = (await import_value(store, log, "swarm")).sessions
     assert (await read_state(store, session.id)).messages[0].message["task_id"] == "b7df"
@@ -143,7 +143,7 @@ async def test_what_swarm_wrote_is_read_as_it_meant_it(store: SqlStore) -> None:
     assert (await read_state(store, "other")).agent == "Sales"
 
 
-async def test_calls_from_before_there_were_tools_are_told_as_tools(store: SqlStore) -> None:
+async def test_legacy_function_calls_become_tool_calls(store: SqlStore) -> None:
     messages = [
         USER,
         {"role": "assistant", "content": None, "function_call": {"name": "look_up", "arguments": "{}"}},
@@ -156,7 +156,7 @@ async def test_calls_from_before_there_were_tools_are_told_as_tools(store: SqlSt
     ]  # fmt: skip
 
 
-async def test_a_call_without_its_result_does_not_stop_the_conversation(store: SqlStore) -> None:
+async def test_call_without_result_allows_conversation(store: SqlStore) -> None:
     messages = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {**USER, "content": "Still there?"}]
     (session,) = (await import_value(store, messages)).sessions
     assert "outcome" in build_sent_messages(await read_state(store, session.id))[3]["content"]
@@ -216,7 +216,7 @@ def make_list(items: list[Json]) -> Json:
     return {"object": "list", "data": items, "has_more": False}
 
 
-async def test_a_thread_of_the_assistants_api_is_a_session(store: SqlStore) -> None:
+async def test_assistants_thread_is_a_session(store: SqlStore) -> None:
     kept = {
         "thread": THREAD,
         "messages": make_list(MESSAGES),
@@ -249,7 +249,7 @@ async def test_a_thread_of_the_assistants_api_is_a_session(store: SqlStore) -> N
     assert (await import_value(store, lines, "assistants")).present == 1
 
 
-async def test_a_thread_with_many_runs_keeps_each_at_its_first_message(store: SqlStore) -> None:
+async def test_thread_runs_stay_at_first_message(store: SqlStore) -> None:
     runs = [{**RUN, "id": f"run_{at}", "created_at": at, "instructions": "Be kind. " * 100} for at in range(1, 101)]
     answers = [
         make_message(f"msg_{at}", "assistant", at, make_text("Yes."), run_id=f"run_{at}") for at in range(1, 100)
@@ -264,7 +264,7 @@ async def test_a_thread_with_many_runs_keeps_each_at_its_first_message(store: Sq
     assert [run["id"] for run in state.metadata["imported"]["runs"]] == ["run_100"]
 
 
-async def test_messages_of_a_thread_that_have_no_ids_all_count(store: SqlStore) -> None:
+async def test_messages_without_ids_all_count(store: SqlStore) -> None:
     nameless = [make_message("", "user", at, make_text(said)) | {"id": None} for at, said in ((1, "One"), (2, "Two"))]
     twice = [make_message("msg_1", "user", at, make_text(said)) for at, said in ((3, "Thre"), (3, "Three"))]
     report = await import_value(store, [*nameless, *twice], "assistants")
@@ -272,7 +272,7 @@ async def test_messages_of_a_thread_that_have_no_ids_all_count(store: SqlStore) 
     assert [entry.message["content"] for entry in state.messages] == ["One", "Two", "Three"]
 
 
-async def test_a_run_that_waited_for_outputs_and_several_threads(store: SqlStore) -> None:
+async def test_waiting_run_and_several_threads_import(store: SqlStore) -> None:
     action = {"type": "submit_tool_outputs", "submit_tool_outputs": {"tool_calls": [make_call("call_1", None)]}}
     waiting = {**RUN, "status": "requires_action", "required_action": action}
     other = {**MESSAGES[2], "thread_id": "thread_2"}
@@ -308,7 +308,7 @@ async def test_a_run_that_waited_for_outputs_and_several_threads(store: SqlStore
         (make_message("m", "robot", 1, make_text("x")), "assistants", None, "thread thread_1/0/role"),
     ],
 )
-async def test_what_cannot_be_read_is_refused_by_its_place(
+async def test_unreadable_document_refused_by_place(
     store: SqlStore, value: Any, form: ForeignFormat, line: int | None, why: str
 ) -> None:
     with pytest.raises(InvalidImport) as refused:
@@ -318,7 +318,7 @@ async def test_what_cannot_be_read_is_refused_by_its_place(
     assert (await store.list_sessions(TENANT)).sessions == []
 
 
-async def test_nothing_of_a_file_is_recorded_if_one_of_it_is_refused(store: SqlStore) -> None:
+async def test_one_refusal_records_nothing(store: SqlStore) -> None:
     await import_value(store, {"id": "b", "messages": [HELLO]})
     file = [{"id": "a", "messages": [USER]}, {"id": "b", "messages": [USER]}]
     with pytest.raises(SessionExists):
@@ -364,12 +364,12 @@ def test_any_json_is_read_or_refused(value: Any, form: ForeignFormat) -> None:
 
 
 @given(ANY, st.sampled_from(["role", "content", "step_details", "tool_calls", "text", "created_at", "metadata"]))
-def test_a_thread_with_any_damage_is_read_or_refused(value: Any, name: str) -> None:
+def test_damaged_thread_is_read_or_refused(value: Any, name: str) -> None:
     for whole in (*MESSAGES, *STEPS, RUN, THREAD):
         list(READERS["assistants"](read_documents(io.BytesIO(encode_value({**whole, name: value, "thread_id": "t"})))))
 
 
-def test_a_document_with_too_many_values_is_refused_before_it_is_read() -> None:
+def test_document_with_too_many_values_refused() -> None:
     chats = [[{"role": "user", "content": "[,] " * 50}]] * 30
     whole, lines = encode_value(chats), b"".join(encode_value(chat) + b"\n" for chat in chats)
     assert len(list(read_documents(io.BytesIO(whole), max_values=200))) == 1
@@ -382,7 +382,7 @@ def test_a_document_with_too_many_values_is_refused_before_it_is_read() -> None:
     assert refused.value.line == 31
 
 
-def test_threads_in_lines_hold_no_more_than_those_in_one_document() -> None:
+def test_line_threads_have_document_limits() -> None:
     line = encode_value({"object": "thread", "id": "t", "x": [[]] * (MAX_FILE_VALUES // 8)}) + b"\n"
 
     def read(count: int) -> list[ForeignConversation]:

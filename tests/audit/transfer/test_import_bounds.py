@@ -45,7 +45,7 @@ async def export(store: SqlStore, *keys: SessionKey) -> bytes:
     return b"".join([line async for line in write_export(store, iterate_keys(keys))])
 
 
-async def test_a_session_that_is_too_large_is_found_before_those_in_front_of_it_are_recorded(store: SqlStore) -> None:
+async def test_oversized_session_found_before_recording(store: SqlStore) -> None:
     small = await record(store, "small", MessageAdded(message={"role": "user", "content": "hi"}))
     large = await record(store, "large", MessageAdded(message={"role": "user", "content": "x" * 5000}))
     text = await export(store, small, large)
@@ -71,7 +71,7 @@ def write_session(drafts: list[EventDraft]) -> bytes:
     return b"".join(write_event_line(one, {}, begin if one.event.seq == 1 else None) for one in sealed)
 
 
-async def test_a_queue_that_no_server_has_is_refused_at_the_run_that_is_too_many(store: SqlStore) -> None:
+async def test_impossible_queue_refused_at_excess_run(store: SqlStore) -> None:
     text = write_queue(20)
     with pytest.raises(InvalidImport, match="SWARMKEEP_MAX_QUEUED_RUNS") as refused:
         await import_export(store, "to", io.BytesIO(text), max_queued_runs=19)
@@ -80,7 +80,7 @@ async def test_a_queue_that_no_server_has_is_refused_at_the_run_that_is_too_many
     assert (await import_export(store, "to", io.BytesIO(text), max_queued_runs=20)).imported == 1
 
 
-def test_reading_a_forged_queue_ends_at_its_bound() -> None:
+def test_forged_queue_reading_is_bounded() -> None:
     text = write_queue(3000)
     with pytest.raises(InvalidImport) as refused:
         list(verify_export(io.BytesIO(text), max_queued_runs=100))
@@ -99,14 +99,14 @@ def write_reply(count: int) -> bytes:
     return write_session([EventDraft(fact, "r", "A") for fact in facts])
 
 
-def test_a_reply_with_more_calls_than_any_model_makes_is_refused() -> None:
+def test_reply_with_too_many_calls_refused() -> None:
     with pytest.raises(InvalidImport, match="more than 1000 calls") as refused:
         list(verify_export(io.BytesIO(write_reply(1001))))
     assert refused.value.line == 3
     assert len(list(verify_export(io.BytesIO(write_reply(1000))))) == 1
 
 
-async def test_an_export_that_waits_for_its_reader_holds_what_is_sent_and_no_more(store: SqlStore) -> None:
+async def test_unread_export_holds_only_sent_data(store: SqlStore) -> None:
     key = await record(store, "large", MessageAdded(message={"role": "user", "content": "x" * 4_000_000}))
     tracemalloc.start()
     try:

@@ -90,7 +90,7 @@ async def carry_over(store: SqlStore, other: SqlStore, facts: Sequence[SessionEv
     return await other.state(KEY)
 
 
-async def test_an_import_is_an_event_of_the_session_and_of_the_audit_log(store: SqlStore, other: SqlStore) -> None:
+async def test_import_recorded_in_session_and_audit(store: SqlStore, other: SqlStore) -> None:
     state = await record(store, [])
     text = await export_bytes(store)
     await import_export(other, TENANT, io.BytesIO(text), by="Lee")
@@ -120,7 +120,7 @@ async def test_conversations_from_elsewhere_say_so_too(store: SqlStore) -> None:
     assert (again.imported, again.present) == (0, 1)
 
 
-async def test_what_is_only_looked_at_or_there_already_is_no_import(store: SqlStore, other: SqlStore) -> None:
+async def test_dry_or_existing_is_no_import(store: SqlStore, other: SqlStore) -> None:
     await carry_over(store, other, [], dry_run=False)
     text = await export_bytes(store)
     assert (await import_export(other, TENANT, io.BytesIO(text))).present == 1
@@ -130,7 +130,7 @@ async def test_what_is_only_looked_at_or_there_already_is_no_import(store: SqlSt
     assert [entry.type for entry in await other.read_audit_log(TENANT)] == ["session.imported", "session.deleted"]
 
 
-async def test_what_an_import_left_waiting_is_asked_again_and_shown_as_it_is(store: SqlStore, other: SqlStore) -> None:
+async def test_import_leftovers_asked_again(store: SqlStore, other: SqlStore) -> None:
     state = await carry_over(store, other, WAITING)
     assert state.run is not None
     assert state.run.status == "waiting"
@@ -149,12 +149,12 @@ async def test_what_an_import_left_waiting_is_asked_again_and_shown_as_it_is(sto
     assert (await verify_session(other, KEY)).valid
 
 
-async def test_a_run_that_waits_for_nothing_is_interrupted(store: SqlStore, other: SqlStore) -> None:
+async def test_run_waiting_for_nothing_is_interrupted(store: SqlStore, other: SqlStore) -> None:
     state = await carry_over(store, other, [RunStarted(options=RunOptions()), forged_pending()])
     assert (state.status, state.finished[-1].status) == ("idle", "interrupted")
 
 
-async def test_results_from_elsewhere_are_still_waited_for(store: SqlStore, other: SqlStore) -> None:
+async def test_outside_results_are_still_awaited(store: SqlStore, other: SqlStore) -> None:
     facts = [RunStarted(options=RunOptions(execute_tools=False)), ASKED, forged_pending()]
     state = await carry_over(store, other, facts)
     assert state.run is not None
@@ -165,9 +165,7 @@ async def test_results_from_elsewhere_are_still_waited_for(store: SqlStore, othe
 
 
 @pytest.mark.parametrize("started", [False, True])
-async def test_calls_of_a_fork_of_what_was_imported_are_marked_too(
-    store: SqlStore, other: SqlStore, started: bool
-) -> None:
+async def test_calls_in_imported_fork_are_marked(store: SqlStore, other: SqlStore, started: bool) -> None:
     begun = [ToolStarted(tool_call_id="c1", name="pay", arguments="{}")] if started else []
     decided = ApprovalDecided(tool_call_id="c2", decision="approve", by="the CFO")
     facts = [RunStarted(options=RunOptions()), ASKED, request(2), decided, *begun]
@@ -184,7 +182,7 @@ async def test_calls_of_a_fork_of_what_was_imported_are_marked_too(
         assert (await verify_session(other, fork)).valid
 
 
-async def test_what_is_exported_and_imported_again_nests(store: SqlStore, other: SqlStore) -> None:
+async def test_reexported_imports_nest(store: SqlStore, other: SqlStore) -> None:
     await carry_over(store, other, WAITING, by="Lee")
     text = await export_bytes(other)
     await other.delete(KEY)
@@ -194,7 +192,7 @@ async def test_what_is_exported_and_imported_again_nests(store: SqlStore, other:
     assert (await verify_session(other, KEY)).valid
 
 
-async def test_an_import_by_an_earlier_release_is_known_by_how_it_ended(store: SqlStore, other: SqlStore) -> None:
+async def test_older_import_known_by_its_ending(store: SqlStore, other: SqlStore) -> None:
     facts = [RunStarted(options=RunOptions()), ASKED]
     state = await carry_over(store, other, facts)
     ended = [event.fact for event in await other.read(KEY) if isinstance(event.fact, RunInterrupted)]

@@ -48,7 +48,7 @@ class HeldFile(io.BytesIO):
         return super().readline(size)
 
 
-async def test_others_record_while_a_session_is_read_and_folded(store: SqlStore) -> None:
+async def test_others_record_during_import(store: SqlStore) -> None:
     file = HeldFile(write_long_session(500))
     importing = asyncio.create_task(import_export(store, "acme", file))
     assert await asyncio.to_thread(file.reached.wait, _PATIENCE_SECONDS)
@@ -66,7 +66,7 @@ async def test_others_record_while_a_session_is_read_and_folded(store: SqlStore)
     assert (await appended).state.seq == 1
 
 
-async def test_a_file_that_changes_while_it_is_recorded_leaves_nothing(store: SqlStore) -> None:
+async def test_file_changing_during_recording_leaves_nothing(store: SqlStore) -> None:
     text = write_long_session(500)
     file = HeldFile(text)
     importing = asyncio.create_task(import_export(store, "acme", file))
@@ -91,7 +91,7 @@ class TracedFile(io.BytesIO):
         return super().readline(size)
 
 
-async def test_no_line_is_read_by_the_thread_of_the_loop_nor_by_the_one_that_writes(store: SqlStore) -> None:
+async def test_lines_read_off_loop_and_writer(store: SqlStore) -> None:
     file = TracedFile(write_long_session(5))
     await import_export(store, "acme", file)
     writing = await store.database.write(lambda connection: threading.get_ident())
@@ -99,7 +99,7 @@ async def test_no_line_is_read_by_the_thread_of_the_loop_nor_by_the_one_that_wri
     assert not file.threads & {threading.get_ident(), writing}
 
 
-def test_a_session_larger_than_one_transaction_may_be_is_refused_by_its_line() -> None:
+def test_session_exceeding_transaction_refused_by_line() -> None:
     text = write_long_session(20)
     size = len(text)
     assert len(list(verify_export(io.BytesIO(text), max_session_bytes=size))) == 1
@@ -110,7 +110,7 @@ def test_a_session_larger_than_one_transaction_may_be_is_refused_by_its_line() -
 
 
 @pytest.mark.parametrize("values", [b"[" + b",".join([b"[]"] * 300_000) + b"]", b"{" + b'"a":{' * 150 + b"}" * 151])
-def test_a_line_with_too_many_values_is_refused_before_it_is_read(values: bytes) -> None:
+def test_line_with_too_many_values_refused(values: bytes) -> None:
     lines = write_long_session(2).splitlines(keepends=True)
     start = lines[1].index(b'"data":') + len(b'"data":')
     hostile = lines[1][:start] + values + lines[1][lines[1].index(b',"hash":') :]
@@ -120,7 +120,7 @@ def test_a_line_with_too_many_values_is_refused_before_it_is_read(values: bytes)
     assert read_refusal(b"".join([lines[0], hostile])).line == 2
 
 
-async def test_the_number_that_a_server_allows_counts(store: SqlStore) -> None:
+async def test_server_limit_applies(store: SqlStore) -> None:
     text = write_long_session(2)
     with pytest.raises(InvalidImport, match="more than 2 JSON values"):
         await import_export(store, "acme", io.BytesIO(text), max_line_values=2)

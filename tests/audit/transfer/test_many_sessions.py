@@ -91,7 +91,7 @@ async def test_many_small_sessions_take_few_transactions(store: SqlStore) -> Non
     assert (again.imported, again.present) == (0, COUNT)
 
 
-async def test_a_quota_ends_an_import_at_the_first_session_that_is_too_many(store: SqlStore) -> None:
+async def test_quota_ends_import_at_excess_session(store: SqlStore) -> None:
     quota = StorageQuota(max_sessions=70, max_bytes=10**9)
     with pytest.raises(QuotaExceeded):
         await import_chats(store, "from", write_chats(), quota=quota)
@@ -103,7 +103,7 @@ async def test_a_quota_ends_an_import_at_the_first_session_that_is_too_many(stor
     await check_counts(store, "from", COUNT)
 
 
-async def test_what_came_before_an_error_is_recorded(store: SqlStore) -> None:
+async def test_sessions_before_error_are_recorded(store: SqlStore) -> None:
     def give_sessions() -> Iterator[Restoration]:
         for number in range(3):
             yield Restoration(SessionKey("from", f"s{number}"), list, lambda _: draft_events("A", [CREATED], None))
@@ -114,9 +114,7 @@ async def test_what_came_before_an_error_is_recorded(store: SqlStore) -> None:
     await check_counts(store, "from", 3)
 
 
-async def test_what_is_deleted_while_it_is_looked_for_is_imported(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_session_deleted_during_lookup_is_imported(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for tenant in ("from", "to"):
         await import_chats(store, tenant, write_chats(2))
     exported = await export_all(store, "from")
@@ -134,7 +132,7 @@ async def test_what_is_deleted_while_it_is_looked_for_is_imported(
     assert [session.outcome for session in report.sessions] == ["imported", "present"]
 
 
-async def test_imports_of_one_file_at_the_same_time_record_each_session_once(store: SqlStore, url: str) -> None:
+async def test_concurrent_imports_record_sessions_once(store: SqlStore, url: str) -> None:
     await import_chats(store, "from", write_chats())
     exported = await export_all(store, "from")
     second = open_store(url)
@@ -151,7 +149,7 @@ async def test_imports_of_one_file_at_the_same_time_record_each_session_once(sto
         await check_counts(store, tenant, COUNT)
 
 
-async def test_entries_of_the_audit_log_at_the_same_time_undo_nothing(store: SqlStore, url: str) -> None:
+async def test_concurrent_audit_entries_undo_nothing(store: SqlStore, url: str) -> None:
     """Or short transactions would keep a long one from ever being done."""
     second = open_store(url)
     try:

@@ -17,7 +17,7 @@ def set_nulls(*pointers: str) -> bytes:
     return write_session(ContextUpdated(patch={}, nulls=pointers))
 
 
-def test_as_many_nulls_as_are_allowed_are_taken() -> None:
+def test_maximum_nulls_accepted() -> None:
     text = set_nulls(*(f"/{number}" for number in range(MAX_NULLS)))
     assert [place.begin.seq for place in verify_export(io.BytesIO(text))] == [2]
     assert list(verify_export(io.BytesIO(set_nulls("/" * MAX_PAYLOAD_DEPTH))))
@@ -32,6 +32,6 @@ def test_as_many_nulls_as_are_allowed_are_taken() -> None:
     ],
     ids=["too many", "too deep", "far too deep"],
 )
-def test_more_of_them_or_deeper_ones_are_refused_by_their_line(pointers: list[str], why: str) -> None:
+def test_excess_or_deeper_nulls_refused_by_line(pointers: list[str], why: str) -> None:
     error = read_refusal(set_nulls(*pointers))
     assert (error.line, why in str(error)) == (2, True)

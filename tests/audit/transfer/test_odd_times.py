@@ -32,19 +32,19 @@ def write_session(*facts: SessionEvent, at: str = "2026-01-01T00:00:00.000000Z")
     return b"".join(write_event_line(one, {}, begin if one.event.seq == 1 else None) for one in sealed)
 
 
-def test_what_is_written_here_is_an_export() -> None:
+def test_session_with_valid_times_is_export() -> None:
     ask = ApprovalRequested(tool_call_id="c", name="pay", arguments="{}", expires_at="2026-01-01T00:00:00.000000Z")
     assert [place.begin.seq for place in verify_export(io.BytesIO(write_session(ask)))] == [2]
 
 
 @pytest.mark.parametrize("at", ["2026-02-30T00:00:00.000000Z", "9999-99-99T99:99:99.999999Z"])
-def test_an_event_at_no_time_is_refused(at: str) -> None:
+def test_invalid_event_time_refused(at: str) -> None:
     error = read_refusal(write_session(at=at))
     assert (error.line, at in str(error)) == (1, True)
 
 
 @pytest.mark.parametrize("end", ["soon", "2026-01-01T00:00:00+02:00", "2026-01-01", ""])
-def test_an_end_that_is_no_time_is_refused(end: str) -> None:
+def test_invalid_end_time_refused(end: str) -> None:
     pending = PendingCall(tool_call_id="c", name="pay", arguments="{}", reason="approval", expires_at=end)
     asked = ApprovalRequested(tool_call_id="c", name="pay", arguments="{}", expires_at=end)
     for fact in (asked, RunWaiting(pending=(pending,))):

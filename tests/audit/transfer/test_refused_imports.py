@@ -51,20 +51,20 @@ def test_a_whole_export_is_not_refused(text: bytes) -> None:
     assert len(list(verify_export(io.BytesIO(text)))) == 2
 
 
-def test_an_export_cut_after_any_line_is_refused_by_the_line_that_is_missing(text: bytes) -> None:
+def test_export_cut_between_lines_refused(text: bytes) -> None:
     lines = text.splitlines(keepends=True)
     for count in range(len(lines)):
         assert read_refusal(b"".join(lines[:count])).line == max(count + 1, 1)
 
 
-def test_an_export_cut_in_the_middle_of_any_line_is_refused_by_that_line(text: bytes) -> None:
+def test_export_cut_within_line_refused(text: bytes) -> None:
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
         for size in {1, len(line) // 2, len(line) - 1}:
             assert read_refusal(b"".join([*lines[:number], line[:size]])).line == number + 1
 
 
-def test_a_line_left_out_doubled_or_swapped_is_refused(text: bytes) -> None:
+def test_missing_doubled_or_swapped_line_refused(text: bytes) -> None:
     lines = text.splitlines(keepends=True)
     for number in range(len(lines) - 1):
         changed = {
@@ -115,7 +115,7 @@ def test_an_edited_event_is_named(text: bytes) -> None:
     assert "does not match it and the hash before" in str(error)
 
 
-def test_a_payload_without_its_salt_is_refused_unless_it_was_redacted(text: bytes) -> None:
+def test_unredacted_payload_without_salt_refused(text: bytes) -> None:
     number = _find_line(text, b'"seq":3,')
     stand_in = {"options": {}, "redacted": True}
     error = read_refusal(_edit_line(text, number, lambda value: value.update(data=stand_in, salt=None)))
@@ -126,7 +126,7 @@ def test_a_payload_without_its_salt_is_refused_unless_it_was_redacted(text: byte
     assert "not what redaction leaves" in str(error)
 
 
-def test_a_text_that_is_not_the_one_that_was_sent_is_refused(text: bytes) -> None:
+def test_altered_sent_text_refused(text: bytes) -> None:
     number = _find_line(text, b'"texts":')
 
     def other_text(value: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ def test_a_text_that_is_not_the_one_that_was_sent_is_refused(text: bytes) -> Non
     assert read_refusal(_edit_line(text, number, other_text)).line == number + 1
 
 
-def test_a_newer_format_is_refused_by_its_name(text: bytes) -> None:
+def test_newer_format_refused_by_name(text: bytes) -> None:
     newer = text.replace(b'"export":{"format":2', b'"export":{"format":3', 1)
     assert "format is 3, and this release reads formats up to 2" in str(read_refusal(newer))
 
@@ -185,7 +185,7 @@ def test_what_no_database_holds_is_refused(text: bytes) -> None:
     assert "nested deeper" in str(read_refusal(text.replace(line, line[:start] + deep + line[end:])))
 
 
-async def test_nothing_is_recorded_of_a_file_that_is_refused_at_its_end(store: SqlStore, other: SqlStore) -> None:
+async def test_file_refused_at_end_records_nothing(store: SqlStore, other: SqlStore) -> None:
     for name in "abc":
         await record_session(store, name, "hello")
     with pytest.raises(InvalidImport):
@@ -208,7 +208,7 @@ class ChangingFile(io.BytesIO):
         return super().seek(offset, whence)
 
 
-async def test_a_file_that_changes_meanwhile_leaves_no_half_session(store: SqlStore, other: SqlStore) -> None:
+async def test_changing_file_leaves_no_half_session(store: SqlStore, other: SqlStore) -> None:
     state = await record_session(store, "s", *map(str, range(450)))
     before = await export_bytes(store)
     lines = before.splitlines(keepends=True)
@@ -226,7 +226,7 @@ async def test_a_file_that_changes_meanwhile_leaves_no_half_session(store: SqlSt
     await other.append(key, State(), draft_events("Ann", [fact], None))
 
 
-async def test_what_stands_in_for_a_redacted_payload_cannot_be_changed(store: SqlStore) -> None:
+async def test_redaction_stand_in_is_immutable(store: SqlStore) -> None:
     await record_redacted_session(store, "s")
     text = await export_bytes(store)
     assert len(list(verify_export(io.BytesIO(text)))) == 1
@@ -238,7 +238,7 @@ async def test_what_stands_in_for_a_redacted_payload_cannot_be_changed(store: Sq
 TAIL = b',"hash":"%b","salt":null,"commitment":"%b"' % (b"0" * 64, b"0" * 64)
 
 
-def test_data_that_is_full_of_line_ends_is_read_to_its_own_end(text: bytes) -> None:
+def test_line_separators_in_data_are_read(text: bytes) -> None:
     before, data, after = cut_data(text.splitlines()[0])
     item = b'{"a":1%b,"texts":{},"export":{}}' % TAIL
     hostile = b'{"a":[' + b",".join([item] * 1000) + b"]," + data.removeprefix(b"{")
@@ -257,7 +257,7 @@ def cut_data(line: bytes) -> tuple[bytes, bytes, bytes]:
     return line[:start], line[start:end], line[end:]
 
 
-def test_no_pattern_that_reads_a_line_tries_a_repetition_twice() -> None:
+def test_line_patterns_avoid_nested_repetition() -> None:
     patterns = [value for value in vars(export_lines).values() if isinstance(value, re.Pattern)]
     assert patterns
     assert [name for one in patterns for name in list_repetitions(sre.parse(one.pattern, one.flags))] == []

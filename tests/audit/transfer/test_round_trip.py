@@ -101,7 +101,7 @@ async def test_a_redacted_event_stays_redacted(store: SqlStore, other: SqlStore)
     assert b'"salt":null' in text
 
 
-async def test_a_round_trip_gives_the_same_bytes(store: SqlStore, other: SqlStore) -> None:
+async def test_round_trip_gives_same_bytes(store: SqlStore, other: SqlStore) -> None:
     await fill_store(store)
     before = await export_bytes(store, SHOP.id, FORK.id, tenant=SHOP.tenant)
     report = await import_bytes(other, before)
@@ -118,7 +118,7 @@ async def test_a_round_trip_gives_the_same_bytes(store: SqlStore, other: SqlStor
         assert await other.read_blobs(there, named) == await store.read_blobs(key, named) == BLOBS
 
 
-async def test_lists_show_an_imported_session_as_they_did(store: SqlStore, other: SqlStore) -> None:
+async def test_lists_show_imported_session_alike(store: SqlStore, other: SqlStore) -> None:
     await record_session(store, "first", "a", metadata={"team": "sales"})
     await record_session(store, "second", "b")
     base = await store.state(SessionKey(TENANT, "first"))
@@ -155,7 +155,7 @@ async def test_an_import_made_again_changes_nothing(store: SqlStore, other: SqlS
     assert len(await other.read_audit_log(TENANT)) == 1
 
 
-async def test_a_session_that_has_gone_on_since_is_left_alone(store: SqlStore, other: SqlStore) -> None:
+async def test_advanced_session_left_alone(store: SqlStore, other: SqlStore) -> None:
     state = await record_session(store, "s", "a")
     text = await export_bytes(store)
     fact = SessionUpdated(metadata={"more": True})
@@ -164,9 +164,7 @@ async def test_a_session_that_has_gone_on_since_is_left_alone(store: SqlStore, o
     assert (await store.read_head(SessionKey(TENANT, "s"))).seq == state.seq + 1  # type: ignore[union-attr]
 
 
-async def test_another_session_under_the_same_id_is_refused_before_anything_is_recorded(
-    store: SqlStore, other: SqlStore
-) -> None:
+async def test_foreign_session_under_id_refused_early(store: SqlStore, other: SqlStore) -> None:
     await record_session(store, "new", "a")
     await record_session(store, "taken", "a")
     await record_session(other, "taken", "b")
@@ -175,7 +173,7 @@ async def test_another_session_under_the_same_id_is_refused_before_anything_is_r
     assert [session.id for session in (await other.list_sessions(TENANT)).sessions] == ["taken"]
 
 
-async def test_one_session_can_be_given_another_id(store: SqlStore, other: SqlStore) -> None:
+async def test_one_session_may_get_another_id(store: SqlStore, other: SqlStore) -> None:
     state = await record_session(store, "s", "a")
     await import_bytes(other, await export_bytes(store), as_id="t")
     assert view_session("s", await other.state(SessionKey(TENANT, "t"), at=state.seq)) == view_session("s", state)
@@ -206,7 +204,7 @@ async def test_many_events_and_large_ones_pass(store: SqlStore, other: SqlStore)
     assert list_imported(await export_bytes(other)) == list_lines(text)
 
 
-async def test_exports_can_be_put_one_after_the_other(store: SqlStore, other: SqlStore) -> None:
+async def test_exports_can_be_concatenated(store: SqlStore, other: SqlStore) -> None:
     await record_session(store, "a", "1")
     await record_session(store, "b", "2")
     assert (await import_bytes(other, await export_bytes(store, "a") + await export_bytes(store, "b"))).imported == 2
@@ -214,13 +212,13 @@ async def test_exports_can_be_put_one_after_the_other(store: SqlStore, other: Sq
         await import_bytes(other, await export_bytes(store, "a") + await export_bytes(store, "a"))
 
 
-async def test_nothing_at_all_can_be_exported_and_imported(store: SqlStore, other: SqlStore) -> None:
+async def test_empty_export_round_trips(store: SqlStore, other: SqlStore) -> None:
     text = await export_bytes(store)
     assert len(text.splitlines()) == 1
     assert (await import_bytes(other, text)).imported == 0
 
 
-async def test_two_imports_at_once_record_it_once(store: SqlStore, other: SqlStore) -> None:
+async def test_concurrent_imports_record_once(store: SqlStore, other: SqlStore) -> None:
     await record_session(store, "s", *map(str, range(20)))
     text = await export_bytes(store)
     reports = await asyncio.gather(*(import_bytes(other, text) for _ in range(4)))
@@ -229,7 +227,7 @@ async def test_two_imports_at_once_record_it_once(store: SqlStore, other: SqlSto
     assert len(await other.read_audit_log(TENANT)) == 1
 
 
-async def test_a_run_that_was_running_does_not_go_on(store: SqlStore, other: SqlStore) -> None:
+async def test_running_run_does_not_continue(store: SqlStore, other: SqlStore) -> None:
     state = await record_session(store, "s")
     key = SessionKey(TENANT, "s")
     state = (await store.append(key, state, draft_events("Ann", [RunStarted(options=RunOptions())], "run_1"))).state
@@ -249,7 +247,7 @@ async def test_a_run_that_was_running_does_not_go_on(store: SqlStore, other: Sql
     assert (await import_bytes(other, await export_bytes(store))).present == 1
 
 
-async def test_a_run_that_waits_goes_on_waiting(store: SqlStore, other: SqlStore) -> None:
+async def test_waiting_run_keeps_waiting(store: SqlStore, other: SqlStore) -> None:
     state = await record_session(store, "s")
     key = SessionKey(TENANT, "s")
     calls = [{"id": "c1", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]

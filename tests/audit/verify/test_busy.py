@@ -61,7 +61,7 @@ async def find_problems(store: SqlStore, key: SessionKey) -> list[tuple[int | No
 
 
 @pytest.mark.long
-async def test_a_session_is_valid_however_much_is_recorded_meanwhile(store: SqlStore) -> None:
+async def test_session_valid_during_recording(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_user_messages(*map(str, range(60))))).state
 
@@ -79,7 +79,7 @@ async def test_a_session_is_valid_however_much_is_recorded_meanwhile(store: SqlS
 
 
 @pytest.mark.long
-async def test_a_session_is_valid_while_events_of_it_are_redacted(store: SqlStore) -> None:
+async def test_session_valid_during_redaction(store: SqlStore) -> None:
     state = await record_calls(store, KEY, *(make_reply("m", total_tokens=n) for n in range(40)))
     remaining = iter(range(state.seq, 1, -1))
 
@@ -90,7 +90,7 @@ async def test_a_session_is_valid_while_events_of_it_are_redacted(store: SqlStor
 
 
 @pytest.mark.long
-async def test_a_fork_is_valid_while_its_origin_is_deleted_and_made_anew(store: SqlStore) -> None:
+async def test_fork_valid_while_origin_is_recreated(store: SqlStore) -> None:
     async def make(number: int) -> None:
         state = await begin_session(store, context={"number": number})
         await store.append(KEY, state, draft_user_messages("one", "two"))
@@ -105,7 +105,7 @@ async def test_a_fork_is_valid_while_its_origin_is_deleted_and_made_anew(store: 
 
 
 @pytest.mark.long
-async def test_a_session_that_is_deleted_meanwhile_is_there_or_is_not(store: SqlStore) -> None:
+async def test_deleted_session_exists_or_does_not(store: SqlStore) -> None:
     async def come_and_go(number: int) -> None:
         await store.append(KEY, State(), _draft_whole(number))
         await store.delete(KEY)
@@ -113,7 +113,7 @@ async def test_a_session_that_is_deleted_meanwhile_is_there_or_is_not(store: Sql
     assert await check_while(store, KEY, come_and_go, 60) > 1
 
 
-async def test_all_of_them_are_checked_in_order_from_the_one_that_is_named(store: SqlStore) -> None:
+async def test_all_sessions_checked_in_order(store: SqlStore) -> None:
     keys = [SessionKey(tenant, name) for tenant in ("a", "b") for name in ("x", "y")]
     for key in keys:
         await begin_session(store, key)
@@ -123,7 +123,7 @@ async def test_all_of_them_are_checked_in_order_from_the_one_that_is_named(store
     assert [checked async for checked, _ in verify_all(store, "b", first=SessionKey("b", "xx"))] == keys[3:]
 
 
-async def test_beside_a_running_run_stands_only_what_its_model_may_be_saying(store: SqlStore) -> None:
+async def test_running_run_has_only_partial_message(store: SqlStore) -> None:
     state, lease = await begin_run(store)
     (head,) = await read_rows(store, sessions, id=KEY.id)
     own, other = (encode_text(PartialReply(run_id=name, seq=state.seq, agent="A", text="x")) for name in ("r1", "r2"))

@@ -43,9 +43,7 @@ async def note_head(store: SqlStore) -> Head:
 
 @pytest.mark.parametrize("size", [0, 1, 20, 40])
 @pytest.mark.parametrize("first_format", [True, False])
-async def test_text_that_was_moved_from_the_payload_into_the_salt_is_found(
-    store: SqlStore, size: int, first_format: bool
-) -> None:
+async def test_payload_text_moved_into_salt_found(store: SqlStore, size: int, first_format: bool) -> None:
     await record_talk(store)
     if first_format:
         await rehash_in_first_format(store, KEY)
@@ -59,7 +57,7 @@ async def test_text_that_was_moved_from_the_payload_into_the_salt_is_found(
     assert (3, "salt_invalid") in await find_codes(store, noted)
 
 
-async def test_a_salt_that_was_moved_into_the_payload_is_found(store: SqlStore) -> None:
+async def test_salt_moved_into_payload_found(store: SqlStore) -> None:
     await record_talk(store)
     row = (await read_event_rows(store, KEY))[2]
     salt = b"s" * 15 + b"{"
@@ -79,9 +77,7 @@ async def rehash_salted(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("payload", ['{"message":7}', '{"completion":{}}', "{}", "7", "[]", "null", '"text"', "{", ""])
-async def test_a_payload_that_is_not_one_of_its_type_is_found_whatever_its_hashes_say(
-    store: SqlStore, payload: str
-) -> None:
+async def test_payload_not_of_its_type_found(store: SqlStore, payload: str) -> None:
     await record_talk(store)
     row = (await read_event_rows(store, KEY))[2]
     await change_row(store, events, row, payload=payload)
@@ -89,7 +85,7 @@ async def test_a_payload_that_is_not_one_of_its_type_is_found_whatever_its_hashe
     assert await find_codes(store) == [(3, "payload_invalid")]
 
 
-async def test_an_event_of_a_type_of_a_later_release_may_say_what_it_likes_in_an_object(store: SqlStore) -> None:
+async def test_later_release_event_allows_any_object(store: SqlStore) -> None:
     await record_talk(store)
     for payload, expected in (('{"any":"thing"}', []), ("{}", []), ("7", [(3, "payload_invalid")])):
         row = (await read_event_rows(store, KEY))[2]
@@ -99,7 +95,7 @@ async def test_an_event_of_a_type_of_a_later_release_may_say_what_it_likes_in_an
 
 
 @pytest.mark.parametrize("column", ["type", "agent", "run_id"])
-async def test_a_name_that_is_written_otherwise_and_reads_the_same_is_found(store: SqlStore, column: str) -> None:
+async def test_equivalent_differently_written_name_found(store: SqlStore, column: str) -> None:
     """A name in quotes is read as the name in them, but queries, and the fold, take it for another one."""
     state = await begin_session(store)
     run = "r1" if column == "run_id" else None
@@ -124,7 +120,7 @@ async def test_a_name_that_is_written_otherwise_and_reads_the_same_is_found(stor
         "version = 'x'",
     ],
 )
-async def test_a_value_of_another_kind_that_reads_the_same_is_found_in_a_file(sqlite_ready: str, change: str) -> None:
+async def test_equal_reading_value_kind_found(sqlite_ready: str, change: str) -> None:
     store = open_store(sqlite_ready)
     await record_talk(store)
     if "version" in change:
@@ -144,9 +140,7 @@ async def test_a_value_of_another_kind_that_reads_the_same_is_found_in_a_file(sq
     [(sessions, "agent", "head_differs"), (usage, "model", "usage_differs"), (usage, "agent", "usage_differs")],
     ids=str,
 )
-async def test_a_row_beside_the_events_is_written_in_one_form_only(
-    store: SqlStore, table: Any, column: str, code: str
-) -> None:
+async def test_side_row_has_one_form(store: SqlStore, table: Any, column: str, code: str) -> None:
     await record_calls(store, KEY, make_reply("m", total_tokens=5))
     assert await find_codes(store) == []
     (row,) = await read_rows(store, table)
@@ -155,7 +149,7 @@ async def test_a_row_beside_the_events_is_written_in_one_form_only(
     assert (await find_codes(store))[0][1] == code
 
 
-async def test_a_label_of_another_kind_is_found_in_a_file(sqlite_ready: str) -> None:
+async def test_label_of_another_kind_found(sqlite_ready: str) -> None:
     store = open_store(sqlite_ready)
     await record_talk(store)
     (row,) = await read_rows(store, session_labels)
@@ -166,7 +160,7 @@ async def test_a_label_of_another_kind_is_found_in_a_file(sqlite_ready: str) -> 
     await store.close()
 
 
-async def test_an_entry_of_the_audit_log_has_one_form_too(store: SqlStore) -> None:
+async def test_audit_entry_has_one_form(store: SqlStore) -> None:
     await record_talk(store)
     await store.delete(KEY, by="Lee", reason="asked for")
     found = await verify_audit_log(store, "default")

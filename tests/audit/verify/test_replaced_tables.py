@@ -47,13 +47,13 @@ async def recorded(url: str) -> AsyncIterator[SqlStore]:
 
 
 @pytest.mark.parametrize("table", CHECKED)
-async def test_a_view_in_place_of_a_table_is_found(database_url: str, table: str) -> None:
+async def test_view_replacing_table_found(database_url: str, table: str) -> None:
     async with recorded(database_url) as store:
         await execute(store, *replace_with_view(table))
         assert await list_codes(store) == ["table_replaced"]
 
 
-async def test_a_view_in_place_of_the_audit_log_is_found(database_url: str) -> None:
+async def test_view_replacing_audit_log_found(database_url: str) -> None:
     async with recorded(database_url) as store:
         await store.delete(KEY)
         assert (await verify_audit_log(store, "default")).valid
@@ -62,7 +62,7 @@ async def test_a_view_in_place_of_the_audit_log_is_found(database_url: str) -> N
         assert [problem.code for problem in found.problems] == ["table_replaced"]
 
 
-async def test_a_column_that_is_computed_is_found_in_a_file(sqlite_url: str) -> None:
+async def test_computed_column_found(sqlite_url: str) -> None:
     async with recorded(sqlite_url) as store:
         change = "ALTER TABLE session_labels ADD COLUMN more TEXT GENERATED ALWAYS AS (upper(session_id)) VIRTUAL"
         await execute(store, change)
@@ -76,7 +76,7 @@ async def test_a_column_that_is_computed_is_found_in_a_file(sqlite_url: str) -> 
         "ALTER TABLE events ADD COLUMN more text GENERATED ALWAYS AS (payload) STORED",
     ],
 )
-async def test_what_changes_the_rows_that_are_seen_is_found_on_a_server(postgres_url: str, change: str) -> None:
+async def test_row_altering_rules_found_on_server(postgres_url: str, change: str) -> None:
     async with recorded(postgres_url) as store:
         await execute(store, change)
         assert await list_codes(store) == ["table_replaced"]

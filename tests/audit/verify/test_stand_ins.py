@@ -65,7 +65,7 @@ async def vouch_for(store: SqlStore, seq: int, payload: str) -> None:
 
 
 @pytest.mark.parametrize("payload", REPLACEMENTS)
-async def test_another_text_is_found_whatever_vouches_for_it(store: SqlStore, payload: str) -> None:
+async def test_changed_text_found_despite_voucher(store: SqlStore, payload: str) -> None:
     noted = await record_talk(store)
     await vouch_for(store, 2, payload)
     assert (2, "stand_in_differs") in await find_codes(store, noted)
@@ -77,7 +77,7 @@ async def test_what_redaction_leaves_is_taken(store: SqlStore) -> None:
     assert await find_codes(store, noted) == set()
 
 
-async def test_every_event_may_be_redacted_and_what_redacted_it_as_well(store: SqlStore) -> None:
+async def test_every_event_and_redaction_redactable(store: SqlStore) -> None:
     await fill_store(store)
     for _ in range(2):
         state = await store.state(SHOP)
@@ -85,7 +85,7 @@ async def test_every_event_may_be_redacted_and_what_redacted_it_as_well(store: S
         assert (await verify(store, SHOP)).problems == []
 
 
-async def test_a_stand_in_of_a_release_that_knew_fewer_fields_is_taken(store: SqlStore) -> None:
+async def test_older_stand_in_with_fewer_fields_accepted(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_run_start(state))).state
     state = (await store.append(KEY, state, draft_run_completion(state))).state
@@ -111,7 +111,7 @@ def append_redaction(lines: list[dict[str, Any]], seq: int, payload: str) -> Non
 
 
 @pytest.mark.parametrize("payload", [REPLACEMENTS[1], STAND_IN])
-async def test_an_export_cannot_be_given_another_text_either(store: SqlStore, payload: str) -> None:
+async def test_export_text_cannot_be_swapped_either(store: SqlStore, payload: str) -> None:
     """As somebody does who has a key for writing, and nothing else."""
     noted = await record_talk(store)
     lines = await export_session(store)
@@ -134,7 +134,7 @@ async def list_redacted(store: SqlStore, key: SessionKey, noted: Head | None = N
     return found.redacted
 
 
-async def test_what_was_redacted_since_a_head_was_noted_down_is_listed(store: SqlStore) -> None:
+async def test_redactions_since_noted_head_listed(store: SqlStore) -> None:
     first = await record_talk(store)
     assert await list_redacted(store, KEY, first) == []
     await redact(store, KEY, [3], "asked for")
@@ -148,7 +148,7 @@ async def test_what_was_redacted_since_a_head_was_noted_down_is_listed(store: Sq
     assert await list_redacted(store, KEY, second) == [2, 5]
 
 
-async def test_a_redaction_that_was_itself_redacted_since_vouches_for_nothing_before(store: SqlStore) -> None:
+async def test_redacted_redaction_vouches_for_nothing_earlier(store: SqlStore) -> None:
     await record_talk(store)
     await redact(store, KEY, [3], "asked for")
     state = await store.state(KEY)
@@ -162,7 +162,7 @@ async def test_a_redaction_that_was_itself_redacted_since_vouches_for_nothing_be
     assert await list_redacted(store, KEY, noted) == [2, 3, 4]
 
 
-async def test_what_a_fork_copies_redacted_is_listed(store: SqlStore) -> None:
+async def test_redacted_fork_copies_are_listed(store: SqlStore) -> None:
     await record_talk(store)
     await redact(store, KEY, [2], "asked for")
     await fork_session(store, KEY, session_id="fork", at=3)

@@ -131,14 +131,14 @@ async def test_an_untouched_session_is_valid(shop: SqlStore) -> None:
     assert (await verify(shop, FORK)).valid
 
 
-async def test_a_session_that_is_not_there_cannot_be_checked(shop: SqlStore) -> None:
+async def test_missing_session_cannot_be_checked(shop: SqlStore) -> None:
     with pytest.raises(SessionNotFound):
         await verify(shop, MISSING)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-async def test_a_change_of_any_column_of_any_row_is_found(shop: SqlStore, kind: str, table: Table) -> None:
+async def test_any_column_change_is_found(shop: SqlStore, kind: str, table: Table) -> None:
     rows = await read_rows(shop, table)
     assert rows
     for number, column in enumerate(table.c):
@@ -166,7 +166,7 @@ async def check_change(store: SqlStore, table: Table, row: Row, column: Column[A
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-async def test_a_row_that_is_gone_is_missed(shop: SqlStore, table: Table) -> None:
+async def test_missing_row_is_missed(shop: SqlStore, table: Table) -> None:
     for row in some(await read_rows(shop, table)):
         await remove_row(shop, table, row)
         found = await find_problems(shop)
@@ -180,14 +180,14 @@ async def test_a_row_that_is_gone_is_missed(shop: SqlStore, table: Table) -> Non
 
 
 @pytest.mark.parametrize("table", [session_labels, blobs], ids=lambda table: table.name)
-async def test_a_row_that_was_put_in_beside_the_events_is_found(shop: SqlStore, table: Table) -> None:
+async def test_row_inserted_beside_events_found(shop: SqlStore, table: Table) -> None:
     row = (await read_rows(shop, table))[0]
     name = "label" if table is session_labels else "hash"
     await insert_row(shop, table, {**row, name: make_other_value(table.c[name], row[name])})
     assert (await find_codes(shop))[0][1] in ("labels_differ", "blob_stray")
 
 
-async def test_rows_of_a_session_that_has_no_head_row_are_found(shop: SqlStore) -> None:
+async def test_rows_without_head_row_found(shop: SqlStore) -> None:
     for table in TABLES[1:]:
         row = {**(await read_rows(shop, table))[0], "session_id": "stray"}
         if table is creations:
@@ -197,7 +197,7 @@ async def test_rows_of_a_session_that_has_no_head_row_are_found(shop: SqlStore) 
         await remove_row(shop, table, row)
 
 
-async def test_a_mark_that_leads_nowhere_is_found(shop: SqlStore) -> None:
+async def test_dangling_mark_found(shop: SqlStore) -> None:
     row = (await read_rows(shop, idempotency))[0]
     for wrong in ({"seq": 0}, {"seq": 1000}, {"run_id": "run_x"}):
         await insert_row(shop, idempotency, {**row, "key": "another", **wrong})
@@ -205,7 +205,7 @@ async def test_a_mark_that_leads_nowhere_is_found(shop: SqlStore) -> None:
         await remove_row(shop, idempotency, {**row, "key": "another"})
 
 
-async def test_a_session_that_two_keys_are_said_to_have_made_is_found(shop: SqlStore) -> None:
+async def test_session_with_two_creator_keys_found(shop: SqlStore) -> None:
     (row,) = await read_rows(shop, creations)
     await insert_row(shop, creations, {**row, "key": "key-1"})
     assert await find_codes(shop) == [(None, "mark_invalid"), (None, "mark_dangling")]
@@ -245,14 +245,14 @@ async def test_inserted_events_are_found(shop: SqlStore) -> None:
     assert (await find_codes(shop))[0] == (5, "hash_differs")
 
 
-async def test_a_log_without_its_end_is_found(shop: SqlStore) -> None:
+async def test_log_without_end_found(shop: SqlStore) -> None:
     rows = await read_rows(shop, events, session_id=SHOP.id)
     await remove_row(shop, events, rows[-1])
     await remove_row(shop, events, rows[-2])
     assert (await find_codes(shop))[0] == (rows[-2]["seq"], "event_missing")
 
 
-async def test_a_log_cut_off_with_its_head_row_needs_a_head_that_was_noted_down(shop: SqlStore) -> None:
+async def test_truncated_log_and_head_need_noted_head(shop: SqlStore) -> None:
     """Like any that is made anew from some event on: nothing in the rows tells."""
     state = await shop.state(SHOP)
     noted = Head(seq=state.seq, hash=state.hash)
@@ -290,7 +290,7 @@ async def _cut(store: SqlStore, count: int) -> None:
     )
 
 
-async def test_a_history_that_was_made_anew_needs_a_head_that_was_noted_down(shop: SqlStore) -> None:
+async def test_rewritten_history_needs_noted_head(shop: SqlStore) -> None:
     state = await shop.state(SHOP)
     noted = Head(seq=state.seq, hash=state.hash)
     rows = await read_rows(shop, events, session_id=SHOP.id)
@@ -313,20 +313,20 @@ async def test_a_history_that_was_made_anew_needs_a_head_that_was_noted_down(sho
     assert await find_problems(shop) == {FORK.id: [(12, "fork_differs")]}
 
 
-async def test_a_fork_whose_origin_has_another_history_is_found(shop: SqlStore) -> None:
+async def test_fork_with_different_origin_history_found(shop: SqlStore) -> None:
     rows = await read_rows(shop, events, session_id=SHOP.id)
     await change_row(shop, events, rows[11], hash=b"x" * 32)
     assert (await find_problems(shop))[FORK.id] == [(12, "fork_differs")]
 
 
-async def test_a_fork_outlives_the_session_that_it_is_from(shop: SqlStore) -> None:
+async def test_fork_outlives_its_origin(shop: SqlStore) -> None:
     await shop.delete(SHOP)
     assert await find_problems(shop) == {}
     await begin_session(shop, SHOP)
     assert await find_problems(shop) == {}
 
 
-async def test_problems_are_listed_up_to_a_bound(store: SqlStore) -> None:
+async def test_listed_problems_are_bounded(store: SqlStore) -> None:
     state = await begin_session(store, SHOP)
     await store.append(SHOP, state, draft_user_messages(*map(str, range(300))))
     for row in await read_rows(store, events):
@@ -337,7 +337,7 @@ async def test_problems_are_listed_up_to_a_bound(store: SqlStore) -> None:
     assert _list_codes(found)[0] == (1, "payload_differs")
 
 
-async def test_a_long_session_is_valid_by_what_its_beginning_says(store: SqlStore) -> None:
+async def test_long_session_valid_after_removals(store: SqlStore) -> None:
     state = await begin_session(store, SHOP)
     texts = [f"Question {number}" for number in range(1_200)]
     state = (await store.append(SHOP, state, draft_user_messages("Removed", *texts))).state
@@ -349,7 +349,7 @@ async def test_a_long_session_is_valid_by_what_its_beginning_says(store: SqlStor
     assert state.message_count == 200
 
 
-async def test_what_is_no_text_and_no_json_any_more_is_found(store: SqlStore) -> None:
+async def test_corrupt_text_or_json_found(store: SqlStore) -> None:
     await fill_store(store)
     rows = await read_rows(store, events, session_id=SHOP.id)
     for payload in ("", "{", "null", "[]", '"text"', "7", '{"message":7}', "\ufffd"):
@@ -364,7 +364,7 @@ VALUES = ["x'00ff'", "x''", "'text'", "'\"'", "777", "-1.5", "cast(x'ff' as text
 
 
 @pytest.mark.long
-async def test_a_value_of_any_type_in_any_column_of_a_file_is_found(sqlite_ready: str) -> None:
+async def test_wrongly_typed_column_value_found(sqlite_ready: str) -> None:
     store = open_store(sqlite_ready)
     await fill_with_file(store)
     for table in TABLES:
@@ -445,14 +445,14 @@ async def test_runs_follow_one_another(store: SqlStore) -> None:
     assert (4, "run_overlaps") in await find_codes(store)
 
 
-async def test_a_redaction_that_was_none_is_found(store: SqlStore) -> None:
+async def test_false_redaction_found(store: SqlStore) -> None:
     state = await begin_session(store, SHOP)
     state = (await store.append(SHOP, state, draft_user_messages("text"))).state
     await store.append(SHOP, state, [EventDraft(SessionRedacted(seqs=(2,), reason="x", kept=("y",)), None, "Triage")])
     assert await find_codes(store) == [(2, "redaction_undone")]
 
 
-async def test_a_clock_that_was_set_back_is_no_change(ready_url: str) -> None:
+async def test_backward_clock_is_no_change(ready_url: str) -> None:
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     times = [noon - timedelta(minutes=minutes) for minutes in (0, 0, 60, 120, 30)]
     store = open_store(ready_url, clock=lambda: times[0])

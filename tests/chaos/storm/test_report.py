@@ -30,7 +30,7 @@ def test_the_report_replaces_the_one_before(finished: Report, tmp_path: Path, mo
         assert (text.startswith("# Before\n"), text.endswith(f"{END}\n\nAfter\n")) == (True, True)
 
 
-def test_a_page_of_its_own_and_none(finished: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_page_is_optional(finished: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "report.md"
     monkeypatch.setenv("CHAOS_REPORT", str(page))
     finished.write()
@@ -39,6 +39,6 @@ def test_a_page_of_its_own_and_none(finished: Report, tmp_path: Path, monkeypatc
     finished.write()
 
 
-def test_the_documentation_has_a_place_for_it() -> None:
+def test_documentation_has_report_place() -> None:
     page = (ROOT / "docs/running.md").read_text()
     assert page.count(BEGIN) == page.count(END) == 1

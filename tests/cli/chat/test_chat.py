@@ -56,7 +56,7 @@ def read_session_id(result_err: str) -> str:
     return next(line.split()[1] for line in result_err.splitlines() if line.startswith("session "))
 
 
-def test_piped_lines_are_answered_one_after_the_other(cli: CommandLine, here: list[str]) -> None:
+def test_piped_lines_answered_in_order(cli: CommandLine, here: list[str]) -> None:
     talk = cli("chat", *here, text=TALK)
     assert talk.code == 0
     assert talk.lines[0] == "Triage Agent: transfer_to_sales()"
@@ -71,7 +71,7 @@ def test_piped_lines_are_answered_one_after_the_other(cli: CommandLine, here: li
     assert "\x1b" not in talk.out
 
 
-def test_a_session_can_be_gone_on_with(cli: CommandLine, here: list[str], place: list[str]) -> None:
+def test_existing_session_can_continue(cli: CommandLine, here: list[str], place: list[str]) -> None:
     session_id = read_session_id(cli("chat", *here, text="Hello, I'd like to buy a lantern.\n").err)
     again = cli("chat", *here, "--session", session_id, text="Yes, please place the order.\nyes\n")
     assert "place_order" in again.out
@@ -90,7 +90,7 @@ def test_another_agent_can_be_spoken_with(cli: CommandLine, here: list[str], rec
     assert "'Nobody'" in refused.err
 
 
-def test_whoever_says_nothing_leaves_no_session_behind(cli: CommandLine, here: list[str], place: list[str]) -> None:
+def test_silent_chat_leaves_no_session(cli: CommandLine, here: list[str], place: list[str]) -> None:
     def sessions() -> list[str]:
         return [session["id"] for session in cli("sessions", "list", "--json", "--limit", "0", *place).json]
 
@@ -105,13 +105,11 @@ def test_no_lines_are_no_messages(cli: CommandLine, here: list[str]) -> None:
     assert (lambda talk: (talk.code, talk.out))(cli("chat", *here, text="\n   \n")) == (0, "")
 
 
-def test_the_offline_model_says_what_it_is(cli: CommandLine) -> None:
+def test_offline_model_introduces_itself(cli: CommandLine) -> None:
     assert "not an LLM" in cli("chat", *OFFLINE).err
 
 
-def test_a_call_that_needs_an_approval_is_asked_about(
-    cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]
-) -> None:
+def test_approval_call_is_asked_about(cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]) -> None:
     for answer in ("yes", "no"):
         model.call("delete_account", {"name": "Robin"})
         model.say(f"You said {answer}.")
@@ -128,9 +126,7 @@ def test_a_call_that_needs_an_approval_is_asked_about(
     assert "please answer yes or no" in talk.err
 
 
-def test_what_waits_is_asked_about_when_the_session_is_gone_on_with(
-    cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]
-) -> None:
+def test_pending_waits_asked_on_resuming(cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]) -> None:
     model.call("delete_account", {"name": "Robin"})
     session_id = read_session_id(cli("chat", text="Delete Robin.\n", env=scripted).err)
     assert cli("sessions", "show", session_id, "--json").json["status"] == "waiting"
@@ -139,9 +135,7 @@ def test_what_waits_is_asked_about_when_the_session_is_gone_on_with(
     assert talk.lines == ["  → deleted Robin", "Clerk: Done."]
 
 
-def test_a_failed_run_is_told_and_the_chat_goes_on(
-    cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]
-) -> None:
+def test_failed_run_told_and_chat_continues(cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]) -> None:
     model.fail(401, message="no such key", headers={"x-should-retry": "false"})
     model.say("Here I am again.")
     talk = cli("chat", text="Hello?\nHello?\n", env=scripted)
@@ -150,14 +144,12 @@ def test_a_failed_run_is_told_and_the_chat_goes_on(
     assert talk.lines[1] == "Clerk: Here I am again."
 
 
-def test_what_a_terminal_would_obey_is_shown_instead(
-    cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]
-) -> None:
+def test_terminal_control_text_is_escaped(cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]) -> None:
     model.say("Look: \x1b[2J\x07 gone")
     assert cli("chat", text="Hello?\n", env=scripted).out == "Clerk: Look: \\x1b[2J\\x07 gone\n"
 
 
-def test_a_person_is_prompted_and_ends_with_ctrl_d(cli: CommandLine) -> None:
+def test_person_prompted_and_leaves_with_ctrl_d(cli: CommandLine) -> None:
     with Terminal([*CHAT, *OFFLINE], folder=cli.folder, cold=True) as terminal:
         terminal.wait_for("User:")
         terminal.type("Hello, I'd like to buy a lantern.\n")
@@ -192,9 +184,7 @@ def test_no_color_means_none(cli: CommandLine) -> None:
         assert terminal.wait() == 0
 
 
-def test_ctrl_c_cancels_an_answer_and_the_chat_goes_on(
-    cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]
-) -> None:
+def test_ctrl_c_cancels_answer_chat_continues(cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]) -> None:
     model.hang("Let me think")
     model.say("I am listening.")
     with Terminal(CHAT, folder=cli.folder, env=scripted) as terminal:
@@ -213,7 +203,7 @@ def test_ctrl_c_cancels_an_answer_and_the_chat_goes_on(
     assert runs == ["run.started", "run.cancelled", "run.started", "run.completed"]
 
 
-def test_commands_look_at_the_session_and_change_nothing(cli: CommandLine, here: list[str], place: list[str]) -> None:
+def test_commands_inspect_session_without_change(cli: CommandLine, here: list[str], place: list[str]) -> None:
     talk = cli(
         "chat", *here, text="I want to buy a lantern.\n/state\n/events 3\n/at 3\n/help\n/resume\n/quit\nHello?\n"
     )
@@ -234,7 +224,7 @@ def test_commands_look_at_the_session_and_change_nothing(cli: CommandLine, here:
     assert [event["type"] for event in events].count("run.started") == 1
 
 
-def test_a_fork_is_gone_on_with_and_the_way_back_is_open(cli: CommandLine, here: list[str], place: list[str]) -> None:
+def test_fork_continued_with_way_back(cli: CommandLine, here: list[str], place: list[str]) -> None:
     first = read_session_id(cli("chat", *here, text="I want to buy a lantern.\n").err)
     text = f"/fork 1\nIs anybody there?\n/resume {first}\nThanks!\n"
     talk = cli("chat", *here, "--session", first, text=text)
@@ -300,7 +290,7 @@ def chatting(cli: CommandLine, scripted: dict[str, str]) -> ClerkChat:
     return ClerkChat(cli, scripted)
 
 
-def test_a_message_may_have_several_lines_and_comes_back_by_arrow(chatting: ClerkChat, model: ScriptedModel) -> None:
+def test_multiline_message_recalled_by_arrow(chatting: ClerkChat, model: ScriptedModel) -> None:
     for _ in range(3):
         model.say("I see.")
     with chatting.open() as terminal:
@@ -349,7 +339,7 @@ def test_a_person_approves_on_the_spot(chatting: ClerkChat, model: ScriptedModel
     assert chatting.events().count("approval.decided") == 1
 
 
-def test_the_session_can_be_looked_at_before_an_approval_is_given(chatting: ClerkChat, model: ScriptedModel) -> None:
+def test_session_viewable_before_approving(chatting: ClerkChat, model: ScriptedModel) -> None:
     model.call("delete_account", {"name": "Robin"})
     model.say("Gone.")
     with chatting.open() as terminal:
@@ -369,7 +359,7 @@ def test_the_session_can_be_looked_at_before_an_approval_is_given(chatting: Cler
         assert terminal.wait() == 0
 
 
-def test_a_server_that_is_gone_is_told_and_the_wait_can_be_broken_off(cli: CommandLine) -> None:
+def test_lost_server_told_and_wait_interruptible(cli: CommandLine) -> None:
     with (
         ServerProcess(cli.folder, agents=[ACME]) as server,
         Terminal([*CHAT, "--url", server.url], folder=cli.folder) as terminal,
@@ -387,9 +377,7 @@ def test_a_server_that_is_gone_is_told_and_the_wait_can_be_broken_off(cli: Comma
         assert terminal.wait() == 0
 
 
-def test_ctrl_c_at_an_approval_cancels_the_run_and_ctrl_d_leaves_it_waiting(
-    chatting: ClerkChat, model: ScriptedModel
-) -> None:
+def test_ctrl_c_cancels_ctrl_d_leaves_approval(chatting: ClerkChat, model: ScriptedModel) -> None:
     model.call("delete_account", {"name": "Robin"})
     model.call("delete_account", {"name": "Ana"})
     with chatting.open() as terminal:
@@ -429,9 +417,7 @@ def last_says(text: str) -> Callable[[Any], bool]:
     return lambda request: request["messages"][-1]["content"] == text
 
 
-def test_what_several_wait_for_below_is_asked_about_one_after_the_other(
-    cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]
-) -> None:
+def test_several_child_waits_asked_in_order(cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]) -> None:
     (cli.folder / "clerk.py").write_text(AT_ONCE)
     names = ("Ada", "Robin")
     model.calls([Call("ask_clerk", {"input": f"Delete {name}."}) for name in names])
@@ -445,9 +431,7 @@ def test_what_several_wait_for_below_is_asked_about_one_after_the_other(
     assert talk.lines[-1] == "Desk: Both are gone."
 
 
-def test_what_is_waited_for_below_is_asked_about_here(
-    cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]
-) -> None:
+def test_child_session_wait_asked_here(cli: CommandLine, model: ScriptedModel, scripted: dict[str, str]) -> None:
     (cli.folder / "clerk.py").write_text(DESK)
     model.call("ask_clerk", {"input": "Delete Robin."})
     model.call("delete_account", {"name": "Robin"})

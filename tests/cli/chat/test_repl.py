@@ -102,7 +102,7 @@ def test_words_and_several_calls_are_shown(
     assert out.endswith("Sales: One of them.\n")
 
 
-def test_what_the_client_raises_is_shown_and_is_the_callers(
+def test_client_errors_shown_and_raised(
     model: ScriptedModel,
     client: openai.OpenAI,
     type_in: Callable[[str], None],
@@ -115,9 +115,7 @@ def test_what_the_client_raises_is_shown_and_is_the_callers(
     assert "the run failed: " in capsys.readouterr().out
 
 
-def test_a_run_that_fails_by_itself_is_raised_too(
-    client: openai.OpenAI, type_in: Callable[[str], None], model: ScriptedModel
-) -> None:
+def test_failed_run_is_raised_too(client: openai.OpenAI, type_in: Callable[[str], None], model: ScriptedModel) -> None:
     def instructions() -> str:
         raise LookupError("no such file")
 
@@ -126,7 +124,7 @@ def test_a_run_that_fails_by_itself_is_raised_too(
         run_demo_loop(Agent(name="Ann", instructions=instructions), client=client)
 
 
-def test_what_the_terminal_cannot_show_is_replaced(
+def test_unprintable_characters_replaced(
     model: ScriptedModel, client: openai.OpenAI, type_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.say("5 € 🐝")
@@ -149,7 +147,7 @@ def pay(euros: int, context_variables: dict[str, Any]) -> str:
 till = Agent(name="Till", functions=[pay])
 
 
-def test_approvals_are_asked_on_the_spot_and_functions_run_in_the_callers_thread(
+def test_approvals_inline_and_functions_in_callers_thread(
     model: ScriptedModel,
     client: openai.OpenAI,
     type_in: Callable[[str], None],
@@ -176,7 +174,7 @@ def test_approvals_are_asked_on_the_spot_and_functions_run_in_the_callers_thread
     assert "Approve pay(euros=5)? [yes/no]" in shown.err
 
 
-def test_commands_look_at_the_session_and_go_on_in_another(
+def test_commands_inspect_and_switch_session(
     model: ScriptedModel,
     client: openai.OpenAI,
     type_in: Callable[[str], None],
@@ -273,7 +271,7 @@ def program(model: ScriptedModel, tmp_path: Path) -> Iterator[Terminal]:
         yield terminal
 
 
-def test_a_person_sees_colours_approves_and_leaves(model: ScriptedModel, program: Terminal, tmp_path: Path) -> None:
+def test_person_sees_colours_approves_and_leaves(model: ScriptedModel, program: Terminal, tmp_path: Path) -> None:
     model.call("pay", {"euros": 5})
     model.say("Done.")
     program.type("Pay five.\r")
@@ -290,7 +288,7 @@ def test_a_person_sees_colours_approves_and_leaves(model: ScriptedModel, program
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_cancels_an_answer_and_the_conversation_goes_on(model: ScriptedModel, program: Terminal) -> None:
+def test_ctrl_c_cancels_answer_conversation_continues(model: ScriptedModel, program: Terminal) -> None:
     model.hang("Let me think")
     program.type("How are you?\r")
     program.wait_for("Let me think")
@@ -310,9 +308,7 @@ def test_ctrl_c_cancels_an_answer_and_the_conversation_goes_on(model: ScriptedMo
     assert program.wait() == 0
 
 
-def test_ctrl_c_stops_a_function_whose_outcome_the_model_is_not_told_wrong(
-    model: ScriptedModel, program: Terminal
-) -> None:
+def test_ctrl_c_stops_function_with_true_outcome(model: ScriptedModel, program: Terminal) -> None:
     model.call("wait")
     program.type("Wait.\r")
     program.wait_for("waiting")
@@ -328,7 +324,7 @@ def test_ctrl_c_stops_a_function_whose_outcome_the_model_is_not_told_wrong(
     assert program.wait() == 0
 
 
-def test_a_person_is_told_of_a_failure_and_goes_on(model: ScriptedModel, program: Terminal) -> None:
+def test_failure_told_and_person_continues(model: ScriptedModel, program: Terminal) -> None:
     model.fail(401, headers={"x-should-retry": "false"})
     model.say("Here I am again.")
     program.type("Hello?\r")

@@ -106,7 +106,7 @@ def test_a_team_is_shown_as_text(cli: CommandLine, team: list[str]) -> None:
     assert cli(*team).out == TEXT
 
 
-def test_a_team_is_a_flow_chart_whatever_its_names_are(cli: CommandLine, team: list[str]) -> None:
+def test_team_flow_chart_accepts_any_names(cli: CommandLine, team: list[str]) -> None:
     assert cli(*team, "--format", "mermaid").out == MERMAID
 
 
@@ -116,7 +116,7 @@ def asking_team(cli: CommandLine) -> list[str]:
     return ["agents", "graph", "--agents", "asking.py"]
 
 
-def test_who_asks_whom_is_told_with_the_functions_that_do_so(cli: CommandLine, asking_team: list[str]) -> None:
+def test_asked_agents_told_with_their_functions(cli: CommandLine, asking_team: list[str]) -> None:
     assert cli(*asking_team).out == ASKING_TEXT
     clerk, boss = cli(*asking_team, "--json").json
     assert (clerk["asks"], clerk["mcp_servers"]) == ({"ask_boss": "Boss"}, [])
@@ -124,12 +124,12 @@ def test_who_asks_whom_is_told_with_the_functions_that_do_so(cli: CommandLine, a
     assert boss["mcp_servers"] == ["files", "web"]
 
 
-def test_who_asks_whom_is_dotted_in_a_flow_chart(cli: CommandLine, asking_team: list[str]) -> None:
+def test_asking_edges_dotted_in_flow_chart(cli: CommandLine, asking_team: list[str]) -> None:
     edges = [line for line in cli(*asking_team, "--format", "mermaid").lines if ">" in line and "[" not in line]
     assert edges == ["  a1 --> a0", "  a0 -.-> a1", "  a1 -.-> a0"]
 
 
-def test_who_asks_whom_is_dashed_in_a_picture_and_hides_no_handoff(cli: CommandLine, asking_team: list[str]) -> None:
+def test_asking_edges_dashed_without_hiding_handoffs(cli: CommandLine, asking_team: list[str]) -> None:
     picture = ET.fromstring(cli(*asking_team, "--format", "svg").out)
     handoff, asking = [path for path in picture.iter(f"{SVG}path") if path.get("class") == "edge"]
     assert handoff.get("stroke-dasharray") is None
@@ -195,7 +195,7 @@ def test_a_servers_team_is_the_same(cli: CommandLine, asking_team: list[str], tm
     assert asked[-1]["mcp_servers"] == ["files", "web"]
 
 
-def test_the_picture_in_the_documents_is_todays(cli: CommandLine) -> None:
+def test_documented_picture_is_current(cli: CommandLine) -> None:
     """Made by: swarmkeep agents graph --agents swarmkeep_agents.acme --format svg --output docs/images/team-acme.svg"""
     drawn = cli("agents", "graph", "--agents", ACME, "--format", "svg").out
     assert (ROOT / "docs/images/team-acme.svg").read_text(encoding="utf-8") == drawn
@@ -238,7 +238,7 @@ Clerk
 """
 
 
-def test_one_agent_is_shown_with_all_that_it_may_do(cli: CommandLine) -> None:
+def test_agent_shown_with_all_abilities(cli: CommandLine) -> None:
     (cli.folder / "team.py").write_text(SHOWN_TEAM)
     show = ["agents", "show", "Clerk", "--agents", "team.py"]
     text = cli(*show).out

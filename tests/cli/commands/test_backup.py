@@ -47,9 +47,7 @@ def test_it_goes_through_pipes(recorded: RecordedSession, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("output", ["out", os.devnull])
-def test_a_name_that_somebody_else_has_laid_out_is_not_written_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
-) -> None:
+def test_planted_name_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     """Folders such as /tmp are everybody's, and it can be guessed which process writes next."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     target = Path(output) if output == os.devnull else tmp_path / output
@@ -68,7 +66,7 @@ def test_a_name_that_somebody_else_has_laid_out_is_not_written_through(
     assert output == os.devnull or target.read_bytes() == b"all that was said"
 
 
-def test_what_did_not_verify_before_is_told(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
+def test_earlier_verification_failure_told(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.db"
     shutil.copy(recorded.file, damaged)
     with sqlite3.connect(damaged) as connection:
@@ -91,9 +89,7 @@ def test_refusals_leave_nothing_behind(cli: CommandLine, recorded: RecordedSessi
 
 
 @pytest.mark.long
-def test_what_a_killed_backup_left_is_removed_by_the_next(
-    cli: CommandLine, recorded: RecordedSession, tmp_path: Path
-) -> None:
+def test_killed_backup_removed_by_next(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
     large = tmp_path / "large.db"
     shutil.copy(recorded.file, large)
     with sqlite3.connect(large) as connection:
@@ -120,9 +116,7 @@ def test_what_a_killed_backup_left_is_removed_by_the_next(
     assert {file.name for file in backups.iterdir()} == {"b", *(other.name for other in others)}
 
 
-def test_a_file_that_somebody_elsewhere_still_writes_is_left(
-    cli: CommandLine, recorded: RecordedSession, tmp_path: Path
-) -> None:
+def test_file_being_written_elsewhere_is_left(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
     # A process of another machine: here its number is nobody's.
     part = tmp_path / ".b.999999999.part"
     with part.open("wb") as file:

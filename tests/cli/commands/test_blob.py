@@ -14,7 +14,7 @@ PICTURE = make_png(3000)
 NAME = hash_content(PICTURE)
 
 
-def test_a_picture_is_taken_out_of_a_session(
+def test_picture_extracted_from_session(
     cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
 ) -> None:
     history = json.dumps([make_message(make_inline_picture(PICTURE))])

@@ -34,16 +34,14 @@ def test_the_same_agents_match(cli: CommandLine, recorded: RecordedSession, expo
         assert result.lines[0].startswith(f"{recorded.session_id}: the same, in ")
 
 
-def test_a_server_compares_with_its_own_agents(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+def test_server_compares_with_own_agents(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     agents = [] if "--url" in place else ["--agents", ACME]
     result = cli("check", recorded.session_id, *place, *agents, "--json")
     assert (result.code, [found["matches"] for found in result.json]) == (0, [True])
     assert cli("check", "--all", *place, *agents).code == 0
 
 
-def test_other_agents_are_shown_line_by_line_and_the_exit_code_says_so(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_changed_agents_shown_and_set_exit_code(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     (cli.folder / "other.py").write_text(OTHER)
     result = cli("check", recorded.session_id, *place, "--agents", "other.py")
     assert result.code == 1
@@ -56,7 +54,7 @@ def test_other_agents_are_shown_line_by_line_and_the_exit_code_says_so(
     assert cli("check", recorded.session_id, *place, "--agents", "other.py", *ignored).code == 0
 
 
-def test_what_was_redacted_is_named_and_is_no_difference(
+def test_redactions_named_without_being_differences(
     cli: CommandLine, recorded: RecordedSession, place: list[str]
 ) -> None:
     fork = cli("sessions", "fork", recorded.session_id, *place).out.strip()
@@ -80,9 +78,7 @@ def test_what_was_redacted_is_named_and_is_no_difference(
         "DELETE FROM sessions WHERE id = 'damaged'",
     ],
 )
-def test_a_damaged_session_is_compared_as_far_as_it_goes_beside_others(
-    cli: CommandLine, recorded: RecordedSession, damage: str
-) -> None:
+def test_damaged_session_compared_beside_others(cli: CommandLine, recorded: RecordedSession, damage: str) -> None:
     shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
     assert cli("sessions", "fork", recorded.session_id, "--id", "damaged").code == 0
     with closing(sqlite3.connect(cli.folder / "swarmkeep.db")) as connection, connection:
@@ -92,15 +88,13 @@ def test_a_damaged_session_is_compared_as_far_as_it_goes_beside_others(
     assert cli("check", "--all", "--agents", ACME).code == 0
 
 
-def test_a_server_s_sessions_may_be_compared_with_agents_from_here_and_files_too(
-    cli: CommandLine, export: Path, place: list[str]
-) -> None:
+def test_compare_reads_server_sessions_and_files(cli: CommandLine, export: Path, place: list[str]) -> None:
     shutil.copy(export, cli.folder / "again.ndjson")
     result = cli("check", "talk.jsonl", "again.ndjson", *place, "--agents", ACME)
     assert (result.code, len(result.lines)) == (0, 2)
 
 
-def test_a_plain_list_of_events_is_read_as_well(cli: CommandLine, recorded: RecordedSession) -> None:
+def test_plain_event_list_is_read(cli: CommandLine, recorded: RecordedSession) -> None:
     lines = cli("events", recorded.session_id, *recorded.options, "--json").json
     (cli.folder / "events.ndjson").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert cli("check", "events.ndjson", "--agents", ACME).code == 0

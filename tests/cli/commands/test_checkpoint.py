@@ -65,7 +65,7 @@ def compare(cli: CommandLine, *options: str) -> dict[str | None, str]:
     return outcomes
 
 
-def test_logs_that_only_went_on_are_unchanged(db: CommandLine, recorded: RecordedSession) -> None:
+def test_extended_logs_are_unchanged(db: CommandLine, recorded: RecordedSession) -> None:
     assert db("checkpoint", "-o", "heads.jsonl").code == 0
     assert db("sessions", "fork", "one", "--id", "three").code == 0
     assert compare(db) == dict.fromkeys((recorded.session_id, "one", "two", None), "unchanged")
@@ -74,7 +74,7 @@ def test_logs_that_only_went_on_are_unchanged(db: CommandLine, recorded: Recorde
     assert "4 unchanged" in db("verify", "--checkpoint", "-", text=heads).err
 
 
-def test_events_that_were_redacted_since_are_named(db: CommandLine, recorded: RecordedSession) -> None:
+def test_later_redacted_events_named(db: CommandLine, recorded: RecordedSession) -> None:
     # Exit code 1: the other sessions hold the same events.
     assert db("sessions", "redact", "two", "--seq", "3", "--reason", "x").code == 1
     assert db("checkpoint", "-o", "heads.jsonl").code == 0
@@ -89,7 +89,7 @@ def test_events_that_were_redacted_since_are_named(db: CommandLine, recorded: Re
     assert "  redacted: 3\n" in db("verify", "two").out
 
 
-def test_an_import_is_not_taken_for_a_deletion(db: CommandLine, recorded: RecordedSession) -> None:
+def test_import_not_mistaken_for_deletion(db: CommandLine, recorded: RecordedSession) -> None:
     assert db("export", "one", "-o", "one.jsonl").code == 0
     assert db("import", "one.jsonl", "--as", "brought").code == 0
     assert db("checkpoint", "-o", "heads.jsonl").code == 0
@@ -100,7 +100,7 @@ def test_an_import_is_not_taken_for_a_deletion(db: CommandLine, recorded: Record
     assert compare(db)["brought"] == "vanished"
 
 
-def test_what_became_of_each_log_is_told(db: CommandLine, recorded: RecordedSession) -> None:
+def test_outcome_of_each_log_told(db: CommandLine, recorded: RecordedSession) -> None:
     for name in ("anew", "removed"):
         assert db("sessions", "fork", "one", "--id", name).code == 0
     assert db("checkpoint", "-o", "heads.jsonl").code == 0
@@ -128,7 +128,7 @@ def test_what_became_of_each_log_is_told(db: CommandLine, recorded: RecordedSess
     assert "why, and created again" in shown.out
 
 
-def test_a_rewritten_or_damaged_log_is_told(db: CommandLine, recorded: RecordedSession) -> None:
+def test_rewritten_or_damaged_log_told(db: CommandLine, recorded: RecordedSession) -> None:
     assert db("checkpoint", "-o", "heads.jsonl").code == 0
     change_rows(
         db,
@@ -146,7 +146,7 @@ def test_a_server_can_be_asked(cli: CommandLine, place: list[str]) -> None:
     assert set(compare(cli, *place).values()) == {"unchanged"}
 
 
-def test_a_signed_checkpoint_is_checked_against_its_key(db: CommandLine, keys: tuple[Path, Path]) -> None:
+def test_signed_checkpoint_checked_against_key(db: CommandLine, keys: tuple[Path, Path]) -> None:
     private, public = keys
     assert "signed" in db("checkpoint", "--signing-key", str(private), "-o", "heads.jsonl").err
     assert set(compare(db, "--public-key", str(public)).values()) == {"unchanged"}
@@ -205,7 +205,7 @@ def test_another_key_is_refused(db: CommandLine, keys: tuple[Path, Path], tmp_pa
     assert set(compare(db, "--public-key", str(public)).values()) == {"unchanged"}
 
 
-def test_keys_that_cannot_be_used_are_told(db: CommandLine, tmp_path: Path) -> None:
+def test_unusable_keys_told(db: CommandLine, tmp_path: Path) -> None:
     none = serialization.NoEncryption()
     wrong = tmp_path / "wrong.pem"
     wrong.write_bytes(
@@ -221,7 +221,7 @@ def test_keys_that_cannot_be_used_are_told(db: CommandLine, tmp_path: Path) -> N
         assert list(db.folder.glob("*.part")) == []
 
 
-def test_a_checkpoint_that_is_not_there_is_told(db: CommandLine) -> None:
+def test_missing_checkpoint_told(db: CommandLine) -> None:
     assert "absent.jsonl" in db.expect_refusal("verify", "--checkpoint", "absent.jsonl")
     assert "--checkpoint" in db.expect_usage_error("verify", "--public-key", "x", "--all")
     assert "ID" in db.expect_usage_error("verify", "one", "--checkpoint", "heads.jsonl")

@@ -39,9 +39,7 @@ def agents(place: list[str]) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_diff_shows_what_the_events_between_made(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_diff_shows_changes_between_events(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     shown = cli("diff", recorded.session_id, "1", "9", *place)
     assert shown.code == 0
     assert '~ agent: "Triage Agent" → "Sales Agent"' in shown.lines
@@ -50,9 +48,7 @@ def test_a_diff_shows_what_the_events_between_made(
     assert {"path": "/agent", "after": "Triage Agent"} in found["changes"]
 
 
-def test_a_diff_the_wrong_way_round_or_of_nothing_is_refused(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_reversed_or_empty_diff_refused(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     cli.expect_usage_error("diff", recorded.session_id, "3", "1", *place)
     assert "999" in cli.expect_refusal("diff", recorded.session_id, "1", "999", *place)
     assert "nobody" in cli.expect_refusal("diff", "nobody", "1", "2", *place)
@@ -60,9 +56,7 @@ def test_a_diff_the_wrong_way_round_or_of_nothing_is_refused(
     assert (same.code, same.out, same.err) == (0, "", "nothing changed\n")
 
 
-def test_a_request_is_shown_and_given_to_the_byte(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_request_shown_and_given_exactly(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     shown = cli("request", recorded.session_id, "4", *place).json
     assert [message["role"] for message in shown["messages"]] == ["system", "user"]
     raw = cli("request", recorded.session_id, "4", "--raw", *place).out
@@ -73,7 +67,7 @@ def test_a_request_is_shown_and_given_to_the_byte(
 
 
 @pytest.mark.long
-def test_a_run_is_tried_again_with_other_words(
+def test_run_retried_with_other_words(
     cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
 ) -> None:
     before = cli("events", recorded.session_id, "--json", *place).json
@@ -99,7 +93,7 @@ def test_a_run_is_tried_again_with_other_words(
 
 
 @pytest.mark.long
-def test_without_other_words_it_is_tried_as_it_was_with_another_agent(
+def test_same_words_retried_with_another_agent(
     cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
 ) -> None:
     tried = cli("whatif", recorded.session_id, "--at", "3", "--agent", "Sales Agent", "--json", *agents, *place)
@@ -112,7 +106,7 @@ def test_without_other_words_it_is_tried_as_it_was_with_another_agent(
 
 
 @pytest.mark.long
-def test_a_run_is_tried_again_with_other_settings(
+def test_run_retried_with_other_settings(
     cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
 ) -> None:
     first = ["--id", "once", "--model-settings", '{"seed": 1, "stop": "."}', "--instructions", "Be brief."]
@@ -141,7 +135,7 @@ EVERY_OPTION = RunOptions(
 )  # fmt: skip
 
 
-def test_another_run_has_every_option_that_is_asked_for() -> None:
+def test_retried_run_has_every_option() -> None:
     every = set(RunOptions.__struct_fields__)
     assert {name for name in every if getattr(EVERY_OPTION, name) != getattr(RunOptions(), name)} == every
     asked = EVERY_OPTION.list_asked()
@@ -156,7 +150,7 @@ def test_another_run_has_every_option_that_is_asked_for() -> None:
 
 
 @pytest.mark.long
-def test_a_run_is_tried_again_with_its_tools(cli: CommandLine) -> None:
+def test_run_retried_with_its_tools(cli: CommandLine) -> None:
     place = ["--database-url", f"sqlite:///{cli.folder / 'swarmkeep.db'}"]
     with ServerProcess(cli.folder, database_url=place[1], agents=[ACME]) as server:
         with client.Client(server.url) as sessions:
@@ -172,7 +166,7 @@ def test_a_run_is_tried_again_with_its_tools(cli: CommandLine) -> None:
 
 
 @pytest.mark.long
-def test_what_cannot_be_tried_again_is_refused(
+def test_unretriable_run_refused(
     cli: CommandLine, recorded: RecordedSession, place: list[str], agents: list[str]
 ) -> None:
     assert "belongs to no run" in cli.expect_refusal("whatif", recorded.session_id, "--at", "1", *agents, *place)
@@ -185,7 +179,7 @@ def test_what_cannot_be_tried_again_is_refused(
 
 
 @pytest.mark.parametrize(("columns", "places"), [("120", [0, 60]), ("80", [0, 0])], ids=["wide", "narrow"])
-def test_two_sides_are_beside_one_another_where_there_is_room(
+def test_sides_adjacent_if_room(
     cli: CommandLine, recorded: RecordedSession, monkeypatch: pytest.MonkeyPatch, columns: str, places: list[int]
 ) -> None:
     shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
@@ -202,9 +196,7 @@ def test_two_sides_are_beside_one_another_where_there_is_room(
     )
 
 
-def test_a_session_compared_with_itself_is_the_same(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_session_equals_itself(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     shown = cli("compare", recorded.session_id, recorded.session_id, *place)
     assert "are the same, up to event" in shown.out
     assert "nobody" in cli.expect_refusal("compare", recorded.session_id, "nobody", *place)

@@ -52,7 +52,7 @@ def test_counters_are_counted_anew_and_mended(cli: CommandLine, database_url: st
 
 
 @pytest.mark.long
-def test_what_a_server_of_the_release_before_left_undone_is_mended(cli: CommandLine, database_url: str) -> None:
+def test_previous_release_leftovers_are_mended(cli: CommandLine, database_url: str) -> None:
     where = ["--database-url", database_url]
     assert cli("db", "upgrade", *where).code == 0
     assert cli("chat", "--offline", "--agents", ACME, *where, text="Hello\n").code == 0
@@ -84,7 +84,7 @@ def test_what_a_server_of_the_release_before_left_undone_is_mended(cli: CommandL
 
 
 @pytest.mark.long
-def test_a_session_is_kept_in_either_database(cli: CommandLine, database_url: str) -> None:
+def test_session_kept_in_either_database(cli: CommandLine, database_url: str) -> None:
     where = ["--database-url", database_url]
     assert cli("db", "upgrade", *where).code == 0
     talk = cli("chat", "--offline", "--agents", ACME, *where, text="Hello, I'd like to buy a lantern.\n")

@@ -55,7 +55,7 @@ def test_a_conversation_outlives_its_server(process: CommandLine, cli: CommandLi
 
 
 @pytest.mark.parametrize("moment", ["Starting a server", "It listens on"])
-def test_ctrl_c_ends_it_in_one_line(cli: CommandLine, moment: str) -> None:
+def test_ctrl_c_ends_demo_in_one_line(cli: CommandLine, moment: str) -> None:
     with Terminal([*SWARMKEEP, "demo", "--keep", "kept"], folder=cli.folder) as terminal:
         terminal.wait_for(moment)
         terminal.interrupt(until="interrupted: ")
@@ -63,7 +63,7 @@ def test_ctrl_c_ends_it_in_one_line(cli: CommandLine, moment: str) -> None:
         assert terminal.shown == "the demo's server is stopped\r\n"
 
 
-def test_a_demo_that_cannot_start_shows_the_servers_log(process: CommandLine) -> None:
+def test_failed_demo_start_shows_log(process: CommandLine) -> None:
     (process.folder / "swarmkeep.db").write_text("This is a shopping list.\n" * 200)
     shown = process("demo", "--keep", ".")
     assert shown.code == 1
@@ -72,6 +72,6 @@ def test_a_demo_that_cannot_start_shows_the_servers_log(process: CommandLine) ->
     assert "Traceback" not in shown.err
 
 
-def test_a_folder_that_cannot_be_made_is_named(cli: CommandLine) -> None:
+def test_uncreatable_folder_is_named(cli: CommandLine) -> None:
     (cli.folder / "file").write_text("in the way")
     assert "file" in cli.expect_refusal("demo", "--keep", "file/folder")

@@ -63,9 +63,7 @@ def folder(tmp_path: Path) -> Path:
     return ROOT / kept if kept else tmp_path / "pictures"
 
 
-def test_at_a_terminal_the_server_stays_up_until_ctrl_c_and_the_end_has_its_picture_taken(
-    cli: CommandLine, folder: Path
-) -> None:
+def test_demo_stays_up_until_ctrl_c(cli: CommandLine, folder: Path) -> None:
     command = [sys.executable, "-m", "swarmkeep", "demo"]
     with Terminal(command, folder=cli.folder, env={"COLUMNS": str(COLUMNS)}) as terminal:
         shown, end = terminal.wait_for("✓ its tools"), terminal.wait_for("until Ctrl-C")

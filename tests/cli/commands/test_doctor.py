@@ -68,14 +68,14 @@ def test_an_old_sqlite_is_warned_of(
     assert checks(result)["sqlite"][0] == status
 
 
-def test_workers_on_a_file_are_found_before_the_server_refuses_them(cli: CommandLine, healthy: list[str]) -> None:
+def test_workers_on_file_database_found(cli: CommandLine, healthy: list[str]) -> None:
     (cli.folder / ".env").write_text("SWARMKEEP_WORKERS=2\n")
     result = cli(*healthy, "--json")
     assert result.code == 1
     assert checks(result)["workers"][0] == "wrong"
 
 
-def test_a_setting_that_is_misspelt_is_told(cli: CommandLine, healthy: list[str]) -> None:
+def test_misspelt_setting_told(cli: CommandLine, healthy: list[str]) -> None:
     # As editors on Windows save it.
     (cli.folder / ".env").write_bytes(b"\xef\xbb\xbfSWARMKEEP_AGENST=shop.py\r\nSWARMKEEP_LOG_LEVEL=debug\r\n")
     result = cli(*healthy, "--json", env={"SWARMKEEP_OFLINE": "1", "SWARMKEEP_ELSEWHERE": "1", "SWARMKEEP_URL": ""})
@@ -86,7 +86,7 @@ def test_a_setting_that_is_misspelt_is_told(cli: CommandLine, healthy: list[str]
     ]
 
 
-def test_the_server_that_commands_are_about_is_asked(cli: CommandLine, healthy: list[str]) -> None:
+def test_targeted_server_is_asked(cli: CommandLine, healthy: list[str]) -> None:
     for url, complaint in (("http://127.0.0.1:1", "no answer from the server"), ("shop", "http")):
         result = cli(*healthy, "--json", env={"SWARMKEEP_URL": url})
         # It is no reason why a server could not start.
@@ -95,13 +95,13 @@ def test_the_server_that_commands_are_about_is_asked(cli: CommandLine, healthy: 
         assert (status, url in detail, complaint in detail) == ("warning", True, True), detail
 
 
-def test_a_settings_file_that_is_no_text_is_named(cli: CommandLine) -> None:
+def test_binary_settings_file_named(cli: CommandLine) -> None:
     (cli.folder / ".env").write_bytes("SWARMKEEP_PORT=1".encode("utf-16"))
     assert "/.env, which must be text in UTF-8" in cli.expect_refusal("doctor")
 
 
 @pytest.mark.long
-def test_everything_that_is_wrong_is_named_at_once(cli: CommandLine) -> None:
+def test_all_faults_named_at_once(cli: CommandLine) -> None:
     (cli.folder / "broken.py").write_text("import nothing_of_that_name\n")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -121,7 +121,7 @@ def test_everything_that_is_wrong_is_named_at_once(cli: CommandLine) -> None:
     assert result.err == "error: 4 of 9 checks failed: database, agents, model, port\n"
 
 
-def test_a_schema_that_is_behind_names_the_command(cli: CommandLine, healthy: list[str], postgres_url: str) -> None:
+def test_outdated_schema_names_the_command(cli: CommandLine, healthy: list[str], postgres_url: str) -> None:
     result = cli(*healthy, "--database-url", postgres_url, "--json")
     assert result.code == 1
     assert "swarmkeep db upgrade" in checks(result)["schema"][1]
@@ -130,7 +130,7 @@ def test_a_schema_that_is_behind_names_the_command(cli: CommandLine, healthy: li
 
 
 @pytest.mark.long
-def test_a_tenant_that_is_near_its_quota_is_warned_of(cli: CommandLine, healthy: list[str]) -> None:
+def test_tenant_near_quota_warned(cli: CommandLine, healthy: list[str]) -> None:
     where = ["--database-url", "sqlite:///here.db"]
     assert cli("db", "upgrade", *where).code == 0
     assert checks(cli(*healthy, *where, "--json"))["quotas"] == ("ok", "nothing is stored yet")
@@ -142,12 +142,12 @@ def test_a_tenant_that_is_near_its_quota_is_warned_of(cli: CommandLine, healthy:
     assert (status, "'default', has 1 of 1 session and" in detail) == ("warning", True)
 
 
-def test_a_file_that_cannot_be_made_is_wrong(cli: CommandLine, healthy: list[str]) -> None:
+def test_uncreatable_file_is_wrong(cli: CommandLine, healthy: list[str]) -> None:
     result = cli(*healthy, "--database-url", "sqlite:///no/such/folder/x.db", "--json")
     assert checks(result)["database"][0] == "wrong"
 
 
-def test_a_log_without_its_database_is_wrong(cli: CommandLine, healthy: list[str]) -> None:
+def test_log_without_database_is_wrong(cli: CommandLine, healthy: list[str]) -> None:
     (cli.folder / "swarmkeep.db-wal").write_bytes(b"committed last")
     status, detail = checks(cli(*healthy, "--json"))["database"]
     assert (status, "put the file back" in detail) == ("wrong", True)
@@ -172,14 +172,14 @@ def test_every_setting_can_be_shown(cli: CommandLine, healthy: list[str]) -> Non
     assert cli(*healthy, "--json", env={"SWARMKEEP_SIGNING_KEY": "private.pem"}).code == 0
 
 
-def test_a_running_server_is_no_reason_to_worry(cli: CommandLine) -> None:
+def test_running_server_is_fine(cli: CommandLine) -> None:
     with ServerProcess(cli.folder, agents=[ACME]) as server:
         result = cli("doctor", "--offline", "--agents", ACME, "--port", str(server.port), "--json")
     assert "a Swarmkeep server" in checks(result)["port"][1]
     assert result.code == 0
 
 
-def test_the_provider_is_asked_only_on_request(cli: CommandLine, model: ScriptedModel) -> None:
+def test_provider_asked_only_on_request(cli: CommandLine, model: ScriptedModel) -> None:
     asking = ["doctor", "--agents", ACME, "--port", str(free_port()), "--json"]
     env = {"OPENAI_BASE_URL": model.url}
     assert "provider" not in checks(cli(*asking, env=env))
@@ -187,7 +187,7 @@ def test_the_provider_is_asked_only_on_request(cli: CommandLine, model: Scripted
     assert checks(cli(*asking, "--online", "--model", "gpt-none", env=env))["provider"][0] == "warning"
 
 
-def test_a_provider_that_cannot_be_reached_is_wrong(cli: CommandLine) -> None:
+def test_unreachable_provider_is_wrong(cli: CommandLine) -> None:
     asking = ["doctor", "--agents", ACME, "--port", str(free_port()), "--json", "--online"]
     result = cli(*asking, env={"OPENAI_BASE_URL": f"http://127.0.0.1:{free_port()}/v1"})
     assert result.code == 1
@@ -195,7 +195,7 @@ def test_a_provider_that_cannot_be_reached_is_wrong(cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(("status", "found"), [(401, "wrong"), (403, "wrong"), (404, "warning"), (500, "warning")])
-def test_what_a_provider_answers_instead_of_its_models_is_judged(status: int, found: str) -> None:
+def test_unexpected_provider_answers_are_judged(status: int, found: str) -> None:
     error = Exception("no")
     error.status_code = status  # type: ignore[attr-defined]
     judged = _explain_provider_error(error)
@@ -216,7 +216,7 @@ def test_urls_are_shown_without_passwords(url: str, shown: str) -> None:
     assert strip_password(url) == shown
 
 
-def test_a_file_that_others_may_read_is_told(cli: CommandLine, healthy: list[str], tmp_path: Path) -> None:
+def test_file_readable_by_others_told(cli: CommandLine, healthy: list[str], tmp_path: Path) -> None:
     cli("db", "upgrade")
     (tmp_path / "swarmkeep.db").chmod(0o644)
     result = cli(*healthy, "--json")
@@ -236,7 +236,7 @@ agent = Agent(name="A", mcp_servers=[MCPServer(command=[sys.executable, "-c", qu
 """
 
 
-def test_an_mcp_server_that_cannot_be_reached_is_a_warning(cli: CommandLine) -> None:
+def test_unreachable_mcp_server_is_a_warning(cli: CommandLine) -> None:
     team = cli.folder / "team.py"
     team.write_text(TEAM_WITH_SERVERS)
     result = cli("doctor", "--offline", "--agents", str(team), "--port", str(free_port()), "--json")

@@ -48,7 +48,7 @@ def cases(cli: CommandLine) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("team", first(2, TEAMS))
-def test_the_teams_keep_what_is_expected_of_them(cli: CommandLine, team: str) -> None:
+def test_teams_meet_their_expectations(cli: CommandLine, team: str) -> None:
     tried = cli("eval", str(AGENTS / team / "evals"), "--offline", "--repeat", "2", "--concurrency", "3", "--json")
     assert tried.code == 0, tried
     for case in tried.json["cases"]:
@@ -62,7 +62,7 @@ def test_the_teams_keep_what_is_expected_of_them(cli: CommandLine, team: str) ->
     assert list(cli.folder.iterdir()) == []
 
 
-def test_a_table_tells_what_came_of_each_case(cli: CommandLine, cases: Path) -> None:
+def test_table_tells_each_cases_outcome(cli: CommandLine, cases: Path) -> None:
     tried = cli("eval", str(cases), "--offline")
     assert tried.code == 1
     headings, passed, failed, skipped, summary = tried.lines
@@ -77,13 +77,13 @@ def test_a_table_tells_what_came_of_each_case(cli: CommandLine, cases: Path) -> 
 
 
 @pytest.mark.long
-def test_the_share_that_must_pass_may_be_lower(cli: CommandLine, cases: Path) -> None:
+def test_required_pass_share_may_be_lower(cli: CommandLine, cases: Path) -> None:
     assert cli("eval", str(cases), "--offline", "--pass-rate", "0").code == 0
     assert cli("eval", str(cases), "--offline", "--case", "SALES").lines[-1] == "1 passed, 0 failed, 0 skipped"
     assert "no case has 'nothing'" in cli.expect_refusal("eval", str(cases), "--case", "nothing")
 
 
-def test_a_file_with_a_fault_is_wrong_use(cli: CommandLine, cases: Path) -> None:
+def test_faulty_file_is_wrong_use(cli: CommandLine, cases: Path) -> None:
     cases.write_text("cases:\n  - name: one\n    says: hello\n")
     error = cli.expect_refusal("eval", str(cases), "--offline", code=2)
     assert error.startswith(f"error: {cases}, line 2, /cases/0: ")
@@ -94,7 +94,7 @@ def test_without_a_model_it_says_so(cli: CommandLine, cases: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_model_is_asked_and_may_judge(cli: CommandLine, model: ScriptedModel) -> None:
+def test_model_is_asked_and_may_judge(cli: CommandLine, model: ScriptedModel) -> None:
     (cli.folder / "ann.py").write_text(ANN)
     text = (
         "cases:\n  - name: polite\n    conversation: [Hello]\n    expect: {judge: Ann is polite.}\n    needs: model\n"
@@ -121,7 +121,7 @@ def test_a_model_is_asked_and_may_judge(cli: CommandLine, model: ScriptedModel) 
 
 
 @pytest.mark.long
-def test_a_provider_that_fails_is_a_case_that_fails(cli: CommandLine, model: ScriptedModel) -> None:
+def test_failing_provider_fails_its_case(cli: CommandLine, model: ScriptedModel) -> None:
     (cli.folder / "ann.py").write_text(ANN)
     (cli.folder / "cases.yaml").write_text("cases: [{name: one, conversation: [Hello], expect: {agent: Ann}}]")
     model.fail(401, message="no such key", headers={"x-should-retry": "false"})
@@ -142,9 +142,7 @@ def test_recorded_sessions_need_no_model(cli: CommandLine, recorded: RecordedSes
     assert tried.json["passed"] == 2
 
 
-def test_recorded_sessions_show_what_a_change_of_the_agents_would_change(
-    cli: CommandLine, recorded: RecordedSession
-) -> None:
+def test_recorded_sessions_reveal_agent_changes(cli: CommandLine, recorded: RecordedSession) -> None:
     (cli.folder / "other.py").write_text(
         "from swarmkeep_agents.acme import *\n"
         "from swarmkeep_agents.acme import triage, sales, issues_and_repairs, escalation\n"
@@ -225,7 +223,7 @@ cases:
 """
 
 
-def test_ctrl_c_says_how_many_tries_were_made(tmp_path: Path) -> None:
+def test_ctrl_c_reports_tries_made(tmp_path: Path) -> None:
     (tmp_path / "team.py").write_text(IMPATIENT)
     (tmp_path / "cases.yaml").write_text(TWICE)
     ended = InProcessCommandLine(tmp_path)("eval", "cases.yaml", "--agents", "team.py", "--offline", "--repeat", "3")

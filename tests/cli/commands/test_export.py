@@ -46,7 +46,7 @@ def test_what_is_exported_is_imported_elsewhere(
 
 
 @pytest.mark.long
-def test_an_import_can_be_tried_and_renamed(
+def test_import_may_be_tried_and_renamed(
     cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
 ) -> None:
     cli("export", recorded.session_id, "-o", "one.jsonl", *place)
@@ -65,7 +65,7 @@ def test_an_import_can_be_tried_and_renamed(
 
 
 @pytest.mark.long
-def test_what_cannot_be_imported_is_refused_in_a_line(
+def test_unimportable_file_refused_in_one_line(
     cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
 ) -> None:
     text = cli("export", recorded.session_id, *place).out
@@ -80,9 +80,7 @@ def test_what_cannot_be_imported_is_refused_in_a_line(
     assert cli("import", ".", *place).code == 1
 
 
-def test_an_export_says_what_it_is_of(
-    cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
-) -> None:
+def test_export_names_its_source(cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path) -> None:
     known = recorded.session_id
     for wrong in ([], [known, "--all"], [known, "--agent", "x"], ["--all", "--status", "x"]):
         assert cli("export", *wrong, *place).code == 2
@@ -104,7 +102,7 @@ def test_an_export_goes_through_a_pipe(process: CommandLine, recorded: RecordedS
 
 
 @pytest.mark.long
-def test_a_session_is_written_down_for_people(
+def test_session_written_for_people(
     cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
 ) -> None:
     notes = cli("export", recorded.session_id, "--format", "markdown", *place)
@@ -128,7 +126,7 @@ def test_a_conversation_from_elsewhere_is_imported(cli: CommandLine, place: list
     assert (refused.code, "no threads" in refused.err) == (1, True)
 
 
-def test_what_a_terminal_would_obey_is_escaped_there_and_nowhere_else(
+def test_terminal_control_text_escaped_only_there(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     # In a text of JSON these need no escapes; one of them comes in two pieces.

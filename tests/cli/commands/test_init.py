@@ -15,7 +15,7 @@ from tests.support.processes import clean_environment
 pytestmark = pytest.mark.long
 
 
-def test_the_teams_are_listed_with_what_they_are(cli: CommandLine) -> None:
+def test_teams_listed_with_descriptions(cli: CommandLine) -> None:
     assert [row["team"] for row in cli("init", "--list", "--json").json] == list(TEAMS)
     headings, *rows = cli("init", "--list").lines
     assert headings.split() == ["TEAM", "ABOUT"]
@@ -24,7 +24,7 @@ def test_the_teams_are_listed_with_what_they_are(cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("team", TEAMS)
-def test_a_project_is_whole_and_its_own(cli: CommandLine, process: CommandLine, team: str) -> None:
+def test_project_is_whole_and_independent(cli: CommandLine, process: CommandLine, team: str) -> None:
     made = cli("init", "mine", "--team", team)
     assert made.code == 0, made
     project = cli.folder / "mine"
@@ -38,7 +38,7 @@ def test_a_project_is_whole_and_its_own(cli: CommandLine, process: CommandLine, 
     assert tried.code == 0, tried
 
 
-def test_the_example_of_a_settings_file_and_the_test_work(cli: CommandLine) -> None:
+def test_example_settings_and_test_work(cli: CommandLine) -> None:
     cli("init", "mine", "--team", "personal_shopper")
     project = cli.folder / "mine"
     (project / ".env").write_text((project / ".env.example").read_text())

@@ -21,7 +21,7 @@ def where(cli: CommandLine, database_url: str) -> list[str]:
     return options
 
 
-def test_a_key_is_made_listed_and_revoked(cli: CommandLine, where: list[str]) -> None:
+def test_key_made_listed_and_revoked(cli: CommandLine, where: list[str]) -> None:
     made = cli("keys", "create", "--tenant", "acme", "--name", "the shop", "--role", "read", "--json", *where).json
     assert list(made) == [
         "id",
@@ -65,13 +65,13 @@ def test_what_cannot_be_done_is_said(cli: CommandLine, where: list[str]) -> None
 
 
 @pytest.mark.parametrize("role", get_args(Role))
-def test_a_key_has_one_of_the_roles(cli: CommandLine, where: list[str], role: Role) -> None:
+def test_key_has_one_role(cli: CommandLine, where: list[str], role: Role) -> None:
     assert cli("keys", "create", "--role", role, "--json", *where).json["role"] == role
     assert [one["role"] for one in cli("keys", "list", "--json", *where).json] == [role]
 
 
 @pytest.mark.parametrize("wanted", ["30d", "2999-12-31T00:00:00Z", "2999-12-31T01:00:00+01:00", "2999-12-31"])
-def test_a_key_may_have_an_end_date(cli: CommandLine, where: list[str], wanted: str) -> None:
+def test_key_may_have_end_date(cli: CommandLine, where: list[str], wanted: str) -> None:
     made = cli("keys", "create", "--expires", wanted, "--json", *where).json
     if wanted == "30d":
         made_at, ends = (datetime.fromisoformat(made[name]) for name in ("created_at", "expires_at"))
@@ -84,18 +84,18 @@ def test_a_key_may_have_an_end_date(cli: CommandLine, where: list[str], wanted: 
 @pytest.mark.parametrize(
     "wanted", ["", "30", "30y", "-1d", "soon", "2999-13-01", "9" * 30 + "d", "2999-12-31T00:00:00"]
 )
-def test_an_end_date_that_is_none_is_refused(cli: CommandLine, where: list[str], wanted: str) -> None:
+def test_invalid_end_date_refused(cli: CommandLine, where: list[str], wanted: str) -> None:
     assert "'--expires'" in cli.expect_usage_error("keys", "create", "--expires", wanted, *where)
 
 
-def test_an_end_date_in_the_past_is_refused(cli: CommandLine, where: list[str]) -> None:
+def test_past_end_date_refused(cli: CommandLine, where: list[str]) -> None:
     assert "in the future" in cli.expect_refusal("keys", "create", "--expires", "2020-01-01T00:00:00Z", *where)
     assert cli("keys", "list", "--json", *where).json == []
     empty = cli("keys", "list", *where)
     assert (empty.out, empty.err) == ("", "there are no keys\n")
 
 
-def test_the_first_key_makes_the_file_and_nothing_else_does(cli: CommandLine) -> None:
+def test_only_first_key_makes_the_file(cli: CommandLine) -> None:
     for command in (["keys", "list"], ["keys", "revoke", "key_x"]):
         assert "no database at" in cli.expect_refusal(*command)
     assert list(cli.folder.iterdir()) == []
@@ -103,7 +103,7 @@ def test_the_first_key_makes_the_file_and_nothing_else_does(cli: CommandLine) ->
     assert len(cli("keys", "list", "--json").json) == 1
 
 
-def test_sessions_of_a_tenant_are_reached_in_the_database(cli: CommandLine) -> None:
+def test_tenant_sessions_reached_in_database(cli: CommandLine) -> None:
     for tenant in ("acme", "other"):
         talk = cli("chat", "--offline", "--agents", ACME, "--tenant", tenant, text="Hello!\n")
         assert talk.code == 0, talk
@@ -132,9 +132,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPro
         yield server, key
 
 
-def test_commands_show_their_key_to_a_server(
-    cli: CommandLine, locked: tuple[ServerProcess, str], tmp_path: Path
-) -> None:
+def test_commands_send_their_key(cli: CommandLine, locked: tuple[ServerProcess, str], tmp_path: Path) -> None:
     server, key = locked
     assert "SWARMKEEP_API_KEY" in cli.expect_refusal("sessions", "list", "--url", server.url)
     assert "the API key is not valid" in cli.expect_refusal(

@@ -62,7 +62,7 @@ def test_what_cannot_be_redacted_is_refused(cli: CommandLine, recorded: Recorded
         assert said in cli.expect_usage_error("sessions", "redact", "one", "--seq", wrong, *why, *place)
 
 
-def test_deletions_are_shown_in_the_audit_log(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+def test_deletions_shown_in_audit_log(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     name = fork(cli, recorded, place, "deleted")
     assert cli("sessions", "delete", name, "--reason", "asked for", *place).code == 0
     entry = cli("audit", "--json", *place).json[-1]
@@ -80,13 +80,13 @@ def test_deletions_are_shown_in_the_audit_log(cli: CommandLine, recorded: Record
 
 
 @pytest.mark.parametrize("days", [365, -365])
-def test_a_clock_that_is_wrong_lets_prune_keep_more(days: int) -> None:
+def test_wrong_clock_makes_prune_keep_more(days: int) -> None:
     right = datetime(2026, 3, 1, tzinfo=UTC)
     assert find_cutoff(timedelta(days=90), right + timedelta(days=days), right) <= right - timedelta(days=90)
     assert find_cutoff(timedelta(days=90), right, None) == right - timedelta(days=90)
 
 
-def test_the_clock_is_read_where_sessions_are(recorded: RecordedSession, place: list[str]) -> None:
+def test_clock_read_at_session_location(recorded: RecordedSession, place: list[str]) -> None:
     option, value = place
     with open_source(SourceOptions(**{option[2:].replace("-", "_"): value}), writes=False) as source:
         found = source.read_clock()

@@ -17,9 +17,7 @@ from tests.cli.conftest import RecordedSession
 from tests.cli.pseudo_terminal import Terminal
 
 
-def test_it_tells_who_spoke_what_was_called_and_what_changed(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_replay_tells_speakers_calls_and_changes(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     result = cli("replay", recorded.session_id, *place)
     assert (result.code, result.err) == (0, "")
     # The day and the zone are told once, and again where another day begins.
@@ -33,7 +31,7 @@ def test_it_tells_who_spoke_what_was_called_and_what_changed(
     assert "\x1b" not in result.out
 
 
-def test_as_json_it_is_a_list_of_scenes(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+def test_json_replay_lists_scenes(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     scenes = cli("replay", recorded.session_id, *place, "--json").json
     events = cli("events", recorded.session_id, *place, "--json").json
     assert [scene["seq"] for scene in scenes] == [event["seq"] for event in events]
@@ -41,7 +39,7 @@ def test_as_json_it_is_a_list_of_scenes(cli: CommandLine, recorded: RecordedSess
     assert (handoff["speaker"], handoff["headline"]) == ("Triage Agent", "hands over to Sales Agent")
 
 
-def test_it_ends_at_the_event_that_is_named(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+def test_replay_ends_at_named_event(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     assert [scene["seq"] for scene in cli("replay", recorded.session_id, *place, "--at", "3", "--json").json] == [
         1,
         2,
@@ -52,9 +50,7 @@ def test_it_ends_at_the_event_that_is_named(cli: CommandLine, recorded: Recorded
     assert "--step" in cli.expect_usage_error("replay", recorded.session_id, *place, "--step", "--json")
 
 
-def test_step_by_step_without_a_terminal_a_line_goes_on_and_the_end_of_input_stops(
-    cli: CommandLine, recorded: RecordedSession
-) -> None:
+def test_piped_stepping_advances_by_line(cli: CommandLine, recorded: RecordedSession) -> None:
     shown = cli("replay", recorded.session_id, *recorded.options, "--step", text="\n\n").lines
     assert shown[-1].lstrip().startswith("3 ")
     assert (
@@ -62,7 +58,7 @@ def test_step_by_step_without_a_terminal_a_line_goes_on_and_the_end_of_input_sto
     )
 
 
-def test_at_a_terminal_it_has_colours_and_a_key_goes_on(cli: CommandLine, recorded: RecordedSession) -> None:
+def test_terminal_has_colours_and_key_advances(cli: CommandLine, recorded: RecordedSession) -> None:
     command = [sys.executable, "-m", "swarmkeep", "replay", recorded.session_id, *recorded.options, "--step"]
     with Terminal(command, folder=cli.folder) as terminal:
         assert "\x1b[" in terminal.wait_for("the conversation begins")
@@ -75,7 +71,7 @@ def test_at_a_terminal_it_has_colours_and_a_key_goes_on(cli: CommandLine, record
     assert "hands over" not in terminal.shown
 
 
-def test_it_needs_no_agents_no_key_no_network_and_writes_nothing(
+def test_replay_needs_nothing_and_writes_nothing(
     cli: CommandLine, recorded: RecordedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def blocked(self: socket.socket, address: Any) -> None:
@@ -93,7 +89,7 @@ def test_it_needs_no_agents_no_key_no_network_and_writes_nothing(
     assert file.read_bytes() == before
 
 
-def test_what_cannot_be_read_is_warned_of_and_the_rest_is_told(cli: CommandLine, recorded: RecordedSession) -> None:
+def test_unreadable_events_warned_rest_told(cli: CommandLine, recorded: RecordedSession) -> None:
     file = _copy_damaged(cli.folder, recorded, "UPDATE events SET payload = 'null' WHERE seq = 3")
     result = cli("replay", recorded.session_id, "--database-url", f"sqlite:///{file}")
     assert result.code == 0

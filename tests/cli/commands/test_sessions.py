@@ -67,7 +67,7 @@ def test_a_list_can_be_narrowed(cli: CommandLine, recorded: RecordedSession, pla
     assert "--limit 0" in cli("sessions", "list", "--limit", "1", *place).err
 
 
-def test_a_session_is_shown_with_its_messages(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+def test_session_shown_with_messages(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     shown = cli("sessions", "show", recorded.session_id, "--json", *place).json
     assert shown["id"] == recorded.session_id
     assert shown["context_variables"]["cart"] == []
@@ -79,16 +79,14 @@ def test_a_session_is_shown_with_its_messages(cli: CommandLine, recorded: Record
     assert shown["hash"] in text
 
 
-def test_a_session_is_shown_as_it_was(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+def test_session_shown_at_past_seq(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     then = cli("sessions", "show", recorded.session_id, "--at", "3", "--json", *place).json
     assert (then["seq"], then["agent"], then["status"]) == (3, "Triage Agent", "running")
     assert [message["role"] for message in then["messages"]] == ["user"]
     assert cli("sessions", "show", recorded.session_id, "--at", "9999", *place).code == 1
 
 
-def test_a_fork_shares_the_history_up_to_an_event(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_fork_shares_history_to_event(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     fork = cli("sessions", "fork", recorded.session_id, "--at", "7", "--json", *place).json
     assert fork["forked_from"] == {
         "session_id": recorded.session_id,
@@ -98,9 +96,7 @@ def test_a_fork_shares_the_history_up_to_an_event(
     assert "exists" in cli.expect_refusal("sessions", "fork", recorded.session_id, "--id", recorded.session_id, *place)
 
 
-def test_a_message_is_taken_out_and_the_log_keeps_it(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_message_removed_but_logged(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     fork = cli("sessions", "fork", recorded.session_id, *place).out.strip()
     before = cli("sessions", "show", fork, "--json", *place).json
     calling = next(message for message in before["messages"] if message.get("tool_calls"))
@@ -152,15 +148,13 @@ def test_events_can_be_narrowed(cli: CommandLine, recorded: RecordedSession, pla
     assert asked("--type", "no.such.type") == []
 
 
-def test_the_same_is_said_of_a_database_and_of_a_server(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_database_and_server_output_agree(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     for command in (["sessions", "show", recorded.session_id], ["events", recorded.session_id]):
         assert cli(*command, *place) == cli(*command, *recorded.options)
         assert cli(*command, "--json", *place).json == cli(*command, "--json", *recorded.options).json
 
 
-def test_a_database_is_left_as_it_was_by_reading(cli: CommandLine, recorded: RecordedSession) -> None:
+def test_reading_leaves_database_unchanged(cli: CommandLine, recorded: RecordedSession) -> None:
     shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
     before = {path.name: path.read_bytes() for path in cli.folder.iterdir()}
     for command in (["sessions", "list"], ["sessions", "show", recorded.session_id], ["events", recorded.session_id]):
@@ -175,7 +169,7 @@ def test_another_tenants_sessions_are_not_there(cli: CommandLine, recorded: Reco
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
-def test_a_new_event_is_shown_as_it_comes(
+def test_new_event_shown_as_it_comes(
     cli: CommandLine, process: CommandLine, recorded: RecordedSession, place: list[str], options: list[str]
 ) -> None:
     fork = cli("sessions", "fork", recorded.session_id, "--json", *place).json
@@ -189,7 +183,7 @@ def test_a_new_event_is_shown_as_it_comes(
         assert "Thank you." in wait_for_line(following, 2)
 
 
-def test_a_reader_that_stops_listening_is_no_error(process: CommandLine, recorded: RecordedSession) -> None:
+def test_departing_reader_is_no_error(process: CommandLine, recorded: RecordedSession) -> None:
     gone, pipe = os.pipe()
     os.close(gone)
     try:
@@ -199,9 +193,7 @@ def test_a_reader_that_stops_listening_is_no_error(process: CommandLine, recorde
     assert "Traceback" not in told.err
 
 
-def test_a_list_is_by_activity_and_by_how_runs_ended(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_list_ordered_by_activity_and_outcome(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     def list_ids(*options: str) -> list[str]:
         return [session["id"] for session in cli("sessions", "list", "--json", *options, *place).json]
 
@@ -211,9 +203,7 @@ def test_a_list_is_by_activity_and_by_how_runs_ended(
     assert cli("sessions", "list", "--last-run", "running", *place).code == 2
 
 
-def test_a_session_is_taken_over_answered_and_handed_back(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_session_taken_over_answered_handed_back(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     assert cli("sessions", "fork", recorded.session_id, "--id", "taken", *place).code == 0
     if place[0] != "--url":
         pytest.skip("it needs a server")
@@ -229,7 +219,7 @@ def test_a_session_is_taken_over_answered_and_handed_back(
 
 
 @pytest.mark.parametrize("command", [["compact"], ["takeover"], ["answer", "Hello."], ["handback"]], ids="-".join)
-def test_what_needs_a_server_says_so_wherever_there_is_a_database(cli: CommandLine, command: list[str]) -> None:
+def test_server_only_commands_say_so(cli: CommandLine, command: list[str]) -> None:
     name, *more = command
     assert "name one with --url" in cli.expect_refusal("sessions", name, "anyone", *more)
 

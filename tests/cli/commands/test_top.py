@@ -77,7 +77,7 @@ def draw_lines(view: View, width: int, height: int, encoding: str = "utf-8", now
     return [line.rstrip() for line in lines]
 
 
-def test_the_screen_is_filled_whatever_its_size_and_its_characters() -> None:
+def test_screen_filled_at_any_size() -> None:
     rows = [make_row(f"s{number}", title=f"Fiancé {number} 日本") for number in range(40)]
     view = make_view(make_row("q", status="waiting", queued_runs=2, lease_seconds=None, server=None), *rows)
     lines = draw_lines(view, 80, 24, now=130.0)
@@ -93,7 +93,7 @@ def test_the_screen_is_filled_whatever_its_size_and_its_characters() -> None:
     assert any(line.startswith(">") and "Fiancé 39" in line for line in draw_lines(view, 120, 12))
 
 
-def test_no_figure_is_cut_where_there_are_lines_for_all() -> None:
+def test_figures_uncut_if_lines_suffice() -> None:
     view = make_view(*(make_row(f"s{number}") for number in range(40)))
     counts = ServerCounts(streams=4, sessions_driven=3, writes_waiting=0, takeovers=12, run_errors=7)
     rates = Rates(turns=42, tokens=18_300, model_seconds=1.21, tool_seconds=0.08)
@@ -135,7 +135,7 @@ def test_keys_move_filter_and_ask() -> None:
     assert (view.moved, view.find_chosen()) == (1, view.snapshot.runs[0])
 
 
-def test_a_question_is_shown_whole_and_what_is_cut_says_so() -> None:
+def test_question_shown_whole_and_cuts_marked() -> None:
     view = make_view(make_row("a", status="waiting"))
     view.ask("approve pay(sum=12)?", Job("decide", view.find_chosen()))
     assert any(line.startswith("> waiting") for line in draw_lines(view, 80, 24))
@@ -155,7 +155,7 @@ def test_an_age_is_what_has_passed(seconds: float, shown: str) -> None:
     assert format_age(seconds) == shown
 
 
-def test_rates_are_of_the_last_minute_and_begin_anew_with_the_day() -> None:
+def test_rates_cover_minute_and_reset_daily() -> None:
     recent, shown = RecentReadings(), make_view().snapshot
     recent.add(Reading(shown, UsageRow(model_calls=5, total_tokens=100, model_ms=1000), 0.0))
     assert recent.compute_rates() is None
@@ -171,7 +171,7 @@ def test_rates_are_of_the_last_minute_and_begin_anew_with_the_day() -> None:
     assert recent.compute_rates() is None
 
 
-def test_what_is_no_text_of_metrics_counts_nothing() -> None:
+def test_invalid_metrics_text_counts_nothing() -> None:
     workers = 'swarmkeep_stream_readers{worker="0"} 2.0\nswarmkeep_stream_readers{worker="1"} 3.0\n'
     counts = parse_counts(f'{workers}swarmkeep_run_errors_total{{code="x"}} 4.0\n')
     assert counts is not None
@@ -181,7 +181,7 @@ def test_what_is_no_text_of_metrics_counts_nothing() -> None:
 
 
 @pytest.mark.long
-def test_it_is_printed_once_of_a_server_and_of_its_database(cli: CommandLine) -> None:
+def test_printed_once_from_server_or_database(cli: CommandLine) -> None:
     with ServerProcess(cli.folder, agents=[ACME]) as server, Client(server.url) as client:
         run_id = begin_waiting(client, "order", "A lantern")
         shown = cli("top", "--once", "--json", "--url", server.url).json
@@ -207,7 +207,7 @@ def test_it_is_printed_once_of_a_server_and_of_its_database(cli: CommandLine) ->
 
 
 @pytest.mark.long
-def test_a_person_looks_on_decides_cancels_and_gets_the_terminal_back(cli: CommandLine) -> None:
+def test_person_watches_decides_and_regains_terminal(cli: CommandLine) -> None:
     with ServerProcess(cli.folder, agents=[ACME]) as server, Client(server.url) as client:
         first = begin_waiting(client, "first", "A lantern")
         second = begin_waiting(client, "second", "A rope")
@@ -271,7 +271,7 @@ def test_a_person_looks_on_decides_cancels_and_gets_the_terminal_back(cli: Comma
 
 
 @pytest.mark.long
-def test_keys_that_need_a_server_say_so_on_a_database(cli: CommandLine) -> None:
+def test_server_only_keys_say_so(cli: CommandLine) -> None:
     with ServerProcess(cli.folder, agents=[ACME]) as server, Client(server.url) as client:
         begin_waiting(client, "order", "A lantern")
     database = [*TOP, "--database-url", server.database_url]
@@ -288,7 +288,7 @@ def test_keys_that_need_a_server_say_so_on_a_database(cli: CommandLine) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("end", [CTRL_C, "SIGTERM"])
-def test_the_terminal_is_put_back_however_it_ends(end: str, cli: CommandLine) -> None:
+def test_terminal_restored_however_it_ends(end: str, cli: CommandLine) -> None:
     cli("db", "upgrade")
     with Terminal(TOP, folder=cli.folder, env={"PYTHONIOENCODING": "ascii"}) as terminal:
         before = terminal.settings()

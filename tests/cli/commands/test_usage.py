@@ -8,7 +8,7 @@ from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
 
 
-def test_usage_is_a_table_with_a_sum(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+def test_usage_is_table_with_sum(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     by_agent = cli("usage", "--by", "agent", "--session", recorded.session_id, *place)
     headings, *rows = by_agent.lines
     assert headings.startswith("AGENT")
@@ -24,7 +24,7 @@ def test_usage_is_a_table_with_a_sum(cli: CommandLine, recorded: RecordedSession
     assert run["run_id"].startswith("run_")
 
 
-def test_usage_has_a_cost_where_there_are_prices(cli: CommandLine, recorded: RecordedSession) -> None:
+def test_usage_has_cost_if_priced(cli: CommandLine, recorded: RecordedSession) -> None:
     env = {"SWARMKEEP_PRICES": '{"*": {"input": 1, "output": 1000}}', "SWARMKEEP_CURRENCY": "EUR"}
     here = ("usage", "--by", "agent", "--session", recorded.session_id, *recorded.options)
     headings, *rows = cli(*here, env=env).lines
@@ -59,7 +59,7 @@ def test_usage_is_drawn_as_bars(cli: CommandLine, recorded: RecordedSession, pla
     assert cli("usage", "--plot", "--json", *place).code == 2
 
 
-def test_bars_are_plain_where_there_are_no_blocks(process: CommandLine, recorded: RecordedSession) -> None:
+def test_bars_plain_without_block_characters(process: CommandLine, recorded: RecordedSession) -> None:
     drawn = process("usage", "--plot", *recorded.options, env={"PYTHONIOENCODING": "ascii"})
     assert drawn.code == 0, drawn
     assert drawn.out.endswith("#\n")

@@ -25,9 +25,7 @@ def test_a_sound_session_is_valid(cli: CommandLine, recorded: RecordedSession, p
     assert any(recorded.session_id in line for line in everything.lines)
 
 
-def test_a_head_that_is_not_there_any_more_is_missed(
-    cli: CommandLine, recorded: RecordedSession, place: list[str]
-) -> None:
+def test_vanished_head_is_missed(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
     checked = cli("verify", recorded.session_id, "--head", f"1000:{'0' * 64}", "--json", *place)
     assert checked.code == 1
     found = json.loads(checked.out)
@@ -59,7 +57,7 @@ def test_a_database_stays_as_it_is(cli: CommandLine, recorded: RecordedSession) 
     assert (recorded.file.read_bytes(), sorted(path.name for path in recorded.file.parent.iterdir())) == before
 
 
-def test_a_session_that_is_not_there_is_refused(cli: CommandLine, place: list[str]) -> None:
+def test_missing_session_refused(cli: CommandLine, place: list[str]) -> None:
     assert "nobody" in cli.expect_refusal("verify", "nobody", *place)
 
 

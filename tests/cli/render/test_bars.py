@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 from swarmkeep.cli.render.bars import fill_days, format_bars
 
 
-def test_a_bar_is_as_long_as_its_value() -> None:
+def test_bar_length_equals_its_value() -> None:
     rows = [("Sales", 2000), ("Refunds", 1000), ("Triage", 1), ("Nobody", 0)]
     assert list(format_bars(rows, 36, fine=False)) == [
         "Sales    2,000  ####################",
@@ -31,13 +31,13 @@ def test_nothing_but_zeros_has_no_bars() -> None:
 
 
 @given(some.lists(some.tuples(some.text("ab", max_size=9), some.integers(0, 10**12)), max_size=9), some.booleans())
-def test_no_line_is_wider_than_the_terminal(rows: list[tuple[str, int]], fine: bool) -> None:
+def test_lines_fit_the_terminal(rows: list[tuple[str, int]], fine: bool) -> None:
     lines = list(format_bars(rows, 60, fine=fine))
     assert len(lines) == len(rows)
     assert all(len(line) <= 60 for line in lines)
 
 
-def test_days_between_are_shown_and_years_between_are_not() -> None:
+def test_day_gaps_shown_year_gaps_hidden() -> None:
     days = [("2026-02-27", 5), ("2026-03-02", 7), ("2029-01-01", 1)]
     assert list(fill_days(days)) == [
         ("2026-02-27", 5), ("2026-02-28", 0), ("2026-03-01", 0), ("2026-03-02", 7), ("…", 0), ("2029-01-01", 1),

@@ -21,7 +21,7 @@ def show(recorded: RecordedSession, cli: CommandLine, **env: str) -> str:
         return terminal.shown
 
 
-def test_a_wide_terminal_has_both_sides_in_colour(recorded: RecordedSession, cli: CommandLine) -> None:
+def test_wide_terminal_has_coloured_columns(recorded: RecordedSession, cli: CommandLine) -> None:
     shown = show(recorded, cli, COLUMNS="160")
     (agent,) = [line for line in shown.splitlines() if COLOURS.sub("", line).startswith("agent ")]
     assert f'{RED}- "Triage Agent"' in agent
@@ -29,18 +29,16 @@ def test_a_wide_terminal_has_both_sides_in_colour(recorded: RecordedSession, cli
     assert "~ " not in shown
 
 
-def test_a_name_is_on_one_line_where_there_is_room(recorded: RecordedSession, cli: CommandLine) -> None:
+def test_name_on_one_line_if_room(recorded: RecordedSession, cli: CommandLine) -> None:
     shown = COLOURS.sub("", show(recorded, cli, COLUMNS="120"))
     assert any(line.startswith("usage/completion_tokens  - ") for line in shown.splitlines())
 
 
 @pytest.mark.parametrize("env", [{"COLUMNS": "160", "NO_COLOR": "1"}, {"COLUMNS": "80"}], ids=["no colour", "narrow"])
-def test_it_is_plain_where_there_is_no_colour_or_no_room(
-    recorded: RecordedSession, cli: CommandLine, env: dict[str, str]
-) -> None:
+def test_plain_without_colour_or_room(recorded: RecordedSession, cli: CommandLine, env: dict[str, str]) -> None:
     assert "\x1b[3" not in show(recorded, cli, **env)
 
 
-def test_a_narrow_terminal_and_a_pipe_have_a_line_for_each(recorded: RecordedSession, cli: CommandLine) -> None:
+def test_narrow_terminal_and_pipe_separate_lines(recorded: RecordedSession, cli: CommandLine) -> None:
     piped = cli("diff", recorded.session_id, "2", "25", *recorded.options).lines
     assert [line for line in show(recorded, cli, COLUMNS="80").splitlines() if line] == [line for line in piped if line]

@@ -104,17 +104,17 @@ def test_an_event_is_summed_up(type: str) -> None:
 
 
 @pytest.mark.parametrize(("data", "said"), MESSAGES)
-def test_a_message_is_summed_up_by_who_says_what(data: dict[str, Any], said: str) -> None:
+def test_message_summarised_by_speaker(data: dict[str, Any], said: str) -> None:
     assert summarize_event(event("message.added", data)).startswith(said)
 
 
 @pytest.mark.parametrize("type", [*SAID, "weather.changed"])
 @pytest.mark.parametrize("data", [None, {}, {"redacted": True}, ["odd"], "odd", {"message": "odd"}], ids=repr)
-def test_nothing_is_too_odd_for_a_line(type: str, data: Any) -> None:
+def test_odd_events_fit_a_line(type: str, data: Any) -> None:
     assert "\n" not in summarize_event(event(type, data))
 
 
-def test_a_line_has_seq_time_agent_type_and_summary() -> None:
+def test_line_has_seq_time_agent_summary() -> None:
     shown = format_event_line(event("run.resumed", {"reason": "recovery"}))
     assert shown.split() == ["7", "2026-01-02T03:04:05.678Z", "Ann", "run.resumed", "after", "recovery"]
     clock = format_event_line(event("run.resumed", {"reason": "recovery"}), clock_only=True)
@@ -127,7 +127,7 @@ def test_a_long_summary_is_cut() -> None:
     assert shown.endswith("…")
 
 
-def test_who_is_asked_is_told_with_the_session() -> None:
+def test_asked_agent_told_with_session() -> None:
     parent = {"session_id": "s", "run_id": "r", "tool_call_id": "c", "depth": 1}
     created = {"agent": "Ann", "context_variables": {}, "parent": parent}
     assert summarize_event(event("session.created", created)) == "with Ann asked by s"

@@ -26,12 +26,12 @@ from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, Run, Str
         ("safe\u202egnp.exe", "safe\\u202egnp.exe"),
     ],
 )
-def test_what_a_terminal_would_obey_becomes_an_escape(text: str, shown: str) -> None:
+def test_terminal_control_becomes_an_escape(text: str, shown: str) -> None:
     assert escape_controls(text) == shown
 
 
 @pytest.mark.parametrize(("text", "shown"), [("", ""), ("a\n b", "a b"), ("abcde", "abcde"), ("abcdef", "abcd…")])
-def test_a_text_is_cut_to_its_length(text: str, shown: str) -> None:
+def test_text_cut_to_its_length(text: str, shown: str) -> None:
     assert shorten(text, 5) == shown
 
 
@@ -49,9 +49,7 @@ def test_a_cell_stays_in_its_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("give", [put_json, put_json_line])
-def test_json_is_the_same_and_shows_what_is_in_it(
-    give: Callable[[object], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_unchanged_and_shows_content(give: Callable[[object], None], capsys: pytest.CaptureFixture[str]) -> None:
     give({HOSTILE: [HOSTILE]})
     shown = capsys.readouterr().out
     assert json.loads(shown) == {HOSTILE: [HOSTILE]}
@@ -74,7 +72,7 @@ class Tty(io.StringIO):
         return True
 
 
-def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_only_for_willing_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert has_colours(Tty())
@@ -165,7 +163,7 @@ STREAMS: dict[str, tuple[list[StreamItem], str]] = {
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_a_run_is_shown_as_it_happens(stream: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_shown_as_it_happens(stream: str, capsys: pytest.CaptureFixture[str]) -> None:
     items, shown = STREAMS[stream]
     screen = Screen()
     for item in [*items, Done(run=RUN)]:

@@ -37,7 +37,7 @@ def show(patch: pytest.MonkeyPatch, screen: io.StringIO, *entries: TimelineEntry
     return screen.getvalue()
 
 
-def test_a_terminal_has_lines_of_its_width_below_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_lines_wrap_with_indentation(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"A lantern for the hut.\nA tent,\tand 寝袋寝袋寝袋寝袋寝袋寝袋寝袋寝袋 {'x' * 30}"
     shown = show(monkeypatch, Terminal(), make_entry(text))
     day, *lines = ESCAPES.sub("", shown).splitlines()
@@ -48,18 +48,18 @@ def test_a_terminal_has_lines_of_its_width_below_their_beginning(monkeypatch: py
     assert "\x1b[1;34mSales\x1b[0m: A lantern" in shown
 
 
-def test_elsewhere_lines_are_as_long_as_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped_lines_have_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = show(monkeypatch, io.StringIO(), make_entry(f"one\n{'x' * 100}"))
     assert shown.splitlines()[1:] == ["    7  02:23:32  Sales: one", " " * 17 + "x" * 100]
 
 
-def test_the_seq_of_an_event_in_a_long_session_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_session_seq_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1234567  02:23:32  Sales: hello" in ESCAPES.sub(
         "", show(monkeypatch, Terminal(), make_entry("hello", 1234567))
     )
 
 
-def test_without_colours_a_terminal_has_the_same_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colourless_terminal_has_same_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     coloured = show(monkeypatch, Terminal(), make_entry("A lantern for the hut."))
     monkeypatch.setattr(sys, "stdout", screen := Terminal())
     monkeypatch.setenv("NO_COLOR", "1")

@@ -39,7 +39,7 @@ def refuse_part(part: Any, limits: FileLimits = LIMITS) -> InvalidRequest:
     return refused.value
 
 
-def test_a_picture_leaves_its_hash_and_what_it_is() -> None:
+def test_picture_keeps_hash_and_type() -> None:
     part, files = take_part(make_inline_picture(PICTURE, detail="low"))
     name = hash_content(PICTURE)
     assert part == {
@@ -71,7 +71,7 @@ def test_audio_and_files_do_too() -> None:
         ({"type": "file", "file": {"filename": "a", "file_data": encode_content(PDF)}}, PDF),
     ],
 )
-def test_what_was_taken_out_is_put_back_as_it_was(part: Any, content: bytes) -> None:
+def test_extracted_content_restored_exactly(part: Any, content: bytes) -> None:
     taken, _ = take_part(part)
     reference = read_reference(taken)
     assert reference is not None
@@ -96,7 +96,7 @@ def test_the_same_content_is_there_once() -> None:
         {"role": "assistant"},
     ],
 )
-def test_what_brings_no_content_stays_as_it_is(message: Any) -> None:
+def test_contentless_parts_are_unchanged(message: Any) -> None:
     taken = take_out_files([message], "/input", LIMITS)
     assert taken.messages == (message,)
     assert taken.files == {}
@@ -121,7 +121,7 @@ def test_what_brings_no_content_stays_as_it_is(message: Any) -> None:
         "DATA:image/png",
     ],
 )
-def test_bad_content_is_refused_where_it_stands(url: str) -> None:
+def test_bad_content_refused_at_its_place(url: str) -> None:
     refused = refuse_part({"type": "image_url", "image_url": {"url": url}})
     assert refused.errors[0]["pointer"] == "/input/0/content/1/image_url/url"
 
@@ -148,23 +148,23 @@ def test_bad_content_is_refused_where_it_stands(url: str) -> None:
         {"type": "file", "file": {}, "blob": {"sha256": "../../../etc/passwd", "media_type": "a/b", "size": 1}},
     ],
 )
-def test_what_is_not_what_it_says_or_not_taken_is_refused(part: Any) -> None:
+def test_mislabelled_or_unaccepted_content_refused(part: Any) -> None:
     refuse_part(part)
 
 
 @pytest.mark.parametrize("form", ["../x", "", "a b", "wav;x", "x" * 100, 7, None])
-def test_a_format_of_audio_is_a_word(form: Any) -> None:
+def test_audio_format_is_a_word(form: Any) -> None:
     refused = refuse_part({"type": "input_audio", "input_audio": {"data": "AAAA", "format": form}})
     assert refused.errors[0]["pointer"] == "/input/0/content/1/input_audio/format"
 
 
 @pytest.mark.parametrize("content", ["no base64!", "é", "AAA"])
-def test_a_file_without_a_type_is_refused_where_its_content_is_none(content: str) -> None:
+def test_typeless_empty_file_refused(content: str) -> None:
     refused = refuse_part({"type": "file", "file": {"filename": "a", "file_data": content}})
     assert refused.errors[0]["pointer"] == "/input/0/content/1/file/file_data"
 
 
-def test_which_types_are_taken_is_a_setting() -> None:
+def test_accepted_types_are_a_setting() -> None:
     only = msgspec.structs.replace(LIMITS, blob_types=("image/png", "text/*"))
     take_part(make_inline_picture(PICTURE), only)
     take_part(make_inline_file(b"a,b", media_type="text/csv"), only)
@@ -172,7 +172,7 @@ def test_which_types_are_taken_is_a_setting() -> None:
 
 
 @pytest.mark.parametrize("size", [98, 99, 100])
-def test_content_may_be_as_large_as_the_limit(size: int) -> None:
+def test_content_may_reach_the_limit(size: int) -> None:
     assert list(take_part(make_inline_picture(make_png(size)), SMALL)[1]) == [hash_content(make_png(size))]
 
 
@@ -182,7 +182,7 @@ def test_a_byte_more_is_too_large(size: int) -> None:
         take_part(make_inline_picture(make_png(size)), SMALL)
 
 
-def test_so_are_the_files_of_a_message_together() -> None:
+def test_message_files_bounded_together() -> None:
     parts = [make_inline_picture(make_png(size, size)) for size in (99, 100, 50)]
     assert len(take_out_files([make_message(*parts)] * 2, "/input", SMALL).files) == 3
     with pytest.raises(TooLarge, match=r"/input/1 .*SWARMKEEP_MAX_MESSAGE_BLOB_BYTES"):
@@ -213,7 +213,7 @@ def test_any_parts_are_taken_or_refused(content: list[Any]) -> None:
             assert hash_content(taken.files[reference.sha256]) == reference.sha256
 
 
-def test_people_read_what_a_part_refers_to() -> None:
+def test_people_read_part_references() -> None:
     part, _ = take_part(make_inline_file(PDF, "report.pdf"))
     said = describe_part(part)
     assert said == f"[file, report.pdf, application/pdf, 13 B, sha256 {hash_content(PDF)[:12]}…]"

@@ -34,7 +34,7 @@ def make_deep(levels: int) -> Any:
          "/tool_calls/0/function/arguments"),
     ],
 )  # fmt: skip
-def test_a_message_that_cannot_be_one_is_refused_by_its_place(message: Any, place: str) -> None:
+def test_invalid_message_refused_by_place(message: Any, place: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_messages([{"role": "user", "content": "hello"}, message], "/input")
     (error,) = refused.value.errors
@@ -59,7 +59,7 @@ def test_what_is_no_id_is_refused(name: str) -> None:
         check_id(name)
 
 
-def test_ids_of_asked_sessions_are_given_to_no_other() -> None:
+def test_asked_session_ids_are_reserved() -> None:
     assert [check_new_id(name) for name in ("...", "x" * 128, "subsess")] == ["...", "x" * 128, "subsess"]
     with pytest.raises(InvalidRequest, match="reserved"):
         check_new_id("subsess_1")

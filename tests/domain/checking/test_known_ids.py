@@ -21,7 +21,7 @@ def make_entry(seq: int, *call_ids: str, removed: tuple[str, ...] = ()) -> Entry
 
 
 @given(st.lists(st.lists(st.sampled_from("abcdefghij"), max_size=3, unique=True), max_size=30), st.data())
-def test_every_id_is_known_and_no_other_however_the_messages_came(calls: list[list[str]], data: st.DataObject) -> None:
+def test_every_id_known_however_messages_came(calls: list[list[str]], data: st.DataObject) -> None:
     messages: Chain[Entry] = Chain()
     for seq, names in enumerate(calls):
         before, messages = messages, messages.append(make_entry(seq, *names))
@@ -38,7 +38,7 @@ def test_every_id_is_known_and_no_other_however_the_messages_came(calls: list[li
             assert list(found.find(name)) == [place for place, names in enumerate(calls) if name in names]
 
 
-def test_a_call_that_was_taken_out_stays_known_and_nothing_is_looked_at_again() -> None:
+def test_removed_call_stays_known_without_rescan() -> None:
     messages = Chain([make_entry(1, "a"), make_entry(2, "b")])
     known = find_call_ids(messages)
     emptied = messages.replace_at(0, make_entry(1, "a", removed=("a",)))
@@ -50,7 +50,7 @@ def test_a_call_that_was_taken_out_stays_known_and_nothing_is_looked_at_again() 
     assert find_call_ids(copied).parts is known.parts
 
 
-def test_a_long_session_has_its_calls_in_a_few_parts_also_those_of_one_id() -> None:
+def test_long_session_calls_kept_in_few_parts() -> None:
     found = KnownIds()
     for number in range(10_000):
         found = extend_ids(found, [number], lambda number: [f"call_{number}", "again"])
@@ -64,7 +64,7 @@ def test_a_long_session_has_its_calls_in_a_few_parts_also_those_of_one_id() -> N
     assert find_call_ids(chain) is find_call_ids(chain)
 
 
-def test_runs_that_are_over_are_known_by_their_ids() -> None:
+def test_finished_runs_known_by_id() -> None:
     runs = [make_run(f"run_{number}") for number in range(3)]
     finished: Chain[Run] = Chain(runs[:2])
     known = find_finished_runs(finished)

@@ -16,7 +16,7 @@ LIMITS = FileLimits(max_blob_bytes=1000, max_message_blob_bytes=2500, max_messag
 PNG = make_png(900)
 
 
-def test_each_file_is_kept_or_said_not_to_be() -> None:
+def test_each_file_kept_or_reported() -> None:
     kept = keep_files([File(PNG, "image/png", "a.png")] * 3 + [File(make_png(1001), "image/png")] * 500, LIMITS)
     assert kept.lines == (
         "picture 1: a.png, image/png, 900 B",
@@ -42,7 +42,7 @@ def test_each_file_is_kept_or_said_not_to_be() -> None:
         (File(b"a", "\n\ud800no type"), "that is no media type"),
     ],
 )
-def test_what_a_provider_would_refuse_is_not_kept(file: File, trouble: str) -> None:
+def test_provider_refused_files_are_not_kept(file: File, trouble: str) -> None:
     kept = keep_files([file], LIMITS)
     assert (kept.parts, kept.content) == ((), {})
     assert kept.lines[0].startswith("a file was not kept: ")
@@ -70,7 +70,7 @@ def test_models_are_shown_what_they_know(file: File, kind: str, sent: bool) -> N
     assert "\n" not in kept.lines[0]
 
 
-def test_files_are_given_alone_in_a_list_or_beside_a_value() -> None:
+def test_files_given_alone_listed_or_embedded() -> None:
     file = File(PNG, "image/png")
     for value in (file, [file], (file,), Result(files=[file])):
         assert to_result(value).files == [file]
@@ -81,7 +81,7 @@ def test_files_are_given_alone_in_a_list_or_beside_a_value() -> None:
             File(*wrong)  # type: ignore[arg-type]
 
 
-def test_only_what_is_kept_is_masked_and_the_limits_hold_after_it() -> None:
+def test_only_kept_parts_masked_within_limits() -> None:
     masked: list[bytes] = []
 
     def mask(content: bytes) -> bytes:

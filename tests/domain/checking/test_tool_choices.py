@@ -50,17 +50,17 @@ CALLED = when(BEGUN, model_reply(calling_message(tool_call("c1"))), tool_result(
         ({"type": "allowed_tools"}, {"type": "allowed_tools"}),
     ],
 )
-def test_what_was_forced_is_free_after_the_first_reply(choice: Any, relaxed: Any) -> None:
+def test_forced_call_freed_after_first_reply(choice: Any, relaxed: Any) -> None:
     assert choose(BEGUN, own=choice) == choose(BEGUN, asked=choice) == choice
     assert choose(CALLED, own=choice) == choose(CALLED, asked=choice) == relaxed
 
 
-def test_an_answer_that_is_a_call_may_be_required_of_each_reply() -> None:
+def test_answer_call_may_be_required_each_reply() -> None:
     assert choose(CALLED, own="required", by_call=True) == "required"
     assert choose(CALLED, own=NAMED, by_call=True) == "auto"
 
 
-def test_only_the_agents_own_replies_in_this_run_count() -> None:
+def test_only_own_replies_this_run_count() -> None:
     # What a caller puts into its mouth is no reply, nor is what another agent said.
     put = MessageAdded(message=answer_message())
     assert choose(when(BEGUN, put), own="required") == "required"

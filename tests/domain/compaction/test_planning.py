@@ -79,7 +79,7 @@ def list_sent(state: State) -> list[str]:
     return [message.get("content") or message["tool_calls"][0]["id"] for message in messages]
 
 
-def test_the_summary_is_sent_in_the_place_of_all_but_the_last_turns() -> None:
+def test_summary_replaces_all_but_last_turns() -> None:
     state = sum_up(make_talk(3), replace(PLAN, keep_turns=2))
     last = state.summary
     assert last is not None
@@ -87,7 +87,7 @@ def test_the_summary_is_sent_in_the_place_of_all_but_the_last_turns() -> None:
     assert len(state.messages) == 13
 
 
-def test_while_it_is_under_way_the_next_step_is_to_go_on_with_it() -> None:
+def test_ongoing_compaction_continues_next_step() -> None:
     state = make_talk(3)
     started = plan_compaction(state, PLAN)
     assert started is not None
@@ -97,13 +97,13 @@ def test_while_it_is_under_way_the_next_step_is_to_go_on_with_it() -> None:
     assert isinstance(next_step(sum_up(make_talk(3))), AskModel)
 
 
-def test_what_is_summed_up_already_is_not_summed_up_again() -> None:
+def test_summarised_messages_are_not_resummarised() -> None:
     state = sum_up(make_talk(3))
     assert plan_compaction(state, PLAN) is None
 
 
 @pytest.mark.parametrize("reason", ["asked", "tokens", "too_long"])
-def test_long_results_are_shortened_those_of_the_last_turn_only_in_need(reason: str) -> None:
+def test_long_results_shortened_last_turn_last(reason: str) -> None:
     state = when(make_talk(1), model_reply(calling_message(tool_call("d"))), tool_result("d", "y" * 200))
     plan = replace(PLAN, reason=reason, keep_turns=2)
     started = plan_compaction(state, plan)
@@ -116,7 +116,7 @@ def test_long_results_are_shortened_those_of_the_last_turn_only_in_need(reason: 
     assert len(sent[0]) < 150
 
 
-def test_a_piece_is_bounded_however_long_a_message_is() -> None:
+def test_piece_bounded_for_any_message() -> None:
     state = make_talk(4, "z" * 50_000)
     started = plan_compaction(state, PLAN)
     assert started is not None
@@ -126,7 +126,7 @@ def test_a_piece_is_bounded_however_long_a_message_is() -> None:
     assert "characters left out" in piece.text
 
 
-def test_pieces_are_halved_down_to_an_end() -> None:
+def test_pieces_halve_until_an_end() -> None:
     sizes = [100_000]
     while (size := halve_piece(sizes[-1])) is not None:
         sizes.append(size)
@@ -135,7 +135,7 @@ def test_pieces_are_halved_down_to_an_end() -> None:
 
 
 @for_any(st.text(), st.integers(1, 50))
-def test_a_shortened_text_keeps_its_beginning_and_its_end(text: str, most: int) -> None:
+def test_shortened_text_keeps_both_ends(text: str, most: int) -> None:
     short = shorten_text(text, most)
     if len(text) <= most:
         assert short == text
@@ -148,9 +148,7 @@ def test_a_shortened_text_keeps_its_beginning_and_its_end(text: str, most: int) 
 
 @settings(max_examples=examples(60))
 @for_any(any_logs(), st.data())
-def test_whatever_is_summed_up_what_is_sent_is_valid_and_the_same_from_memory(
-    log: list[RecordedEvent], data: st.DataObject
-) -> None:
+def test_compacted_messages_valid_and_match_memory(log: list[RecordedEvent], data: st.DataObject) -> None:
     state = fold(log[: data.draw(st.integers(1, len(log)))])
     state = replace(state, compaction=None)
     for _ in range(data.draw(st.integers(1, 3))):

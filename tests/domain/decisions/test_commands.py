@@ -78,7 +78,7 @@ def start_command(run_id: str = OTHER, **keys: Any) -> StartRun:
 # Sessions.
 
 
-def test_a_session_begins_with_its_settings_and_an_imported_history() -> None:
+def test_session_begins_with_settings_and_history() -> None:
     assert create_session("triage", {"k": 1}, {"m": 1}, [HELLO, {"role": "tool", "sender": "x"}]) == [
         SessionCreated(agent="triage", context_variables={"k": 1}, metadata={"m": 1}),
         MessageAdded(message={**HELLO, "sender": "user"}),
@@ -86,7 +86,7 @@ def test_a_session_begins_with_its_settings_and_an_imported_history() -> None:
     ]
 
 
-def test_an_update_becomes_one_fact_per_thing_that_changes() -> None:
+def test_update_makes_one_fact_per_change() -> None:
     facts = update_session(given(), agent="refunds", context_variables={"k": 1}, metadata={"m": 1})
     assert facts == [SessionUpdated(metadata={"m": 1}, agent="refunds"), ContextUpdated(patch={"k": 1})]
 
@@ -101,7 +101,7 @@ def test_what_already_holds_becomes_no_fact() -> None:
     assert update_session(state) == []
 
 
-def test_a_value_of_another_type_is_a_change() -> None:
+def test_changed_value_type_is_a_change() -> None:
     state = given(SessionCreated(agent="triage", context_variables={"k": 1}, metadata={"m": True}))
     assert update_session(state, context_variables={"k": True}) == [ContextUpdated(patch={"k": True})]
     assert update_session(state, metadata={"m": 1}) == [SessionUpdated(metadata={"m": 1})]
@@ -110,7 +110,7 @@ def test_a_value_of_another_type_is_a_change() -> None:
 
 @for_any(before=json_objects(), patch=json_objects())
 @settings(max_examples=examples(60))
-def test_an_update_is_a_merge_patch_and_asking_twice_changes_nothing_more(before: Json, patch: Json) -> None:
+def test_update_is_idempotent_merge_patch(before: Json, patch: Json) -> None:
     state = given(SessionCreated(agent="triage", context_variables=before, metadata=before))
     state = when(state, *update_session(state, context_variables=patch, metadata=patch))
     assert is_same(state.context_variables, merge(before, patch))
@@ -130,7 +130,7 @@ def test_a_run_starts_with_its_input() -> None:
     assert {(draft.run_id, draft.agent) for draft in drafts} == {(OTHER, "triage")}
 
 
-def test_a_run_may_change_the_agent_and_the_context_before_its_input() -> None:
+def test_run_may_change_agent_and_context_first() -> None:
     drafts = start_run(given(), start_command(agent="refunds", context_variables={"k": 1}))
     assert list_types(drafts) == ["run.started", "session.updated", "context.updated", "message.added"]
     assert [draft.agent for draft in drafts] == ["triage", "refunds", "refunds", "refunds"]
@@ -138,7 +138,7 @@ def test_a_run_may_change_the_agent_and_the_context_before_its_input() -> None:
     assert (state.agent, state.context_variables) == ("refunds", {"k": 1})
 
 
-def test_a_second_run_is_refused_while_one_is_active() -> None:
+def test_second_run_refused_during_active() -> None:
     for state, status in (
         (given(make_run_started()), "running"),
         (given(make_run_started(), RunWaiting(pending=())), "waiting"),
@@ -148,7 +148,7 @@ def test_a_second_run_is_refused_while_one_is_active() -> None:
         assert refused.value.extra() == {"active_run_id": RUN}
 
 
-def test_a_run_that_may_not_queue_does_not_overtake_the_queue() -> None:
+def test_non_queueing_run_does_not_overtake() -> None:
     state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     state = when(state, RunCompleted(stop_reason="end_turn"))
     with pytest.raises(SessionBusy, match="queued") as refused:
@@ -161,7 +161,7 @@ def heard(state: State, text: str, run_id: str = RUN) -> PartialReply:
     return PartialReply(run_id=run_id, seq=state.seq, agent=state.agent, text=text)
 
 
-def test_an_interrupting_run_takes_the_active_ones_place_and_leaves_the_queue() -> None:
+def test_interrupting_run_replaces_active_keeps_queue() -> None:
     queued = in_run(OTHER, RunQueued(options=RunOptions(), messages=()))
     for state in (given(make_run_started(), queued), given(make_run_started(), RunWaiting(pending=()), queued)):
         drafts = start_run(state, start_command(THIRD, on_busy="interrupt"), heard(state, "Once upon"))
@@ -177,7 +177,7 @@ def test_an_interrupting_run_takes_the_active_ones_place_and_leaves_the_queue() 
         assert active_run(state).id == OTHER
 
 
-def test_an_interrupting_run_comes_before_a_queue_that_has_not_begun() -> None:
+def test_interrupting_run_precedes_unstarted_queue() -> None:
     state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     state = when(state, RunCompleted(stop_reason="end_turn"))
     drafts = start_run(state, start_command(THIRD, on_busy="interrupt"))
@@ -195,17 +195,17 @@ def test_a_second_run_may_queue_up() -> None:
     assert drafts[0].run_id == OTHER
 
 
-def test_a_run_that_may_queue_starts_at_once_in_an_idle_session() -> None:
+def test_queueing_run_starts_in_idle_session() -> None:
     assert list_types(start_run(given(), start_command(on_busy="queue"))) == ["run.started", "message.added"]
 
 
-def test_a_run_that_may_queue_does_not_overtake_the_queue() -> None:
+def test_queueing_run_does_not_overtake() -> None:
     state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     state = when(state, RunCompleted(stop_reason="end_turn"))
     assert list_types(start_run(state, start_command(THIRD, on_busy="queue"))) == ["run.queued"]
 
 
-def test_queued_runs_start_in_order_with_what_they_were_given() -> None:
+def test_queued_runs_start_in_order() -> None:
     state = given(make_run_started())
     for run_id, text in ((OTHER, "first"), (THIRD, "second")):
         message = {"role": "user", "content": text}
@@ -223,7 +223,7 @@ def test_queued_runs_start_in_order_with_what_they_were_given() -> None:
 
 
 @pytest.mark.parametrize("on_busy", ["reject", "queue", "interrupt"])
-def test_a_run_that_was_taken_already_becomes_no_fact(on_busy: Any) -> None:
+def test_already_taken_run_makes_no_fact(on_busy: Any) -> None:
     queued = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     over = when(queued, RunCompleted(stop_reason="end_turn"), in_run(OTHER, RunCancelled(stop_reason="cancelled")))
     for state in (given(in_run(OTHER, make_run_started())), queued, over):
@@ -233,7 +233,7 @@ def test_a_run_that_was_taken_already_becomes_no_fact(on_busy: Any) -> None:
 # Ending.
 
 
-def test_an_end_carries_the_usage_of_the_run() -> None:
+def test_end_carries_run_usage() -> None:
     state = given(
         make_run_started(),
         user_said(),
@@ -245,7 +245,7 @@ def test_an_end_carries_the_usage_of_the_run() -> None:
     assert fact.usage.total_tokens == 5
 
 
-def test_what_a_model_was_saying_is_kept_with_the_end_and_counts_as_a_call() -> None:
+def test_partial_speech_kept_with_end() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
     drafts = cancel_run(state, RUN, heard(state, "I was about"))
     partial, end = list_facts(drafts)
@@ -258,12 +258,12 @@ def test_what_a_model_was_saying_is_kept_with_the_end_and_counts_as_a_call() -> 
     assert end.usage.model_calls == 2
 
 
-def test_nothing_partial_is_put_between_a_call_and_its_result() -> None:
+def test_no_partial_between_call_and_result() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
     assert list_types(cancel_run(state, RUN, heard(state, "late"))) == ["run.cancelled"]
 
 
-def test_nothing_partial_is_kept_once_the_message_is_recorded() -> None:
+def test_recorded_message_clears_partial() -> None:
     state = given(make_run_started(), user_said())
     partial = heard(state, "I was about")
     state = when(state, ContextUpdated(patch={"a": 1}))
@@ -284,7 +284,7 @@ def test_cancelling_ends_the_active_run_once() -> None:
         assert cancel_run(record_drafts(state, drafts), RUN) == []
 
 
-def test_cancelling_a_queued_run_leaves_the_active_one_and_the_others() -> None:
+def test_cancelling_queued_run_leaves_others() -> None:
     queued = RunQueued(options=RunOptions(), messages=())
     state = given(make_run_started(), in_run(OTHER, queued), in_run(THIRD, queued))
     state = record_drafts(state, cancel_run(state, OTHER))
@@ -293,7 +293,7 @@ def test_cancelling_a_queued_run_leaves_the_active_one_and_the_others() -> None:
     assert cancel_run(state, OTHER) == []
 
 
-def test_cancelling_a_run_that_never_was_is_refused() -> None:
+def test_cancelling_unknown_run_refused() -> None:
     for state in (given(), given(make_run_started())):
         with pytest.raises(RunNotFound):
             cancel_run(state, "nobody")
@@ -308,7 +308,7 @@ def test_cancelling_keeps_what_the_run_produced() -> None:
 # Replies.
 
 
-def test_a_reply_asks_for_the_approvals_that_its_calls_need() -> None:
+def test_reply_asks_its_calls_approvals() -> None:
     state = given(make_run_started(), user_said())
     message = calling_message(tool_call("c1", "danger", '{"a": 1}'), tool_call("c2"), tool_call("c3", "danger"))
     facts = record_reply(
@@ -320,13 +320,13 @@ def test_a_reply_asks_for_the_approvals_that_its_calls_need() -> None:
     ]
 
 
-def test_a_run_that_executes_no_tools_needs_no_approvals() -> None:
+def test_toolless_run_needs_no_approvals() -> None:
     run = active_run(given(make_run_started(execute_tools=False), user_said()))
     message = calling_message(tool_call("c1", "danger"))
     assert len(record_reply(run, message, CompletionRecord(), needs_approval={"danger"}, expires_at=None)) == 1
 
 
-def test_a_call_that_a_reply_gives_twice_asks_for_one_approval() -> None:
+def test_duplicate_call_asks_one_approval() -> None:
     run = active_run(given(make_run_started(), user_said()))
     message = calling_message(tool_call("c1", "danger"), tool_call("c1", "danger"))
     assert len(record_reply(run, message, CompletionRecord(), needs_approval={"danger"}, expires_at=None)) == 2
@@ -340,7 +340,7 @@ def list_results(state: State, call_id: str, **outcome: Any) -> list[Any]:
     return record_result(state, active_run(state), asked, ToolOutcome(**{"status": "ok", "content": "done", **outcome}))
 
 
-def test_a_result_names_its_call_its_tool_and_how_it_went() -> None:
+def test_result_names_call_tool_and_outcome() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
     (fact,) = list_results(state, "c1", status="error", content="Error: no", duration_ms=2.5)
     assert fact == MessageAdded(
@@ -355,7 +355,7 @@ def test_a_result_names_its_call_its_tool_and_how_it_went() -> None:
     )
 
 
-def test_a_result_that_is_there_is_no_fact_again() -> None:
+def test_existing_result_makes_no_new_fact() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
     asked = active_run(state).calls[0]
     state = when(state, *list_results(state, "c1"))
@@ -367,7 +367,7 @@ def test_a_result_that_is_there_is_no_fact_again() -> None:
     assert record_result(state, active_run(state), asked, outcome) == []
 
 
-def test_a_change_of_the_context_is_a_fact_of_its_call() -> None:
+def test_context_change_is_fact_of_call() -> None:
     state = given(SessionCreated(agent="triage", context_variables={"a": 1, "b": 2}), make_run_started(), user_said())
     state = when(state, model_reply(calling_message(tool_call("c1"))))
     facts = list_results(state, "c1", patch={"b": None}, nulls=("/c",))
@@ -378,7 +378,7 @@ def test_a_change_of_the_context_is_a_fact_of_its_call() -> None:
 
 @for_any(before=json_objects(), after=json_objects())
 @settings(max_examples=examples(60))
-def test_the_context_after_a_result_is_what_the_tool_left(before: Json, after: Json) -> None:
+def test_context_after_result_is_tools(before: Json, after: Json) -> None:
     state = given(
         SessionCreated(agent="triage", context_variables=before),
         make_run_started(),
@@ -388,7 +388,7 @@ def test_the_context_after_a_result_is_what_the_tool_left(before: Json, after: J
     assert is_same(when(state, *list_results(state, "c1", patch=patch, nulls=nulls)).context_variables, after)
 
 
-def test_of_several_handoffs_the_last_wins_and_the_others_results_say_so() -> None:
+def test_last_handoff_wins_and_others_told() -> None:
     state = given(
         make_run_started(),
         user_said(),
@@ -414,7 +414,7 @@ def test_of_several_handoffs_the_last_wins_and_the_others_results_say_so() -> No
     assert [tool.status for tool in tools] == ["superseded", "superseded", "ok", "ok"]
 
 
-def test_a_handoff_is_made_once_the_last_call_is_answered_whatever_that_one_did() -> None:
+def test_handoff_made_after_last_answered_call() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
     state = when(state, *list_results(state, "c1", handoff="sales"))
     facts = list_results(state, "c2", status="error")
@@ -422,7 +422,7 @@ def test_a_handoff_is_made_once_the_last_call_is_answered_whatever_that_one_did(
 
 
 @pytest.mark.parametrize(("ending", "made"), [(RunCancelled, True), (RunFailed, True), (RunInterrupted, False)])
-def test_a_run_that_ends_between_its_calls_keeps_the_handoff_unless_it_may_go_on(ending: Any, made: bool) -> None:
+def test_run_ending_between_calls_keeps_handoff(ending: Any, made: bool) -> None:
     state = given(
         make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"), tool_call("c3")))
     )
@@ -438,14 +438,14 @@ def test_a_run_that_ends_between_its_calls_keeps_the_handoff_unless_it_may_go_on
     assert record_drafts(state, draft_events(state.agent, facts, RUN)).agent == ("refunds" if made else "triage")
 
 
-def test_tools_of_one_reply_run_as_the_agent_that_asked_for_them() -> None:
+def test_reply_tools_run_as_asking_agent() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
     state = when(state, *list_results(state, "c1", handoff="sales"))
     (message, *_) = list_results(state, "c2")
     assert message.message["sender"] == "triage"
 
 
-def test_every_refusal_has_a_code_and_a_sentence() -> None:
+def test_refusals_have_code_and_sentence() -> None:
     with pytest.raises(DomainError) as refused:
         cancel_run(given(), "nobody")
     assert refused.value.code == "run_not_found"
@@ -460,7 +460,7 @@ def test_a_failure_says_why() -> None:
     assert (state.finished[0].status, state.finished[0].error) == ("failed", error)
 
 
-def test_a_patch_of_a_tool_can_be_applied_elsewhere() -> None:
+def test_tool_patch_applies_elsewhere() -> None:
     state = given(
         SessionCreated(agent="triage", context_variables={"a": {"b": 1}}),
         make_run_started(),

@@ -84,7 +84,7 @@ def changed(**patch: object) -> ToolOutcome:
 # Which start together.
 
 
-def test_concurrent_calls_that_stand_side_by_side_start_in_one_commit() -> None:
+def test_adjacent_concurrent_calls_start_together() -> None:
     state, drafts = ask_for("look", "ask", "look")
     assert list_types(drafts) == ["message.added", "tool.started", "tool.started", "tool.started"]
     assert list_started(drafts) == ["c0", "c1", "c2"]
@@ -103,9 +103,7 @@ def test_concurrent_calls_that_stand_side_by_side_start_in_one_commit() -> None:
         (("pay", "pay"), ["c0"], ["c1"]),
     ],
 )
-def test_any_other_function_runs_by_itself_in_its_turn(
-    names: tuple[str, ...], started: list[str], following: list[str]
-) -> None:
+def test_other_functions_run_alone_in_turn(names: tuple[str, ...], started: list[str], following: list[str]) -> None:
     state, drafts = ask_for(*names)
     assert list_started(drafts) == started
     for call_id in started:
@@ -115,7 +113,7 @@ def test_any_other_function_runs_by_itself_in_its_turn(
     assert list_started(drafts) == following
 
 
-def test_those_that_wait_for_an_approval_keep_no_concurrent_ones_back() -> None:
+def test_awaited_approvals_delay_no_concurrent_calls() -> None:
     state, drafts = ask_for("ask", "look", "note", guarded=["ask"])
     assert list_started(drafts) == ["c1", "c2"]
     assert "run.waiting" not in list_types(drafts)
@@ -133,13 +131,13 @@ def test_those_that_wait_for_an_approval_keep_no_concurrent_ones_back() -> None:
     assert find_outside_step(state) == AskModel()
 
 
-def test_what_has_yet_to_be_approved_by_todays_code_does_not_start() -> None:
+def test_newly_approval_bound_calls_do_not_start() -> None:
     state, _ = ask_for("ask", "pay", "look")
     run = active_run(state)
     assert [call.id for call in find_batch(run, ("ask", "pay", "look"), ["pay"])] == ["c2"]
 
 
-def test_a_denied_call_is_answered_and_what_waited_for_it_is_changed() -> None:
+def test_denied_call_answered_and_dependents_changed() -> None:
     state, _ = ask_for("ask", "look", guarded=["ask"])
     state = record_drafts(state, end_call(state, "c1", changed(a=1), ["ask"]))
     resumed = resume_run(state, "run_a", approvals=[Approval(tool_call_id="c0", decision="deny")])
@@ -148,13 +146,13 @@ def test_a_denied_call_is_answered_and_what_waited_for_it_is_changed() -> None:
     assert record_drafts(state, drafts).context_variables == {"a": 1}
 
 
-def test_a_call_that_waits_stops_those_of_other_functions_as_ever() -> None:
+def test_waiting_call_stops_other_functions() -> None:
     _, drafts = ask_for("pay", "look", "ask", guarded=["pay"])
     assert list_started(drafts) == []
     assert list_types(drafts)[-1] == "run.waiting"
 
 
-def test_a_callers_function_between_them_is_not_in_the_way() -> None:
+def test_callers_function_between_is_harmless() -> None:
     state, drafts = ask_for("look", "theirs", "ask", caller="theirs")
     assert list_started(drafts) == ["c0", "c2"]
     # Nothing that was changed here waits for what comes from outside.
@@ -167,7 +165,7 @@ def test_a_callers_function_between_them_is_not_in_the_way() -> None:
     assert find_outside_step(record_drafts(state, settle(state, answered))) == AskModel()
 
 
-def test_no_more_than_so_many_start_at_once() -> None:
+def test_simultaneous_starts_are_limited() -> None:
     state, drafts = ask_for(*["look"] * 5, max_calls=2)
     assert list_started(drafts) == ["c0", "c1"]
     state = record_drafts(state, end_call(state, "c1", changed()))
@@ -181,7 +179,7 @@ def test_no_more_than_so_many_start_at_once() -> None:
 # What they change.
 
 
-def test_a_change_is_made_once_the_calls_before_have_ended() -> None:
+def test_change_waits_for_earlier_calls() -> None:
     state, _ = ask_for("look", "ask", "note", context={"a": 0})
     drafts = end_call(state, "c2", changed(a=2))
     [result] = list_facts(drafts)
@@ -201,7 +199,7 @@ def test_a_change_is_made_once_the_calls_before_have_ended() -> None:
     assert [call.held for call in active_run(state).calls] == [None] * 3
 
 
-def test_what_ends_in_order_is_recorded_as_ever() -> None:
+def test_in_order_endings_recorded_as_before() -> None:
     state, _ = ask_for("look", "ask")
     drafts = end_call(state, "c0", changed(a=1))
     assert list_types(drafts) == ["message.added", "context.updated"]
@@ -211,7 +209,7 @@ def test_what_ends_in_order_is_recorded_as_ever() -> None:
     assert result.tool.context is UNSET
 
 
-def test_a_value_that_is_given_as_a_whole_takes_the_place_of_what_others_put_there() -> None:
+def test_whole_value_replaces_others_changes() -> None:
     state, _ = ask_for("look", "ask", context={"cart": {"x": 1}})
     second = ToolOutcome(status="ok", content="", values={"cart": {"y": 2, "z": None}})
     state = record_drafts(state, end_call(state, "c1", second))
@@ -223,7 +221,7 @@ def test_a_value_that_is_given_as_a_whole_takes_the_place_of_what_others_put_the
     assert (last.patch, last.nulls) == ({"cart": {"x": None, "w": None, "y": 2}}, ("/cart/z",))
 
 
-def test_the_last_handoff_in_the_order_of_the_calls_wins() -> None:
+def test_last_handoff_in_call_order_wins() -> None:
     for order in (("c0", "c1"), ("c1", "c0")):
         state, _ = ask_for("look", "ask")
         for call_id in order:
@@ -232,7 +230,7 @@ def test_the_last_handoff_in_the_order_of_the_calls_wins() -> None:
         assert state.agent == "agent of c1"
 
 
-def test_a_cancel_keeps_what_was_changed_and_handed_over() -> None:
+def test_cancel_keeps_changes_and_handoffs() -> None:
     state, _ = ask_for("look", "ask", "note")
     outcome = ToolOutcome(status="ok", content="", patch={"a": 1}, handoff="other")
     state = record_drafts(state, end_call(state, "c1", outcome))
@@ -242,7 +240,7 @@ def test_a_cancel_keeps_what_was_changed_and_handed_over() -> None:
     assert (state.context_variables, state.agent) == ({"a": 1}, "other")
 
 
-def test_an_interrupted_run_has_made_its_changes_and_does_not_make_them_twice() -> None:
+def test_interrupted_run_changes_only_once() -> None:
     state, _ = ask_for("look", "ask")
     state = record_drafts(state, end_call(state, "c1", changed(a=1)))
     facts = end_run(state, active_run(state), RunInterrupted, "interrupted")
@@ -255,7 +253,7 @@ def test_an_interrupted_run_has_made_its_changes_and_does_not_make_them_twice() 
     assert record_drafts(state, end_call(state, "c0", changed())).context_variables == {"a": 5}
 
 
-def test_a_change_that_is_none_by_now_is_made_once_all_the_same() -> None:
+def test_outdated_no_op_change_made_once() -> None:
     state, _ = ask_for("look", "ask", "note")
     state = record_drafts(state, end_call(state, "c1", changed(a=1)))
     state = when(state, ContextUpdated(patch={"a": 1}))
@@ -264,7 +262,7 @@ def test_a_change_that_is_none_by_now_is_made_once_all_the_same() -> None:
     assert record_drafts(state, end_call(state, "c2", changed())).context_variables == {"a": 2}
 
 
-def test_others_who_change_the_context_meanwhile_keep_their_place() -> None:
+def test_outside_context_changes_keep_place() -> None:
     state, _ = ask_for("look", "ask")
     state = record_drafts(state, end_call(state, "c1", changed(a=1)))
     state = when(state, ContextUpdated(patch={"a": 7, "mine": True}))
@@ -297,9 +295,7 @@ def outcomes(draw: st.DrawFn) -> ToolOutcome:
 
 
 @for_all(context=OBJECTS, results=st.lists(outcomes(), min_size=1, max_size=5), data=st.data())
-def test_any_order_of_the_results_gives_the_state_of_one_after_the_other(
-    context: Json, results: list[ToolOutcome], data: st.DataObject
-) -> None:
+def test_result_order_does_not_affect_state(context: Json, results: list[ToolOutcome], data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(results))))
     one, _ = ask_for(*["look"] * len(results), context=context)
     other, _ = ask_for(*["pay"] * len(results), context=context)
@@ -313,7 +309,7 @@ def test_any_order_of_the_results_gives_the_state_of_one_after_the_other(
     assert sorted(sent) == sorted(f"c{place}" for place in order)
 
 
-def test_a_fork_has_the_changes_that_wait_for_calls_that_it_does_not_end() -> None:
+def test_fork_keeps_changes_awaiting_open_calls() -> None:
     state, _ = ask_for("look", "ask", context={"a": 0})
     state = record_drafts(state, end_call(state, "c1", changed(booking=7)))
     assert state.context_variables == {"a": 0}

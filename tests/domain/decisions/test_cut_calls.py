@@ -45,7 +45,7 @@ def wait_for_approval() -> State:
     return when(state, request_approval(call, None), RunWaiting(pending=(make_pending_call(call, "approval"),)))
 
 
-def test_an_approval_of_a_cut_call_starts_nothing() -> None:
+def test_approving_cut_call_starts_nothing() -> None:
     state = wait_for_approval()
     approvals = [Approval(tool_call_id="c0", decision="approve")]
     facts = list_facts(settle(state, resume_run(state, RUN, approvals=approvals)))
@@ -55,14 +55,14 @@ def test_an_approval_of_a_cut_call_starts_nothing() -> None:
     assert (told.tool.status, "pay was not run" in told.message["content"]) == ("error", True)
 
 
-def test_arguments_that_a_person_gives_are_whole() -> None:
+def test_human_given_arguments_are_whole() -> None:
     state = wait_for_approval()
     approvals = [Approval(tool_call_id="c0", decision="approve", arguments={"amount": 5})]
     facts = list_facts(settle(state, resume_run(state, RUN, approvals=approvals)))
     assert [fact.arguments for fact in facts if isinstance(fact, ToolStarted)] == ['{"amount":5}']
 
 
-def test_a_cut_call_that_was_started_keeps_its_start() -> None:
+def test_started_cut_call_keeps_its_start() -> None:
     state = ask_to_pay()
     state = when(state, start_tool(active_run(state).calls[0]))
     assert settle(state, []) == []
@@ -71,7 +71,7 @@ def test_a_cut_call_that_was_started_keeps_its_start() -> None:
     assert step.call.attempts == 1
 
 
-def test_an_import_asks_for_no_approval_of_it() -> None:
+def test_import_asks_no_approval_of_cut_call() -> None:
     state = wait_for_approval()
     drafts = finish_import(state, source="export", digest="d", by="Lee")
     facts = list_facts(drafts)

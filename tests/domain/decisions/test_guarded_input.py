@@ -30,7 +30,7 @@ from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs
 
 
-def test_a_persons_answer_vouches_for_nothing_that_came_before() -> None:
+def test_human_answer_vouches_for_nothing_earlier() -> None:
     state = given(
         make_run_started(),
         user_said("what no guardrail has seen"),
@@ -43,7 +43,7 @@ def test_a_persons_answer_vouches_for_nothing_that_came_before() -> None:
     assert [entry.message["content"] for entry in found.entries] == ["what no guardrail has seen", "go on"]
 
 
-def test_what_is_looked_at_is_what_people_say_and_callers_bring() -> None:
+def test_human_and_caller_input_is_checked() -> None:
     def said(role: str, content: str) -> MessageAdded:
         return MessageAdded(message={"role": role, "content": content, "sender": role})
 
@@ -65,7 +65,7 @@ def test_what_is_looked_at_is_what_people_say_and_callers_bring() -> None:
     assert len(find_new_input(state, active_run(state), "refunds").entries) == 8
 
 
-def test_what_was_refused_in_a_row_is_looked_at_once() -> None:
+def test_refused_input_sequence_checked_once() -> None:
     state, counts = given(), []
     for number in range(40):
         run_id = f"run-{number}"
@@ -82,7 +82,7 @@ def test_what_was_refused_in_a_row_is_looked_at_once() -> None:
 
 @given_any(any_logs())
 @settings(max_examples=examples(200))
-def test_new_input_is_the_same_whatever_is_kept_of_earlier_questions(log: list[RecordedEvent]) -> None:
+def test_new_input_independent_of_kept_history(log: list[RecordedEvent]) -> None:
     state = State()
     for event in log:
         state = fold([event], state)

@@ -39,7 +39,7 @@ def import_state(state: State) -> tuple[list[str], State]:
     return list_types(drafts), record_drafts(state, drafts)
 
 
-def test_what_ran_has_ended_with_all_that_it_did() -> None:
+def test_imported_running_run_ended_with_results() -> None:
     reply = model_reply(calling_message(tool_call("c1"), tool_call("c2")), USAGE)
     held = ToolRecord(name="look_up", status="ok", context=ContextChange(patch={"seen": 1}))
     result = {"role": "tool", "tool_call_id": "c2", "content": "done"}
@@ -60,7 +60,7 @@ def test_what_ran_has_ended_with_all_that_it_did() -> None:
     ]
 
 
-def test_what_waited_asks_anew_whatever_the_file_says_that_it_waits_for() -> None:
+def test_imported_waits_are_asked_again() -> None:
     options = RunOptions(tools=(CallerTool(function=CallerFunction(name="outside")),))
     reply = model_reply(calling_message(tool_call("c1"), tool_call("c2", "outside")))
     started = make_run_started(tools=options.tools)
@@ -78,7 +78,7 @@ def test_what_waited_asks_anew_whatever_the_file_says_that_it_waits_for() -> Non
     ]
 
 
-def test_a_run_that_waits_for_no_call_has_ended() -> None:
+def test_run_waiting_for_no_call_ended() -> None:
     state = given(make_run_started(), user_said(), RunWaiting(pending=()))
     types, after = import_state(state)
     assert types == ["session.imported", "run.interrupted"]

@@ -36,12 +36,12 @@ def with_limit(*turns: tuple[str, str], limit: int | None = 6) -> State:
 
 
 @pytest.mark.parametrize("turns", range(1, 7))
-def test_the_same_call_again_and_again_is_a_loop(turns: int) -> None:
+def test_repeated_call_is_a_loop(turns: int) -> None:
     state = with_limit(*[("look", '{"a":1}')] * turns)
     assert next_step(state) == (Finish("loop_detected") if turns == 6 else AskModel())
 
 
-def test_what_was_done_before_the_circle_does_not_hide_it() -> None:
+def test_earlier_work_does_not_hide_circle() -> None:
     assert next_step(with_limit(("buy", "{}"), *[("look", "{}")] * 6)) == Finish("loop_detected")
 
 
@@ -57,13 +57,13 @@ def test_other_arguments_are_progress() -> None:
     assert next_step(with_limit(*((("look", f'{{"page":{page}}}')) for page in range(20)))) == AskModel()
 
 
-def test_a_circle_has_to_be_gone_round_three_times() -> None:
+def test_circle_detected_after_three_rounds() -> None:
     circle = [("a", "{}"), ("b", "{}"), ("c", "{}"), ("d", "{}")]
     assert next_step(with_limit(*circle, *circle, *circle[:2], limit=10)) == AskModel()
     assert next_step(with_limit(*circle[:3] * 4, limit=10)) == Finish("loop_detected")
 
 
-def test_several_calls_of_one_turn_are_no_loop() -> None:
+def test_calls_of_one_turn_are_no_loop() -> None:
     state = add_turn(given(make_run_started(loop_turns=3), user_said()), *[("look", "{}")] * 10)
     assert next_step(state) == AskModel()
 
@@ -76,9 +76,9 @@ def test_the_run_before_does_not_count() -> None:
     assert next_step(add_turn(state, ("look", "{}"))) == AskModel()
 
 
-def test_an_answer_after_many_equal_calls_is_an_answer() -> None:
+def test_answer_after_equal_calls_is_answer() -> None:
     assert next_step(when(with_limit(*[("look", "{}")] * 5), model_reply(answer_message()))) == Finish("end_turn")
 
 
-def test_without_limit_a_run_may_go_round() -> None:
+def test_unlimited_run_may_circle() -> None:
     assert next_step(with_limit(*[("look", "{}")] * 50, limit=None)) == AskModel()

@@ -31,21 +31,21 @@ def list_statuses(facts: list[SessionEvent]) -> list[tuple[str, object, object]]
     return [(tool.name, tool.status, tool.output) for tool in tools if tool is not None]
 
 
-def test_of_calls_that_give_the_answer_the_first_one_counts() -> None:
+def test_first_answer_call_counts() -> None:
     taken, beside = judge(CALLS)
     assert [status for _, status, _ in list_statuses([taken, beside])] == ["ok", "error"]
     assert active_run(when(CALLS, taken)).answered
     assert not active_run(when(CALLS, beside)).answered
 
 
-def test_a_wrong_call_is_answered_as_an_error_and_counted() -> None:
+def test_wrong_answer_call_errors_and_counts() -> None:
     facts = judge(CALLS, "it is empty")
     assert [status for _, status, _ in list_statuses(facts)] == ["error", "error"]
     run = active_run(when(CALLS, *facts))
     assert (run.corrections, run.answered, run.open_calls) == (1, False, ())
 
 
-def test_a_wrong_text_is_sent_back_until_there_were_too_many() -> None:
+def test_wrong_text_returned_until_limit() -> None:
     state = given(make_run_started(), user_said(), model_reply(answer_message()))
     details = []
     for retries in (0, 1, 2):

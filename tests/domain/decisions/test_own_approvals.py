@@ -40,12 +40,12 @@ def test_only_somebody_else_decides() -> None:
     decide(state, "Ann", may_be_own=True)
 
 
-def test_where_nobody_has_a_name_anybody_decides() -> None:
+def test_nameless_callers_all_may_decide() -> None:
     decide(waiting_run(None), None)
     decide(waiting_run(None), "Bob")
 
 
-def test_what_a_file_says_of_who_started_it_is_not_believed() -> None:
+def test_file_claimed_starter_is_not_believed() -> None:
     state = waiting_run("Ann")
     state = apply_drafts(state, finish_import(state, source="export", digest="d", by="Bob"))
     with pytest.raises(OwnApproval):

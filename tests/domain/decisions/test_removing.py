@@ -77,7 +77,7 @@ def list_views(state: State) -> list[int]:
     return [entry.view()["seq"] for entry in list_shown(state.messages)]
 
 
-def test_a_message_that_was_taken_out_is_not_sent_and_not_shown() -> None:
+def test_removed_message_neither_sent_nor_shown() -> None:
     state = remove(make_talk(), 3)
     assert list_sent(state) == ["c1 c2", "one", "two", "There."]
     assert list_views(state) == [4, 5, 6, 7]
@@ -88,27 +88,27 @@ def test_a_message_that_was_taken_out_is_not_sent_and_not_shown() -> None:
     assert (view_session("s", state).message_count, view.output_text) == (4, "There.")
 
 
-def test_the_log_keeps_what_was_taken_out() -> None:
+def test_log_keeps_the_removed() -> None:
     state = remove(make_talk(), 3)
     assert state.messages[0].message["content"] == "Where is it?"
     assert len(state.messages) == 5
 
 
-def test_an_answer_that_was_taken_out_is_no_output() -> None:
+def test_removed_answer_is_no_output() -> None:
     state = remove(make_talk(), 7)
     run = find_run(state, RUN)
     assert run is not None
     assert view_run("s", state, run).output_text == ""
 
 
-def test_an_assistants_message_goes_with_the_results_of_its_calls() -> None:
+def test_assistant_message_goes_with_call_results() -> None:
     (fact,) = list_facts(remove_message(make_talk(), 4, by="Lee"))
     assert fact == MessageRemoved(message_seq=4, seqs=(4, 5, 6), by="Lee")
     assert list_sent(remove(make_talk(), 4)) == ["Where is it?", "There."]
 
 
 @pytest.mark.parametrize(("seq", "call_id"), [(5, None), (5, "c1"), (4, "c1")])
-def test_a_result_goes_with_its_call_and_a_call_with_its_result(seq: int, call_id: str | None) -> None:
+def test_call_and_result_go_together(seq: int, call_id: str | None) -> None:
     (fact,) = list_facts(remove_message(make_talk(), seq, call_id))
     assert fact == MessageRemoved(message_seq=4, tool_call_id="c1", seqs=(5,))
     state = remove(make_talk(), seq, call_id)
@@ -117,7 +117,7 @@ def test_a_result_goes_with_its_call_and_a_call_with_its_result(seq: int, call_i
     assert [call["id"] for call in list(state.messages)[1].view()["tool_calls"]] == ["c2"]
 
 
-def test_a_message_whose_last_call_was_taken_out_goes_with_it_unless_it_says_something() -> None:
+def test_message_without_calls_or_text_goes_too() -> None:
     state = remove(remove(make_talk(), 5), 6)
     assert list_sent(state) == ["Where is it?", "There."]
     assert view_session("s", state).message_count == 2
@@ -138,13 +138,13 @@ def test_taking_out_twice_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("seq", "call_id"), [(2, None), (99, None), (3, "c1"), (4, "c3"), (5, "c2")])
-def test_what_is_no_message_or_has_no_such_call_is_not_found(seq: int, call_id: str | None) -> None:
+def test_non_message_or_missing_call_not_found(seq: int, call_id: str | None) -> None:
     with pytest.raises(EventNotFound) as refused:
         remove_message(make_talk(), seq, call_id)
     assert refused.value.seq == seq
 
 
-def test_messages_of_the_active_run_stay_and_earlier_ones_may_go() -> None:
+def test_active_messages_stay_earlier_removable() -> None:
     state = when(make_talk(), in_run(OTHER, make_run_started()), user_said("And now?"))
     last = state.messages[-1].seq
     with pytest.raises(SessionBusy) as refused:
@@ -153,7 +153,7 @@ def test_messages_of_the_active_run_stay_and_earlier_ones_may_go() -> None:
     assert list_sent(remove(state, 4)) == ["Where is it?", "There.", "And now?"]
 
 
-def test_a_result_that_the_active_run_brought_stays_with_its_call() -> None:
+def test_active_run_result_stays_with_call() -> None:
     asked = calling_message(tool_call("c1"))
     state = given(user_said(), model_reply(asked))
     state = when(state, make_run_started(), tool_result("c1"))
@@ -161,7 +161,7 @@ def test_a_result_that_the_active_run_brought_stays_with_its_call() -> None:
         remove_message(state, state.messages[1].seq)
 
 
-def test_an_interrupted_run_is_tried_again_without_the_calls_that_were_taken_out() -> None:
+def test_interrupted_run_retried_without_removed_calls() -> None:
     asked = model_reply(calling_message(tool_call("c1"), tool_call("c2")))
     stopped = RunInterrupted(stop_reason="interrupted")
     state = given(make_run_started(), user_said(), asked, tool_result("c1"), stopped)
@@ -171,7 +171,7 @@ def test_an_interrupted_run_is_tried_again_without_the_calls_that_were_taken_out
     assert list_sent(state) == ["hello"]
 
 
-def test_a_fork_of_before_has_all_of_it_and_a_later_one_has_not() -> None:
+def test_earlier_fork_keeps_removed_later_not() -> None:
     before = make_talk()
     after = remove(before, 4)
     forked = SessionForked(from_session_id="s", from_seq=1, from_hash="h")
@@ -179,7 +179,7 @@ def test_a_fork_of_before_has_all_of_it_and_a_later_one_has_not() -> None:
     assert list_sent(when(after, forked)) == ["Where is it?", "There."]
 
 
-def test_the_question_that_goes_with_a_cut_history_is_one_that_is_still_there() -> None:
+def test_question_of_cut_history_exists() -> None:
     state = when(make_talk(), in_run(OTHER, make_run_started()), user_said("And now?"))
     state = when(state, model_reply(calling_message(tool_call("c3"))), tool_result("c3", "three"))
     assert list_sent(state, turns=1) == ["And now?", "c3", "three"]
@@ -188,7 +188,7 @@ def test_the_question_that_goes_with_a_cut_history_is_one_that_is_still_there() 
     assert list_sent(state, turns=1) == ["Where is it?", "c3", "three"]
 
 
-def test_what_is_kept_of_a_history_is_not_used_for_what_was_taken_out_of_it() -> None:
+def test_kept_history_not_used_for_removed() -> None:
     state = given()
     for number in range(5):
         run = f"r{number}"
@@ -216,9 +216,7 @@ def fold_again(state: State) -> State:
 
 @settings(max_examples=examples(60))
 @for_any(any_logs(), st.data())
-def test_whatever_is_taken_out_what_is_sent_stays_valid_at_any_seq(
-    log: list[RecordedEvent], data: st.DataObject
-) -> None:
+def test_sent_messages_valid_after_any_removal(log: list[RecordedEvent], data: st.DataObject) -> None:
     state = fold(log[: data.draw(st.integers(1, len(log)))])
     for _ in range(data.draw(st.integers(1, 6))):
         if not state.messages:
@@ -249,7 +247,7 @@ def any_forged(log: list[RecordedEvent]) -> bool:
     return len(told) != len(set(told)) or not set(told) <= there
 
 
-def test_a_long_session_whose_messages_are_all_taken_out_one_by_one_is_folded_without_copying_it() -> None:
+def test_removing_all_messages_copies_nothing() -> None:
     state = given(*(user_said(f"{number}") for number in range(2000)))
     shared = state.messages._items
     for seq in range(2, 2002):
@@ -268,7 +266,7 @@ def when_recorded(state: State, draft: Any) -> RecordedEvent:
 # Runs.
 
 
-def test_a_hidden_run_is_shown_as_before_and_hiding_it_again_changes_nothing() -> None:
+def test_hidden_run_stays_readable_hiding_idempotent() -> None:
     state = make_talk()
     before = find_run(state, RUN)
     assert before is not None
@@ -282,7 +280,7 @@ def test_a_hidden_run_is_shown_as_before_and_hiding_it_again_changes_nothing() -
     assert hide_run(state, RUN) == []
 
 
-def test_to_hide_a_run_costs_the_same_however_many_followed() -> None:
+def test_hiding_run_has_constant_cost() -> None:
     names = [f"r{number}" for number in range(200)]
     state = given(*(in_run(name, fact) for name in names for fact in (make_run_started(), ENDED)))
     with count_calls() as calls:
@@ -291,7 +289,7 @@ def test_to_hide_a_run_costs_the_same_however_many_followed() -> None:
     assert calls.total() < 50 * len(names)
 
 
-def test_a_run_that_is_active_or_queued_is_not_hidden() -> None:
+def test_active_or_queued_run_not_hidden() -> None:
     from swarmkeep.domain.decisions.commands import StartRun, start_run
 
     state = given(make_run_started(), user_said())

@@ -80,7 +80,7 @@ def list_pending(state: State) -> list[str]:
 # Approvals.
 
 
-def test_an_approval_is_recorded_and_the_run_goes_on() -> None:
+def test_approval_recorded_and_run_continues() -> None:
     state = make_waiting_for_approval("c1")
     drafts = resume_run(state, RUN, approvals=[approve("c1", "fine")])
     assert list_facts(drafts) == [
@@ -92,13 +92,13 @@ def test_an_approval_is_recorded_and_the_run_goes_on() -> None:
     assert next_step(state) == CallTool(active_run(state).calls[0])
 
 
-def test_a_denial_goes_on_with_an_answer_for_the_model() -> None:
+def test_denial_continues_with_model_answer() -> None:
     state = make_waiting_for_approval("c1")
     state = record_drafts(state, resume_run(state, RUN, approvals=[deny("c1")]))
     assert next_step(state) == Deny(active_run(state).calls[0])
 
 
-def test_with_some_undecided_the_run_keeps_waiting_for_those() -> None:
+def test_undecided_calls_keep_run_waiting() -> None:
     state = make_waiting_for_approval("c1", "c2", "c3")
     assert list_pending(state) == ["c1", "c2", "c3"]
     drafts = resume_run(state, RUN, approvals=[approve("c2")])
@@ -112,7 +112,7 @@ def test_with_some_undecided_the_run_keeps_waiting_for_those() -> None:
 
 @pytest.mark.parametrize("first", ["approve", "deny"])
 @pytest.mark.parametrize("second", ["approve", "deny"])
-def test_the_first_decision_of_a_call_wins(first: Decision, second: Decision) -> None:
+def test_first_decision_of_a_call_wins(first: Decision, second: Decision) -> None:
     again = Approval(tool_call_id="c1", decision=second)
     before = make_waiting_for_approval("c1", "c2")
     state = record_drafts(before, resume_run(before, RUN, approvals=[Approval(tool_call_id="c1", decision=first)]))
@@ -122,7 +122,7 @@ def test_the_first_decision_of_a_call_wins(first: Decision, second: Decision) ->
         resume_run(before, RUN, approvals=[Approval(tool_call_id="c1", decision=first), again])
 
 
-def test_decisions_that_come_too_late_do_not_each_look_through_the_run() -> None:
+def test_late_decisions_do_not_rescan_run() -> None:
     over = given(make_run_started(), user_said(), RunCompleted(stop_reason="end_turn"))
     late = [approve(f"c{number}") for number in range(100)]
     with count_calls() as calls, pytest.raises(RunNotWaiting):
@@ -130,7 +130,7 @@ def test_decisions_that_come_too_late_do_not_each_look_through_the_run() -> None
     assert calls.total() < len(late)
 
 
-def test_a_decision_stays_decided_once_the_run_goes_on_and_once_it_ended() -> None:
+def test_decision_is_final_after_continuing() -> None:
     state = make_waiting_for_approval("c1")
     running = record_drafts(state, resume_run(state, RUN, approvals=[approve("c1")]))
     answered = when(running, tool_result("c1"))
@@ -140,14 +140,14 @@ def test_a_decision_stays_decided_once_the_run_goes_on_and_once_it_ended() -> No
             resume_run(later, RUN, approvals=[deny("c1")])
 
 
-def test_of_several_decisions_all_are_taken_or_none() -> None:
+def test_several_decisions_all_or_none() -> None:
     state = make_waiting_for_approval("c1", "c2")
     with pytest.raises(InvalidRequest) as refused:
         resume_run(state, RUN, approvals=[approve("c1"), approve("nobody's")])
     assert refused.value.extra()["errors"][0]["pointer"] == "/approvals"
 
 
-def test_a_call_that_asked_for_no_approval_cannot_be_approved() -> None:
+def test_call_without_approval_request_not_approvable() -> None:
     state = given(make_run_started(), user_said())
     message = calling_message(tool_call("c1", "danger"), tool_call("c2"))
     state = record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
@@ -155,7 +155,7 @@ def test_a_call_that_asked_for_no_approval_cannot_be_approved() -> None:
         resume_run(state, RUN, approvals=[approve("c2")])
 
 
-def test_an_approved_call_runs_before_what_comes_after_it() -> None:
+def test_approved_call_runs_before_later_ones() -> None:
     state = given(make_run_started(), user_said())
     message = calling_message(tool_call("c1", "danger"), tool_call("c2"), tool_call("c3", "danger"))
     state = record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
@@ -168,7 +168,7 @@ def test_an_approved_call_runs_before_what_comes_after_it() -> None:
     assert next_step(state) == AskModel()
 
 
-def test_an_id_that_an_earlier_turn_used_can_be_decided_again() -> None:
+def test_reused_call_id_can_be_decided() -> None:
     state = make_waiting_for_approval("c1")
     state = record_drafts(state, resume_run(state, RUN, approvals=[approve("c1")]))
     state = record_drafts(state, commit_result(state, "c1"))
@@ -189,9 +189,7 @@ def test_an_id_that_an_earlier_turn_used_can_be_decided_again() -> None:
         ('{"a": 1}', None, UNSET),
     ],
 )
-def test_arguments_are_recorded_where_they_are_others_than_the_models(
-    given_arguments: str, edited: Any, recorded: Any
-) -> None:
+def test_changed_arguments_are_recorded(given_arguments: str, edited: Any, recorded: Any) -> None:
     state = given(make_run_started(), user_said())
     message = calling_message(tool_call("c1", "danger", given_arguments))
     state = record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
@@ -204,7 +202,7 @@ def test_arguments_are_recorded_where_they_are_others_than_the_models(
 # Results from outside.
 
 
-def test_a_result_from_outside_is_recorded_and_the_run_goes_on() -> None:
+def test_outside_result_recorded_and_run_continues() -> None:
     state = make_waiting_for_results("c1")
     drafts = resume_run(state, RUN, [tool_answer("c1")])
     assert list_facts(drafts) == [
@@ -223,7 +221,7 @@ def test_a_result_from_outside_is_recorded_and_the_run_goes_on() -> None:
     assert next_step(record_drafts(state, drafts)) == AskModel()
 
 
-def test_what_is_said_with_a_result_follows_it_once_nothing_is_missing() -> None:
+def test_words_with_last_result_follow_it() -> None:
     state = make_waiting_for_results("c1", "c2")
     said = [{"role": "user", "content": "and be quick"}]
     options = RunOptions(max_turns=3)
@@ -236,7 +234,7 @@ def test_what_is_said_with_a_result_follows_it_once_nothing_is_missing() -> None
     ]
 
 
-def test_an_error_from_outside_is_an_answer_too() -> None:
+def test_outside_error_is_an_answer() -> None:
     (fact, _) = list_facts(
         resume_run(make_waiting_for_results("c1"), RUN, [ToolAnswer(tool_call_id="c1", content="no", is_error=True)])
     )
@@ -244,14 +242,14 @@ def test_an_error_from_outside_is_an_answer_too() -> None:
     assert fact.tool == ToolRecord(name="look_up", status="error")
 
 
-def test_with_some_results_missing_the_run_keeps_waiting_for_those() -> None:
+def test_missing_results_keep_run_waiting() -> None:
     state = make_waiting_for_results("c1", "c2", "c3")
     state = record_drafts(state, resume_run(state, RUN, [tool_answer("c3"), tool_answer("c1")]))
     assert (list_pending(state), next_step(state)) == (["c2"], None)
     assert list_types(resume_run(state, RUN, [tool_answer("c2")])) == ["message.added", "run.resumed"]
 
 
-def test_a_second_result_of_a_call_is_refused() -> None:
+def test_second_result_of_call_refused() -> None:
     before = make_waiting_for_results("c1", "c2")
     state = record_drafts(before, resume_run(before, RUN, [tool_answer("c1")]))
     with pytest.raises(AlreadyDecided):
@@ -260,7 +258,7 @@ def test_a_second_result_of_a_call_is_refused() -> None:
         resume_run(before, RUN, [tool_answer("c1"), tool_answer("c1")])
 
 
-def test_a_call_that_waits_for_an_approval_takes_no_result_and_the_other_way_round() -> None:
+def test_approval_and_result_waits_are_exclusive() -> None:
     with pytest.raises(InvalidRequest) as refused:
         resume_run(make_waiting_for_approval("c1"), RUN, [tool_answer("c1")])
     assert refused.value.extra()["errors"][0]["pointer"] == "/tool_results"
@@ -271,33 +269,33 @@ def test_a_call_that_waits_for_an_approval_takes_no_result_and_the_other_way_rou
 # Whether there is anything to resume.
 
 
-def test_a_resume_with_nothing_of_a_waiting_run_is_refused() -> None:
+def test_empty_resume_of_waiting_run_refused() -> None:
     for state in (make_waiting_for_approval("c1"), make_waiting_for_results("c1")):
         with pytest.raises(InvalidRequest, match="give `approvals`"):
             resume_run(state, RUN)
 
 
-def test_a_running_run_has_nothing_to_resume() -> None:
+def test_running_run_has_nothing_to_resume() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
     for arguments in ({}, {"answers": [tool_answer("c1")]}, {"approvals": [approve("c1")]}):
         with pytest.raises(RunNotWaiting, match="running"):
             resume_run(state, RUN, **arguments)
 
 
-def test_a_queued_run_has_nothing_to_resume() -> None:
+def test_queued_run_has_nothing_to_resume() -> None:
     state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     with pytest.raises(RunNotWaiting, match="queued"):
         resume_run(state, OTHER)
 
 
-def test_a_run_that_is_over_has_nothing_to_resume() -> None:
+def test_finished_run_has_nothing_to_resume() -> None:
     state = given(make_run_started(), user_said(), model_reply(answer_message()), RunCompleted(stop_reason="end_turn"))
     for approvals in ([], [approve("c1")]):
         with pytest.raises(RunNotWaiting, match="completed"):
             resume_run(state, RUN, approvals=approvals)
 
 
-def test_a_run_that_never_was_cannot_be_resumed() -> None:
+def test_unknown_run_cannot_be_resumed() -> None:
     for state in (given(), given(make_run_started())):
         with pytest.raises(RunNotFound):
             resume_run(state, "nobody")
@@ -308,7 +306,7 @@ def test_a_run_that_never_was_cannot_be_resumed() -> None:
 INTERRUPTED = RunInterrupted(stop_reason="interrupted")
 
 
-def test_an_interrupted_run_is_tried_again_from_where_it_was() -> None:
+def test_interrupted_run_retried_at_its_place() -> None:
     before = given(
         make_run_started(),
         user_said(),
@@ -323,7 +321,7 @@ def test_an_interrupted_run_is_tried_again_from_where_it_was() -> None:
     assert active_run(state).recoveries == 0
 
 
-def test_an_interrupted_run_that_waited_waits_again() -> None:
+def test_interrupted_waiting_run_waits_again() -> None:
     state = make_waiting_for_approval("c1", "c2")
     state = record_drafts(state, resume_run(state, RUN, approvals=[approve("c1")]))
     state = when(state, INTERRUPTED)
@@ -332,7 +330,7 @@ def test_an_interrupted_run_that_waited_waits_again() -> None:
     assert next_step(state) == CallTool(active_run(state).calls[0])
 
 
-def test_an_interrupted_run_takes_no_decisions_until_it_is_tried_again() -> None:
+def test_interrupted_run_decides_only_once_retried() -> None:
     state = when(make_waiting_for_approval("c1"), INTERRUPTED)
     with pytest.raises(RunNotWaiting):
         resume_run(state, RUN, approvals=[approve("c1")])
@@ -349,9 +347,7 @@ def test_an_interrupted_run_takes_no_decisions_until_it_is_tried_again() -> None
         (True, True, True, True),
     ],
 )
-def test_a_call_whose_arguments_were_removed_is_given_up(
-    asked: bool, begun: bool, imported: bool, given_up: bool
-) -> None:
+def test_call_with_removed_arguments_given_up(asked: bool, begun: bool, imported: bool, given_up: bool) -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))), INTERRUPTED)
     run = state.finished[-1]
     session_id = "s" if asked else None
@@ -366,7 +362,7 @@ def test_a_call_whose_arguments_were_removed_is_given_up(
     assert list_types(resume_run(state, RUN)) == ["run.resumed"]
 
 
-def test_an_interrupted_run_that_another_one_followed_is_over() -> None:
+def test_followed_interrupted_run_is_over() -> None:
     state = when(given(make_run_started(), user_said()), INTERRUPTED, in_run(OTHER, make_run_started()))
     with pytest.raises(RunNotWaiting):
         resume_run(state, RUN)
@@ -399,7 +395,7 @@ def make_expiring(**ends: str) -> State:
     return record_drafts(when(state, *asked), settle(when(state, *asked), []))
 
 
-def test_what_nobody_decided_in_time_is_denied_and_the_run_goes_on() -> None:
+def test_expired_approvals_are_denied_and_run_continues() -> None:
     state = make_expiring(c1=SECOND)
     drafts = expire_approvals(state, when_is(SECOND))
     assert list_types(drafts) == ["approval.decided", "run.resumed"]
@@ -414,7 +410,7 @@ def test_before_that_nothing_expires() -> None:
     assert expire_approvals(given(make_run_started(), user_said()), when_is(LATE)) == []
 
 
-def test_what_is_decided_in_time_is_still_waited_for_with_the_rest() -> None:
+def test_timely_decisions_wait_for_the_rest() -> None:
     state = make_expiring(c1=SECOND, c2=THIRD)
     assert state.due_at == when_is(SECOND).timestamp()
     state = record_drafts(state, expire_approvals(state, when_is(SECOND)))
@@ -424,12 +420,12 @@ def test_what_is_decided_in_time_is_still_waited_for_with_the_rest() -> None:
     assert list_types(drafts) == ["approval.decided", "run.resumed"]
 
 
-def test_a_decision_after_the_end_is_refused() -> None:
+def test_decision_after_end_refused() -> None:
     with pytest.raises(AlreadyDecided, match="in time"):
         resume_run(make_expiring(c1=SECOND), RUN, approvals=[approve("c1")], now=when_is(SECOND))
 
 
-def test_a_session_is_due_when_something_waits_that_nobody_works_on() -> None:
+def test_session_with_unattended_work_is_due() -> None:
     assert given(make_run_started(), user_said()).due_at is None
     assert given().due_at is None
     assert given(RunQueued(options=RunOptions(), messages=())).due_at == 0.0

@@ -107,11 +107,11 @@ def check_lives(events: list[RecordedEvent]) -> None:
 
 @for_any(events=random_logs(moves=30))
 @settings(max_examples=examples(100))
-def test_a_run_ends_once_and_one_runs_at_a_time(events: list[RecordedEvent]) -> None:
+def test_runs_end_once_and_never_overlap(events: list[RecordedEvent]) -> None:
     check_lives(events)
 
 
-def test_in_every_seeded_log_a_run_ends_once_and_one_runs_at_a_time(seeded: list[list[RecordedEvent]]) -> None:
+def test_seeded_logs_never_overlap_runs(seeded: list[list[RecordedEvent]]) -> None:
     for events in seeded:
         check_lives(events)
 
@@ -168,7 +168,7 @@ def note_fact(turn: Turn, fact: object) -> None:
             turn.cut_off = True
 
 
-def test_every_call_has_at_most_one_result_and_a_tool_that_ran_was_started_first(
+def test_started_calls_get_at_most_one_result(
     seeded: list[list[RecordedEvent]],
 ) -> None:
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
@@ -181,7 +181,7 @@ def test_every_call_has_at_most_one_result_and_a_tool_that_ran_was_started_first
             assert not (call_id in begun and status in ("denied", "external"))
 
 
-def test_calls_run_in_the_order_in_which_they_were_asked_for(seeded: list[list[RecordedEvent]]) -> None:
+def test_calls_run_in_requested_order(seeded: list[list[RecordedEvent]]) -> None:
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
         begun = [call_id for call_id, attempt in turn.starts if attempt == 1 and call_id in turn.alone]
         assert begun == [call_id for call_id in turn.asked if call_id in begun]
@@ -190,7 +190,7 @@ def test_calls_run_in_the_order_in_which_they_were_asked_for(seeded: list[list[R
         assert in_turn == [call_id for call_id in turn.asked if call_id in in_turn]
 
 
-def test_what_calls_change_is_changed_in_their_order_whichever_ended_first(
+def test_context_changes_apply_in_call_order(
     seeded: list[list[RecordedEvent]],
 ) -> None:
     out_of_order = 0
@@ -202,7 +202,7 @@ def test_what_calls_change_is_changed_in_their_order_whichever_ended_first(
     assert out_of_order
 
 
-def test_each_start_of_a_call_has_the_next_number(seeded: list[list[RecordedEvent]]) -> None:
+def test_call_starts_are_numbered_in_order(seeded: list[list[RecordedEvent]]) -> None:
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
         attempts = defaultdict(list)
         for call_id, attempt in turn.starts:
@@ -211,7 +211,7 @@ def test_each_start_of_a_call_has_the_next_number(seeded: list[list[RecordedEven
             assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_of_a_turn_s_handoffs_the_last_is_made_and_the_others_are_ignored(seeded: list[list[RecordedEvent]]) -> None:
+def test_last_handoff_of_a_turn_wins(seeded: list[list[RecordedEvent]]) -> None:
     several = 0
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
         if not turn.handoffs:
@@ -229,7 +229,7 @@ def test_of_a_turn_s_handoffs_the_last_is_made_and_the_others_are_ignored(seeded
     assert several
 
 
-def test_every_event_names_the_agent_that_was_active_or_was_asked(seeded: list[list[RecordedEvent]]) -> None:
+def test_events_name_the_active_or_asked_agent(seeded: list[list[RecordedEvent]]) -> None:
     others = 0
     for events in seeded:
         state = State()
@@ -257,7 +257,7 @@ def _find_asked_agent(before: State, event: RecordedEvent) -> str | None:
     return None
 
 
-def test_a_run_makes_at_most_as_many_model_calls_as_it_may(seeded: list[list[RecordedEvent]]) -> None:
+def test_model_calls_stay_within_max_turns(seeded: list[list[RecordedEvent]]) -> None:
     stopped = 0
     for events in seeded:
         limits: dict[str | None, int | None] = {}
@@ -277,7 +277,7 @@ def test_a_run_makes_at_most_as_many_model_calls_as_it_may(seeded: list[list[Rec
     assert stopped
 
 
-def test_the_usage_of_a_run_is_the_sum_of_its_calls(seeded: list[list[RecordedEvent]]) -> None:
+def test_run_usage_sums_its_calls(seeded: list[list[RecordedEvent]]) -> None:
     for events in seeded:
         spent: dict[str | None, list[int]] = defaultdict(lambda: [0, 0])
         for event in events:
@@ -290,7 +290,7 @@ def test_the_usage_of_a_run_is_the_sum_of_its_calls(seeded: list[list[RecordedEv
                 assert [fact.usage.total_tokens, fact.usage.model_calls] == spent[event.run_id]
 
 
-def test_what_needs_an_approval_never_starts_without_one(seeded: list[list[RecordedEvent]]) -> None:
+def test_approval_precedes_every_guarded_start(seeded: list[list[RecordedEvent]]) -> None:
     guarded = 0
     for events in seeded:
         undecided: set[str] = set()
@@ -369,7 +369,7 @@ def count_commits_left(state: State) -> int:
 
 @for_any(talk=random_sessions(moves=25))
 @settings(max_examples=examples(60))
-def test_after_any_commit_a_session_can_be_finished(talk: RandomSession) -> None:
+def test_session_can_finish_after_any_commit(talk: RandomSession) -> None:
     state = State()
     for commit in talk.commits:
         state = record_drafts(state, commit)
@@ -378,7 +378,7 @@ def test_after_any_commit_a_session_can_be_finished(talk: RandomSession) -> None
 
 @for_any(talk=random_sessions(moves=25))
 @settings(max_examples=examples(60))
-def test_a_session_that_is_not_idle_or_waiting_has_a_next_step(talk: RandomSession) -> None:
+def test_busy_session_has_a_next_step(talk: RandomSession) -> None:
     state = State()
     for event in talk.events:
         state = evolve(state, event)
@@ -387,7 +387,7 @@ def test_a_session_that_is_not_idle_or_waiting_has_a_next_step(talk: RandomSessi
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7])
-def test_a_model_that_never_stops_calling_tools_is_stopped_by_the_limit(limit: int) -> None:
+def test_turn_limit_stops_endless_tool_calls(limit: int) -> None:
     state = given(make_run_started(max_turns=limit), user_said())
     for turn in range(limit):
         assert next_step(state) == AskModel()

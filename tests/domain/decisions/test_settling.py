@@ -40,7 +40,7 @@ from tests.domain.given import (
 from tests.support.logs import any_logs
 
 
-def test_the_input_is_committed_before_anything_is_asked() -> None:
+def test_input_is_committed_before_model_call() -> None:
     command = StartRun(run_id=RUN, messages=({"role": "user", "content": "hello"},))
     state = given()
     drafts = settle(state, start_run(state, command))
@@ -48,7 +48,7 @@ def test_the_input_is_committed_before_anything_is_asked() -> None:
     assert next_step(record_drafts(state, drafts)) == AskModel()
 
 
-def test_what_follows_is_tried_out_apart_from_the_chains_of_the_session() -> None:
+def test_trial_follow_ups_leave_session_chains_alone() -> None:
     state = given(make_run_started(), user_said())
     tried = apply_drafts(state, draft_events(state.agent, [user_said("more")], RUN))
     chains = [name for name in State.__struct_fields__ if isinstance(getattr(state, name), Chain)]
@@ -58,14 +58,14 @@ def test_what_follows_is_tried_out_apart_from_the_chains_of_the_session() -> Non
         assert len(getattr(state, name).shared) == len(getattr(state, name))
 
 
-def test_a_plain_reply_and_the_end_of_its_run_share_a_commit() -> None:
+def test_reply_and_run_end_share_commit() -> None:
     assert list_types(commit_reply(given(make_run_started(), user_said()), answer_message())) == [
         "message.added",
         "run.completed",
     ]
 
 
-def test_a_reply_and_the_start_of_its_first_tool_share_a_commit() -> None:
+def test_reply_and_first_tool_share_commit() -> None:
     drafts = commit_reply(
         given(make_run_started(), user_said()), calling_message(tool_call("c1", arguments='{"a": 1}'), tool_call("c2"))
     )
@@ -74,7 +74,7 @@ def test_a_reply_and_the_start_of_its_first_tool_share_a_commit() -> None:
     assert begun == ToolStarted(tool_call_id="c1", name="look_up", arguments='{"a": 1}', attempt=1)
 
 
-def test_a_result_and_the_start_of_the_next_tool_share_a_commit() -> None:
+def test_result_and_next_tool_share_commit() -> None:
     state = given(make_run_started(), user_said())
     state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"), tool_call("c2"))))
     outcome = ToolOutcome(status="ok", content="done", patch={"k": 1})
@@ -82,7 +82,7 @@ def test_a_result_and_the_start_of_the_next_tool_share_a_commit() -> None:
 
 
 @for_any(any_logs())
-def test_every_step_is_either_a_follow_up_or_needs_somebody_outside(events: list[RecordedEvent]) -> None:
+def test_steps_follow_up_or_need_outsiders(events: list[RecordedEvent]) -> None:
     state = State()
     for event in events:
         state = evolve(state, event)
@@ -92,7 +92,7 @@ def test_every_step_is_either_a_follow_up_or_needs_somebody_outside(events: list
         assert draft_follow_up(settled) is None
 
 
-def test_a_queue_may_be_left_to_others() -> None:
+def test_queue_may_be_left_to_others() -> None:
     state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     ends = draft_events(state.agent, [RunCompleted(stop_reason="end_turn")], RUN)
     assert list_types(settle(state, ends)) == ["run.completed", "run.started"]
@@ -100,7 +100,7 @@ def test_a_queue_may_be_left_to_others() -> None:
     assert settle(record_drafts(state, ends), [], may_start_queued=lambda state: False) == []
 
 
-def test_the_last_result_and_the_handoff_share_a_commit() -> None:
+def test_last_result_and_handoff_share_commit() -> None:
     state = given(make_run_started(), user_said())
     state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"))))
     drafts = commit_result(state, "c1", ToolOutcome(status="ok", content="done", handoff="refunds"))
@@ -108,7 +108,7 @@ def test_the_last_result_and_the_handoff_share_a_commit() -> None:
     assert [draft.agent for draft in drafts] == ["triage", "triage"]
 
 
-def test_the_last_result_of_the_last_turn_and_the_end_share_a_commit() -> None:
+def test_last_result_and_end_share_commit() -> None:
     state = given(make_run_started(max_turns=1), user_said())
     state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"))))
     drafts = commit_result(state, "c1", ToolOutcome(status="ok", content="done", handoff="refunds"))
@@ -118,7 +118,7 @@ def test_the_last_result_of_the_last_turn_and_the_end_share_a_commit() -> None:
     assert (end.fact.stop_reason, end.agent) == ("max_turns", "refunds")
 
 
-def test_a_reply_its_approval_requests_and_the_wait_share_a_commit() -> None:
+def test_reply_and_approval_wait_share_commit() -> None:
     drafts = commit_reply(
         given(make_run_started(), user_said()),
         calling_message(tool_call("c1", "danger"), tool_call("c2")),
@@ -127,12 +127,12 @@ def test_a_reply_its_approval_requests_and_the_wait_share_a_commit() -> None:
     assert list_types(drafts) == ["message.added", "approval.requested", "run.waiting"]
 
 
-def test_a_reply_and_the_wait_for_results_share_a_commit() -> None:
+def test_reply_and_result_wait_share_commit() -> None:
     drafts = commit_reply(given(make_run_started(execute_tools=False), user_said()), calling_message(tool_call("c1")))
     assert list_types(drafts) == ["message.added", "run.waiting"]
 
 
-def test_an_approval_and_the_start_of_the_tool_share_a_commit() -> None:
+def test_approval_and_tool_start_share_commit() -> None:
     state = make_waiting("c1")
     drafts = settle(state, resume_run(state, RUN, approvals=[Approval(tool_call_id="c1", decision="approve")]))
     assert list_types(drafts) == ["approval.decided", "run.resumed", "tool.started"]
@@ -145,7 +145,7 @@ def make_waiting(*call_ids: str) -> State:
 
 
 @pytest.mark.parametrize("count", [1, 2, 300])
-def test_denials_their_answers_and_what_follows_share_a_commit(count: int) -> None:
+def test_denials_and_follow_ups_share_commit(count: int) -> None:
     call_ids = [f"c{number}" for number in range(count)]
     state = make_waiting(*call_ids)
     denials = [Approval(tool_call_id=call_id, decision="deny", reason="too risky") for call_id in call_ids]
@@ -159,7 +159,7 @@ def test_denials_their_answers_and_what_follows_share_a_commit(count: int) -> No
     assert first.message["content"] == "Denied: danger was not approved and did not run. Reason: too risky"
 
 
-def test_a_denial_of_the_last_call_makes_the_handoff_that_came_before() -> None:
+def test_denied_last_call_makes_earlier_handoff() -> None:
     state = given(make_run_started(), user_said())
     state = record_drafts(
         state,
@@ -173,14 +173,14 @@ def test_a_denial_of_the_last_call_makes_the_handoff_that_came_before() -> None:
     assert list_contents(record_drafts(state, drafts))[-1] == "Denied: danger was not approved and did not run."
 
 
-def test_a_partial_answer_to_a_waiting_run_is_committed_alone() -> None:
+def test_partial_answer_is_committed_alone() -> None:
     state = given(make_run_started(execute_tools=False), user_said())
     state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"), tool_call("c2"))))
     drafts = settle(state, resume_run(state, RUN, [ToolAnswer(tool_call_id="c1", content="42")]))
     assert list_types(drafts) == ["message.added"]
 
 
-def test_the_end_of_a_run_and_the_start_of_the_next_share_one_commit() -> None:
+def test_run_end_and_next_start_share_commit() -> None:
     queued = RunQueued(options=RunOptions(), messages=({"role": "user", "content": "next"},))
     state = given(make_run_started(), user_said(), in_run(OTHER, queued))
     drafts = commit_reply(state, answer_message())
@@ -188,18 +188,18 @@ def test_the_end_of_a_run_and_the_start_of_the_next_share_one_commit() -> None:
     assert active_run(record_drafts(state, drafts)).id == OTHER
 
 
-def test_a_started_tool_is_not_started_again_by_itself() -> None:
+def test_started_tool_is_not_started_again() -> None:
     state = given(make_run_started(), user_said())
     state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"))))
     assert settle(state, []) == []
 
 
-def test_nothing_follows_from_what_somebody_outside_must_answer() -> None:
+def test_pending_outside_answers_have_no_follow_up() -> None:
     for state in (given(), given(make_run_started(), user_said()), make_waiting("c1")):
         assert settle(state, []) == []
 
 
-def test_a_history_cut_before_what_follows_is_settled_alone() -> None:
+def test_unsettled_history_is_settled_alone() -> None:
     assert list_types(settle(given(make_run_started(), user_said(), model_reply(answer_message())), [])) == [
         "run.completed"
     ]

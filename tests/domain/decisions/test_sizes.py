@@ -25,7 +25,7 @@ def queue(run_id: str, context: dict[str, Any]) -> Any:
     return in_run(run_id, RunQueued(options=RunOptions(), messages=(), context_variables=context))
 
 
-def test_exactly_as_much_as_is_allowed_is_taken() -> None:
+def test_exact_size_limit_is_accepted() -> None:
     before = given()
     LIMITS.check_change(before, when(before, ContextUpdated(patch=put("a", 20)), SessionUpdated(metadata=put("a", 20))))
     for fact, name in (
@@ -36,7 +36,7 @@ def test_exactly_as_much_as_is_allowed_is_taken() -> None:
             LIMITS.check_change(before, when(before, fact))
 
 
-def test_what_is_too_large_may_shrink_and_not_grow() -> None:
+def test_oversized_context_may_only_shrink() -> None:
     before = given(ContextUpdated(patch=put("a", 30)))
     LIMITS.check_change(before, when(before, ContextUpdated(patch=put("a", 29))))
     LIMITS.check_change(before, when(before, SessionUpdated(metadata=put("a", 20))))
@@ -44,7 +44,7 @@ def test_what_is_too_large_may_shrink_and_not_grow() -> None:
         LIMITS.check_change(before, when(before, ContextUpdated(patch=put("a", 31))))
 
 
-def test_a_queued_run_adds_to_what_those_before_it_will_set() -> None:
+def test_queued_runs_add_to_context_size() -> None:
     state = given(ContextUpdated(patch=put("a", 10)))
     patch = {"b": "x" * 2}
     LIMITS.check_run_context(state, patch)
@@ -66,7 +66,7 @@ def test_a_queued_run_adds_to_what_those_before_it_will_set() -> None:
         ({"role": "assistant", "content": "x" * 100}, True),
     ],
 )
-def test_what_a_file_brings_is_as_large_as_what_is_sent(message: dict[str, Any], fits: bool) -> None:
+def test_imported_context_is_measured_as_sent(message: dict[str, Any], fits: bool) -> None:
     state: State = given(MessageAdded(message=message))
     if fits:
         LIMITS.check_session(state)

@@ -64,7 +64,7 @@ def test_a_plain_answer_ends_the_run() -> None:
     assert next_step(given(make_run_started(), user_said(), model_reply(answer_message()))) == Finish("end_turn")
 
 
-def test_calls_are_made_in_order_each_after_the_result_of_the_one_before() -> None:
+def test_calls_wait_for_the_previous_result() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
     assert next_step(state) == CallTool(active_run(state).calls[0])
     state = when(state, tool_begun("c1"), tool_result("c1"))
@@ -72,7 +72,7 @@ def test_calls_are_made_in_order_each_after_the_result_of_the_one_before() -> No
     assert next_step(when(state, tool_begun("c2"), tool_result("c2"))) == AskModel()
 
 
-def test_a_call_that_was_started_before_says_how_often() -> None:
+def test_restarted_call_reports_its_attempts() -> None:
     state = given(
         make_run_started(),
         user_said(),
@@ -96,17 +96,17 @@ def test_max_turns_counts_model_calls(turns: int) -> None:
     assert next_step(state) == (Finish("max_turns") if turns == 3 else AskModel())
 
 
-def test_a_run_of_no_turns_asks_nobody() -> None:
+def test_zero_turn_run_asks_no_model() -> None:
     assert next_step(given(make_run_started(max_turns=0), user_said())) == Finish("max_turns")
 
 
-def test_an_answer_in_the_last_turn_is_an_answer() -> None:
+def test_last_turn_answer_counts() -> None:
     assert next_step(given(make_run_started(max_turns=1), user_said(), model_reply(answer_message()))) == Finish(
         "end_turn"
     )
 
 
-def test_the_tools_of_the_last_turn_still_run() -> None:
+def test_last_turn_tools_still_run() -> None:
     assert isinstance(
         next_step(given(make_run_started(max_turns=1), user_said(), model_reply(calling_message(tool_call("c1"))))),
         CallTool,
@@ -120,7 +120,7 @@ def test_without_limit_a_run_goes_on() -> None:
     assert next_step(state) == AskModel()
 
 
-def test_a_call_that_needs_an_approval_waits_for_it() -> None:
+def test_guarded_call_waits_for_approval() -> None:
     state = given(
         make_run_started(),
         user_said(),
@@ -134,7 +134,7 @@ def test_a_call_that_needs_an_approval_waits_for_it() -> None:
     assert (waited.tool_call_id, waited.reason, waited.expires_at) == ("c1", "approval", "2026-01-02")
 
 
-def test_calls_before_the_one_that_needs_an_approval_are_made() -> None:
+def test_calls_before_a_guarded_one_run() -> None:
     state = given(
         make_run_started(),
         user_said(),
@@ -145,7 +145,7 @@ def test_calls_before_the_one_that_needs_an_approval_are_made() -> None:
     assert isinstance(next_step(when(state, tool_result("c1"))), Wait)
 
 
-def test_all_that_is_undecided_is_asked_at_once() -> None:
+def test_undecided_calls_are_asked_together() -> None:
     calls = calling_message(tool_call("c1", "danger"), tool_call("c2"), tool_call("c3", "danger"))
     step = next_step(
         given(make_run_started(), user_said(), model_reply(calls), approval_requested("c1"), approval_requested("c3"))
@@ -154,7 +154,7 @@ def test_all_that_is_undecided_is_asked_at_once() -> None:
     assert [waited.tool_call_id for waited in step.pending] == ["c1", "c3"]
 
 
-def test_an_approved_call_is_made_and_a_denied_one_is_answered() -> None:
+def test_approved_calls_run_and_denied_are_answered() -> None:
     before = given(
         make_run_started(),
         user_said(),
@@ -165,7 +165,7 @@ def test_an_approved_call_is_made_and_a_denied_one_is_answered() -> None:
     assert isinstance(next_step(when(before, approval_decided("c1", "deny"))), Deny)
 
 
-def test_without_tool_execution_every_open_call_is_waited_for() -> None:
+def test_unexecuted_open_calls_are_awaited() -> None:
     state = given(
         make_run_started(execute_tools=False),
         user_said(),
@@ -178,7 +178,7 @@ def test_without_tool_execution_every_open_call_is_waited_for() -> None:
     assert [(waited.tool_call_id, waited.reason) for waited in step.pending] == [("c2", "tool_results")]
 
 
-def test_a_waiting_run_does_nothing_until_it_is_resumed() -> None:
+def test_waiting_run_idles_until_resumed() -> None:
     state = given(
         make_run_started(execute_tools=False),
         user_said(),
@@ -190,7 +190,7 @@ def test_a_waiting_run_does_nothing_until_it_is_resumed() -> None:
     assert next_step(when(state, tool_result("c1"), RunResumed(reason="tool_results"))) == AskModel()
 
 
-def test_the_first_queued_run_starts_once_the_session_is_idle() -> None:
+def test_queued_run_starts_in_idle_session() -> None:
     queued = RunQueued(options=RunOptions(), messages=())
     state = given(make_run_started(), user_said(), in_run(OTHER, queued), in_run("later", queued))
     assert next_step(state) == AskModel()

@@ -37,7 +37,7 @@ def taken(state: State, by: str | None = "Lee") -> State:
     return record_drafts(state, take_over(state, by=by))
 
 
-def test_it_is_theirs_until_somebody_forces_it() -> None:
+def test_takeover_holds_until_forced() -> None:
     state = taken(ASKED)
     assert take_over(state, by="Lee") == []
     with pytest.raises(TakenOverByOther):
@@ -55,7 +55,7 @@ def test_it_is_theirs_until_somebody_forces_it() -> None:
             refused()
 
 
-def test_what_has_begun_ends_and_nothing_else_begins() -> None:
+def test_begun_calls_end_and_no_others_begin() -> None:
     assert next_step(taken(ASKED)) == Wait((PERSON,), "person")
     assert next_step(taken(CALLS)) == Wait((PERSON,), "person")
     begun = next_step(taken(BEGUN))
@@ -64,7 +64,7 @@ def test_what_has_begun_ends_and_nothing_else_begins() -> None:
     assert next_step(when(taken(BEGUN), tool_result("c1"))) == Wait((PERSON,), "person")
 
 
-def test_an_answer_ends_the_run_that_waits_and_its_calls() -> None:
+def test_person_answer_ends_run_and_calls() -> None:
     state = taken(BEGUN)
     with pytest.raises(SessionBusy):
         answer(state, "One moment.", by="Lee")
@@ -85,7 +85,7 @@ def test_nobody_known_is_named_as_such() -> None:
     assert (draft.fact.message["sender"], draft.fact.person) == (NOBODY_KNOWN, NOBODY_KNOWN)
 
 
-def test_a_run_goes_on_once_it_is_handed_back_and_its_model_reads_the_note_first() -> None:
+def test_handed_back_run_reads_note_first() -> None:
     state = when(taken(ASKED), RunWaiting(pending=(PERSON,)))
     drafts = hand_back(state, by="Lee", note="be kind")
     assert list_types(drafts) == ["session.handed_back", "run.resumed"]
@@ -97,7 +97,7 @@ def test_a_run_goes_on_once_it_is_handed_back_and_its_model_reads_the_note_first
     assert (without.handback_note, isinstance(next_step(without), AskModel)) == (None, True)
 
 
-def test_what_else_a_run_waits_for_it_still_waits_for() -> None:
+def test_other_waits_survive_a_takeover() -> None:
     waited = PendingCall(tool_call_id="c1", name="look_up", arguments="{}", reason="approval")
     state = when(taken(CALLS), RunWaiting(pending=(PERSON, waited)))
     drafts = hand_back(state, by="Lee")
@@ -105,7 +105,7 @@ def test_what_else_a_run_waits_for_it_still_waits_for() -> None:
     assert active_run(record_drafts(state, drafts)).pending == (waited,)
 
 
-def test_a_queued_run_waits_for_no_person_and_a_note_comes_before_it() -> None:
+def test_queued_run_starts_during_takeover_after_note() -> None:
     queued = when(given(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
     assert isinstance(next_step(taken(queued)), StartQueued)
     told = record_drafts(taken(queued), hand_back(taken(queued), by="Lee", note="be kind"))

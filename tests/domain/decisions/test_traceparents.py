@@ -30,13 +30,13 @@ def start(command: StartRun, state: State | None = None) -> State:
     return apply_drafts(state, start_run(state, command))
 
 
-def test_a_run_knows_the_trace_of_its_request() -> None:
+def test_run_knows_its_request_trace() -> None:
     state = start(make_command("r1", traceparent=FIRST))
     assert state.run is not None
     assert state.run.traceparent == FIRST
 
 
-def test_a_queued_run_has_that_of_its_own_request() -> None:
+def test_queued_run_keeps_its_request_trace() -> None:
     state = start(make_command("r1", traceparent=FIRST))
     state = start(make_command("r2", traceparent=SECOND, on_busy="queue"), state)
     assert state.run is not None
@@ -46,7 +46,7 @@ def test_a_queued_run_has_that_of_its_own_request() -> None:
     assert (state.run.id, state.run.traceparent) == ("r2", SECOND)
 
 
-def test_without_a_trace_events_are_as_they_were_before_there_were_any() -> None:
+def test_untraced_events_keep_their_old_form() -> None:
     (started, _) = start_run(State(agent="A"), make_command("r1"))
     text = encode_text(started.fact)
     assert list(decode(text)) == ["options", "idempotency_key"]
@@ -61,7 +61,7 @@ def test_a_redacted_run_leaves_its_trace() -> None:
     assert FIRST not in redact_payload(event)
 
 
-def test_what_a_file_says_of_traces_is_not_believed() -> None:
+def test_imported_traces_are_not_trusted() -> None:
     state = start(make_command("r1", traceparent=FIRST))
     state = start(make_command("r2", traceparent=SECOND, on_busy="queue"), state)
     state = apply_drafts(state, finish_import(state, source="export", digest="d", by=None))

@@ -19,7 +19,7 @@ def test_what_is_small_is_light(value: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [1_000_000])
-def test_much_text_or_many_values_are_heavy_wherever_they_are(size: int) -> None:
+def test_long_text_or_many_values_are_heavy(size: int) -> None:
     wide = {str(number): None for number in range(3_000)}
     for value in ("x" * size, [None] * size, wide, {"a": [wide]}, [["x" * 1000]] * 1000):
         assert is_heavy(value)
@@ -32,7 +32,7 @@ def test_many_small_values_are_heavy_together() -> None:
 
 
 @pytest.mark.long
-def test_the_rest_of_a_heavy_value_is_not_looked_at() -> None:
+def test_heavy_values_are_not_read_on() -> None:
     seen = []
 
     class Noting(list[Any]):

@@ -38,7 +38,7 @@ def list_covered(state: State) -> list[tuple[int, int]]:
     return [(summary.first_seq, summary.last_seq) for summary in state.summaries]
 
 
-def test_a_summary_counts_where_it_covers_more_than_the_one_before() -> None:
+def test_summary_counts_when_it_covers_more() -> None:
     state = summarise(summarise(TALK, 2, 3), 2, 4)
     assert list_covered(state) == [(2, 3), (2, 4)]
     for last_seq, text in ((4, "as much"), (3, "less"), (5, "")):
@@ -57,18 +57,18 @@ def test_a_summary_counts_where_it_covers_more_than_the_one_before() -> None:
         (MessageRemoved(message_seq=5, seqs=(5,)), [(2, 3), (2, 4)]),
     ],
 )
-def test_what_was_taken_out_is_in_no_summary(removed: MessageRemoved, left: list[tuple[int, int]]) -> None:
+def test_removed_messages_are_in_no_summary(removed: MessageRemoved, left: list[tuple[int, int]]) -> None:
     assert list_covered(when(summarise(summarise(TALK, 2, 3), 2, 4), removed)) == left
 
 
-def test_a_compaction_goes_on_until_all_of_it_is_summed_up() -> None:
+def test_compaction_continues_until_all_is_summarised() -> None:
     state = when(TALK, CompactionStarted(reason="asked", keep_turns=1, last_seq=4))
     assert state.compaction is not None
     assert summarise(state, 2, 3).compaction is state.compaction
     assert summarise(state, 2, 4).compaction is None
 
 
-def test_a_summary_is_paid_for_by_the_run_that_it_was_made_in() -> None:
+def test_summary_usage_belongs_to_its_run() -> None:
     state = when(TALK, make_run_started(), user_said())
     fact = CompactionSummarised(
         first_seq=2, last_seq=4, summary="in short", characters=9, completion=CompletionRecord(usage=USAGE)
@@ -78,7 +78,7 @@ def test_a_summary_is_paid_for_by_the_run_that_it_was_made_in() -> None:
         assert (after.usage.total_tokens, active_run(after).usage.total_tokens) == (5, tokens)
 
 
-def test_a_list_of_tools_names_the_text_that_describes_them() -> None:
+def test_tool_list_names_its_description_blob() -> None:
     state = when(TALK, ToolsListed(server="files", schemas="digest"), ToolsListed(server="files", error="gone"))
     assert list(state.other_texts) == ["digest"]
     listing = find_listing(state, "triage", "files")
@@ -87,7 +87,7 @@ def test_a_list_of_tools_names_the_text_that_describes_them() -> None:
     assert find_listing(state, "refunds", "files") is None
 
 
-def test_a_run_has_gone_on_once_it_is_resumed() -> None:
+def test_resumed_run_counts_as_continued() -> None:
     waited = PendingCall(tool_call_id="c1", name="look_up", arguments="{}", reason="approval")
     state = when(given(make_run_started(), user_said()), RunWaiting(pending=(waited,)))
     run = active_run(state)
@@ -96,7 +96,7 @@ def test_a_run_has_gone_on_once_it_is_resumed() -> None:
     assert (run.status, run.waits, run.pending, run.has_gone_on) == ("running", 1, (), True)
 
 
-def test_what_a_person_says_in_the_agents_place_may_begin_a_turn_and_a_note_does_not() -> None:
+def test_person_words_begin_turns_notes_do_not() -> None:
     answered = given(make_run_started(), user_said(), model_reply(answer_message()))
     assert count_turns(answered.messages) == 1
     spoken = when(answered, MessageAdded(message=answer_message("And one more thing."), person="Lee"))

@@ -137,7 +137,7 @@ def go_through(log: Sequence[RecordedEvent], dice: Dice, steps: int) -> None:
         line.check(dice)
 
 
-def test_what_ended_calls_may_be_taken_out_and_a_late_result_counts_again() -> None:
+def test_removed_call_endings_let_late_results_count() -> None:
     calls = model_reply(calling_message(tool_call("c1"), tool_call("c2")))
     state = given(user_said(), calls, tool_result("c1"), model_reply(answer_message()))
     build_request(state, PROFILES[0])
@@ -148,7 +148,7 @@ def test_what_ended_calls_may_be_taken_out_and_a_late_result_counts_again() -> N
     assert sent.body() == build_request(replace(state, messages=Chain(state.messages)), PROFILES[0]).body()
 
 
-def test_a_result_counts_although_calls_are_over_in_a_fork_of_before() -> None:
+def test_results_count_despite_sibling_fork_endings() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
     fork = when(state, SessionForked(from_session_id="s", from_seq=state.seq, from_hash=state.hash))
     build_request(when(fork, user_said("Never mind.")), PROFILES[0])
@@ -158,13 +158,11 @@ def test_a_result_counts_although_calls_are_over_in_a_fork_of_before() -> None:
 
 @settings(max_examples=examples(50))
 @for_any(any_logs(), st.data())
-def test_a_request_is_that_of_the_log_alone_whatever_was_asked_of_whom_before(
-    log: list[RecordedEvent], data: st.DataObject
-) -> None:
+def test_request_ignores_earlier_questions_asked(log: list[RecordedEvent], data: st.DataObject) -> None:
     go_through(log, DrawnDice(data.draw), data.draw(st.integers(0, 30)))
 
 
-def test_a_request_is_that_of_the_log_alone_over_many_seeded_logs() -> None:
+def test_seeded_requests_depend_on_log_alone() -> None:
     for seed in range(examples(30)):
         dice = SeededDice(seed)
         go_through(make_random_log(dice, moves=30) if seed % 2 else make_hostile_log(dice), dice, 40)

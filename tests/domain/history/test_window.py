@@ -57,7 +57,7 @@ def make_session(runs: int, **options: Any) -> State:
     return when(state, user_said("and now?"))
 
 
-def test_without_a_limit_all_of_it_is_sent() -> None:
+def test_unlimited_window_sends_everything() -> None:
     assert len(build_messages(make_session(30))) == 62
 
 
@@ -68,7 +68,7 @@ def test_the_last_turns_are_sent_whole() -> None:
 
 
 @pytest.mark.parametrize("turns", [None, 3])
-def test_the_next_request_costs_as_much_however_long_the_session_is(turns: int | None) -> None:
+def test_request_cost_ignores_session_length(turns: int | None) -> None:
     costs = []
     for runs in (20, 200):
         state = make_session(runs)
@@ -92,7 +92,7 @@ def test_messages_of_one_input_stay_together() -> None:
     assert build_messages(state, turns=1) == ["and now?", "I mean, tomorrow."]
 
 
-def test_in_the_middle_of_a_run_its_question_goes_with_the_last_turns() -> None:
+def test_mid_run_window_includes_its_question() -> None:
     state = make_session(3)
     for turn in range(3):
         state = when(
@@ -101,7 +101,7 @@ def test_in_the_middle_of_a_run_its_question_goes_with_the_last_turns() -> None:
     assert build_messages(state, turns=2) == ["and now?", "c1", "done 1", "c2", "done 2"]
 
 
-def test_a_call_is_never_sent_without_its_result() -> None:
+def test_calls_are_sent_with_their_results() -> None:
     state = when(
         make_session(1),
         model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
@@ -112,7 +112,7 @@ def test_a_call_is_never_sent_without_its_result() -> None:
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_what_stands_for_the_whole_conversation_is_always_sent(role: str) -> None:
+def test_conversation_wide_messages_are_always_sent(role: str) -> None:
     state = given(MessageAdded(message={"role": role, "content": "Be kind.", "sender": role}), user_said("old"))
     state = when(state, model_reply(answer_message("older")), in_run("r", make_run_started()), user_said("new"))
     assert build_messages(state, turns=1) == ["Be kind.", "new"]
@@ -124,7 +124,7 @@ def answer_from(seq: int, model: str) -> MessageAdded:
     return MessageAdded(message=answer_message("short"), completion=record)
 
 
-def test_what_was_too_long_once_is_not_tried_again() -> None:
+def test_too_long_history_is_not_retried() -> None:
     state = make_session(4)
     cut = state.messages[5].seq
     state = when(
@@ -137,7 +137,7 @@ def test_what_was_too_long_once_is_not_tried_again() -> None:
     assert build_messages(state) == ["ask 2", "answer 2", "ask 3", "answer 3", "and now?", "short", "x"]
 
 
-def test_another_model_may_be_sent_all_of_it() -> None:
+def test_other_models_may_receive_all() -> None:
     state = when(
         make_session(4),
         answer_from(9, "small"),
@@ -148,7 +148,7 @@ def test_another_model_may_be_sent_all_of_it() -> None:
     assert len(build_messages(state)) == 12
 
 
-def test_the_record_says_where_the_history_began() -> None:
+def test_record_names_the_history_start() -> None:
     state = make_session(5)
     assert build_request(state, PROFILE).record.history_from is UNSET
     asked = build_request(state, PROFILE, turns=2)
@@ -159,7 +159,7 @@ def test_the_record_says_where_the_history_began() -> None:
 
 @for_any(events=any_logs(), turns=st.integers(1, 4))
 @settings(max_examples=examples(60))
-def test_any_part_of_any_history_is_a_request_that_models_accept(events: list[RecordedEvent], turns: int) -> None:
+def test_any_history_slice_is_a_valid_request(events: list[RecordedEvent], turns: int) -> None:
     for upto in range(1, len(events) + 1):
         state = fold(events[:upto])
         asked = build_request(state, PROFILE, turns=turns)
@@ -170,7 +170,7 @@ def test_any_part_of_any_history_is_a_request_that_models_accept(events: list[Re
 
 @for_any(events=any_logs())
 @settings(max_examples=examples(60))
-def test_turns_are_counted_as_they_are_cut(events: list[RecordedEvent]) -> None:
+def test_turns_are_counted_as_cut(events: list[RecordedEvent]) -> None:
     messages = fold(events).messages
     turns = count_turns(messages)
     assert find_window_start(messages, turns) is None

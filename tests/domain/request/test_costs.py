@@ -44,7 +44,7 @@ SOME_MESSAGES = st.sampled_from(
 
 @settings(max_examples=examples(200))
 @for_any(st.lists(SOME_MESSAGES, max_size=30), st.data())
-def test_a_request_is_the_same_whatever_was_asked_before(facts: list[MessageAdded], data: st.DataObject) -> None:
+def test_request_ignores_earlier_requests(facts: list[MessageAdded], data: st.DataObject) -> None:
     """What earlier requests were made of is kept, for states that grew from one another in any way."""
     states = [State()]
     for fact in facts:
@@ -56,7 +56,7 @@ def test_a_request_is_the_same_whatever_was_asked_before(facts: list[MessageAdde
             assert (request.body(), request.entries) == (anew.body(), anew.entries)
 
 
-def test_a_long_history_is_not_gone_through_again() -> None:
+def test_long_history_is_not_traversed_again() -> None:
     state = given(*[fact for n in range(500) for fact in (user_said(str(n)), model_reply(answer_message()))])
     assemble_request(state.messages, "Be kind.", None, {})
     state = when(when(state, user_said("again")), model_reply(answer_message()))
@@ -67,7 +67,7 @@ def test_a_long_history_is_not_gone_through_again() -> None:
 
 
 @pytest.mark.parametrize("window", [None, 3])
-def test_the_next_turn_of_a_run_costs_as_much_however_long_the_run_is(window: int | None) -> None:
+def test_turn_cost_ignores_run_length(window: int | None) -> None:
     profile = replace(PROFILE, tools=TOOLS, tool_choice="required")
     costs = []
     for turns in (20, 200):
@@ -86,7 +86,7 @@ def test_the_next_turn_of_a_run_costs_as_much_however_long_the_run_is(window: in
 
 
 @pytest.mark.parametrize("window", [None, 3])
-def test_what_was_taken_out_from_the_beginning_on_costs_the_next_request_nothing(window: int | None) -> None:
+def test_removed_beginning_costs_requests_nothing(window: int | None) -> None:
     costs = []
     for taken_out in (20, 200):
         state = given(*[user_said(str(number)) for number in range(taken_out + 5)])
@@ -102,7 +102,7 @@ def test_what_was_taken_out_from_the_beginning_on_costs_the_next_request_nothing
     assert costs[0] == pytest.approx(costs[1], abs=20)
 
 
-def test_a_long_history_is_in_few_pieces_and_the_same_however_it_was_put_together() -> None:
+def test_long_histories_are_few_identical_pieces() -> None:
     state = given()
     for number in range(200):
         said = user_said(f"question {number}"), model_reply(answer_message("a" * (number % 7) + "!"))

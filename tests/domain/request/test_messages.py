@@ -12,7 +12,7 @@ from tests.domain.request.profile import build_messages, message_by, tool_messag
 
 
 @pytest.mark.parametrize("nothing", [{"content": ""}, {"content": None}, {}, {"content": []}, {"tool_calls": []}])
-def test_a_reply_that_says_nothing_is_left_out(nothing: Json) -> None:
+def test_empty_reply_is_left_out(nothing: Json) -> None:
     # Several servers refuse such a message, and with it every request of the session from then on.
     state = given(user_said(), model_reply({"role": "assistant", **nothing}), user_said("are you there?"))
     assert [message["content"] for message in build_messages(state)] == ["hello", "are you there?"]
@@ -36,14 +36,14 @@ def test_only_chat_completions_keys_are_sent() -> None:
     ]  # fmt: skip
 
 
-def test_a_user_s_name_is_sent_as_a_server_takes_it() -> None:
+def test_user_names_are_sanitised() -> None:
     state = given(
         message_by("user", name="John"), message_by("user", name="John <Smith>"), message_by("user", name=None)
     )
     assert [message.get("name") for message in build_messages(state)] == ["John", "John__Smith_", None]
 
 
-def test_a_tool_s_name_that_a_model_made_up_is_sent_as_a_server_takes_it() -> None:
+def test_invented_tool_names_are_sanitised() -> None:
     state = given(
         model_reply(
             calling_message(tool_call("c1", "functions.look up"), tool_call("c2", ""), tool_call("c3", "x" * 100))
@@ -68,13 +68,13 @@ def test_a_tool_s_name_that_a_model_made_up_is_sent_as_a_server_takes_it() -> No
     ],
     ids=range(18),
 )
-def test_arguments_that_are_no_json_object_are_sent_as_an_empty_one(arguments: str, as_sent: str) -> None:
+def test_non_object_arguments_become_empty_objects(arguments: str, as_sent: str) -> None:
     state = given(model_reply(calling_message(tool_call("c1", arguments=arguments))))
     assert build_messages(state)[0]["tool_calls"][0]["function"]["arguments"] == as_sent
 
 
 @pytest.mark.parametrize("arguments", [None, {"a": 1}, 7])
-def test_arguments_that_are_no_text_are_sent_as_an_empty_object(arguments: object) -> None:
+def test_non_text_arguments_become_empty_objects(arguments: object) -> None:
     state = given(
         model_reply(
             calling_message({"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}})
@@ -85,7 +85,7 @@ def test_arguments_that_are_no_text_are_sent_as_an_empty_object(arguments: objec
 
 @pytest.mark.parametrize("content", [None, [], {}, 7, False, [None, "text", {}, {"type": 1}]])
 @pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
-def test_content_that_no_server_takes_is_sent_as_empty_text(role: str, content: object) -> None:
+def test_unacceptable_content_becomes_empty_text(role: str, content: object) -> None:
     assert to_chat_message({"role": role, "content": content})["content"] == ""
 
 
@@ -94,18 +94,18 @@ def test_parts_are_sent_as_they_are() -> None:
     assert build_messages(given(message_by("user", content=parts))) == [{"role": "user", "content": parts}]
 
 
-def test_a_message_of_an_unknown_role_is_left_out() -> None:
+def test_unknown_roles_are_left_out() -> None:
     strange = [MessageAdded(message=message) for message in ({}, {"role": None}, {"role": ["user"]}, {"role": "alien"})]
     assert build_messages(given(*strange, user_said())) == [{"role": "user", "content": "hello"}]
 
 
-def test_text_that_utf_8_cannot_hold_is_kept_and_sent_with_a_replacement() -> None:
+def test_invalid_utf_8_is_replaced_when_sent() -> None:
     state = given(user_said("a \ud800 b"))
     assert build_messages(state) == [{"role": "user", "content": "a \ufffd b"}]
     assert state.messages[0].message["content"] == "a \ud800 b"
 
 
-def test_the_public_form_of_a_message_has_its_place_whatever_keys_the_message_brings() -> None:
+def test_public_message_keys_cannot_be_displaced() -> None:
     state = given(message_by("user", seq=99, at="never", run_id="none of yours", sender="somebody"), message_by("user"))
     first, second = (entry.view() for entry in state.messages)
     assert (first["seq"], first["run_id"], first["sender"]) == (2, None, "somebody")
@@ -114,7 +114,7 @@ def test_the_public_form_of_a_message_has_its_place_whatever_keys_the_message_br
     assert second["sender"] is None
 
 
-def test_a_message_is_encoded_as_it_is_sent() -> None:
+def test_message_is_encoded_as_sent() -> None:
     for entry in given(
         user_said(), model_reply(calling_message(tool_call("c1"))), tool_result("c1"), model_reply(answer_message())
     ).messages:

@@ -38,7 +38,7 @@ def test_the_instructions_come_first() -> None:
     assert build_request(given(), PROFILE).messages == [{"role": "system", "content": "You help."}]
 
 
-def test_parameters_about_tools_are_sent_with_tools_only() -> None:
+def test_tool_parameters_need_tools() -> None:
     without = Profile(name="a", model="m", instructions="", tool_choice="auto", parallel_tool_calls=False)
     assert build_request(given(), without).params == {"model": "m"}
     tools = Profile(name="a", model="m", instructions="", tools=TOOLS, tool_choice="auto", parallel_tool_calls=False)
@@ -57,7 +57,7 @@ def test_a_streamed_request_asks_for_usage() -> None:
     assert params == {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
 
 
-def test_the_record_and_the_log_rebuild_the_request_to_the_byte() -> None:
+def test_record_and_log_rebuild_request_bytes() -> None:
     profile = Profile(name="a", model="m", instructions="You\ud800 help.", tools=TOOLS, tool_choice="auto")
     asked = build_request(given(user_said(), model_reply(calling_message(tool_call("c1")))), profile)
     record = asked.record
@@ -72,13 +72,13 @@ def test_the_record_and_the_log_rebuild_the_request_to_the_byte() -> None:
     assert again.body() == asked.body()
 
 
-def test_a_request_without_tools_has_one_blob() -> None:
+def test_toolless_request_has_one_blob() -> None:
     asked = build_request(given(), PROFILE)
     assert asked.record.tools is None
     assert list(asked.blobs.values()) == ["You help."]
 
 
-def test_a_forced_choice_holds_once_where_the_run_has_a_format_of_its_own() -> None:
+def test_forced_choice_holds_once_with_run_format() -> None:
     profile = Profile(
         name="triage",
         model="m",
@@ -108,9 +108,7 @@ def check_request(state: State, profile: Profile, stream: bool = False) -> None:
 
 @for_any(events=any_logs(), profile=profiles(), stream=st.booleans())
 @settings(max_examples=examples(80))
-def test_any_prefix_of_any_log_gives_a_valid_request(
-    events: list[RecordedEvent], profile: Profile, stream: bool
-) -> None:
+def test_any_log_prefix_gives_valid_request(events: list[RecordedEvent], profile: Profile, stream: bool) -> None:
     state = State()
     check_request(state, profile, stream)
     for event in events:
@@ -118,7 +116,7 @@ def test_any_prefix_of_any_log_gives_a_valid_request(
         check_request(state, profile, stream)
 
 
-def test_the_end_of_every_seeded_log_gives_a_valid_request() -> None:
+def test_seeded_log_ends_give_valid_requests() -> None:
     for seed in range(examples(250)):
         for events in (make_random_log(SeededDice(seed)), make_hostile_log(SeededDice(seed), moves=6)):
             check_request(fold(events), PROFILES[seed % len(PROFILES)], stream=seed % 2 == 0)

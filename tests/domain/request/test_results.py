@@ -27,7 +27,7 @@ def test_a_result_follows_its_call() -> None:
     ]
 
 
-def test_results_are_put_in_the_order_of_the_calls() -> None:
+def test_results_follow_call_order() -> None:
     state = given(
         model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
         tool_result("c2", "two"),
@@ -36,7 +36,7 @@ def test_results_are_put_in_the_order_of_the_calls() -> None:
     assert build_messages(state)[1:] == [tool_message("c1", "one"), tool_message("c2", "two")]
 
 
-def test_a_call_without_a_result_gets_one_that_says_so() -> None:
+def test_unanswered_call_gets_a_placeholder_result() -> None:
     state = given(model_reply(calling_message(tool_call("c1"), tool_call("c2"))), tool_result("c2"))
     assert build_messages(state)[1:] == [tool_message("c1", INTERRUPTED), tool_message("c2", "done")]
     assert build_messages(when(state, user_said()))[1:] == [
@@ -46,12 +46,12 @@ def test_a_call_without_a_result_gets_one_that_says_so() -> None:
     ]
 
 
-def test_a_result_that_comes_too_late_is_left_out() -> None:
+def test_late_result_is_left_out() -> None:
     state = given(model_reply(calling_message(tool_call("c1"))), user_said(), tool_result("c1", "late"))
     assert [message["content"] for message in build_messages(state)] == [None, INTERRUPTED, "hello"]
 
 
-def test_a_result_that_answers_no_call_is_left_out() -> None:
+def test_result_without_call_is_left_out() -> None:
     assert build_messages(given(tool_result("c0"), user_said(), tool_result("c1"))) == [
         {"role": "user", "content": "hello"}
     ]
@@ -64,7 +64,7 @@ def test_the_first_of_two_results_counts() -> None:
     assert build_messages(state)[1:] == [tool_message("c1", "first")]
 
 
-def test_an_id_that_a_later_reply_uses_again_is_another_call() -> None:
+def test_reused_id_in_later_reply_is_separate() -> None:
     state = given(
         model_reply(calling_message(tool_call("c1"))),
         tool_result("c1", "one"),
@@ -81,12 +81,12 @@ def test_an_id_that_a_later_reply_uses_again_is_another_call() -> None:
     )[-1] == tool_message("c1", INTERRUPTED)
 
 
-def test_an_id_that_one_reply_uses_twice_is_sent_once() -> None:
+def test_duplicate_id_in_reply_is_sent_once() -> None:
     state = given(model_reply(calling_message(tool_call("c1", "first"), tool_call("c1", "second"))), tool_result("c1"))
     assert [asked["function"]["name"] for asked in build_messages(state)[0]["tool_calls"]] == ["first"]
 
 
-def test_calls_whose_ids_differ_only_in_what_utf_8_cannot_hold_stay_answered() -> None:
+def test_surrogate_ids_stay_answered() -> None:
     state = given(
         model_reply(calling_message(tool_call("\ud800"), tool_call("\ud801"))),
         tool_result("\ud800", "one"),
@@ -95,7 +95,7 @@ def test_calls_whose_ids_differ_only_in_what_utf_8_cannot_hold_stay_answered() -
     assert build_messages(state)[1:] == [tool_message("\ufffd", "one")]
 
 
-def test_a_run_that_ended_amid_its_calls_leaves_a_valid_history() -> None:
+def test_run_ended_mid_calls_stays_valid() -> None:
     for ending in (RunCancelled(stop_reason="cancelled"), RunFailed(stop_reason="error")):
         state = given(
             make_run_started(),
@@ -114,13 +114,13 @@ def test_a_run_that_ended_amid_its_calls_leaves_a_valid_history() -> None:
         ]
 
 
-def test_a_fork_amid_calls_has_a_valid_history() -> None:
+def test_mid_call_fork_has_valid_history() -> None:
     state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
     state = when(state, SessionForked(from_session_id="s", from_seq=state.seq, from_hash=""), tool_result("c1", "late"))
     assert build_messages(state)[-1] == tool_message("c1", "late")
 
 
-def test_a_handoff_that_was_ignored_is_told_to_the_model() -> None:
+def test_ignored_handoff_is_told_to_model() -> None:
     ignored = HandoffIgnored(from_agent="triage", to_agent="sales", tool_call_id="c1")
     state = given(
         make_run_started(), model_reply(calling_message(tool_call("c1"))), tool_result("c1", "Transferred."), ignored

@@ -35,9 +35,7 @@ async def hold_conversation(cluster: EngineCluster) -> RunView:
     return await run_to_end(engine, run_id="r0")
 
 
-async def test_a_session_of_a_renamed_agent_goes_on_under_the_new_name(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_renamed_agent_continues_its_sessions(cluster: EngineCluster, model: ScriptedModel) -> None:
     model.say("hello")
     await hold_conversation(cluster)
     renamed = await cluster.open_engine(NEW, aliases=ALIASES)
@@ -50,9 +48,7 @@ async def test_a_session_of_a_renamed_agent_goes_on_under_the_new_name(
     assert (await read_state(renamed)).agent == "Returns"
 
 
-async def test_without_an_alias_the_agents_that_there_are_are_named(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_unaliased_unknown_agent_lists_known_ones(cluster: EngineCluster, model: ScriptedModel) -> None:
     model.say("hello")
     await hold_conversation(cluster)
     renamed = await cluster.open_engine(NEW)
@@ -63,7 +59,7 @@ async def test_without_an_alias_the_agents_that_there_are_are_named(
     assert (await read_state(renamed)).agent == "Refunds"
 
 
-async def test_a_run_that_waits_goes_on_after_a_renaming(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_waiting_run_survives_a_renaming(cluster: EngineCluster, model: ScriptedModel) -> None:
     model.call("refund", {"order": "A-17"}, id="c1")
     view = await hold_conversation(cluster)
     assert view.status == "waiting"
@@ -73,7 +69,7 @@ async def test_a_run_that_waits_goes_on_after_a_renaming(cluster: EngineCluster,
     assert (await wait_for_end(renamed, view.id)).status == "completed"
 
 
-async def test_an_old_name_may_be_asked_for(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_old_agent_name_is_accepted(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="Front"), NEW, aliases=ALIASES)
     session, _ = await engine.sessions.create("default", session_id=KEY.id, agent="Refunds")
     assert session.agent == "Returns"

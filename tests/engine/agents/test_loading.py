@@ -76,7 +76,7 @@ def test_a_folder_with_agents_py(tmp_path: Path) -> None:
     assert load_registry(["plain"]).names == ["Helped"]
 
 
-def test_a_module_name_beside_the_working_directory(tmp_path: Path) -> None:
+def test_module_is_found_beside_working_directory(tmp_path: Path) -> None:
     write_file(tmp_path / "named_team.py")
     write_file(tmp_path / "deep_team" / "inner" / "agents.py", 'from swarmkeep import Agent\na = Agent(name="Deep")')
     assert load_registry(["named_team"]).names == ["Triage", "Sales"]
@@ -100,7 +100,7 @@ def test_lists_and_dicts_of_agents_count(tmp_path: Path) -> None:
     assert load_registry(["listed.py"]).names == ["A", "B", "C"]
 
 
-def test_the_first_agent_of_the_first_module_is_the_default(tmp_path: Path) -> None:
+def test_first_agent_of_first_module_is_default(tmp_path: Path) -> None:
     write_file(tmp_path / "one.py", 'from swarmkeep import Agent\na = Agent(name="One")')
     write_file(tmp_path / "two.py", 'from swarmkeep import Agent\nfrom one import a\nb = Agent(name="Two")')
     assert load_registry(["two.py", "one.py"]).default == "One"
@@ -194,7 +194,7 @@ def test_a_place_without_agents(tmp_path: Path, spec: str, part: str) -> None:
     assert part in expect_refusal(spec)
 
 
-def test_a_module_that_was_mended_can_be_loaded(tmp_path: Path) -> None:
+def test_mended_module_can_be_loaded(tmp_path: Path) -> None:
     path = write_file(tmp_path / "mended.py", "raise ValueError")
     expect_refusal("mended.py")
     write_file(path)

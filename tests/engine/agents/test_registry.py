@@ -117,11 +117,11 @@ defined_later = Agent(name="Later")
         (wrap(enclose_agent(support)), ["Support"]),
     ],
 )
-def test_agents_are_found_in_what_a_function_mentions(function: Callable[..., Any], names: list[str]) -> None:
+def test_agents_mentioned_in_functions_are_found(function: Callable[..., Any], names: list[str]) -> None:
     assert list(dict.fromkeys(agent.name for agent in find_agents_in(function))) == names
 
 
-def test_a_name_that_is_not_bound_yet_does_no_harm() -> None:
+def test_unbound_name_does_no_harm() -> None:
     def hand_over() -> Agent:
         return unbound
 
@@ -130,7 +130,7 @@ def test_a_name_that_is_not_bound_yet_does_no_harm() -> None:
     assert list(find_agents_in(hand_over)) == [unbound]
 
 
-def test_no_function_is_called_to_look_at_it() -> None:
+def test_inspection_calls_no_function() -> None:
     def effect() -> Agent:
         raise AssertionError("called")
 
@@ -140,7 +140,7 @@ def test_no_function_is_called_to_look_at_it() -> None:
 # A registry.
 
 
-def test_agents_that_can_be_reached_are_served_too_and_the_first_is_the_default() -> None:
+def test_reachable_agents_are_served_first_is_default() -> None:
     def to_b() -> Agent:
         return b
 
@@ -166,7 +166,7 @@ def test_agents_that_can_be_reached_are_served_too_and_the_first_is_the_default(
     }
 
 
-def test_handoffs_to_agents_that_are_not_served_are_not_told() -> None:
+def test_unserved_handoffs_are_not_listed() -> None:
     def to_sales() -> Agent:
         return sales
 
@@ -180,7 +180,7 @@ def test_one_agent_twice_is_one_agent() -> None:
     assert Registry([sales, support, sales]).names == ["Sales", "Support"]
 
 
-def test_two_agents_of_one_name_are_refused() -> None:
+def test_duplicate_agent_names_are_refused() -> None:
     with pytest.raises(AgentsError, match="two agents are called 'Sales'"):
         Registry([sales, Agent(name="Sales")])
 
@@ -204,7 +204,7 @@ def test_a_name_that_nobody_has() -> None:
     assert registry.admit(sales)
 
 
-def test_an_open_registry_takes_in_whoever_comes() -> None:
+def test_open_registry_admits_any_agent() -> None:
     registry = OpenRegistry([sales])
     other = Agent(name="Sales", instructions="Another.")
     assert registry.admit(other)
@@ -219,7 +219,7 @@ def look(city: str) -> str:
     return city
 
 
-async def test_a_profile_is_the_agent_as_it_is_now() -> None:
+async def test_profile_reflects_the_current_agent() -> None:
     async def instructions(context_variables: Json) -> str:
         return f"Help {context_variables['name']}."
 
@@ -235,7 +235,7 @@ async def test_a_profile_is_the_agent_as_it_is_now() -> None:
     assert (await Registry([sales]).make_profile(sales, {}, InlineRunner())).tools is None
 
 
-async def test_the_servers_model_is_for_agents_that_name_none() -> None:
+async def test_server_model_fills_missing_agent_models() -> None:
     silent, outspoken = Agent(name="A"), Agent(name="B", model="gpt-4o")
     plain, overridden = Registry([silent, outspoken]), Registry([silent, outspoken], model="local")
     assert [plain.choose_model(agent) for agent in (silent, outspoken)] == ["gpt-4o", "gpt-4o"]
@@ -275,7 +275,7 @@ async def test_schemas_are_encoded_once() -> None:
     ).tools
 
 
-async def test_functions_that_come_and_go_are_not_confused() -> None:
+async def test_short_lived_functions_are_not_confused() -> None:
     # A function that is gone may have left its address to the next one.
     registry = OpenRegistry()
     for n in range(50):

@@ -42,9 +42,7 @@ from tests.support.scripted import Call, ScriptedModel
 pytestmark = pytest.mark.one_database
 
 
-async def test_they_run_at_once_and_each_result_is_recorded_as_it_comes(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_concurrent_results_are_recorded_as_they_come(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     engine = await cluster.open_engine(make_agent(doors))
     await open_session(engine)
@@ -65,7 +63,7 @@ async def test_they_run_at_once_and_each_result_is_recorded_as_it_comes(
     assert results == ["x saw []", "y saw []", "z saw []"]
 
 
-async def test_plain_functions_run_at_once_in_threads(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_plain_functions_run_concurrently_in_threads(cluster: EngineCluster, model: ScriptedModel) -> None:
     both = threading.Barrier(2)
 
     @tool(concurrent=True)
@@ -82,7 +80,7 @@ async def test_plain_functions_run_at_once_in_threads(cluster: EngineCluster, mo
 
 
 @pytest.mark.parametrize("agent_says_so", [True, False])
-async def test_without_both_declarations_they_run_one_after_the_other(
+async def test_undeclared_calls_run_sequentially(
     cluster: EngineCluster, model: ScriptedModel, agent_says_so: bool
 ) -> None:
     order: list[str] = []
@@ -102,9 +100,7 @@ async def test_without_both_declarations_they_run_one_after_the_other(
     assert order == ["x begins", "x ends", "y begins", "y ends"]
 
 
-async def test_a_function_that_is_not_concurrent_runs_between_what_comes_before_and_after(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_sequential_function_runs_between_concurrent_ones(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     doors.open("x", "y", "alone", "z")
     engine = await cluster.open_engine(make_agent(doors))
@@ -120,9 +116,7 @@ async def test_a_function_that_is_not_concurrent_runs_between_what_comes_before_
     assert contents["alone"] == "alone with ['last', 'x', 'y']"
 
 
-async def test_a_cancel_stops_all_of_them_and_keeps_what_had_ended(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_cancel_stops_all_and_keeps_finished(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     engine = await cluster.open_engine(make_agent(doors))
     await open_session(engine)
@@ -156,7 +150,7 @@ async def test_each_has_its_own_time_limit(cluster: EngineCluster, model: Script
     assert (await read_state(engine)).context_variables == {"quick": True, "last": "quick"}
 
 
-async def test_the_end_of_the_runs_time_ends_each_of_them(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_run_deadline_ends_every_call(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     # On a busy machine the time may be up before they begin.
     for seconds in (0.3, 3, 30):
@@ -171,7 +165,7 @@ async def test_the_end_of_the_runs_time_ends_each_of_them(cluster: EngineCluster
     assert list_results(await read_log(engine, key)) == [("x", "timeout"), ("y", "timeout")]
 
 
-async def test_an_error_of_one_is_no_matter_to_the_others(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_one_call_error_spares_the_others(cluster: EngineCluster, model: ScriptedModel) -> None:
     @tool(concurrent=True)
     async def fail() -> str:
         raise ValueError("no")
@@ -188,7 +182,7 @@ async def test_an_error_of_one_is_no_matter_to_the_others(cluster: EngineCluster
     assert dict(list_results(await read_log(engine))) == {"f": "error", "x": "ok", "odd": "error"}
 
 
-async def test_a_guardrail_refuses_its_own_call_only(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_guardrail_refuses_only_its_call(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     doors.open("x", "y")
 
@@ -204,7 +198,9 @@ async def test_a_guardrail_refuses_its_own_call_only(cluster: EngineCluster, mod
     assert doors.begun == ["x"]
 
 
-async def test_with_approvals_and_callers_functions_among_them(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_concurrency_works_with_approvals_and_caller_functions(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
     doors = Doors()
     doors.open("x", "y", "late")
     agent = make_agent(doors)
@@ -242,7 +238,7 @@ async def test_with_approvals_and_callers_functions_among_them(cluster: EngineCl
     assert find_sent_results(model) == ["x", "t", "b", "y"]
 
 
-def test_a_call_behind_one_that_is_not_done_does_not_run_alone() -> None:
+def test_call_behind_unfinished_one_runs_not_alone() -> None:
     state, _ = decided.ask_for("look", "ask", guarded=("look",))
     first, second = active_run(state).calls
     assert not runs_alone(active_run(state), second)

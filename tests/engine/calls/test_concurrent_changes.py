@@ -41,9 +41,7 @@ from tests.support.scripted import ScriptedModel
 pytestmark = pytest.mark.one_database
 
 
-async def test_what_they_change_together_is_no_larger_than_a_context_may_be(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_joint_changes_respect_context_limit(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
 
     @tool(concurrent=True)
@@ -128,9 +126,7 @@ async def run_changes(names: Sequence[str], order: Sequence[int], *, at_once: bo
 
 
 @for_all(names=SUBSETS, data=st.data())
-def test_functions_that_run_at_once_leave_what_they_leave_one_after_the_other(
-    names: list[str], data: st.DataObject
-) -> None:
+def test_concurrent_changes_equal_sequential_ones(names: list[str], data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(names))))
     one = asyncio.run(run_changes(names, order, at_once=True))
     other = asyncio.run(run_changes(names, range(len(names)), at_once=False))

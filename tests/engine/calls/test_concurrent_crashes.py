@@ -31,7 +31,7 @@ pytestmark = pytest.mark.one_database
 
 @pytest.mark.parametrize("ended", [(), ("x",), ("y",), ("z",), ("z", "x"), ("y", "z"), ("x", "y")])
 @pytest.mark.parametrize("function", ["look", "again"])
-async def test_killed_after_any_of_the_results_it_goes_on_with_the_others(
+async def test_kill_between_results_runs_remaining_calls(
     cluster: EngineCluster, model: ScriptedModel, ended: tuple[str, ...], function: str
 ) -> None:
     doors = Doors()
@@ -64,9 +64,7 @@ async def test_killed_after_any_of_the_results_it_goes_on_with_the_others(
     assert find_sent_results(model) == ["x", "y", "z"]
 
 
-async def test_a_server_that_stops_interrupts_all_and_a_resume_goes_on_with_the_rest(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_stopped_server_interrupts_all_and_resume_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     agent = make_agent(doors)
     one = await cluster.open_engine(agent)

@@ -136,7 +136,7 @@ async def check_log(engine: Engine, model: ScriptedModel, *agents: Agent, key: S
 
 @PIECES
 @pytest.mark.parametrize("name", ["cancel_orders", "pay", "look", "ask_clerk", "unknown"])
-async def test_a_cut_call_is_told_not_run(
+async def test_cut_call_is_told_not_run(
     cluster: EngineCluster, model: ScriptedModel, how: str, arguments: str, name: str
 ) -> None:
     engine = await cluster.open_engine(DESK)
@@ -154,7 +154,7 @@ async def test_a_cut_call_is_told_not_run(
 
 
 @HOW
-async def test_whole_calls_before_the_cut_one_run(cluster: EngineCluster, model: ScriptedModel, how: str) -> None:
+async def test_whole_calls_before_cut_one_run(cluster: EngineCluster, model: ScriptedModel, how: str) -> None:
     engine = await cluster.open_engine(DESK)
     await open_session(engine)
     given = [("look", '{"where": "a"}'), ("look", "{}"), ("cancel_orders", '{"which": "A-1"}'), ("pay", "{}")]
@@ -181,7 +181,7 @@ async def test_functions_without_parameters_need_no_arguments(
     assert (RAN, await list_results(engine)) == (["ping"], [("ok", "pong")])
 
 
-async def test_what_ends_as_it_should_may_leave_out_arguments(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_complete_calls_may_omit_arguments(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(DESK)
     await open_session(engine)
     function = {"name": "cancel_orders"}
@@ -201,7 +201,7 @@ async def test_what_ends_as_it_should_may_leave_out_arguments(cluster: EngineClu
 
 @PIECES
 @pytest.mark.parametrize("outside", ["caller's", "not executed"])
-async def test_a_cut_call_of_the_caller_ends_the_run(
+async def test_cut_caller_function_ends_the_run(
     cluster: EngineCluster, model: ScriptedModel, how: str, arguments: str, outside: str
 ) -> None:
     engine = await cluster.open_engine(DESK)
@@ -217,7 +217,7 @@ async def test_a_cut_call_of_the_caller_ends_the_run(
     await check_log(engine, model, DESK)
 
 
-async def test_whole_calls_of_the_caller_stay_pending(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_whole_caller_calls_stay_pending(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(DESK)
     await open_session(engine)
     script_calls(model, "length", ("shop", '{"q": "tea"}'), ("shop", '{"q": "ca'))
@@ -242,7 +242,7 @@ async def test_a_cut_output_is_not_taken(
 
 
 @pytest.mark.parametrize("text", ['{"sku": "A', "Two of"])
-async def test_a_cut_text_is_not_paid_for_again(cluster: EngineCluster, model: ScriptedModel, text: str) -> None:
+async def test_cut_text_is_not_paid_twice(cluster: EngineCluster, model: ScriptedModel, text: str) -> None:
     engine = await cluster.open_engine(FORMED)
     await open_session(engine)
     model.say(text, finish_reason="length")
@@ -253,7 +253,7 @@ async def test_a_cut_text_is_not_paid_for_again(cluster: EngineCluster, model: S
     await check_log(engine, model, FORMED)
 
 
-async def test_a_number_may_be_the_half_of_another(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_cut_number_is_no_output(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="Desk", output_type={"type": "integer"}))
     await open_session(engine)
     model.say("12", finish_reason="length")
@@ -261,7 +261,7 @@ async def test_a_number_may_be_the_half_of_another(cluster: EngineCluster, model
 
 
 @pytest.mark.parametrize(("options", "turns", "reason"), [({}, 3, "error"), ({"max_turns": 2}, 2, "max_turns")])
-async def test_replies_that_are_always_cut_end_the_run(
+async def test_always_cut_replies_end_the_run(
     cluster: EngineCluster, model: ScriptedModel, options: Json, turns: int, reason: str
 ) -> None:
     engine = await cluster.open_engine(DESK)
@@ -280,7 +280,7 @@ async def test_replies_that_are_always_cut_end_the_run(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_a_filter_stops_is_not_run(cluster: EngineCluster, model: ScriptedModel, stream: bool) -> None:
+async def test_filtered_reply_runs_no_calls(cluster: EngineCluster, model: ScriptedModel, stream: bool) -> None:
     engine = await cluster.open_engine(DESK)
     await open_session(engine)
     model.calls([Call("cancel_orders", '{"which": "A-1"}'), Call("pay", "{}")], finish_reason="content_filter")
@@ -290,7 +290,7 @@ async def test_what_a_filter_stops_is_not_run(cluster: EngineCluster, model: Scr
 
 
 @pytest.mark.parametrize(("arguments", "is_dropped"), [("{}", True), ('{"wh', True), ('{"wh', False)])
-async def test_a_stream_that_breaks_off_runs_nothing(
+async def test_broken_stream_runs_nothing(
     cluster: EngineCluster, model: ScriptedModel, arguments: str, is_dropped: bool
 ) -> None:
     engine = await cluster.open_engine(DESK)
@@ -301,7 +301,7 @@ async def test_a_stream_that_breaks_off_runs_nothing(
     assert (view.status, view.error.code, RAN) == ("failed", "provider_stream_cut", [])
 
 
-async def test_a_fork_within_the_commit_starts_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_fork_within_commit_starts_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
     """The reply alone, as after a crash of a release that recorded no more: what follows is derived from it."""
     engine = await cluster.open_engine(DESK)
     await open_session(engine)

@@ -36,7 +36,7 @@ from tests.support.scripted.replies import Call
 pytestmark = pytest.mark.one_database
 
 
-async def test_a_refused_call_never_runs_and_the_model_is_told(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_refused_call_is_told_and_never_runs(cluster: EngineCluster, model: ScriptedModel) -> None:
     paid: list[str] = []
     passing: list[Any] = []
 
@@ -63,7 +63,7 @@ async def test_a_refused_call_never_runs_and_the_model_is_told(cluster: EngineCl
     assert paid == ["Lee"]
 
 
-async def test_a_guardrail_that_fails_keeps_its_call_from_running(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_failing_guardrail_blocks_its_call(cluster: EngineCluster, model: ScriptedModel) -> None:
     paid: list[str] = []
     engine = await cluster.open_engine(Agent(name="A", functions=[make_payer(paid, broken)]))
     await open_session(engine)
@@ -75,9 +75,7 @@ async def test_a_guardrail_that_fails_keeps_its_call_from_running(cluster: Engin
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-async def test_a_server_killed_at_a_calls_guardrail_never_runs_the_call_unasked(
-    cluster: EngineCluster, model: ScriptedModel, idempotent: bool
-) -> None:
+async def test_kill_at_guardrail_never_skips_it(cluster: EngineCluster, model: ScriptedModel, idempotent: bool) -> None:
     paid: list[str] = []
     gate = ToolGate()
 

@@ -43,7 +43,7 @@ from tests.support.scripted import ScriptedModel
 pytestmark = pytest.mark.one_database
 
 
-def test_a_limit_of_length_counts_texts_and_no_pictures() -> None:
+def test_length_limit_counts_text_only() -> None:
     picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 1000}"}}
     messages = [{"content": [{"type": "text", "text": "Look!"}, picture]}, {"content": None}, {"content": "Well?"}]
     assert limit_length(24)(messages, {}) is None
@@ -51,9 +51,7 @@ def test_a_limit_of_length_counts_texts_and_no_pictures() -> None:
 
 
 @pytest.mark.parametrize("guardrail", [no_secrets, no_secrets_async])
-async def test_refused_input_is_sent_to_no_model_now_or_later(
-    cluster: EngineCluster, model: ScriptedModel, guardrail: Any
-) -> None:
+async def test_refused_input_reaches_no_model(cluster: EngineCluster, model: ScriptedModel, guardrail: Any) -> None:
     agent = Agent(name="A", input_guardrails=[guardrail])
     engine = await cluster.open_engine(agent)
     await open_session(engine, context_variables={"k": 1})
@@ -84,9 +82,7 @@ async def test_refused_input_is_sent_to_no_model_now_or_later(
     assert await find_divergences(engine, agent) == []
 
 
-async def test_a_guardrail_sees_each_message_once_and_what_was_added_outside_of_runs(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_guardrail_sees_every_message_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     seen: list[list[str]] = []
 
     def watch(messages: Any, context_variables: dict[str, Any]) -> None:
@@ -134,9 +130,7 @@ async def test_refused_history_is_left_out(cluster: EngineCluster, model: Script
     assert await find_divergences(engine, agent, key=SessionKey(KEY.tenant, "fork")) == []
 
 
-async def test_an_agent_that_is_handed_over_to_looks_at_the_input_by_itself(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_handoff_target_checks_input_itself(cluster: EngineCluster, model: ScriptedModel) -> None:
     second = Agent(name="Second", input_guardrails=[no_secrets])
 
     def hand_over() -> Agent:
@@ -163,7 +157,7 @@ async def test_an_agent_that_is_handed_over_to_looks_at_the_input_by_itself(
         (endless, "it took longer than 0.05 s"),
     ],
 )
-async def test_a_guardrail_that_fails_refuses_and_says_so(
+async def test_failing_input_guardrail_refuses_with_notice(
     cluster: EngineCluster, model: ScriptedModel, guardrail: Any, error: str
 ) -> None:
     agent = Agent(name="A", input_guardrails=[guardrail])
@@ -178,7 +172,7 @@ async def test_a_guardrail_that_fails_refuses_and_says_so(
     assert model.requests == []
 
 
-async def test_what_is_no_guardrail_is_refused_when_the_agent_is_made() -> None:
+async def test_invalid_guardrail_is_refused_at_agent_creation() -> None:
     for wrong in ("no_secrets", [no_secrets, 3], [lambda messages: None]):
         with pytest.raises(ValueError, match="input_guardrails of agent 'A'"):
             Agent(name="A", input_guardrails=wrong)  # type: ignore[arg-type]
@@ -189,9 +183,7 @@ async def test_what_is_no_guardrail_is_refused_when_the_agent_is_made() -> None:
             Refusal(message)
 
 
-async def test_a_killed_server_decides_anew_and_what_is_recorded_stands(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_killed_server_decides_again_unless_recorded(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     def slow(messages: Any, context_variables: dict[str, Any]) -> Refusal:
@@ -217,9 +209,7 @@ async def test_a_killed_server_decides_anew_and_what_is_recorded_stands(
     assert model.requests == []
 
 
-async def test_forks_before_a_refusal_have_the_input_and_forks_after_it_do_not_send_it(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_forks_after_refusal_do_not_send_input(cluster: EngineCluster, model: ScriptedModel) -> None:
     agent = Agent(name="A", input_guardrails=[no_secrets])
     engine = await cluster.open_engine(agent)
     await open_session(engine)
@@ -242,9 +232,7 @@ async def test_forks_before_a_refusal_have_the_input_and_forks_after_it_do_not_s
     assert refused_at == [3]
 
 
-async def test_a_redaction_takes_out_what_a_guardrail_said_and_the_input_stays_refused(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_redacted_guardrail_reason_keeps_input_refused(cluster: EngineCluster, model: ScriptedModel) -> None:
 
     def quote(messages: Any, context_variables: dict[str, Any]) -> Refusal | None:
         return Refusal(f"No {SECRET}!") if SECRET in str(messages) else None

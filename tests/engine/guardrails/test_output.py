@@ -41,7 +41,7 @@ pytestmark = pytest.mark.one_database
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_refused_reply_is_shown_to_nobody(cluster: EngineCluster, model: ScriptedModel, stream: bool) -> None:
+async def test_refused_reply_is_never_shown(cluster: EngineCluster, model: ScriptedModel, stream: bool) -> None:
     agent = Agent(name="A", output_guardrails=[no_secrets])
     engine = await cluster.open_engine(agent)
     await open_session(engine)
@@ -71,7 +71,7 @@ async def test_a_refused_reply_is_shown_to_nobody(cluster: EngineCluster, model:
     assert await list_kinds(engine, Agent(name="A")) == ["guardrail"]
 
 
-async def test_a_reply_that_passes_is_streamed_once_it_has(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_passing_reply_streams_after_check(cluster: EngineCluster, model: ScriptedModel) -> None:
     agent = Agent(name="A", output_guardrails=[no_secrets])
     engine = await cluster.open_engine(agent)
     await open_session(engine)
@@ -87,9 +87,7 @@ async def test_a_reply_that_passes_is_streamed_once_it_has(cluster: EngineCluste
     assert (kind, recorded["refused"], actual["refused"]) == ("guardrail", False, True)
 
 
-async def test_text_beside_calls_is_looked_at_and_refused_calls_do_not_run(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_text_is_checked_and_refused_calls_skipped(cluster: EngineCluster, model: ScriptedModel) -> None:
     paid: list[str] = []
     engine = await cluster.open_engine(Agent(name="A", functions=[make_payer(paid)], output_guardrails=[no_secrets]))
     await open_session(engine)
@@ -99,7 +97,7 @@ async def test_text_beside_calls_is_looked_at_and_refused_calls_do_not_run(
     assert not [event for event in await read_log(engine) if SECRET in event.payload]
 
 
-async def test_what_was_held_back_is_in_no_partial_reply(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_withheld_text_is_in_no_partial(cluster: EngineCluster, model: ScriptedModel) -> None:
     agent = Agent(name="A", output_guardrails=[no_secrets])
     engine = await cluster.open_engine(agent)
     await open_session(engine)
@@ -113,9 +111,7 @@ async def test_what_was_held_back_is_in_no_partial_reply(cluster: EngineCluster,
     assert not [event for event in await read_log(engine) if SECRET in event.payload]
 
 
-async def test_an_error_in_an_output_guardrail_does_not_tell_the_reply(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_output_guardrail_error_hides_reply(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A", output_guardrails=[broken]))
     await open_session(engine)
     model.say(f"It is {SECRET}.")
@@ -125,9 +121,7 @@ async def test_an_error_in_an_output_guardrail_does_not_tell_the_reply(
     assert not [event for event in events if SECRET in event.payload]
 
 
-async def test_a_server_killed_at_an_output_guardrail_shows_nothing(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_kill_at_output_guardrail_shows_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     def slow(text: Any, context_variables: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from tests.support.scripted.replies import Call
 pytestmark = pytest.mark.one_database
 
 
-async def test_a_replay_tells_verdicts_that_would_be_others_today(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_replay_reports_changed_verdicts(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A", input_guardrails=[no_secrets]))
     await open_session(engine)
     await run_to_end(engine, f"It is {SECRET}.")
@@ -41,9 +41,7 @@ async def test_a_replay_tells_verdicts_that_would_be_others_today(cluster: Engin
     assert await find_divergences(engine, strict) == [("guardrail", refused, today), ("guardrail", passed, today)]
 
 
-async def test_a_fork_that_parts_a_refusal_from_what_came_with_it_replays_alike(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_fork_within_refusal_replays_alike(cluster: EngineCluster, model: ScriptedModel) -> None:
     guards = {"input_guardrails": [no_secrets], "output_guardrails": [no_secrets]}
     agent = Agent(name="A", functions=[make_payer([], no_secrets)], **guards)
     engine = await cluster.open_engine(agent)
@@ -59,7 +57,7 @@ async def test_a_fork_that_parts_a_refusal_from_what_came_with_it_replays_alike(
         assert await find_divergences(engine, agent, key=fork) == [], at
 
 
-async def test_a_guardrail_asks_a_model_and_a_replay_does_not(
+async def test_replay_asks_no_guardrail_model(
     cluster: EngineCluster, model: ScriptedModel, async_client: AsyncOpenAI
 ) -> None:
     with ScriptedModel() as judge:

@@ -60,7 +60,7 @@ async def test_each_tool_adds_one_commit() -> None:
     ]
 
 
-async def test_a_tools_changes_share_the_commit_of_its_result() -> None:
+async def test_tool_changes_share_result_commit() -> None:
     def hand_over() -> Result:
         return Result("ok", agent=b, context_variables={"n": 1})
 
@@ -76,7 +76,7 @@ async def test_a_tools_changes_share_the_commit_of_its_result() -> None:
     assert [event.agent for event in events if event.type == "message.added"] == ["A", "A", "A", "A", "B"]
 
 
-async def test_the_last_turn_that_is_allowed_ends_with_its_tool() -> None:
+async def test_last_allowed_turn_ends_with_tool() -> None:
     def look() -> str:
         return "rain"
 
@@ -94,7 +94,7 @@ async def test_no_turn_allowed_is_one_commit() -> None:
     assert group_commits(log) == [["run.started", "message.added", "run.completed"]]
 
 
-async def test_every_recorded_event_is_given_once_and_in_order() -> None:
+async def test_recorded_events_are_given_once_in_order() -> None:
     def look() -> str:
         return "rain"
 
@@ -110,7 +110,7 @@ async def test_every_recorded_event_is_given_once_and_in_order() -> None:
     assert {item.run_id for item in passing} == {RUN}
 
 
-async def test_the_next_run_of_the_queue_follows() -> None:
+async def test_next_queued_run_follows() -> None:
     agent = Agent(name="A")
     log = await open_run(agent)
     second = StartRun(run_id="r2", messages=({"role": "user", "content": "Next"},), on_busy="queue")
@@ -127,7 +127,7 @@ async def test_the_next_run_of_the_queue_follows() -> None:
 # What is recorded of a turn.
 
 
-async def test_a_reply_names_the_exact_request_behind_it() -> None:
+async def test_reply_names_its_exact_request() -> None:
     kept: dict[str, str] = {}
 
     class Blobs(RememberingLog):
@@ -158,7 +158,7 @@ async def test_a_reply_names_the_exact_request_behind_it() -> None:
     assert not find_body_faults(asked.body())
 
 
-async def test_a_failed_turn_ends_the_run_and_keeps_what_was_said() -> None:
+async def test_failed_turn_ends_run_and_keeps_words() -> None:
     agent = Agent(name="A")
     log = await open_run(agent)
     error = RunError(code="provider_error", message="no", retryable=True, provider_status=503)
@@ -179,7 +179,7 @@ async def test_a_failed_turn_ends_the_run_and_keeps_what_was_said() -> None:
         (Agent(name="B"), "agent_unavailable"),
     ],
 )
-async def test_an_agent_that_cannot_be_asked_fails_the_run(agent: Agent, code: str) -> None:
+async def test_unaskable_agent_fails_the_run(agent: Agent, code: str) -> None:
     log = await open_run(agent)
     await advance(log, ScriptedReplies(), *([agent] if agent.name == "A" else [Agent(name="other")]))
     error = log.state.finished[-1].error
@@ -187,7 +187,7 @@ async def test_an_agent_that_cannot_be_asked_fails_the_run(agent: Agent, code: s
     assert error.code == code
 
 
-async def test_an_agent_that_a_function_was_added_to_in_vain_fails_the_run() -> None:
+async def test_agent_with_unusable_function_fails_run() -> None:
     agent = Agent(name="A")
     registry = Registry([agent])
     agent.functions.append(lambda: 1)
@@ -199,7 +199,7 @@ async def test_an_agent_that_a_function_was_added_to_in_vain_fails_the_run() -> 
     assert error.code == "agent_invalid"
 
 
-async def test_a_handoff_to_an_agent_that_is_not_served_is_an_error_of_the_call() -> None:
+async def test_unserved_handoff_is_a_call_error() -> None:
     def hand_over() -> Result:
         return Result("ok", agent=Agent(name="Stranger"), context_variables={"n": 1})
 
@@ -214,7 +214,7 @@ async def test_a_handoff_to_an_agent_that_is_not_served_is_an_error_of_the_call(
     assert log.state.context_variables == {}
 
 
-async def test_what_was_cancelled_meanwhile_is_not_gone_on_with() -> None:
+async def test_cancelled_run_is_not_continued() -> None:
     from swarmkeep.domain.decisions.commands import cancel_run
 
     def look() -> str:

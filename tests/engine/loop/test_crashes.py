@@ -95,7 +95,7 @@ def find_open_start(events: Sequence[RecordedEvent]) -> Any:
 
 
 @pytest.mark.parametrize("number", range(2, 17))
-async def test_cut_after_any_commit_and_resumed_gives_the_same_history(number: int) -> None:
+async def test_resume_after_any_commit_gives_same_history(number: int) -> None:
     whole, model = await Town().run_through()
     assert len(whole.commits) == 16
     before = [event for commit in whole.commits[:number] for event in commit]
@@ -126,7 +126,7 @@ async def test_cut_after_any_commit_and_resumed_gives_the_same_history(number: i
         assert "may or may not have taken effect" in sent["content"]
 
 
-async def test_cut_after_any_event_every_request_is_valid() -> None:
+async def test_cut_after_any_event_keeps_requests_valid() -> None:
     whole, _ = await Town().run_through()
     events = whole.events
     for end in range(2, len(events)):
@@ -139,7 +139,7 @@ async def test_cut_after_any_event_every_request_is_valid() -> None:
             assert not find_body_faults(asked.body()), f"cut after event {end}"
 
 
-async def test_a_start_that_was_recorded_for_this_loop_is_carried_out() -> None:
+async def test_recorded_start_of_this_loop_runs() -> None:
     town = Town()
     whole, _ = await town.run_through()
     before = [event for commit in whole.commits[:3] for event in commit]
@@ -150,7 +150,7 @@ async def test_a_start_that_was_recorded_for_this_loop_is_carried_out() -> None:
     assert town.ran[0] == "look Oslo"
 
 
-async def test_an_idempotent_tool_that_is_cut_off_again_and_again_runs_under_one_id() -> None:
+async def test_repeatedly_cut_idempotent_tool_keeps_one_id() -> None:
     town = Town()
     log = await open_run(town.a, context={"seen": []})
     loop = make_loop(
@@ -175,7 +175,7 @@ async def test_an_idempotent_tool_that_is_cut_off_again_and_again_runs_under_one
     assert [(fact.tool_call_id, fact.attempt) for fact in starts] == [("c", n) for n in range(1, 6)]  # type: ignore[union-attr]
 
 
-async def test_a_tool_that_is_gone_after_the_restart_has_an_unknown_outcome() -> None:
+async def test_missing_tool_after_restart_has_unknown_outcome() -> None:
     town = Town()
     whole, _ = await town.run_through()
     cut = next(n for n, event in enumerate(whole.events) if event.type == "tool.started" and "pay" in repr(event.fact))
@@ -186,7 +186,7 @@ async def test_a_tool_that_is_gone_after_the_restart_has_an_unknown_outcome() ->
     assert statuses[-3:] == ["unknown_outcome", "error", "error"]
 
 
-async def test_messages_of_an_interrupted_run_are_completed_for_the_next() -> None:
+async def test_interrupted_messages_are_completed_for_next_run() -> None:
     town = Town()
     whole, _ = await town.run_through()
     before = [event for commit in whole.commits[:3] for event in commit]

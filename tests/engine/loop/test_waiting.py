@@ -57,7 +57,7 @@ class Gatekeeper:
 LAUNCHES = make_calls(("1", "look"), ("2", "launch", '{"where": "Mars"}'), ("3", "launch", '{"where": "Venus"}'))
 
 
-async def test_calls_that_need_an_approval_wait_for_it_after_those_before_them_ran() -> None:
+async def test_guarded_calls_wait_after_earlier_ones() -> None:
     keeper = Gatekeeper()
     log = await keeper.run_until_waiting(LAUNCHES, FixedPolicy(expires_at="2026-01-01T00:00:00.000000Z"))
     assert keeper.ran == ["look"]
@@ -72,7 +72,7 @@ async def test_calls_that_need_an_approval_wait_for_it_after_those_before_them_r
     assert pending[0].arguments == '{"where": "Mars"}'
 
 
-async def test_what_is_approved_runs_and_what_is_denied_does_not() -> None:
+async def test_approved_runs_and_denied_does_not() -> None:
     keeper = Gatekeeper()
     log = await keeper.run_until_waiting(LAUNCHES)
     decisions = [
@@ -91,7 +91,7 @@ async def test_what_is_approved_runs_and_what_is_denied_does_not() -> None:
     ]
 
 
-async def test_a_run_waits_until_the_last_decision() -> None:
+async def test_run_waits_for_last_decision() -> None:
     keeper = Gatekeeper()
     log = await keeper.run_until_waiting(LAUNCHES)
     one = [Approval(tool_call_id="2", decision="approve")]
@@ -102,7 +102,7 @@ async def test_a_run_waits_until_the_last_decision() -> None:
     assert keeper.ran == ["look", "launch Mars", "launch Venus"]
 
 
-async def test_an_approved_call_that_is_cut_off_is_not_run_again() -> None:
+async def test_approved_cut_call_does_not_rerun() -> None:
     keeper = Gatekeeper()
     log = await keeper.run_until_waiting(make_calls(("1", "launch", '{"where": "Mars"}')))
     approved = [Approval(tool_call_id="1", decision="approve")]

@@ -122,7 +122,7 @@ async def check_requests(engine: Engine, model: ScriptedModel) -> None:
     assert [await rebuild_request(engine.store, KEY, seq) for seq in answers] == model.raw_requests
 
 
-async def test_a_servers_tools_are_offered_recorded_once_and_called(
+async def test_server_tools_are_offered_recorded_and_called(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:
     agent = Agent(name="A", mcp_servers=[make_server(folder, tools=("add", "show"))])
@@ -157,7 +157,7 @@ async def test_a_servers_tools_are_offered_recorded_once_and_called(
 
 
 @pytest.mark.parametrize("arguments", ['{"a": 1, "b', "{}"])
-async def test_a_call_that_was_cut_reaches_no_server(
+async def test_truncated_call_reaches_no_server(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, arguments: str
 ) -> None:
     agent = Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))])
@@ -172,7 +172,7 @@ async def test_a_call_that_was_cut_reaches_no_server(
     await check_requests(engine, model)
 
 
-async def test_a_name_that_clashes_gets_the_servers_before_it(
+async def test_clashing_tool_name_gets_server_prefix(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:
     def add(a: int) -> str:
@@ -193,7 +193,7 @@ async def test_a_name_that_clashes_gets_the_servers_before_it(
 
 
 @pytest.mark.parametrize("argument", ["aloud", "silently"])
-async def test_a_list_that_changes_is_one_more_event(
+async def test_changed_tool_list_is_one_event(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, argument: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from swarmkeep.engine.mcp import bounds
@@ -215,9 +215,7 @@ async def test_a_list_that_changes_is_one_more_event(
     await check_requests(engine, model)
 
 
-async def test_a_server_that_is_gone_is_an_error_to_the_model_and_stops_nobody(
-    cluster: EngineCluster, model: ScriptedModel, folder: Path
-) -> None:
+async def test_missing_server_is_only_a_model_error(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
     server = make_server(folder, env={"MCP_TEST_REFUSES": "yes"})
     nowhere = MCPServer(url="http://127.0.0.1:9/mcp", name="nowhere")
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[server, nowhere]), Agent(name="B"))
@@ -238,9 +236,7 @@ async def test_a_server_that_is_gone_is_an_error_to_the_model_and_stops_nobody(
     assert (await run_to_end(engine, key=other)).output_text == "Hello."
 
 
-async def test_what_was_listed_stays_offered_when_its_server_is_gone(
-    cluster: EngineCluster, model: ScriptedModel, folder: Path
-) -> None:
+async def test_listed_tools_outlive_their_server(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
     first = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))]))
     script(model, "Hello.", Call("add", {"a": 1, "b": 1}), "I cannot.")
     await open_session(first)
@@ -258,7 +254,7 @@ async def test_what_was_listed_stays_offered_when_its_server_is_gone(
     await check_requests(engine, model)
 
 
-async def test_a_server_that_dies_floods_and_fails_is_an_answer_and_is_started_again(
+async def test_failing_server_is_answered_and_restarted(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder)]))
@@ -288,7 +284,7 @@ async def test_a_server_that_dies_floods_and_fails_is_an_answer_and_is_started_a
 
 
 @pytest.mark.parametrize("tool", ["endless_line", "many_values", "garbage", "odd"])
-async def test_what_a_server_floods_with_is_not_kept(
+async def test_flooded_output_is_not_kept(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, tool: str
 ) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, program="raw_server")]))
@@ -306,7 +302,7 @@ async def test_what_a_server_floods_with_is_not_kept(
     assert reasons.get(tool, "fine") in first[1]
 
 
-async def test_a_call_that_hangs_is_given_up_in_its_time_and_told_to_the_server(
+async def test_hanging_call_times_out_and_tells_server(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, timeout=0.3)]))
@@ -318,9 +314,7 @@ async def test_a_call_that_hangs_is_given_up_in_its_time_and_told_to_the_server(
     await wait_until(lambda: read_lines(folder, "hangs") == ["begun", "cancelled"])
 
 
-async def test_a_stalled_call_holds_up_no_other_session_and_is_cancelled_with_its_run(
-    cluster: EngineCluster, model: ScriptedModel, folder: Path
-) -> None:
+async def test_stalled_call_blocks_only_its_own_run(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder)]))
     other = SessionKey("default", "s2")
     await open_session(engine)
@@ -337,7 +331,7 @@ async def test_a_stalled_call_holds_up_no_other_session_and_is_cancelled_with_it
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-async def test_a_call_that_was_cut_off_is_made_again_only_if_a_trusted_server_says_that_it_may_be(
+async def test_cut_call_repeats_only_if_trusted_idempotent(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, trusted: bool
 ) -> None:
     agent = Agent(name="A", mcp_servers=[make_server(folder, trust_hints=trusted)])
@@ -360,7 +354,7 @@ async def test_a_call_that_was_cut_off_is_made_again_only_if_a_trusted_server_sa
     ("settings", "waits"),
     [({}, False), ({"trust_hints": True}, True), ({"requires_approval": ("remove",)}, True)],
 )
-async def test_a_destructive_tool_needs_an_approval_only_where_settings_say_so(
+async def test_destructive_tools_need_approval_by_setting(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, settings: dict[str, Any], waits: bool
 ) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, **settings)]))
@@ -371,7 +365,7 @@ async def test_a_destructive_tool_needs_an_approval_only_where_settings_say_so(
     assert read_lines(folder, "removed") == ([] if waits else ["all"])
 
 
-async def test_secrets_of_a_server_are_in_no_event_log_line_or_view(
+async def test_server_secrets_are_never_exposed(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -387,7 +381,7 @@ async def test_secrets_of_a_server_are_in_no_event_log_line_or_view(
     assert SECRET not in f"{server!r} {server} {engine.servers.list_statuses()}"
 
 
-async def test_each_session_may_have_a_process_of_its_own(
+async def test_sessions_may_have_their_own_processes(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, scope="session")]))
@@ -399,7 +393,7 @@ async def test_each_session_may_have_a_process_of_its_own(
     assert len(read_lines(folder, "starts")) == 2
 
 
-async def test_a_sessions_own_process_ends_with_it_and_serves_no_other_of_its_name(
+async def test_session_process_ends_with_its_session(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:
     agent = Agent(name="A", mcp_servers=[make_server(folder, scope="session")])
@@ -415,9 +409,7 @@ async def test_a_sessions_own_process_ends_with_it_and_serves_no_other_of_its_na
     assert len(read_lines(folder, "starts")) == 3
 
 
-async def test_a_list_that_was_redacted_is_recorded_anew(
-    cluster: EngineCluster, model: ScriptedModel, folder: Path
-) -> None:
+async def test_redacted_tool_list_is_recorded_again(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))]))
     script(model, "One.", "Two.")
     await open_session(engine)
@@ -448,9 +440,7 @@ async def test_a_list_that_was_redacted_is_recorded_anew(
     assert (await verify(engine.store, KEY)).problems == []
 
 
-async def test_agents_without_servers_load_nothing_and_cost_nothing(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_serverless_agents_load_no_mcp(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"))
     script(model, "Hello.")
     await open_session(engine)

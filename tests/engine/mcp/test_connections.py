@@ -65,7 +65,7 @@ async def call_until_it_answers(pool: ServerPool, server: MCPServer) -> str:
 
 
 @pytest.mark.long
-async def test_a_server_over_http_is_called_and_found_again_when_it_was_gone(pool: ServerPool, tmp_path: Path) -> None:
+async def test_http_server_is_found_after_outage(pool: ServerPool, tmp_path: Path) -> None:
     port = free_port()
     server = MCPServer(url=f"http://127.0.0.1:{port}/mcp", headers={"Authorization": f"Bearer {TOKEN}"})
     assert (await pool.find_tools("", server)).tools is None
@@ -91,7 +91,7 @@ async def test_a_server_over_http_is_called_and_found_again_when_it_was_gone(poo
     assert TOKEN not in str(pool.list_statuses())
 
 
-async def test_a_program_that_is_not_there_is_told_by_name(pool: ServerPool) -> None:
+async def test_missing_program_is_named(pool: ServerPool) -> None:
     server = MCPServer(command=["no-such-program-here"])
     offer = await pool.find_tools("", server)
     assert (offer.tools, offer.error) == (None, "there is no program 'no-such-program-here'")
@@ -173,7 +173,7 @@ REFUSED = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no room
         (500, "application/json", REFUSED, "no room"),
     ],
 )
-async def test_a_server_that_refuses_is_told_with_its_status(
+async def test_refusing_server_is_told_with_status(
     pool: ServerPool, status: int, media_type: str, body: bytes, reason: str
 ) -> None:
     async with serve(lambda message: write_answer(status, media_type, body)) as server:
@@ -190,9 +190,7 @@ async def test_a_server_that_refuses_is_told_with_its_status(
         (MessageLimits(window_lines=100), b":\n" * 101, "it sends too much at once"),
     ],
 )
-async def test_why_a_stream_of_events_is_not_read_is_told_to_the_model(
-    limits: MessageLimits, events: bytes, reason: str
-) -> None:
+async def test_unread_event_stream_reason_reaches_model(limits: MessageLimits, events: bytes, reason: str) -> None:
     def answer(message: dict[str, Any]) -> bytes:
         if message.get("method") != "tools/call":
             return write_result(message)
@@ -238,7 +236,7 @@ class Forgetful:
 FORGOTTEN = b'{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}'
 
 
-async def test_a_server_that_has_forgotten_the_session_is_asked_once_more_in_a_new_one(pool: ServerPool) -> None:
+async def test_forgotten_session_is_retried_once(pool: ServerPool) -> None:
     forgetful = Forgetful(always=False)
     async with serve(forgetful) as server:
         calls = [pool.call("", server, "read", {}, f"call_{number}") for number in range(3)]
@@ -246,7 +244,7 @@ async def test_a_server_that_has_forgotten_the_session_is_asked_once_more_in_a_n
     assert forgetful.asked.count("initialize") == 2
 
 
-async def test_a_server_that_forgets_every_session_is_told_to_the_model(pool: ServerPool) -> None:
+async def test_session_forgetting_server_is_told_to_model(pool: ServerPool) -> None:
     forgetful = Forgetful(always=True)
     async with serve(forgetful) as server:
         with pytest.raises(ToolFailed, match="it did not run: it does not know the session any more"):
@@ -258,7 +256,7 @@ async def ignore_message(message: object) -> None:
     """As one who waits for nothing."""
 
 
-async def test_of_a_servers_cookies_the_first_are_kept_and_brought_up_to_date() -> None:
+async def test_first_server_cookies_are_kept_updated() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         asked.append(request.headers.get("cookie", ""))
         made_up = [("set-cookie", f"c{len(asked)}-{number}=x; Path=/") for number in range(30)]
@@ -275,7 +273,7 @@ async def test_of_a_servers_cookies_the_first_are_kept_and_brought_up_to_date() 
     assert [cookies.split("; ")[0] for cookies in asked[1:]] == [f"node={number}" for number in range(1, 8)]
 
 
-async def test_of_tools_that_are_listed_no_more_nothing_is_kept() -> None:
+async def test_unlisted_tools_are_not_kept() -> None:
     def answer(message: dict[str, Any]) -> bytes:
         if message.get("method") != "tools/list":
             return write_result(message)
@@ -298,9 +296,7 @@ async def test_of_tools_that_are_listed_no_more_nothing_is_kept() -> None:
     assert kept == [10, 10]
 
 
-async def test_what_is_too_large_to_be_offered_is_named_in_the_log(
-    pool: ServerPool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_oversized_offers_are_logged_by_name(pool: ServerPool, caplog: pytest.LogCaptureFixture) -> None:
     def answer(message: dict[str, Any]) -> bytes:
         if message.get("method") != "tools/list":
             return write_result(message)
@@ -356,7 +352,7 @@ async def test_tools_on_unread_pages_are_named(
     assert left in caplog.text
 
 
-async def test_one_server_offers_each_agent_its_own_tools(pool: ServerPool) -> None:
+async def test_one_server_serves_tools_per_agent(pool: ServerPool) -> None:
     raw = [sys.executable, str(PROGRAM.with_name("raw_server.py"))]
     for wanted in (("ok",), ("odd", "flood"), ("flood", "odd")):
         offer = await pool.find_tools("", MCPServer(command=raw, name="raw", tools=wanted))
@@ -374,7 +370,7 @@ class Pieces(httpx2.AsyncByteStream):
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n"])
-async def test_an_event_ends_where_it_does_however_the_stream_is_cut(end: bytes) -> None:
+async def test_event_ends_survive_stream_cuts(end: bytes) -> None:
     stream = (b"data: 1,2,3" + end) * 20
     limits = MessageLimits(message_bytes=30, window_messages=20)
     for size in range(1, 12):
@@ -382,13 +378,13 @@ async def test_an_event_ends_where_it_does_however_the_stream_is_cut(end: bytes)
         assert b"".join([piece async for piece in body]) == stream
 
 
-async def test_a_program_that_says_nothing_is_not_waited_for_longer_than_settings_say(pool: ServerPool) -> None:
+async def test_silent_program_times_out_by_setting(pool: ServerPool) -> None:
     server = MCPServer(command=[sys.executable, "-c", "import sys; sys.stdin.read()"], name="mute", connect_timeout=0.5)
     assert (await pool.find_tools("", server)).tools is None
     await wait_until(lambda: pool.list_statuses()[0].error == "it did not answer within 0.5 s")
 
 
-async def test_a_closed_pool_leaves_no_process_behind(tmp_path: Path) -> None:
+async def test_closed_pool_leaves_no_process(tmp_path: Path) -> None:
     program = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     opened = ServerPool()
     opened.open(MCPServer(command=[sys.executable, "-c", program], name="stubborn"), "")
@@ -398,7 +394,7 @@ async def test_a_closed_pool_leaves_no_process_behind(tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-async def test_sessions_never_have_more_connections_than_may_be(tmp_path: Path) -> None:
+async def test_session_connections_are_bounded(tmp_path: Path) -> None:
     program = f"import os, sys; open({str(tmp_path)!r} + '/' + str(os.getpid()), 'w').close(); sys.stdin.read()"
     command = [sys.executable, "-c", program]
     server = MCPServer(command=command, name="mute", scope="session", connect_timeout=600)
@@ -422,7 +418,7 @@ async def test_sessions_never_have_more_connections_than_may_be(tmp_path: Path) 
 
 
 @pytest.mark.long
-async def test_whoever_asks_for_a_new_connection_waits_until_there_is_room_for_it(tmp_path: Path) -> None:
+async def test_new_connections_wait_for_room(tmp_path: Path) -> None:
     # It notes its own number, and those that run beside it; it does not end when it is asked to.
     program = f"""
 import os, pathlib, time
@@ -478,7 +474,7 @@ ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{"x":"' + b"y" * 100 + b'"}}\n'
 
 
 @pytest.mark.parametrize("said", ["notifications/message", "notifications/progress", "notifications/cancelled"])
-def test_answers_that_name_a_method_are_read(said: str) -> None:
+def test_answers_naming_a_method_are_read(said: str) -> None:
     bodies: list[dict[str, Any]] = [
         {"jsonrpc": "2.0", "id": 7, "result": {"content": [{"type": "text", "text": said}]}},
         {"result": {"content": [{"type": "text", "text": f'{{"method":"{said}"}}'}]}, "id": 7, "jsonrpc": "2.0"},
@@ -490,19 +486,19 @@ def test_answers_that_name_a_method_are_read(said: str) -> None:
     assert read(MessageLimits(), *lines) == bodies
 
 
-def test_a_servers_error_is_not_taken_for_a_lost_connection() -> None:
+def test_server_error_is_no_lost_connection() -> None:
     (answer,) = read(MessageLimits(), b'{"jsonrpc":"2.0","id":7,"error":{"code":-32000,"message":"no room"}}\n')
     assert answer["error"] == {"code": INTERNAL_ERROR, "message": "no room"}
 
 
-def test_lines_are_read_however_they_are_cut() -> None:
+def test_lines_are_read_across_cuts() -> None:
     whole = read(MessageLimits(), ANSWER * 2)
     assert [message["id"] for message in whole] == [7, 7]
     assert read(MessageLimits(), *(bytes([byte]) for byte in ANSWER * 2)) == whole
 
 
 @pytest.mark.parametrize("room", [len(ANSWER) - 1, len(ANSWER) - 2])
-def test_a_message_is_read_up_to_its_bound_and_answered_with_an_error_past_it(room: int) -> None:
+def test_message_past_bound_is_answered_with_error(room: int) -> None:
     first, second = read(MessageLimits(message_bytes=room), ANSWER, ANSWER.replace(b"y" * 100, b""))
     assert ("result" in first) == (room == len(ANSWER) - 1)
     assert (first["id"], second["result"]) == (7, {"x": ""})
@@ -518,7 +514,7 @@ def test_a_message_is_read_up_to_its_bound_and_answered_with_an_error_past_it(ro
         (b'{ "id" : 3 , "jsonrpc" : "2.0" , "error" : {"code":7,"message":"%s"}}\n', 3),
     ],
 )
-def test_an_answer_that_is_too_large_is_refused_wherever_it_names_its_request(answer: bytes, request_id: int) -> None:
+def test_oversized_answer_is_refused_anywhere(answer: bytes, request_id: int) -> None:
     pieces = [(answer % (b"y" * 3000))[at : at + 100] for at in range(0, 4000, 100)]
     refused, after = read(MessageLimits(message_bytes=1000), *pieces, ANSWER)
     assert (refused["id"], "error" in refused, after["id"]) == (request_id, True, 7)
@@ -534,12 +530,12 @@ def test_an_answer_that_is_too_large_is_refused_wherever_it_names_its_request(an
         b'{"jsonrpc":"2.0","result":{"text":"%s"},"id":7.5}\n',
     ],
 )
-def test_what_is_too_large_and_no_answer_to_a_request_closes_the_connection(message: bytes) -> None:
+def test_oversized_non_answer_closes_connection(message: bytes) -> None:
     with pytest.raises(ServerFlooded, match="larger than 1,000 bytes"):
         read(MessageLimits(message_bytes=1000), message % (b"y" * 3000))
 
 
-def test_what_stands_in_a_text_is_no_value() -> None:
+def test_text_inside_strings_is_no_value() -> None:
     table = json.dumps({"jsonrpc": "2.0", "id": 7, "result": {"text": '1,2,[{\\"' * 1000}}).encode() + b"\n"
     limits = MessageLimits(message_values=10)
     (whole,) = read(limits, table)
@@ -571,7 +567,7 @@ def test_a_flood_closes_the_connection() -> None:
         read(limits, b"A" * 51)
 
 
-def test_without_the_client_agents_with_servers_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_client_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_servers, "find_spec", lambda name: None)
     agent = Agent(name="A", mcp_servers=[MCPServer(command=["x"])])
     with pytest.raises(AgentsError, match=r"agent 'A': .* pip install 'swarmkeep\[mcp\]'"):

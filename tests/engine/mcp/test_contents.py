@@ -52,7 +52,7 @@ def test_pictures_audio_and_resources_are_files() -> None:
     assert (named.value, named.files) == ("Here.\n[picture, image/png: not shown]", [])
 
 
-def test_a_hostile_answer_is_text_and_the_files_that_are_what_they_say() -> None:
+def test_hostile_answer_yields_text_and_genuine_files() -> None:
     read = read_result(
         answer(
             picture("no base64!"),
@@ -79,7 +79,7 @@ def test_a_hostile_answer_is_text_and_the_files_that_are_what_they_say() -> None
     assert len("\n".join(kept.lines)) < 6_000
 
 
-def test_what_is_not_taken_is_not_decoded() -> None:
+def test_rejected_content_is_not_decoded() -> None:
     limits = FileLimits(max_blob_bytes=300)
     # Decoded, these would be refused as no base64.
     broken = picture("!" * 500)

@@ -49,7 +49,7 @@ async def pool() -> AsyncIterator[ServerPool]:
     await pool.close()
 
 
-def test_descriptions_count_to_what_is_taken_of_a_list() -> None:
+def test_descriptions_count_toward_list_limit() -> None:
     offered = list(read_tools(SERVER, TOOLS))
     text = make_listing(SERVER, offered, ())[1]
     assert 50 < len(offered) < 70
@@ -58,13 +58,13 @@ def test_descriptions_count_to_what_is_taken_of_a_list() -> None:
 
 
 @pytest.mark.parametrize("properties", [[], None, "none"])
-def test_properties_that_are_no_object_are_none(properties: object) -> None:
+def test_non_object_properties_are_ignored(properties: object) -> None:
     tool = Tool(name="now", input_schema={"type": "object", "properties": properties, "required": []})
     (offered,) = read_tools(SERVER, [tool])
     assert encode_text(offered.parameters) == '{"properties":{},"type":"object","required":[]}'
 
 
-async def test_a_long_list_is_worked_through_once_and_nobody_waits_for_it(pool: ServerPool) -> None:
+async def test_long_list_is_processed_once_without_blocking(pool: ServerPool) -> None:
     offered = tuple(read_tools(SERVER, TOOLS))
     runner = NotingRunner()
     toolbox = ServerToolbox(pool, "s", make_text_cache(), runner, None)
@@ -80,7 +80,7 @@ async def test_a_long_list_is_worked_through_once_and_nobody_waits_for_it(pool: 
     assert runner.count == 3
 
 
-async def test_what_is_chosen_of_a_recorded_list_is_chosen_once(pool: ServerPool) -> None:
+async def test_recorded_list_selection_happens_once(pool: ServerPool) -> None:
     fact, text = make_listing(SERVER, list(read_tools(SERVER, TOOLS)), ())
     # As a forged log may have it: described, and in no list.
     forged = encode_text([*decode(f"[{text}]"), {"type": "function", "function": {"name": "forged"}}])[1:-1]

@@ -128,13 +128,13 @@ def completions(draw: st.DrawFn) -> tuple[Json, list[Json]]:
 
 
 @given(completions())
-def test_any_splitting_assembles_to_the_same_message(made: tuple[Json, list[Json]]) -> None:
+def test_any_splitting_assembles_the_same(made: tuple[Json, list[Json]]) -> None:
     message, chunks = made
     assert assemble_message(chunks) == message
     assert assemble_message([read_text_chunk(encode(chunk)) or chunk for chunk in chunks]) == message
 
 
-def test_a_piece_of_text_is_read_in_one_go_whatever_servers_spell_out() -> None:
+def test_text_pieces_are_read_at_once() -> None:
     empty = {"refusal": None, "tool_calls": None, "function_call": None, "reasoning_content": None}
     for delta in ({"content": "a"}, {"role": "assistant", "content": "a", **empty}):
         assembly = Assembly(ReplyLimits())
@@ -162,12 +162,12 @@ def test_a_piece_of_text_is_read_in_one_go_whatever_servers_spell_out() -> None:
     ],
     ids=str,
 )
-def test_what_is_more_than_a_piece_of_text_is_read_as_it_is(chunk: Json) -> None:
+def test_richer_text_chunks_are_read_fully(chunk: Json) -> None:
     assert read_text_chunk(encode(chunk)) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"[DONE]", b"{", b"[]", b'{"choices":' * 5000, b'{"a":"\xff"}'], ids=len)
-def test_what_is_no_chunk_is_no_piece_of_text(data: bytes) -> None:
+def test_non_chunk_is_no_text_piece(data: bytes) -> None:
     assert read_text_chunk(data) is None
 
 
@@ -186,7 +186,7 @@ def test_deltas_add_up_to_the_message(made: tuple[Json, list[Json]]) -> None:
 
 
 @given(completions(), st.data())
-def test_a_stream_without_its_end_is_no_completion(made: tuple[Json, list[Json]], data: st.DataObject) -> None:
+def test_stream_without_end_is_incomplete(made: tuple[Json, list[Json]], data: st.DataObject) -> None:
     _, chunks = made
     end = next(n for n, chunk in enumerate(chunks) if any(c.get("finish_reason") for c in chunk.get("choices") or ()))
     with pytest.raises(TruncatedStream):
@@ -196,7 +196,7 @@ def test_a_stream_without_its_end_is_no_completion(made: tuple[Json, list[Json]]
 # Odd shapes, seen in the wild.
 
 
-def test_head_usage_and_reason_come_from_whichever_chunk_has_them() -> None:
+def test_any_chunk_may_bring_usage_or_reason() -> None:
     completion = assemble(
         [
             {"choices": [], "prompt_filter_results": []},
@@ -223,11 +223,11 @@ def test_other_alternatives_are_ignored() -> None:
     )
 
 
-def test_a_choice_without_an_index_is_the_first() -> None:
+def test_choice_without_index_is_first() -> None:
     assert assemble_message([make_chunk({"content": "a"}, index=None), END])["content"] == "a"
 
 
-def test_a_message_in_place_of_a_delta() -> None:
+def test_message_may_replace_a_delta() -> None:
     choice = {"message": {"role": "assistant", "content": "whole"}, "finish_reason": "stop"}
     assert assemble_message([{"choices": [choice]}])["content"] == "whole"
 
@@ -243,7 +243,7 @@ def test_an_index_counted_from_one() -> None:
     assert assemble_message(chunks)["tool_calls"] == [make_call("a", "look", "{}"), make_call("b", "pay", '{"n": 1}')]
 
 
-def test_an_id_that_comes_after_the_call_began() -> None:
+def test_late_call_id_is_accepted() -> None:
     chunks = [
         make_chunk({"tool_calls": [make_piece("look", "{", index=0)]}),
         make_chunk({"tool_calls": [make_piece(None, "}", id="a", index=0)]}),
@@ -252,7 +252,7 @@ def test_an_id_that_comes_after_the_call_began() -> None:
     assert assemble_message(chunks)["tool_calls"] == [make_call("a", "look", "{}")]
 
 
-def test_calls_of_one_id_are_told_apart_by_their_index() -> None:
+def test_same_id_calls_differ_by_index() -> None:
     begun = [make_piece("look", '{"n"', id="a", index=0), make_piece("look", '{"n"', id="a", index=1)]
     chunks = [
         make_chunk({"tool_calls": begun}),
@@ -263,7 +263,7 @@ def test_calls_of_one_id_are_told_apart_by_their_index() -> None:
     assert calls == [make_call("a", "look", '{"n": 1}'), make_call("a", "look", '{"n": 2}')]
 
 
-def test_a_name_in_pieces_and_a_name_in_every_piece() -> None:
+def test_split_and_repeated_names_assemble() -> None:
     chunks = [
         make_chunk({"tool_calls": [make_piece("look_", id="a", index=0), make_piece("pay", "{", id="b", index=1)]}),
         make_chunk({"tool_calls": [make_piece("up", "{}", index=0), make_piece("pay", "}", index=1)]}),
@@ -301,7 +301,7 @@ def test_what_says_nothing_adds_nothing(delta: Json) -> None:
 
 
 @pytest.mark.parametrize("part", [{"id": "a"}, {"id": "a", "function": None}, {"id": "a", "function": "look"}])
-def test_a_call_without_a_function_is_kept_as_one_without_a_name(part: Json) -> None:
+def test_functionless_call_is_kept_unnamed(part: Json) -> None:
     calls = assemble_message([make_chunk({"tool_calls": [part]}), END])["tool_calls"]
     assert calls == [make_call("a", "", "")]
 
@@ -321,7 +321,7 @@ def test_other_fields_are_kept() -> None:
     }
 
 
-def test_unknown_keys_of_call_pieces_are_kept() -> None:
+def test_unknown_call_keys_are_kept() -> None:
     google = {"google": {"thought_signature": "SIG"}}
     function = {"name": "look", "arguments": "", "note": "a"}
     pieces = [
@@ -335,7 +335,7 @@ def test_unknown_keys_of_call_pieces_are_kept() -> None:
     assert message["reasoning_details"] == [0, 1]
 
 
-def test_a_reply_that_says_nothing_is_a_reply() -> None:
+def test_empty_reply_is_a_reply() -> None:
     assert assemble_message([END]) == {"role": "assistant", "content": None}
 
 
@@ -345,7 +345,7 @@ def test_nothing_at_all_is_no_completion() -> None:
             assemble(chunks)
 
 
-def test_content_that_comes_in_parts_is_text() -> None:
+def test_content_parts_become_text() -> None:
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     chunks = [
         make_chunk({"content": [thinking, {"type": "text", "text": "It "}]}),
@@ -357,7 +357,7 @@ def test_content_that_comes_in_parts_is_text() -> None:
     assert normalise_message(message, "A", (), ("m", ""))["content"] == "It rains."
 
 
-def test_thoughts_that_come_in_pieces_are_joined() -> None:
+def test_split_thoughts_are_joined() -> None:
     def think(text: str) -> Json:
         return {"type": "thinking", "thinking": [{"type": "text", "text": text}]}
 

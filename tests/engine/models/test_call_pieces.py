@@ -178,7 +178,7 @@ def assemble(chunks: list[Json]) -> tuple[Json, list[Json]]:
 
 
 @given(streams())
-def test_any_dialect_gives_the_whole_replys_calls(made: tuple[str | None, list[Json], list[Json]]) -> None:
+def test_dialects_give_the_whole_reply_calls(made: tuple[str | None, list[Json], list[Json]]) -> None:
     text, functions, chunks = made
     message, given_functions = assemble(chunks)
     assert (message["content"], given_functions) == (text, functions)
@@ -276,7 +276,7 @@ def run_example(name: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_pieces_become_the_calls_that_were_meant(name: str) -> None:
+def test_pieces_become_intended_calls(name: str) -> None:
     assert run_example(name) == EXAMPLES[name][1]
 
 
@@ -286,7 +286,7 @@ def test_each_rule_decides_an_example(row: int, monkeypatch: pytest.MonkeyPatch)
     assert [name for name in EXAMPLES if run_example(name) != EXAMPLES[name][1]]
 
 
-def test_a_cut_repetition_is_a_call_that_was_cut() -> None:
+def test_cut_repetition_is_a_cut_call() -> None:
     pieces = [{"index": 0, "id": "a", "function": {"name": "look", "arguments": text}} for text in (ROME, '{"ci')]
     chunks = [make_chunk({"tool_calls": [piece]}) for piece in pieces]
     cut_call = {"name": "look", "arguments": '{"ci'}
@@ -295,7 +295,7 @@ def test_a_cut_repetition_is_a_call_that_was_cut() -> None:
     assert assemble([*chunks, make_chunk({}, reason="stop")])[1] == [whole]
 
 
-def test_a_function_call_of_old_is_a_tool_call() -> None:
+def test_old_function_call_is_a_tool_call() -> None:
     deltas = [{"name": "look", "arguments": ""}, {"arguments": '{"city":'}, {"arguments": ' "Rome"}'}]
     chunks = [make_chunk({"content": None, "function_call": delta}) for delta in deltas]
     message, functions = assemble([*chunks, make_chunk({}, reason="function_call")])
@@ -321,7 +321,7 @@ def test_deltas_that_repeat_on_purpose_stay() -> None:
         (["hi \ud83d"], "hi \U0001f600", "hi \U0001f600"),
     ],
 )
-def test_a_whole_message_at_the_end_adds_what_is_new(texts: list[str], whole: str, kept: str) -> None:
+def test_final_whole_message_adds_news(texts: list[str], whole: str, kept: str) -> None:
     last = make_chunk({}, reason="stop")
     last["choices"][0]["message"] = {"role": "assistant", "content": whole}
     message, _ = assemble([*(make_chunk({"content": text}) for text in texts), last])
@@ -335,7 +335,7 @@ def test_pieces_under_message_are_pieces() -> None:
 
 
 @pytest.mark.parametrize("key", ["content", "refusal", "reasoning_content"])
-def test_half_a_character_waits_for_its_other_half(key: str) -> None:
+def test_half_text_character_waits(key: str) -> None:
     chunks = [
         make_chunk({key: text}) for text in ("hi \ud83d", "", "\ude00 \ud83d", "\ude01", "a\ud83d", "b", "\ud83d")
     ]
@@ -347,7 +347,7 @@ def test_half_a_character_waits_for_its_other_half(key: str) -> None:
     assert assembly.completion()["choices"][0]["message"][key] == "hi \U0001f600 \U0001f601a\ud83db\ud83d"
 
 
-def test_half_a_character_of_arguments_waits_too() -> None:
+def test_half_argument_character_waits() -> None:
     pieces = [
         {"index": 0, "id": "a", "function": {"name": "look", "arguments": text}}
         for text in ('{"q": "\ud83d', '\ude00"}')
@@ -359,7 +359,7 @@ def test_half_a_character_of_arguments_waits_too() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_calls_may_be_in_another_choice_than_the_text(whole: bool) -> None:
+def test_calls_may_come_in_another_choice(whole: bool) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": ROME}}
     said = [
         {"content": "Let me look."},
@@ -391,7 +391,7 @@ def count(prompt: float, completion: float, total: float | None = None) -> Json:
         ([count(3, 1, 4), count(3, 2, 5), None, {}], (3, 2, 5)),
     ],
 )
-def test_counts_are_the_last_that_count_something(reports: list[Json | None], kept: tuple[int, int, int]) -> None:
+def test_last_nonzero_counts_win(reports: list[Json | None], kept: tuple[int, int, int]) -> None:
     assembly = Assembly(ReplyLimits())
     for report in reports:
         assembly.add({"choices": [], "usage": report})

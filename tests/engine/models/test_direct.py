@@ -51,7 +51,7 @@ async def find_failure(transport: Transport, *, stream: bool) -> tuple[ProviderF
 
 
 @STREAM
-async def test_it_sends_what_the_official_client_sends(model: ScriptedModel, client: AsyncOpenAI, stream: bool) -> None:
+async def test_requests_match_the_official_client(model: ScriptedModel, client: AsyncOpenAI, stream: bool) -> None:
     for transport in open_both(client) * 2:
         model.say("Hello.")
         await ask(transport, stream=stream)
@@ -63,7 +63,7 @@ async def test_it_sends_what_the_official_client_sends(model: ScriptedModel, cli
     assert len({bytes(body) for body in model.raw_requests}) == 1
 
 
-async def test_a_name_and_password_in_the_address_are_sent(model: ScriptedModel) -> None:
+async def test_address_credentials_are_sent(model: ScriptedModel) -> None:
     """The official client refuses them where its requests go over aiohttp."""
     async with open_provider(model.url.replace("//", "//ann:s%20cret@")) as client:
         model.say("Hello.")
@@ -88,7 +88,7 @@ FAILURES: dict[str, Callable[[ScriptedModel], None]] = {
 @pytest.mark.long
 @STREAM
 @pytest.mark.parametrize("trouble", FAILURES)
-async def test_it_fails_as_the_official_client_does(
+async def test_failures_match_the_official_client(
     model: ScriptedModel, client: AsyncOpenAI, trouble: str, stream: bool
 ) -> None:
     for _ in range(2):
@@ -98,7 +98,7 @@ async def test_it_fails_as_the_official_client_does(
 
 
 @STREAM
-async def test_who_is_not_there_is_told_as_the_official_client_does(stream: bool) -> None:
+async def test_unreachable_host_error_matches_official_client(stream: bool) -> None:
     async with open_provider("http://127.0.0.1:9/v1") as client:
         (failure, kind), (official, _) = [await find_failure(each, stream=stream) for each in open_both(client)]
     assert failure == official
@@ -107,9 +107,7 @@ async def test_who_is_not_there_is_told_as_the_official_client_does(stream: bool
 
 
 @STREAM
-async def test_nothing_of_one_answer_is_kept_for_the_next_request(
-    model: ScriptedModel, client: AsyncOpenAI, stream: bool
-) -> None:
+async def test_answers_leave_no_state_for_next_request(model: ScriptedModel, client: AsyncOpenAI, stream: bool) -> None:
     body = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hi."}}]}
     for transport in open_both(client):
         for number in range(2):
@@ -119,7 +117,7 @@ async def test_nothing_of_one_answer_is_kept_for_the_next_request(
     assert not any("cookie" in headers for headers in model.headers)
 
 
-def test_behind_a_proxy_the_official_client_goes_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxied_requests_use_official_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:3128")
     monkeypatch.setenv("NO_PROXY", "models.example")
     limits = ReplyLimits()

@@ -69,7 +69,7 @@ async def test_each_status_has_its_code(
         (500, None, "crashed: context window of the worker", "provider_error"),
     ],
 )
-async def test_what_the_provider_says_makes_it_more_precise(
+async def test_provider_details_refine_the_error(
     model: ScriptedModel, provider: AsyncOpenAI, status: int, provider_code: str | None, message: str, code: str
 ) -> None:
     model.fail(status, code=provider_code, message=message)
@@ -91,7 +91,7 @@ async def test_an_error_page_of_some_proxy(model: ScriptedModel, provider: Async
 
 
 @STREAM
-async def test_a_page_where_an_answer_was_expected(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
+async def test_web_page_instead_of_answer_fails(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
     model.raw("<html><h1>Welcome to nginx!</h1></html>", content_type="text/html; charset=utf-8")
     error = await expect_error(provider, stream)
     assert (error.code, error.retryable, error.provider_status) == ("provider_web_page", False, None)
@@ -159,7 +159,7 @@ async def test_a_stream_that_is_none(model: ScriptedModel, provider: AsyncOpenAI
         ({"message": "no", "code": 99999999999, "type": None}, "provider_error", True, None),
     ],
 )
-async def test_an_error_in_the_place_of_an_answer(
+async def test_error_instead_of_answer_fails(
     model: ScriptedModel,
     provider: AsyncOpenAI,
     reported: Json,
@@ -247,14 +247,14 @@ async def test_the_gravest_of_several_ends_counts(
         assert (await collect_reply(chat, request, stream=True))[1].completion.finish_reason == kept
 
 
-async def test_half_a_stream_keeps_what_was_said(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+async def test_half_a_stream_keeps_its_words(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.half_stream(["Half ", "a sen"])
     failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=True), stream=True)
     assert (failed.error.code, failed.error.retryable) == ("provider_stream_cut", True)
     assert failed.partial == "Half a sen"
 
 
-async def test_a_stream_that_ends_without_saying_why_is_cut(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+async def test_stream_without_finish_reason_is_cut(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half a"}}]}], done=False)
     failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=True), stream=True)
     assert (failed.error.code, failed.partial) == ("provider_stream_cut", "Half a")
@@ -267,14 +267,14 @@ async def test_half_an_answer(model: ScriptedModel, provider: AsyncOpenAI) -> No
     assert error.code in ("provider_unreachable", "provider_stream_cut")
 
 
-async def test_a_model_that_does_not_answer_in_time(model: ScriptedModel) -> None:
+async def test_unanswered_model_request_times_out(model: ScriptedModel) -> None:
     model.hang()
     async with open_provider(model.url, timeout=0.05) as client:
         error = await expect_error(client, stream=False)
     assert error == RunError(code="provider_timeout", message="the model did not answer in time", retryable=True)
 
 
-async def test_a_model_that_falls_silent_in_mid_answer(model: ScriptedModel) -> None:
+async def test_mid_answer_silence_times_out(model: ScriptedModel) -> None:
     # On a busy machine the time may be up before it has said anything.
     for seconds in (0.2, 2, 20):
         model.hang("Well, ")

@@ -51,7 +51,7 @@ def make_calls(count: int) -> list[Json]:
 
 @STREAM
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
-async def test_a_body_that_inflates_is_read_up_to_the_limit(
+async def test_inflating_body_is_read_to_limit(
     model: ScriptedModel, provider: AsyncOpenAI, compress: Any, stream: bool
 ) -> None:
     body = compress(json.dumps(make_completion(content="0" * 5_000_000)).encode())
@@ -83,9 +83,7 @@ async def test_another_compression_is_refused(
 
 
 @STREAM
-async def test_what_only_says_that_it_is_compressed_is_refused(
-    model: ScriptedModel, provider: AsyncOpenAI, stream: bool
-) -> None:
+async def test_falsely_compressed_body_is_refused(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
     model.raw(make_completion(content="Hello."), headers={"content-encoding": "gzip"})
     assert "cannot be decompressed" in (await expect_error(provider, stream=stream)).message
 
@@ -105,7 +103,7 @@ async def test_a_redirect_takes_the_conversation_nowhere(
 
 
 @STREAM
-async def test_a_long_description_of_an_error_is_cut(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
+async def test_long_error_description_is_cut(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
     model.raw(b"x" * 5_000_000, status=400, content_type="text/plain")
     error = await expect_error(provider, stream=stream)
     assert (error.code, error.provider_status) == ("provider_bad_request", 400)
@@ -113,9 +111,7 @@ async def test_a_long_description_of_an_error_is_cut(model: ScriptedModel, provi
 
 
 @STREAM
-async def test_a_web_page_without_an_end_of_its_title_costs_nothing(
-    model: ScriptedModel, provider: AsyncOpenAI, stream: bool
-) -> None:
+async def test_unclosed_page_title_costs_nothing(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
     model.raw(b"<title" * 3_000, content_type="text/html")
     assert (await expect_error(provider, stream=stream)).code == "provider_web_page"
 
@@ -145,7 +141,7 @@ async def test_a_web_page_without_an_end_of_its_title_costs_nothing(
         pytest.param([make_chunk()] * 4_000, id="pieces of nothing"),
     ],
 )
-async def test_a_stream_is_taken_up_to_the_limits(
+async def test_stream_is_read_to_its_limits(
     model: ScriptedModel, provider: AsyncOpenAI, chunks: list[Json | bytes | str]
 ) -> None:
     model.add(Chunks(events=chunks))
@@ -153,7 +149,7 @@ async def test_a_stream_is_taken_up_to_the_limits(
     assert (error.code, error.retryable) == ("provider_answer_too_large", False)
 
 
-async def test_a_reply_has_no_more_calls_than_may_be(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+async def test_reply_call_count_is_bounded(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.raw(make_completion(tool_calls=make_calls(5)))
     error = await expect_error(provider, stream=False)
     assert (error.code, error.message) == (
@@ -173,7 +169,7 @@ async def test_a_reply_has_no_more_calls_than_may_be(model: ScriptedModel, provi
     ],
 )
 @STREAM
-async def test_a_reply_has_no_more_values_than_may_be(
+async def test_reply_value_count_is_bounded(
     model: ScriptedModel, provider: AsyncOpenAI, message: Json, stream: bool
 ) -> None:
     model.add(Chunks(events=[make_chunk(**message)])) if stream else model.raw(make_completion(**message))
@@ -182,7 +178,7 @@ async def test_a_reply_has_no_more_values_than_may_be(
     assert "more than 1,000 values" in error.message
 
 
-async def test_the_probabilities_of_tokens_do_not_count(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+async def test_token_probabilities_do_not_count(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     answer = make_completion(content="Yes.")
     answer["choices"][0]["logprobs"] = {"content": [{"token": "x", "top_logprobs": [{}, {}]}] * 400}
     model.raw(answer)
@@ -197,7 +193,7 @@ async def test_the_probabilities_of_tokens_do_not_count(model: ScriptedModel, pr
 
 @pytest.mark.parametrize("calls", [5, "f", {"id": "c"}, ["f"], [5], True])
 @STREAM
-async def test_calls_of_another_type_are_refused_at_once(
+async def test_mistyped_calls_are_refused_at_once(
     model: ScriptedModel, provider: AsyncOpenAI, calls: Any, stream: bool
 ) -> None:
     model.add(Chunks(events=[make_chunk(tool_calls=calls)])) if stream else model.raw(make_completion(tool_calls=calls))
@@ -208,21 +204,19 @@ async def test_calls_of_another_type_are_refused_at_once(
 
 
 @pytest.mark.parametrize("choices", [5, "x", {"index": 0}, ["x"], True])
-async def test_choices_of_another_type_are_refused_at_once(
-    model: ScriptedModel, provider: AsyncOpenAI, choices: Any
-) -> None:
+async def test_mistyped_choices_are_refused_at_once(model: ScriptedModel, provider: AsyncOpenAI, choices: Any) -> None:
     model.add(Chunks(events=[{"choices": choices}]))
     assert (await expect_error(provider, stream=True)).code == "provider_malformed"
 
 
-async def test_a_name_of_another_type_is_refused_at_once(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+async def test_mistyped_name_is_refused_at_once(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.add(Chunks(events=[make_chunk(tool_calls=[{"index": 0, "function": {"name": 5}}])]))
     assert (await expect_error(provider, stream=True)).code == "provider_malformed"
 
 
 @pytest.mark.parametrize("content", [5, True, {"text": "x"}, ["x"], [5], [[]]])
 @STREAM
-async def test_a_content_of_another_type_is_refused_at_once(
+async def test_mistyped_content_is_refused_at_once(
     model: ScriptedModel, provider: AsyncOpenAI, content: Any, stream: bool
 ) -> None:
     model.add(Chunks(events=[make_chunk(content=content)])) if stream else model.raw(make_completion(content=content))
@@ -235,9 +229,7 @@ async def test_a_content_of_another_type_is_refused_at_once(
 
 
 @pytest.mark.parametrize("refused", [b'{"choices', json.dumps(make_chunk(tool_calls=make_calls(5))).encode()])
-async def test_what_comes_at_once_with_what_is_refused_is_shown_and_kept(
-    model: ScriptedModel, provider: AsyncOpenAI, refused: bytes
-) -> None:
+async def test_text_beside_refused_piece_is_kept(model: ScriptedModel, provider: AsyncOpenAI, refused: bytes) -> None:
     said = [json.dumps(make_chunk(content=text)).encode() for text in ("Half ", "an answer")]
     model.chunks([b"".join(b"data: %b\n\n" % data for data in (*said, refused))])
     pieces = ChatModel(provider, limits=LIMITS).ask(make_request(HELLO, stream=True), stream=True)

@@ -57,9 +57,7 @@ async def test_what_passes_is_asked_again(
     assert model.raw_requests == [model.raw_requests[0]] * 3
 
 
-async def test_a_stream_that_ends_before_it_says_anything_is_asked_for_again(
-    model: ScriptedModel, openai: AsyncOpenAI
-) -> None:
+async def test_stream_ended_before_words_is_retried(model: ScriptedModel, openai: AsyncOpenAI) -> None:
     model.chunks([{"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}], drop=True)
     model.chunks([], done=False)
     model.say("At last.")
@@ -68,7 +66,7 @@ async def test_a_stream_that_ends_before_it_says_anything_is_asked_for_again(
 
 
 @STREAM
-async def test_it_is_asked_as_often_as_set_and_no_more(model: ScriptedModel, openai: AsyncOpenAI, stream: bool) -> None:
+async def test_retries_stop_at_set_number(model: ScriptedModel, openai: AsyncOpenAI, stream: bool) -> None:
     for _ in range(3):
         model.fail(503, message="busy")
     failed = await expect_failure(ChatModel(openai, QUICK), make_request(HELLO, stream=stream), stream=stream)
@@ -87,7 +85,7 @@ LASTING: dict[str, Script] = {
 
 @STREAM
 @pytest.mark.parametrize("trouble", LASTING)
-async def test_what_will_not_get_better_is_asked_once(
+async def test_permanent_failure_is_asked_once(
     model: ScriptedModel, openai: AsyncOpenAI, trouble: str, stream: bool
 ) -> None:
     LASTING[trouble](model)
@@ -95,7 +93,7 @@ async def test_what_will_not_get_better_is_asked_once(
     assert model.request_count == 1
 
 
-async def test_what_was_shown_is_not_said_again(model: ScriptedModel, openai: AsyncOpenAI) -> None:
+async def test_shown_text_is_not_repeated(model: ScriptedModel, openai: AsyncOpenAI) -> None:
     model.half_stream("Half")
     failed = await expect_failure(ChatModel(openai, QUICK), make_request(HELLO, stream=True), stream=True)
     assert (failed.error.code, failed.partial) == ("provider_stream_cut", "Half")
@@ -103,7 +101,7 @@ async def test_what_was_shown_is_not_said_again(model: ScriptedModel, openai: As
 
 
 @STREAM
-async def test_a_model_that_ran_out_of_time_is_not_set_to_work_twice(model: ScriptedModel, stream: bool) -> None:
+async def test_timed_out_model_is_not_retried(model: ScriptedModel, stream: bool) -> None:
     model.hang()
     async with open_provider(model.url, timeout=0.05) as client:
         failed = await expect_failure(ChatModel(client, QUICK), make_request(HELLO, stream=stream), stream=stream)
@@ -112,7 +110,7 @@ async def test_a_model_that_ran_out_of_time_is_not_set_to_work_twice(model: Scri
     assert model.request_count <= 1
 
 
-async def test_a_model_that_comes_back_is_found(model: ScriptedModel) -> None:
+async def test_returning_model_is_found(model: ScriptedModel) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
@@ -151,7 +149,7 @@ def format_http_date(seconds: float) -> str:
         (lambda: {"retry-after": "inf"}, 0.25, 0.5),
     ],
 )
-async def test_a_provider_that_says_when_is_not_asked_sooner(
+async def test_retry_after_is_respected(
     model: ScriptedModel,
     openai: AsyncOpenAI,
     status: int,
@@ -172,9 +170,7 @@ async def test_a_provider_that_says_when_is_not_asked_sooner(
 
 
 @pytest.mark.parametrize("when", ["3600", "date"])
-async def test_whoever_would_wait_too_long_is_told_until_when(
-    model: ScriptedModel, openai: AsyncOpenAI, when: str
-) -> None:
+async def test_overlong_wait_fails_with_its_time(model: ScriptedModel, openai: AsyncOpenAI, when: str) -> None:
     after = format_http_date(3600) if when == "date" else when
     model.fail(429, message="Rate limit reached.", headers={"retry-after": after})
     failed = await expect_failure(ChatModel(openai, QUICK), make_request(HELLO))
@@ -194,7 +190,7 @@ async def test_who_is_cancelled_waits_no_longer(model: ScriptedModel, openai: As
     assert asked.cancelled()
 
 
-def test_pauses_grow_to_a_limit_and_differ() -> None:
+def test_pauses_are_bounded_and_jittered() -> None:
     retries = Retries(count=100)
     met = ProviderFailure(ERROR, is_transient=True)
     pauses = [[retries.choose_pause(met, retried) or 0.0 for _ in range(50)] for retried in range(80)]

@@ -18,11 +18,11 @@ from swarmkeep.engine.models.secrets import REMOVED, find_secrets
         ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-team=0123456789abcdef==", "0123456789abcdef=="),
     ],
 )
-def test_what_a_collector_is_sent_to_let_the_server_in_is_one(name: str, value: str, secret: str) -> None:
+def test_collector_credentials_are_secret(name: str, value: str, secret: str) -> None:
     assert find_secrets({name: value}).mask(f"it sent {secret}!") == f"it sent {REMOVED}!"
 
 
-def test_other_settings_of_a_collector_are_none() -> None:
+def test_other_collector_settings_are_not_secret() -> None:
     found = find_secrets(
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318", "OTEL_SERVICE_NAME": "swarmkeep"}
     )
@@ -38,7 +38,7 @@ def test_other_settings_of_a_collector_are_none() -> None:
         "clé-secrète",
     ],
 )
-def test_one_is_removed_however_text_and_json_and_python_write_it(secret: str) -> None:
+def test_secrets_are_removed_in_any_escaping(secret: str) -> None:
     found, value = find_secrets({"SHOP_CREDENTIALS": secret}), {"is": secret}
     for written in (secret, secret.strip(), json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret)):
         masked = found.mask(f"<{written}>")
@@ -48,7 +48,7 @@ def test_one_is_removed_however_text_and_json_and_python_write_it(secret: str) -
     assert REMOVED in found.mask(str(value))
 
 
-def test_a_password_is_removed_as_it_is_written_in_its_url_and_as_it_is() -> None:
+def test_url_password_is_removed_raw_and_encoded() -> None:
     found = find_secrets({"DATABASE_URL": "postgresql://app:very%2Fsecret@db/app"})
     assert found.mask("very%2Fsecret very/secret") == f"{REMOVED} {REMOVED}"
     found = find_secrets({"DATABASE_URL": "postgresql://db/app?user=app&password=very-secret&sslmode=require"})

@@ -82,7 +82,7 @@ CONVERSATIONS: Sequence[Sequence[Json]] = (
 @pytest.mark.parametrize("messages", CONVERSATIONS)
 @pytest.mark.parametrize("tools", [None, TOOLS])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_bytes_on_the_wire_are_the_requests_own(
+async def test_wire_bytes_are_the_request_bytes(
     model: ScriptedModel,
     client: OpenAI,
     async_client: AsyncOpenAI,
@@ -101,7 +101,7 @@ async def test_the_bytes_on_the_wire_are_the_requests_own(
         assert headers["authorization"] == "Bearer test"
 
 
-async def test_other_clients_get_the_same_request_as_arguments(model: ScriptedModel) -> None:
+async def test_other_clients_get_request_as_arguments(model: ScriptedModel) -> None:
     class Wrapped(AsyncOpenAI):
         """A subclass may do anything with a request, so it is asked in the usual way."""
 
@@ -112,7 +112,7 @@ async def test_other_clients_get_the_same_request_as_arguments(model: ScriptedMo
     assert model.requests == [json.loads(asked.body())]
 
 
-def test_each_kind_of_client_has_its_way(client: OpenAI, async_client: AsyncOpenAI) -> None:
+def test_each_client_kind_has_its_transport(client: OpenAI, async_client: AsyncOpenAI) -> None:
     azure = AsyncAzureOpenAI(api_key="x", api_version="1", azure_endpoint="http://localhost")
     assert isinstance(choose_transport(client, ReplyLimits()), SyncOpenAITransport)
     assert isinstance(choose_transport(async_client, ReplyLimits()), AsyncOpenAITransport)
@@ -138,7 +138,7 @@ async def test_the_settings_of_the_client_hold(model: ScriptedModel) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_a_reply_tells_where_it_came_from(
+async def test_reply_names_its_origin(
     model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, stream: bool, kind: str
 ) -> None:
     asked = make_request(HELLO, tools=TOOLS, stream=stream)
@@ -167,7 +167,7 @@ async def test_a_reply_tells_where_it_came_from(
     assert asked.record.tools == digest(TOOLS)
 
 
-async def test_deltas_arrive_before_the_reply_is_whole(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+async def test_deltas_arrive_before_whole_reply(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     model.hang("First, ", then="then.")
     pieces = ChatModel(async_client).ask(make_request(HELLO, stream=True), stream=True)
     texts = []
@@ -182,7 +182,7 @@ async def test_deltas_arrive_before_the_reply_is_whole(model: ScriptedModel, asy
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_a_stream_that_is_closed_closes_its_connection(
+async def test_closed_stream_closes_its_connection(
     model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, kind: str
 ) -> None:
     model.hang("Once upon")
@@ -197,7 +197,7 @@ CALL_PIECE: Json = {"index": 0, "id": "c", "function": {"name": "look", "argumen
 
 @pytest.mark.parametrize("delta", [{"content": "Hello"}, {"tool_calls": [CALL_PIECE]}])
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_done_is_an_end_for_servers_that_give_no_reason(
+async def test_done_suffices_without_finish_reason(
     model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, delta: Json, kind: str
 ) -> None:
     model.chunks([{"choices": [{"index": 0, "delta": delta}]}])
@@ -235,7 +235,7 @@ ODD_SEPARATORS = "a\u2028b\u2029c\x85d\x7fe"
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
-async def test_only_a_newline_ends_a_line_of_a_stream(
+async def test_only_newlines_end_stream_lines(
     model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, ending: str, kind: str
 ) -> None:
     choice = {"index": 0, "delta": {"content": ODD_SEPARATORS}, "finish_reason": "stop"}
@@ -279,29 +279,27 @@ async def test_events_of_several_lines_are_read(
         assert reply.message["content"] == "Hi."
 
 
-async def test_an_event_may_be_named_an_error(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+async def test_event_may_be_named_error(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     model.chunks(['event: error\ndata: {"message": "overloaded", "code": 529}\n\n'])
     failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=True), stream=True)
     assert (failed.error.message, failed.error.provider_status) == ("overloaded", 529)
 
 
-async def test_done_is_no_end_in_the_middle_of_a_call(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+async def test_done_amid_a_call_is_no_end(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     cut = {**CALL_PIECE, "function": {"name": "look", "arguments": '{"q": '}}
     model.chunks([{"choices": [{"index": 0, "delta": {"tool_calls": [cut]}}]}])
     failed = await expect_failure(ChatModel(async_client), make_request(HELLO, stream=True), stream=True)
     assert failed.error.code == "provider_stream_cut"
 
 
-async def test_a_connection_cut_after_the_replys_end_takes_nothing_away(
-    model: ScriptedModel, async_client: AsyncOpenAI
-) -> None:
+async def test_connection_cut_after_reply_loses_nothing(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     model.chunks([{"choices": [{"index": 0, "delta": {"content": "All."}, "finish_reason": "stop"}]}], drop=True)
     _, reply = await collect_reply(ChatModel(async_client), make_request(HELLO, stream=True), stream=True)
     assert (reply.message["content"], reply.completion.usage) == ("All.", None)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_a_server_that_does_not_stream_is_understood(
+async def test_non_streaming_server_is_understood(
     model: ScriptedModel, client: OpenAI, async_client: AsyncOpenAI, kind: str
 ) -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "All at once."}, "finish_reason": "stop"}
@@ -311,7 +309,7 @@ async def test_a_server_that_does_not_stream_is_understood(
     assert [delta["content"] for delta in deltas] == [reply.message["content"]] == ["All at once."]
 
 
-async def test_a_double_may_answer_with_objects_or_dicts_at_once_or_later() -> None:
+async def test_double_may_answer_in_any_form() -> None:
     message = openai.types.chat.ChatCompletionMessage(role="assistant", content="hi")
     whole: Json = {"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}
     completion = openai.types.chat.ChatCompletion.construct(
@@ -326,7 +324,7 @@ async def test_a_double_may_answer_with_objects_or_dicts_at_once_or_later() -> N
         assert reply.message["content"] == "hi"
 
 
-async def test_a_double_may_stream_from_a_list() -> None:
+async def test_double_may_stream_from_list() -> None:
     chunks = [{"choices": [{"delta": {"content": "hi"}}]}, {"choices": [{"delta": {}, "finish_reason": "stop"}]}]
     deltas, reply = await collect_reply(
         ChatModel(make_double_client(lambda: chunks)), make_request(HELLO, stream=True), stream=True
@@ -397,7 +395,7 @@ async def test_retry_after_is_honoured(model: ScriptedModel, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_what_will_not_get_better_is_asked_once(model: ScriptedModel, status: int) -> None:
+async def test_permanent_failure_is_asked_once(model: ScriptedModel, status: int) -> None:
     model.fail(status)
     async with open_async(model.url, max_retries=2) as client:
         await expect_failure(ChatModel(client), make_request(HELLO))
@@ -423,7 +421,7 @@ def test_the_synchronous_client_retries_too(model: ScriptedModel) -> None:
     ("usage", "kept"),
     [([], None), ([1], None), ("many", None), (7, None), (True, None), ({}, {}), ({"cost": 0.5}, {"cost": 0.5})],
 )
-async def test_usage_that_is_no_object_is_left_out(
+async def test_non_object_usage_is_left_out(
     model: ScriptedModel, async_client: AsyncOpenAI, usage: Any, kept: Json | None, stream: bool
 ) -> None:
     model.say("Hi.", usage=usage)
@@ -434,13 +432,13 @@ async def test_usage_that_is_no_object_is_left_out(
 # How a message is kept.
 
 
-def test_a_message_is_kept_with_its_sender_and_without_nulls() -> None:
+def test_message_keeps_sender_and_drops_nulls() -> None:
     kept = normalise_message({"role": "model", "content": "hi", "refusal": None, "logprobs": [1]}, "A", (), SOURCE)
     attached = {"model": "m", "server": "host", "message": {"logprobs": [1]}}
     assert kept == {"role": "assistant", "content": "hi", "provider": attached, "sender": "A"}
 
 
-def test_a_message_of_a_model_cannot_choose_its_sender() -> None:
+def test_model_cannot_choose_its_sender() -> None:
     assert normalise_message({"content": "hi", "sender": "B"}, "A", (), SOURCE)["sender"] == "A"
 
 

@@ -93,7 +93,7 @@ async def test_what_runs_is_what_was_approved(cluster: EngineCluster, model: Scr
     assert is_stand_in(replace(decided, payload=stand_in, fact=replace(decided.fact, by="[redacted]", arguments="{}")))
 
 
-async def test_the_same_arguments_again_are_no_change(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_identical_arguments_are_no_edit(cluster: EngineCluster, model: ScriptedModel) -> None:
     bank = Bank()
     engine = await cluster.open_engine(bank.agent)
     await open_session(engine)
@@ -107,7 +107,7 @@ async def test_the_same_arguments_again_are_no_change(cluster: EngineCluster, mo
     assert model.requests[-1]["messages"][-1]["content"] == "paid 1 to Bob"
 
 
-async def test_an_edit_survives_a_crash_and_no_import(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_edit_survives_crash_but_not_import(cluster: EngineCluster, model: ScriptedModel) -> None:
     bank = Bank()
     engine = await cluster.open_engine(bank.agent)
     await open_session(engine)

@@ -50,7 +50,7 @@ async def check_log(engine: Engine) -> None:
     assert (replayed.divergences, replayed.last_seq) == ([], (await read_state(engine)).seq)
 
 
-async def test_the_person_answers_until_the_agent_has_it_back(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_person_answers_until_handback(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster)
     other = await cluster.open_engine(Agent(name="A"))
     session = await engine.takeovers.take_over(KEY, by="Ann", note="angry customer")
@@ -102,9 +102,7 @@ async def test_the_person_answers_until_the_agent_has_it_back(cluster: EngineClu
     await check_log(engine)
 
 
-async def test_a_model_that_speaks_is_cut_off_and_speaks_again_after(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_speaking_model_is_cut_and_resumes_after(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster)
     other = await cluster.open_engine(Agent(name="A"))
     model.hang("Let me")
@@ -122,7 +120,7 @@ async def test_a_model_that_speaks_is_cut_off_and_speaks_again_after(
     await check_log(engine)
 
 
-async def test_a_call_that_has_begun_ends_and_no_other_begins(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_begun_call_ends_and_none_follows(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
     paid: list[int] = []
 
@@ -163,7 +161,7 @@ async def test_a_call_that_has_begun_ends_and_no_other_begins(cluster: EngineClu
     await check_log(engine)
 
 
-async def test_no_batch_begins_while_a_person_has_taken_over(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_takeover_prevents_new_batches(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
     done: list[str] = []
 
@@ -230,9 +228,7 @@ async def test_an_answer_leaves_no_call_open(cluster: EngineCluster, model: Scri
     assert (await verify(engine.store, KEY)).valid
 
 
-async def test_whatever_dies_the_takeover_stays_and_a_fork_has_none(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_takeover_survives_crashes_but_not_forks(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster)
     await engine.takeovers.take_over(KEY, by="Ann")
     await engine.runs.start(KEY, make_start_run())

@@ -42,7 +42,7 @@ async def test_a_busy_session_refuses_another_run(cluster: EngineCluster, engine
     assert [view.id for view in await engine.reader.list_runs(KEY, limit=9)] == ["r1"]
 
 
-async def test_of_many_starts_at_once_one_wins(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+async def test_concurrent_starts_have_one_winner(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
     other = await cluster.open_engine(Agent(name="A"))
     model.hang(then="Hello.")
     tried = await asyncio.gather(
@@ -65,7 +65,7 @@ async def test_of_many_starts_at_once_one_wins(cluster: EngineCluster, engine: E
     ]
 
 
-async def test_queued_runs_follow_in_the_order_they_came(engine: Engine, model: ScriptedModel) -> None:
+async def test_queued_runs_follow_in_order(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="0")
     await engine.runs.start(KEY, make_start_run("text 0", "r0", on_busy="queue"))
     await model.wait_for_requests_async(1)
@@ -82,7 +82,7 @@ async def test_queued_runs_follow_in_the_order_they_came(engine: Engine, model: 
     assert list_contents(model.requests[3]["messages"][1:]) == ["text 0", "0", "text 1", "1", "text 2", "2", "text 3"]
 
 
-async def test_runs_queued_at_once_on_two_servers_all_run_once(
+async def test_runs_queued_on_two_servers_run_once(
     cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     other = await cluster.open_engine(Agent(name="A"))
@@ -101,7 +101,7 @@ async def test_runs_queued_at_once_on_two_servers_all_run_once(
     assert sorted(starts) == [f"r{n}" for n in range(8)]
 
 
-async def test_a_queued_run_can_be_streamed_from_before_it_starts(engine: Engine, model: ScriptedModel) -> None:
+async def test_queued_run_streams_before_its_start(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="One.")
     model.say("Two.")
     await engine.runs.start(KEY, make_start_run())
@@ -114,7 +114,7 @@ async def test_a_queued_run_can_be_streamed_from_before_it_starts(engine: Engine
     ]  # fmt: skip
 
 
-async def test_an_interrupting_run_takes_the_place_of_the_active_one(engine: Engine, model: ScriptedModel) -> None:
+async def test_interrupting_run_replaces_active_run(engine: Engine, model: ScriptedModel) -> None:
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run("A story!", options=STREAM))
     await wait_until_spoken(engine, "Once upon ")
@@ -127,7 +127,7 @@ async def test_an_interrupting_run_takes_the_place_of_the_active_one(engine: Eng
     await model.wait_for_disconnects_async(1)
 
 
-async def test_an_interrupting_run_comes_before_the_queue_on_any_server(
+async def test_interrupting_run_precedes_queue_on_any_server(
     cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     other = await cluster.open_engine(Agent(name="A"))
@@ -153,7 +153,7 @@ async def test_an_interrupting_run_comes_before_the_queue_on_any_server(
     assert [event.run_id for event in events if event.type == "run.cancelled"] == ["r1"]
 
 
-async def test_a_run_that_was_started_before_is_not_started_again(engine: Engine, model: ScriptedModel) -> None:
+async def test_started_run_is_not_started_again(engine: Engine, model: ScriptedModel) -> None:
     model.say("Hello.")
     feed = await engine.runs.start(KEY, make_start_run())
     await wait_for_end(engine)
@@ -163,7 +163,7 @@ async def test_a_run_that_was_started_before_is_not_started_again(engine: Engine
     assert model.request_count == 1
 
 
-async def test_an_interrupting_run_in_an_idle_session_just_starts(engine: Engine, model: ScriptedModel) -> None:
+async def test_interrupting_run_starts_in_idle_session(engine: Engine, model: ScriptedModel) -> None:
     model.say("Hello.")
     assert (await run_to_end(engine, on_busy="interrupt")).status == "completed"
 

@@ -29,7 +29,7 @@ from tests.support.scripted import ScriptedModel
 pytestmark = pytest.mark.one_database
 
 
-async def test_a_cancel_in_a_model_call_keeps_what_was_said(engine: Engine, model: ScriptedModel) -> None:
+async def test_cancel_in_model_call_keeps_words(engine: Engine, model: ScriptedModel) -> None:
     model.hang("Once upon ", then="a time.")
     await engine.runs.start(KEY, make_start_run(options=STREAM))
     await wait_until_spoken(engine, "Once upon ")
@@ -54,7 +54,7 @@ async def test_a_cancel_before_anything_was_said(engine: Engine, model: Scripted
     await model.wait_for_disconnects_async(1)
 
 
-async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_cancel_in_blocking_tool_drops_late_result(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     def slow(context_variables: Json) -> str:
@@ -82,7 +82,7 @@ async def test_a_cancel_in_a_blocking_tool_drops_its_late_result(cluster: Engine
     assert "unknown" in told["content"]
 
 
-async def test_a_cancel_in_an_async_tool_cancels_it(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_cancel_reaches_async_tool(cluster: EngineCluster, model: ScriptedModel) -> None:
     reached, cancelled = asyncio.Event(), asyncio.Event()
 
     async def slow() -> str:
@@ -102,7 +102,7 @@ async def test_a_cancel_in_an_async_tool_cancels_it(cluster: EngineCluster, mode
         await cancelled.wait()
 
 
-async def test_a_queued_run_is_cancelled_without_the_active_one(engine: Engine, model: ScriptedModel) -> None:
+async def test_queued_run_is_cancelled_alone(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="One.")
     model.say("Three.")
     await engine.runs.start(KEY, make_start_run())
@@ -118,7 +118,7 @@ async def test_a_queued_run_is_cancelled_without_the_active_one(engine: Engine, 
     assert (await wait_for_end(engine, "r3")).output_text == "Three."
 
 
-async def test_the_next_of_the_queue_follows_a_run_that_is_cancelled(engine: Engine, model: ScriptedModel) -> None:
+async def test_cancelled_run_is_followed_by_next_queued(engine: Engine, model: ScriptedModel) -> None:
     model.hang()
     model.say("Two.")
     await engine.runs.start(KEY, make_start_run())

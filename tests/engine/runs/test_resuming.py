@@ -78,7 +78,7 @@ def deny(call_id: str, **more: Any) -> Approval:
     return Approval(tool_call_id=call_id, decision="deny", **more)
 
 
-async def test_approved_calls_run_and_denied_ones_do_not(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_approved_calls_run_denied_do_not(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     engine = await rocket.run_until_waiting(cluster, model)
     model.say("Launched.")
@@ -93,9 +93,7 @@ async def test_approved_calls_run_and_denied_ones_do_not(cluster: EngineCluster,
     assert [(fact.decision, fact.by) for fact in decided] == [("approve", "Ann"), ("deny", None)]  # type: ignore[union-attr]
 
 
-async def test_an_approval_may_be_given_on_a_server_that_never_saw_the_run(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_any_server_may_approve_a_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     await rocket.run_until_waiting(cluster, model)
     other = await cluster.open_engine(rocket.agent)
@@ -121,7 +119,7 @@ async def test_the_first_decision_wins(cluster: EngineCluster, model: ScriptedMo
     assert rocket.launched == []
 
 
-async def test_of_many_decisions_at_once_one_wins(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_concurrent_decisions_have_one_winner(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     engine = await rocket.run_until_waiting(cluster, model)
     other = await cluster.open_engine(rocket.agent)
@@ -140,7 +138,7 @@ async def test_of_many_decisions_at_once_one_wins(cluster: EngineCluster, model:
     assert len(set(rocket.launched)) == len(rocket.launched)
 
 
-async def test_a_resume_that_does_not_fit_changes_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_unfitting_resume_changes_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     engine = await rocket.run_until_waiting(cluster, model)
     before = await read_log(engine)
@@ -177,9 +175,7 @@ async def test_approvals_expire_when_the_server_says(cluster: EngineCluster, mod
     assert pending.expires_at.endswith("Z")
 
 
-async def test_the_stream_of_a_run_ends_where_it_waits_and_goes_on_after(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_run_stream_ends_at_wait_and_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     engine = await rocket.run_until_waiting(cluster, model)
     before = pick_recorded(await collect_stream(engine))
@@ -195,9 +191,7 @@ async def test_the_stream_of_a_run_ends_where_it_waits_and_goes_on_after(
     ]
 
 
-async def test_a_reader_who_began_before_the_wait_sees_the_end_of_a_run_that_went_on(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_early_reader_sees_resumed_run_end(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     engine = await rocket.run_until_waiting(cluster, model)
     model.hang(then="Launched.")

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.one_database
 # A run and what it leaves.
 
 
-async def test_a_run_is_a_view_of_what_happened(engine: Engine, model: ScriptedModel) -> None:
+async def test_run_view_reflects_its_events(engine: Engine, model: ScriptedModel) -> None:
     model.call("look", {"city": "Oslo"}, id="c1")
     model.say("It rains.")
     view = await run_to_end(engine, "Weather?")
@@ -54,7 +54,7 @@ async def test_a_run_is_a_view_of_what_happened(engine: Engine, model: ScriptedM
     assert (await engine.reader.view(KEY)).status == "idle"
 
 
-async def test_the_input_is_durable_before_the_model_is_asked(engine: Engine, model: ScriptedModel) -> None:
+async def test_input_is_durable_before_model_call(engine: Engine, model: ScriptedModel) -> None:
     model.hang()
     feed = await engine.runs.start(KEY, make_start_run())
     assert (feed.run_id, feed.after) == ("r1", 1)
@@ -66,7 +66,7 @@ async def test_the_input_is_durable_before_the_model_is_asked(engine: Engine, mo
     await wait_for_end(engine)
 
 
-async def test_runs_go_on_where_the_last_one_ended(engine: Engine, model: ScriptedModel) -> None:
+async def test_runs_continue_from_the_last(engine: Engine, model: ScriptedModel) -> None:
     model.say("One.")
     model.say("Two.")
     await run_to_end(engine, "first")
@@ -75,7 +75,7 @@ async def test_runs_go_on_where_the_last_one_ended(engine: Engine, model: Script
     assert [view.id for view in await engine.reader.list_runs(KEY, limit=9)] == ["r2", "r1"]
 
 
-async def test_options_context_and_agent_of_a_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_run_options_context_and_agent_apply(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(
         cluster, Agent(name="A"), Agent(name="B", instructions=lambda context_variables: str(context_variables))
     )
@@ -97,9 +97,7 @@ async def test_a_limit_on_turns(engine: Engine, model: ScriptedModel) -> None:
     assert view.messages[-1]["content"] == "rain in Oslo"
 
 
-async def test_handoffs_and_context_are_there_for_the_next_run_on_another_server(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_next_run_elsewhere_has_handoffs_and_context(cluster: EngineCluster, model: ScriptedModel) -> None:
     def hand_over() -> Result:
         return Result("Over to you.", agent=sales, context_variables={"name": "Ann"})
 
@@ -117,9 +115,7 @@ async def test_handoffs_and_context_are_there_for_the_next_run_on_another_server
 
 
 @pytest.mark.parametrize(("status", "code"), [(500, "provider_error"), (401, "provider_authentication")])
-async def test_a_model_that_fails_fails_the_run_and_not_the_session(
-    engine: Engine, model: ScriptedModel, status: int, code: str
-) -> None:
+async def test_failing_model_fails_only_the_run(engine: Engine, model: ScriptedModel, status: int, code: str) -> None:
     model.call("look", {"city": "Oslo"})
     model.fail(status, message="no")
     view = await run_to_end(engine)
@@ -131,7 +127,7 @@ async def test_a_model_that_fails_fails_the_run_and_not_the_session(
     assert (await run_to_end(engine, "Again?", "r2")).output_text == "I am back."
 
 
-async def test_half_a_stream_keeps_what_was_said(engine: Engine, model: ScriptedModel) -> None:
+async def test_half_a_stream_keeps_its_words(engine: Engine, model: ScriptedModel) -> None:
     model.half_stream("Once upon a")
     view = await run_to_end(engine, options=STREAM)
     assert view.status == "failed"
@@ -143,9 +139,7 @@ async def test_half_a_stream_keeps_what_was_said(engine: Engine, model: Scripted
     assert list_contents(model.requests[1]["messages"][1:]) == ["hello", "Once upon a", "Go on."]
 
 
-async def test_a_mishap_in_the_server_itself_fails_the_run(
-    cluster: EngineCluster, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_server_mishap_fails_the_run(cluster: EngineCluster, caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         async def ask(self, request: Any, *, stream: bool) -> Any:
             raise ZeroDivisionError
@@ -162,7 +156,7 @@ async def test_a_mishap_in_the_server_itself_fails_the_run(
 
 
 @pytest.mark.parametrize("word", [asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit])
-async def test_no_tool_can_stop_the_server_or_strand_its_session(
+async def test_tools_cannot_stop_server_or_strand_session(
     cluster: EngineCluster, model: ScriptedModel, word: type[BaseException]
 ) -> None:
     def stop() -> str:
@@ -190,7 +184,7 @@ async def test_what_cannot_start(engine: Engine) -> None:
     assert await read_types(engine) == ["session.created"]
 
 
-async def test_a_session_whose_agent_is_not_served_here(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_unserved_session_agent_is_refused(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, Agent(name="Old"))
     other = await cluster.open_engine(Agent(name="New"))
     with pytest.raises(AgentUnavailable) as refused:
@@ -216,7 +210,7 @@ async def test_whoever_waits_gets_the_same(cluster: EngineCluster, engine: Engin
     assert views[0].output_text == "Hello."
 
 
-async def test_whoever_stops_waiting_does_not_end_the_run(engine: Engine, model: ScriptedModel) -> None:
+async def test_run_outlives_its_waiting_caller(engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="Hello.")
     await engine.runs.start(KEY, make_start_run())
     waiting = asyncio.create_task(wait_for_end(engine))
@@ -247,9 +241,7 @@ async def test_a_stream_shows_deltas_between_events(engine: Engine, model: Scrip
     assert kinds[-2:] == ["message.added", "run.completed"]
 
 
-async def test_one_slow_model_holds_up_nobody_else(
-    cluster: EngineCluster, engine: Engine, model: ScriptedModel
-) -> None:
+async def test_slow_model_blocks_only_itself(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
     model.hang(then="Finally.", when=lambda request: request["messages"][-1]["content"] == "slow")
     await engine.runs.start(KEY, make_start_run("slow"))
     for n in range(5):

@@ -14,7 +14,7 @@ from tests.engine.cluster import KEY
 from tests.engine.streams.items import REPLY, SECONDS, get, make_delta, make_event
 
 
-async def test_a_feed_gives_what_it_got_in_order() -> None:
+async def test_feed_keeps_order() -> None:
     feed = Feed(10, 1000)
     assert await get(feed, 0) is None
     feed.put(make_delta("a"))
@@ -31,7 +31,7 @@ async def test_a_feed_wakes_its_reader() -> None:
     assert await reader == make_delta("a")
 
 
-async def test_a_sign_of_life_is_kept_until_there_is_nothing_else_to_tell() -> None:
+async def test_sign_of_life_yields_to_news() -> None:
     feed = Feed(10, 1000)
     feed.wake()
     feed.signal_log_change()
@@ -45,7 +45,7 @@ async def test_a_sign_of_life_is_kept_until_there_is_nothing_else_to_tell() -> N
         waiting.cancel()
 
 
-async def test_a_feed_is_bounded_and_loses_the_oldest() -> None:
+async def test_bounded_feed_loses_the_oldest() -> None:
     feed = Feed(3, 1000)
     for n in range(100):
         feed.put(make_delta(str(n)))
@@ -65,7 +65,7 @@ async def test_a_hub_forgets_readers_that_left() -> None:
     assert hub.reader_count == 0
 
 
-async def test_what_is_recorded_together_is_one_change() -> None:
+async def test_joint_records_are_one_change() -> None:
     hub = Hub()
     changed: list[SessionKey] = []
     hub.add_change_listener(changed.append)
@@ -76,7 +76,7 @@ async def test_what_is_recorded_together_is_one_change() -> None:
         assert [feed.take() for _ in events] == events
 
 
-async def test_who_joins_gets_the_message_in_progress() -> None:
+async def test_joiner_gets_message_in_progress() -> None:
     hub = Hub()
     begun = MessageStarted("r1", "A", 1)
     for piece in (begun, make_delta("a"), make_delta("b")):
@@ -87,7 +87,7 @@ async def test_who_joins_gets_the_message_in_progress() -> None:
         assert [await get(feed, 0) for _ in range(2)] == [begun, make_delta("ab")]
 
 
-async def test_a_message_that_is_whole_is_not_in_progress() -> None:
+async def test_whole_message_is_not_in_progress() -> None:
     for end in (REPLY, RunCompleted(stop_reason="end_turn"), RunCancelled(stop_reason="cancelled")):
         hub = Hub()
         hub.show(KEY, make_delta("a"))
@@ -95,7 +95,7 @@ async def test_a_message_that_is_whole_is_not_in_progress() -> None:
         assert hub.get_partial(KEY).text == ""
 
 
-async def test_what_else_happens_does_not_disturb_the_message_in_progress() -> None:
+async def test_other_events_leave_message_in_progress() -> None:
     hub = Hub()
     hub.show(KEY, make_delta("a"))
     hub.publish(KEY, make_event(2, ContextUpdated(patch={"a": 1})))

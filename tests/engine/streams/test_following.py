@@ -40,7 +40,7 @@ def follow_shelf(shelf: ListedLog, hub: Hub, after: int = 0, poll: float = SECON
     return flatten(follow_batches(shelf, hub, KEY, after=after, silent_seconds=poll))  # type: ignore[arg-type]
 
 
-async def test_what_is_in_the_log_comes_first_and_then_what_happens() -> None:
+async def test_log_comes_before_live_events() -> None:
     shelf, hub = ListedLog(), Hub()
     old = [shelf.add(), shelf.add()]
     async with aclosing(follow_shelf(shelf, hub)) as items:
@@ -51,7 +51,7 @@ async def test_what_is_in_the_log_comes_first_and_then_what_happens() -> None:
     assert hub.reader_count == 0
 
 
-async def test_an_event_that_is_read_and_published_is_given_once() -> None:
+async def test_event_read_and_published_is_given_once() -> None:
     shelf, hub = ListedLog(), Hub()
     async with aclosing(follow_shelf(shelf, hub, poll=0.001)) as items:
         assert await anext(items) is None
@@ -64,7 +64,7 @@ async def test_an_event_that_is_read_and_published_is_given_once() -> None:
         assert await take_items(items, 1) == [last]
 
 
-async def test_events_of_another_server_are_found_in_the_log() -> None:
+async def test_other_servers_events_come_from_log() -> None:
     shelf, hub = ListedLog(), Hub()
     async with aclosing(follow_shelf(shelf, hub)) as items:
         mine = shelf.add()
@@ -75,7 +75,7 @@ async def test_events_of_another_server_are_found_in_the_log() -> None:
         assert await take_items(items, 2) == [theirs, next_one]
 
 
-async def test_a_reader_that_is_stirred_looks_into_the_log() -> None:
+async def test_stirred_reader_checks_the_log() -> None:
     shelf, hub = ListedLog(), Hub(feed_size=2)
     async with aclosing(follow_shelf(shelf, hub)) as items:
         made = [shelf.add()]
@@ -88,7 +88,7 @@ async def test_a_reader_that_is_stirred_looks_into_the_log() -> None:
         assert theirs in await take_items(items, 3)
 
 
-async def test_a_slow_reader_finds_in_the_log_what_its_feed_lost() -> None:
+async def test_slow_reader_recovers_from_the_log() -> None:
     shelf, hub = ListedLog(), Hub(feed_size=2)
     async with aclosing(follow_shelf(shelf, hub)) as items:
         made = [shelf.add()]
@@ -98,7 +98,7 @@ async def test_a_slow_reader_finds_in_the_log_what_its_feed_lost() -> None:
         assert await take_items(items, 50) == shelf.events[1:]
 
 
-async def test_pieces_of_a_message_that_was_given_whole_are_stale() -> None:
+async def test_pieces_of_whole_message_are_stale() -> None:
     shelf, hub = ListedLog(), Hub(feed_size=3)
     async with aclosing(follow_shelf(shelf, hub)) as items:
         shelf.add(RunStarted(options=RunOptions()))
@@ -111,7 +111,7 @@ async def test_pieces_of_a_message_that_was_given_whole_are_stale() -> None:
         assert await take_items(items, 3) == [whole, later, make_delta("fresh", seq=3)]
 
 
-async def test_pieces_come_before_their_message_also_for_a_reader_who_was_sent_to_the_log() -> None:
+async def test_log_reader_gets_pieces_before_message() -> None:
     shelf, hub = ListedLog(), Hub()
     async with aclosing(follow_shelf(shelf, hub)) as items:
         shelf.add(RunStarted(options=RunOptions()))
@@ -124,7 +124,7 @@ async def test_pieces_come_before_their_message_also_for_a_reader_who_was_sent_t
         assert await take_items(items, 4) == [make_delta("a"), make_delta("b"), whole, make_delta("c", seq=2)]
 
 
-async def test_a_patch_in_the_middle_of_a_message_does_not_silence_it() -> None:
+async def test_patch_amid_message_does_not_silence_it() -> None:
     shelf, hub = ListedLog(), Hub()
     async with aclosing(follow_shelf(shelf, hub)) as items:
         shelf.add(RunStarted(options=RunOptions()))
@@ -138,7 +138,7 @@ async def test_a_patch_in_the_middle_of_a_message_does_not_silence_it() -> None:
         assert await take_items(items, 4) == [make_delta("a"), patch, cancelled, make_delta("b")]
 
 
-def test_a_reader_remembers_no_more_runs_than_there_may_be_pieces_of() -> None:
+def test_reader_remembers_bounded_number_of_runs() -> None:
     position, fact = ReadPosition(0, most_runs=10), RunCancelled(stop_reason="cancelled")
 
     def list_stale(first: int) -> list[int]:
@@ -159,7 +159,7 @@ async def test_silence_is_a_sign_of_life() -> None:
         assert [await anext(items) for _ in range(3)] == [None] * 3
 
 
-async def test_readers_that_come_and_go_leave_nothing() -> None:
+async def test_passing_readers_leave_nothing() -> None:
     shelf, hub = ListedLog(), Hub()
     shelf.add()
     before = asyncio.all_tasks()
@@ -171,7 +171,7 @@ async def test_readers_that_come_and_go_leave_nothing() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_nobody_waits_for_ever_for_others_that_read() -> None:
+async def test_readers_never_wait_forever_for_others() -> None:
     shelf, pages = ListedLog(), PageLimits(at_once=1, turn_seconds=0.001)
     made = shelf.add()
     async with pages.take_turn():
@@ -180,7 +180,7 @@ async def test_nobody_waits_for_ever_for_others_that_read() -> None:
     assert [event async for event in read_pages(shelf, KEY, after=0, pages=pages)] == [made]  # type: ignore[arg-type]
 
 
-async def test_a_reader_that_is_cancelled_while_it_leaves_is_cancelled() -> None:
+async def test_leaving_reader_can_be_cancelled() -> None:
     leaving = asyncio.Event()
 
     async def make_items() -> AsyncGenerator[int]:

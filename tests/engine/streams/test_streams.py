@@ -62,9 +62,7 @@ async def follow_all(engine: Engine, upto: int) -> list[int]:
     return found
 
 
-async def test_readers_on_two_servers_see_every_event_once_and_in_order(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_readers_across_servers_see_events_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
     await open_session(one)
     readers = [asyncio.create_task(follow_all(engine, 16)) for engine in (one, two, two)]
@@ -77,9 +75,7 @@ async def test_readers_on_two_servers_see_every_event_once_and_in_order(
         assert await reader == list(range(1, 17))
 
 
-async def test_a_reader_that_reconnects_after_every_event_misses_nothing(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_reconnecting_reader_misses_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
     await open_session(one)
     model.call("look")
@@ -101,9 +97,7 @@ async def test_a_reader_that_reconnects_after_every_event_misses_nothing(
     assert found == [event.seq for event in await read_log(one) if event.run_id == "r1"]
 
 
-async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_joiner_gets_all_of_current_message(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Once upon ", then="a time.")
@@ -126,9 +120,7 @@ async def test_a_joiner_gets_the_message_in_progress_and_the_rest_of_it(
     ]
 
 
-async def test_a_message_goes_on_through_a_patch_and_a_cancel_keeps_all_of_it(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_message_survives_patch_and_cancel(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Once upon ", then="a time.")
@@ -141,7 +133,7 @@ async def test_a_message_goes_on_through_a_patch_and_a_cancel_keeps_all_of_it(
     assert view.output_text == "Once upon "
 
 
-async def test_a_run_that_nobody_watches_is_not_streamed(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_unwatched_run_is_not_streamed(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.say("Hello.")
@@ -152,9 +144,7 @@ async def test_a_run_that_nobody_watches_is_not_streamed(cluster: EngineCluster,
     assert model.requests[1]["stream"] is True
 
 
-async def test_a_stream_of_a_run_gives_its_own_events_and_ends_with_it(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_run_stream_has_own_events_and_end(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     for run_id in ("r1", "r2"):
@@ -170,7 +160,7 @@ async def test_a_stream_of_a_run_gives_its_own_events_and_ends_with_it(
         assert list_seqs(await collect_stream(engine, run_id, after=10**6)) == mine
 
 
-async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
+async def test_ended_run_stream_pages_the_log(
     cluster: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = await cluster.open_engine(Agent(name="A"), limits=replace(LIMITS, page_events=3))
@@ -194,9 +184,7 @@ async def test_the_stream_of_a_run_that_has_ended_reads_the_log_in_pages(
     assert (reads[-2:], max(reads)) == ([3, 1], 3)
 
 
-async def test_what_a_slow_reader_of_a_run_is_given_nobody_else_holds(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_slow_reader_backlog_is_not_shared(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.say("Rain.")
@@ -215,7 +203,7 @@ async def test_what_a_slow_reader_of_a_run_is_given_nobody_else_holds(
         assert messages == 2
 
 
-async def test_many_readers_of_a_run_see_the_same(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_many_readers_see_the_same(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Hel", then="lo")
@@ -232,7 +220,7 @@ async def test_many_readers_of_a_run_see_the_same(cluster: EngineCluster, model:
         assert "".join(texts) == "Hello"
 
 
-async def test_a_reader_that_goes_away_does_not_end_the_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_leaving_reader_does_not_end_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     model.hang("Hel", then="lo")

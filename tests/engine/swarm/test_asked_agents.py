@@ -30,7 +30,7 @@ def test_the_answer_is_the_result(swarm: Runner, model: ScriptedModel) -> None:
     assert model.requests[1]["messages"][-1] == {"role": "user", "content": "Note it."}
 
 
-def test_a_stream_shows_who_asks_and_not_who_is_asked(swarm: Runner, model: ScriptedModel) -> None:
+def test_stream_shows_asker_not_asked(swarm: Runner, model: ScriptedModel) -> None:
     model.call("ask_clerk", {"input": "Hm?"}, id="c1")
     model.say("Below.")
     model.say("Above.")
@@ -38,7 +38,7 @@ def test_a_stream_shows_who_asks_and_not_who_is_asked(swarm: Runner, model: Scri
     assert "".join(frame.get("content") or "" for frame in frames) == "Above."
 
 
-def test_an_agent_that_asks_itself_comes_to_an_end(swarm: Runner, model: ScriptedModel) -> None:
+def test_self_asking_agent_terminates(swarm: Runner, model: ScriptedModel) -> None:
     mirror = Agent(name="Mirror")
     mirror.functions.append(mirror.as_tool("ask_mirror", "Ask yourself."))
     for number in range(9):
@@ -59,6 +59,6 @@ def test_who_fails_is_an_answer(swarm: Runner, model: ScriptedModel) -> None:
     assert response.messages[-1]["content"] == "Nobody there."
 
 
-def test_a_function_that_asks_is_not_called_by_hand() -> None:
+def test_asking_function_is_not_hand_callable() -> None:
     with pytest.raises(TypeError, match="which only a run can do"):
         CLERK.as_tool("ask_clerk", "Ask.")("Hm?")

@@ -29,7 +29,7 @@ async def test_a_stream_may_be_awaited_first(swarm: AsyncSwarm, model: ScriptedM
     assert [frame["content"] async for frame in frames if frame.get("content")] == ["Hel", "lo"]
 
 
-async def test_a_blocking_tool_leaves_the_loop_alone(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+async def test_blocking_tool_spares_the_loop(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     reached, released = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -47,7 +47,7 @@ async def test_a_blocking_tool_leaves_the_loop_alone(swarm: AsyncSwarm, model: S
     assert list_tool_texts(await run) == ["done"]
 
 
-async def test_a_slow_model_leaves_the_loop_alone(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+async def test_slow_model_spares_the_loop(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     model.hang(then="Finally.", when=lambda request: request["messages"][-1]["content"] == "slow")
     model.say("Quick.", when=lambda request: request["messages"][-1]["content"] == "quick")
     slow = asyncio.create_task(swarm.run(Agent(), [user_message("slow")]))
@@ -59,7 +59,7 @@ async def test_a_slow_model_leaves_the_loop_alone(swarm: AsyncSwarm, model: Scri
     assert (await slow).messages[-1]["content"] == "Finally."
 
 
-async def test_a_stream_gives_each_delta_as_it_comes(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+async def test_stream_gives_deltas_as_they_come(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     model.hang("First, ", then="then.")
     frames = aiter(swarm.run(Agent(), [user_message("Hi")], stream=True))
     while (await anext(frames)).get("content") != "First, ":
@@ -72,7 +72,7 @@ async def test_a_stream_gives_each_delta_as_it_comes(swarm: AsyncSwarm, model: S
     assert "response" in [frame async for frame in frames][-1]
 
 
-async def test_many_runs_at_once_do_not_mix(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+async def test_concurrent_runs_do_not_mix(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     def remember(name: str, context_variables: Json) -> str:
         context_variables["name"] = name
         return name
@@ -90,7 +90,7 @@ async def test_many_runs_at_once_do_not_mix(swarm: AsyncSwarm, model: ScriptedMo
         assert response.context_variables == {"name": f"n{n}"}
 
 
-async def test_a_stream_left_early_leaves_nothing_running(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+async def test_early_left_stream_leaves_nothing_running(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     before = asyncio.all_tasks()
     model.hang("Once upon")
     async for frame in swarm.run(Agent(), [user_message("A story!")], stream=True):
@@ -112,7 +112,7 @@ async def test_a_cancelled_run_stops_asking(swarm: AsyncSwarm, model: ScriptedMo
     await model.wait_for_disconnects_async(1)
 
 
-async def test_a_run_cancelled_in_a_tool_is_cancelled(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+async def test_run_cancelled_in_tool_is_cancelled(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     reached = asyncio.Event()
     seen: list[str] = []
 
@@ -134,9 +134,7 @@ async def test_a_run_cancelled_in_a_tool_is_cancelled(swarm: AsyncSwarm, model: 
     assert seen == ["cancelled"]
 
 
-async def test_a_tool_that_is_cancelled_by_itself_is_an_error_like_any_other(
-    swarm: AsyncSwarm, model: ScriptedModel
-) -> None:
+async def test_self_cancelled_tool_is_an_error(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     async def give_up() -> str:
         job = asyncio.create_task(asyncio.Event().wait())
         await asyncio.sleep(0)
@@ -164,7 +162,7 @@ async def test_a_thread_cannot_stop_the_program(
     assert word.__name__ in list_tool_texts(response)[0]
 
 
-async def test_an_async_tool_that_takes_too_long_is_cancelled(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+async def test_slow_async_tool_is_cancelled(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     ended = asyncio.Event()
 
     @tool(timeout=0.01)
@@ -203,7 +201,7 @@ async def test_a_synchronous_client_is_refused(client: OpenAI) -> None:
         AsyncSwarm(client)
 
 
-async def test_any_object_will_do_for_a_client() -> None:
+async def test_any_object_serves_as_client() -> None:
     class Completions:
         def __init__(self) -> None:
             self.asked: list[Json] = []
@@ -256,7 +254,7 @@ async def test_concurrent_functions_run_at_once(swarm: AsyncSwarm, model: Script
     assert sent == ["x", "y"]
 
 
-async def test_a_run_that_is_given_up_stops_all_that_run_at_once(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+async def test_abandoned_run_stops_all_concurrent_work(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     begun, stopped = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
     @tool(concurrent=True)

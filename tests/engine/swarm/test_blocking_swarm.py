@@ -14,13 +14,13 @@ from tests.engine.swarm.shop import join_texts
 from tests.support.scripted import ScriptedModel
 
 
-def test_run_and_stream_is_swarms_name_for_it(client: OpenAI, model: ScriptedModel) -> None:
+def test_run_and_stream_is_an_alias(client: OpenAI, model: ScriptedModel) -> None:
     model.say("Hello!")
     frames = list(Swarm(client).run_and_stream(Agent(), [user_message("Hi")]))
     assert join_texts(frames) == "Hello!"
 
 
-def test_a_stream_closed_early_leaves_nothing_running(client: OpenAI, model: ScriptedModel) -> None:
+def test_early_closed_stream_leaves_nothing_running(client: OpenAI, model: ScriptedModel) -> None:
     model.hang("Once upon")
     frames = Swarm(client).run(Agent(), [user_message("A story!")], stream=True)
     assert next(frames) == {"delim": "start"}
@@ -34,7 +34,7 @@ def test_a_stream_closed_early_leaves_nothing_running(client: OpenAI, model: Scr
     assert Swarm(client).run(Agent(), [user_message("Hello?")]).messages[-1]["content"] == "I am still here."
 
 
-def test_a_stream_that_is_never_read_asks_nobody(client: OpenAI, model: ScriptedModel) -> None:
+def test_unread_stream_asks_no_model(client: OpenAI, model: ScriptedModel) -> None:
     Swarm(client).run(Agent(), [user_message("Hi")], stream=True)
     assert model.request_count == 0
 
@@ -56,7 +56,7 @@ def test_tools_run_in_the_callers_thread(client: OpenAI, model: ScriptedModel) -
     assert list_tool_texts(response) == ["1", "2"]
 
 
-def test_an_interrupt_of_the_program_is_no_tools_error(client: OpenAI, model: ScriptedModel) -> None:
+def test_keyboard_interrupt_is_no_tool_error(client: OpenAI, model: ScriptedModel) -> None:
     def control_c() -> str:
         raise KeyboardInterrupt
 
@@ -101,7 +101,7 @@ def test_an_asynchronous_client_is_refused(async_client: openai.AsyncOpenAI) -> 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_asynchronous_double_is_refused_when_it_shows(stream: bool) -> None:
+def test_async_double_is_refused_on_use(stream: bool) -> None:
     import asyncio
 
     class Completions:
@@ -115,7 +115,7 @@ def test_an_asynchronous_double_is_refused_when_it_shows(stream: bool) -> None:
         list(Swarm(Double()).run(Agent(), [user_message("Hi")], stream=stream))
 
 
-def test_in_one_thread_concurrent_functions_run_one_after_the_other(client: OpenAI, model: ScriptedModel) -> None:
+def test_single_thread_runs_functions_sequentially(client: OpenAI, model: ScriptedModel) -> None:
     order: list[str] = []
 
     @tool(concurrent=True)

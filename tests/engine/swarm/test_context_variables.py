@@ -14,7 +14,7 @@ from tests.engine.swarm.runners import Runner, list_tool_texts
 from tests.support.scripted import ScriptedModel
 
 
-def test_each_call_sees_the_context_that_the_former_left(swarm: Runner, model: ScriptedModel) -> None:
+def test_calls_see_previous_context_changes(swarm: Runner, model: ScriptedModel) -> None:
     def count(context_variables: Json) -> Result:
         return Result(str(context_variables["n"]), context_variables={"n": context_variables["n"] + 1})
 
@@ -29,7 +29,7 @@ def test_each_call_sees_the_context_that_the_former_left(swarm: Runner, model: S
     assert response.context_variables == {"n": 3, "seen": [2, 3]}
 
 
-def test_a_failed_call_leaves_the_context_as_it_was(swarm: Runner, model: ScriptedModel) -> None:
+def test_failed_call_leaves_context(swarm: Runner, model: ScriptedModel) -> None:
     def half(context_variables: Json) -> str:
         context_variables["half"] = True
         raise RuntimeError("no")
@@ -39,7 +39,7 @@ def test_a_failed_call_leaves_the_context_as_it_was(swarm: Runner, model: Script
     assert swarm.run(Agent(functions=[half]), "Go", context_variables={"a": 1}).context_variables == {"a": 1}
 
 
-def test_a_key_can_be_removed_and_none_is_a_value(swarm: Runner, model: ScriptedModel) -> None:
+def test_keys_can_be_removed_or_none(swarm: Runner, model: ScriptedModel) -> None:
     def tidy(context_variables: Json) -> str:
         del context_variables["old"]
         context_variables["maybe"] = None
@@ -51,7 +51,7 @@ def test_a_key_can_be_removed_and_none_is_a_value(swarm: Runner, model: Scripted
     assert response.context_variables == {"kept": None, "maybe": None}
 
 
-def test_context_that_json_cannot_hold_fails_at_the_call_by_path_and_type(swarm: Runner, model: ScriptedModel) -> None:
+def test_unserialisable_context_names_path_and_type(swarm: Runner, model: ScriptedModel) -> None:
     def remember(context_variables: Json) -> str:
         context_variables["trip"] = {"days": [{"on": date(2026, 1, 1)}]}
         return "ok"
@@ -76,7 +76,7 @@ def test_the_model_never_sees_context_variables(swarm: Runner, model: ScriptedMo
     assert list(parameters["properties"]) == ["language"]
 
 
-def test_a_local_variable_of_that_name_is_no_parameter(swarm: Runner, model: ScriptedModel) -> None:
+def test_local_variable_name_is_no_parameter(swarm: Runner, model: ScriptedModel) -> None:
     def greet(name: str) -> str:
         context_variables = {"name": name}
         return context_variables["name"]
@@ -95,9 +95,7 @@ def test_instructions_may_be_a_function(swarm: Runner, model: ScriptedModel) -> 
     assert model.requests[0]["messages"][0]["content"] == "Say hello."
 
 
-def test_instructions_see_the_context_as_it_is_now_and_missing_keys_are_empty(
-    swarm: Runner, model: ScriptedModel
-) -> None:
+def test_instructions_see_current_context(swarm: Runner, model: ScriptedModel) -> None:
     def instructions(context_variables: defaultdict[str, Any]) -> str:
         return f"Help {context_variables['name']}, who likes <{context_variables['likes']}>."
 
@@ -122,7 +120,7 @@ def test_instructions_may_be_async(swarm: Runner, model: ScriptedModel) -> None:
     assert model.requests[0]["messages"][0]["content"] == "Help Ann."
 
 
-def test_instructions_that_fail_end_the_run_with_their_own_words(swarm: Runner, model: ScriptedModel) -> None:
+def test_failing_instructions_raise_their_own_error(swarm: Runner, model: ScriptedModel) -> None:
     def instructions() -> str:
         raise LookupError("no template")
 

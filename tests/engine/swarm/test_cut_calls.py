@@ -35,7 +35,7 @@ def test_swarm_runs_whole_calls_only(
         assert response.messages[-1]["role"] == "tool"
 
 
-def test_swarm_ends_with_its_turns_or_an_error(swarm: Runner, model: ScriptedModel) -> None:
+def test_cut_calls_exhaust_turns_or_raise(swarm: Runner, model: ScriptedModel) -> None:
     agent = Agent(name="Desk", functions=[cancel_orders])
     for _ in range(4):
         script_calls(model, "length", ("cancel_orders", "{}"))

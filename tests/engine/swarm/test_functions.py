@@ -54,7 +54,7 @@ def test_what_a_function_returns_becomes_text(swarm: Runner, model: ScriptedMode
     assert list_tool_texts(swarm.run(Agent(functions=[give]), "Go")) == [text]
 
 
-def test_values_that_json_cannot_hold_name_path_and_type(swarm: Runner, model: ScriptedModel) -> None:
+def test_unserialisable_values_name_path_and_type(swarm: Runner, model: ScriptedModel) -> None:
     def give() -> Json:
         return {"rows": [{"when": date(2026, 1, 1)}]}
 
@@ -66,7 +66,7 @@ def test_values_that_json_cannot_hold_name_path_and_type(swarm: Runner, model: S
     )
 
 
-def test_async_functions_partials_methods_and_callable_objects(swarm: Runner, model: ScriptedModel) -> None:
+def test_every_kind_of_callable_works(swarm: Runner, model: ScriptedModel) -> None:
     async def wait(name: str) -> str:
         return f"async {name}"
 
@@ -101,7 +101,7 @@ def test_arguments_are_converted_to_their_hints(swarm: Runner, model: ScriptedMo
     assert list_tool_texts(swarm.run(Agent(functions=[review]), "Go")) == ["7 2026"]
 
 
-def test_a_function_can_ask_for_the_id_of_its_call(swarm: Runner, model: ScriptedModel) -> None:
+def test_function_can_request_its_call_id(swarm: Runner, model: ScriptedModel) -> None:
     def pay(amount: int, tool_call_id: ToolCallId) -> str:
         return f"{amount} for {tool_call_id}"
 
@@ -146,7 +146,7 @@ def pay(amount: int) -> str:
         ("stop", "{}", ["stop failed", "StopIteration"]),
     ],
 )
-def test_a_bad_call_is_told_to_the_model_and_the_loop_goes_on(
+def test_bad_call_is_told_and_loop_continues(
     swarm: Runner, model: ScriptedModel, name: str, arguments: str, told: list[str]
 ) -> None:
     model.call(name, arguments, id="c1")
@@ -175,7 +175,7 @@ def test_empty_arguments_count_as_none(swarm: Runner, model: ScriptedModel) -> N
     assert list_tool_texts(swarm.run(Agent(functions=[look]), "Go")) == ["rain"]
 
 
-def test_a_call_that_takes_too_long_is_told_to_the_model(swarm: Runner, model: ScriptedModel) -> None:
+def test_slow_call_is_told_to_model(swarm: Runner, model: ScriptedModel) -> None:
     import threading
 
     never = threading.Event()
@@ -192,7 +192,7 @@ def test_a_call_that_takes_too_long_is_told_to_the_model(swarm: Runner, model: S
     assert text == "Error: hang did not finish within 0.01 s. It may or may not have taken effect."
 
 
-def test_a_call_that_needs_an_approval_is_given_back(swarm: Runner, model: ScriptedModel) -> None:
+def test_guarded_call_is_given_back(swarm: Runner, model: ScriptedModel) -> None:
     @tool(requires_approval=True)
     def launch() -> str:
         raise AssertionError("nobody approved")

@@ -8,7 +8,7 @@ from tests.engine.swarm.shop import make_refunds_and_sales
 from tests.support.scripted import ScriptedModel
 
 
-def test_a_function_that_returns_an_agent_hands_over(swarm: Runner, model: ScriptedModel) -> None:
+def test_function_returning_agent_hands_over(swarm: Runner, model: ScriptedModel) -> None:
     triage, sales, _ = make_refunds_and_sales()
     model.call("to_sales")
     model.say("What would you like?")
@@ -31,9 +31,7 @@ def test_a_result_hands_over_with_context(swarm: Runner, model: ScriptedModel) -
     assert model.requests[1]["model"] == "careful"
 
 
-def test_of_several_handoffs_in_one_reply_the_last_wins_and_the_other_says_so(
-    swarm: Runner, model: ScriptedModel
-) -> None:
+def test_last_handoff_in_reply_wins(swarm: Runner, model: ScriptedModel) -> None:
     triage, _, refunds = make_refunds_and_sales()
     model.calls([("to_sales", {}, "c1"), ("to_refunds", {}, "c2")])
     model.say("Refunded.")
@@ -45,7 +43,7 @@ def test_of_several_handoffs_in_one_reply_the_last_wins_and_the_other_says_so(
     assert [message["content"] for message in model.requests[1]["messages"][-2:]] == [first, second]
 
 
-def test_calls_beside_a_handoff_are_the_old_agents(swarm: Runner, model: ScriptedModel) -> None:
+def test_calls_beside_handoff_stay_old_agents(swarm: Runner, model: ScriptedModel) -> None:
     triage, sales, _ = make_refunds_and_sales()
 
     def note() -> str:
@@ -72,9 +70,7 @@ def test_agents_may_share_a_name(swarm: Runner, model: ScriptedModel) -> None:
     assert model.requests[1]["messages"][0]["content"] == "I am the second."
 
 
-def test_a_call_goes_to_the_agent_that_asked_even_if_another_of_its_name_follows(
-    swarm: Runner, model: ScriptedModel
-) -> None:
+def test_call_belongs_to_asking_agent_despite_namesake(swarm: Runner, model: ScriptedModel) -> None:
     def hand_over() -> Agent:
         return second
 
@@ -89,7 +85,7 @@ def test_a_call_goes_to_the_agent_that_asked_even_if_another_of_its_name_follows
     assert response.agent is second
 
 
-def test_an_agent_may_be_made_on_the_spot(swarm: Runner, model: ScriptedModel) -> None:
+def test_agent_may_be_made_in_place(swarm: Runner, model: ScriptedModel) -> None:
     def specialist(topic: str) -> Agent:
         return Agent(name=f"{topic} specialist", instructions=f"Talk about {topic}.")
 

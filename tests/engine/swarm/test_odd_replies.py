@@ -25,7 +25,7 @@ def test_calls_without_ids_get_some(swarm: Runner, model: ScriptedModel) -> None
     assert [message["tool_call_id"] for message in response.messages[1:3]] == ids
 
 
-def test_ids_that_are_used_again_are_replaced(swarm: Runner, model: ScriptedModel) -> None:
+def test_reused_call_ids_are_replaced(swarm: Runner, model: ScriptedModel) -> None:
     def look(n: int) -> str:
         return str(n)
 
@@ -39,7 +39,7 @@ def test_ids_that_are_used_again_are_replaced(swarm: Runner, model: ScriptedMode
     assert second != "0"
 
 
-def test_a_reply_without_text_or_calls_ends_the_run(swarm: Runner, model: ScriptedModel) -> None:
+def test_empty_reply_ends_the_run(swarm: Runner, model: ScriptedModel) -> None:
     model.raw({"choices": [{"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "stop"}]})
     assert swarm.run(Agent(), "Hi").messages == [make_answer(sender="Agent")]
 
@@ -67,7 +67,7 @@ def test_more_than_text_is_kept(swarm: Runner, model: ScriptedModel) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_the_client_raises_is_raised_as_it_is(
+def test_client_exceptions_pass_unchanged(
     swarm: Runner, model: ScriptedModel, status: int, error: type[openai.APIStatusError], stream: bool
 ) -> None:
     model.fail(status, message="no such luck")

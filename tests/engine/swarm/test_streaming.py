@@ -15,7 +15,7 @@ from tests.engine.swarm.shop import join_texts, make_refunds_and_sales
 from tests.support.scripted import USAGE, ScriptedModel
 
 
-def test_a_stream_is_deltas_between_delimiters_and_at_last_the_response(swarm: Runner, model: ScriptedModel) -> None:
+def test_stream_has_delimited_deltas_and_response(swarm: Runner, model: ScriptedModel) -> None:
     model.say(["Hel", "lo ", "you"])
     frames = swarm.stream(Agent(name="Greeter"), "Hi")
     assert frames[0] == {"delim": "start"}
@@ -29,7 +29,7 @@ def test_a_stream_is_deltas_between_delimiters_and_at_last_the_response(swarm: R
     assert model.requests[0]["stream_options"] == {"include_usage": True}
 
 
-def test_only_the_first_delta_of_a_message_names_its_sender(swarm: Runner, model: ScriptedModel) -> None:
+def test_first_delta_alone_names_its_sender(swarm: Runner, model: ScriptedModel) -> None:
     triage, _, _ = make_refunds_and_sales()
     model.call("to_sales", text="One moment.")
     model.say("What would you like?")
@@ -68,7 +68,7 @@ def make_piece(**fields: Any) -> Json:
     return {**fields, "function": function}
 
 
-def test_chunks_as_they_come_in_the_wild(swarm: Runner, model: ScriptedModel) -> None:
+def test_wild_chunks_are_streamed(swarm: Runner, model: ScriptedModel) -> None:
     def add(a: int, b: int) -> str:
         return str(a + b)
 
@@ -107,14 +107,14 @@ def test_chunks_as_they_come_in_the_wild(swarm: Runner, model: ScriptedModel) ->
     assert [delta["index"] for delta in deltas] == [0, 1, 1, 0, 0, 1]
 
 
-def test_half_a_character_is_not_a_delta(swarm: Runner, model: ScriptedModel) -> None:
+def test_half_character_is_not_a_delta(swarm: Runner, model: ScriptedModel) -> None:
     chunks = [make_chunk({"content": text}) for text in ("hi \ud83d", "\ude00")]
     model.chunks([f"data: {json.dumps(chunk)}\n\n" for chunk in [*chunks, make_chunk({}, "stop")]])
     frames = swarm.stream(Agent(), "Hi")
     assert [frame["content"] for frame in frames if frame.get("content")] == ["hi ", "\U0001f600"]
 
 
-def test_what_comes_once_more_is_not_a_delta(swarm: Runner, model: ScriptedModel) -> None:
+def test_repetition_is_not_a_delta(swarm: Runner, model: ScriptedModel) -> None:
     def get_time(city: str = "here") -> str:
         return f"noon in {city}"
 
@@ -137,18 +137,18 @@ def test_deltas_without_content_have_a_null(swarm: Runner, model: ScriptedModel)
     assert set(contents) == {None, "", "Hm."}
 
 
-def test_a_stream_that_breaks_raises_after_what_it_said(swarm: Runner, model: ScriptedModel) -> None:
+def test_breaking_stream_raises_after_its_words(swarm: Runner, model: ScriptedModel) -> None:
     model.half_stream("Half a")
     with pytest.raises(httpx2.RemoteProtocolError, match="peer closed connection"):
         swarm.stream(Agent(), "Hi")
 
 
-def test_max_turns_zero_streams_only_a_response(swarm: Runner) -> None:
+def test_zero_max_turns_streams_only_response(swarm: Runner) -> None:
     [frame] = swarm.stream(Agent(), "Hi", max_turns=0)
     assert frame["response"].messages == []
 
 
-def test_frames_are_json_but_for_the_response(swarm: Runner, model: ScriptedModel) -> None:
+def test_frames_are_json_except_the_response(swarm: Runner, model: ScriptedModel) -> None:
     model.say("Hello!")
     frames = swarm.stream(Agent(), "Hi")
     assert json.loads(json.dumps(frames[:-1])) == frames[:-1]

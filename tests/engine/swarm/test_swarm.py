@@ -24,7 +24,7 @@ def test_a_text_is_answered(swarm: Runner, model: ScriptedModel) -> None:
     assert response.context_variables == {}
 
 
-def test_the_request_holds_instructions_model_and_history_and_nothing_else(swarm: Runner, model: ScriptedModel) -> None:
+def test_request_holds_only_the_expected_fields(swarm: Runner, model: ScriptedModel) -> None:
     model.say("Hello!")
     swarm.run(Agent(instructions="Be brief.", model="small"), "Hi")
     assert model.requests == [
@@ -32,7 +32,7 @@ def test_the_request_holds_instructions_model_and_history_and_nothing_else(swarm
     ]
 
 
-def test_parts_of_other_interfaces_are_converted_or_refused(swarm: Runner, model: ScriptedModel) -> None:
+def test_foreign_parts_are_converted_or_refused(swarm: Runner, model: ScriptedModel) -> None:
     model.say("Hello!")
     said: list[Json] = [
         {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
@@ -75,7 +75,7 @@ def test_tools_go_with_their_settings(swarm: Runner, model: ScriptedModel) -> No
     ]
 
 
-def test_a_forced_call_is_forced_once_for_each_agent_of_a_run(swarm: Runner, model: ScriptedModel) -> None:
+def test_forced_call_holds_once_per_agent(swarm: Runner, model: ScriptedModel) -> None:
     def look() -> Agent:
         """Look, and hand over."""
         return second
@@ -89,7 +89,7 @@ def test_a_forced_call_is_forced_once_for_each_agent_of_a_run(swarm: Runner, mod
     assert [request["tool_choice"] for request in model.requests] == ["required", named, "auto"]
 
 
-def test_a_tool_choice_can_name_a_function(swarm: Runner, model: ScriptedModel) -> None:
+def test_tool_choice_can_name_function(swarm: Runner, model: ScriptedModel) -> None:
     def look() -> str:
         return ""
 
@@ -99,13 +99,13 @@ def test_a_tool_choice_can_name_a_function(swarm: Runner, model: ScriptedModel) 
     assert model.requests[0]["tool_choice"] == choice
 
 
-def test_model_override_goes_before_the_agents_model(swarm: Runner, model: ScriptedModel) -> None:
+def test_model_override_beats_agent_model(swarm: Runner, model: ScriptedModel) -> None:
     model.say("Hello!")
     swarm.run(Agent(model="small"), "Hi", model_override="large")
     assert model.requests[0]["model"] == "large"
 
 
-def test_a_call_is_answered_and_the_model_asked_again(swarm: Runner, model: ScriptedModel) -> None:
+def test_answered_call_prompts_model_again(swarm: Runner, model: ScriptedModel) -> None:
     def add(a: int, b: int) -> str:
         return str(a + b)
 
@@ -144,7 +144,7 @@ def test_messages_can_be_the_next_input(swarm: Runner, model: ScriptedModel) -> 
     ]  # fmt: skip
 
 
-def test_an_unanswered_call_of_the_history_is_answered_before_it_is_sent(swarm: Runner, model: ScriptedModel) -> None:
+def test_unanswered_history_call_gets_answered(swarm: Runner, model: ScriptedModel) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "gone", "arguments": "{}"}}
     model.say("I see.")
     swarm.run(
@@ -156,7 +156,7 @@ def test_an_unanswered_call_of_the_history_is_answered_before_it_is_sent(swarm: 
     assert "unknown" in sent[3]["content"]
 
 
-def test_what_is_given_is_left_as_it_is(swarm: Runner, model: ScriptedModel) -> None:
+def test_given_arguments_are_left_unchanged(swarm: Runner, model: ScriptedModel) -> None:
     def change(context_variables: Json) -> Result:
         context_variables["cart"].append("pear")
         return Result("ok", context_variables={"new": 1})
@@ -174,12 +174,12 @@ def test_what_is_given_is_left_as_it_is(swarm: Runner, model: ScriptedModel) -> 
     assert messages == before[0]
 
 
-def test_a_message_without_a_known_role_is_refused(swarm: Runner) -> None:
+def test_message_with_unknown_role_is_refused(swarm: Runner) -> None:
     with pytest.raises(ValueError, match=r"messages\[1\].role is 'robot'"):
         swarm.run(Agent(), [user_message("Hi"), {"role": "robot", "content": "beep"}])
 
 
-def test_context_that_json_cannot_hold_is_refused_by_name(swarm: Runner) -> None:
+def test_unserialisable_context_is_refused_by_name(swarm: Runner) -> None:
     with pytest.raises(ValueError, match=r"context_variables.trip.on is of type date"):
         swarm.run(Agent(), "Hi", context_variables={"trip": {"on": date(2026, 1, 1)}})
 
@@ -200,7 +200,7 @@ def test_max_turns_counts_model_calls(swarm: Runner, model: ScriptedModel, allow
     )
 
 
-def test_without_execute_tools_the_calls_are_given_back(swarm: Runner, model: ScriptedModel) -> None:
+def test_unexecuted_tool_calls_are_given_back(swarm: Runner, model: ScriptedModel) -> None:
     def never() -> str:
         raise AssertionError
 

@@ -38,7 +38,7 @@ from tests.support.scripted import Call, ScriptedModel
 pytestmark = pytest.mark.one_database
 
 
-async def test_who_asks_waits_while_an_approval_is_needed_below(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_asker_waits_for_child_approval(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     view = await wait_for_end(engine)
     assert (view.status, view.stop_reason) == ("waiting", "approval")
@@ -55,7 +55,7 @@ async def test_who_asks_waits_while_an_approval_is_needed_below(cluster: EngineC
     assert (await read_types(engine)).count("tool.started") == 1
 
 
-async def test_a_decision_in_the_middle_is_told_above(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_mid_chain_decision_is_told_above(cluster: EngineCluster, model: ScriptedModel) -> None:
     desk = make_team()
     engine = await cluster.open_engine(Agent(name="Head", functions=[desk.as_tool("ask_desk", "Ask the desk.")]))
     await open_session(engine)
@@ -75,9 +75,7 @@ async def test_a_decision_in_the_middle_is_told_above(cluster: EngineCluster, mo
     assert (await wait_for_end(engine)).output_text == "Done."
 
 
-async def test_a_decision_reaches_a_run_that_was_imported_as_it_waited(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_decision_reaches_imported_waiting_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, first_child = await ask_for_payment(cluster, model)
     text = b"".join([piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)])
     copy = SessionKey(KEY.tenant, "copy")
@@ -96,9 +94,7 @@ async def test_a_decision_reaches_a_run_that_was_imported_as_it_waited(
     assert (await engine.reader.get_run(copy, "r1")).output_text == "It is paid."
 
 
-async def test_a_decision_from_above_is_refused_before_anything_is_recorded(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_parent_decision_is_refused_before_recording(cluster: EngineCluster, model: ScriptedModel) -> None:
     _, child = await ask_for_payment(cluster, model)
     decision = ApprovalBelow(child.id, derive_child_run(child), Approval(tool_call_id="p1", decision="approve"))
     once = IdempotentRequest("key", "d" * 64)
@@ -116,7 +112,7 @@ async def test_a_decision_from_above_is_refused_before_anything_is_recorded(
     assert (await engine.approvals_below.decide(KEY, "r1", [decision], idempotency=once)).repeated
 
 
-async def test_a_decision_is_noticed_by_another_server(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_decision_is_noticed_by_another_server(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, child = await ask_for_payment(cluster, model)
     # As if whoever decided died before it told the session above.
     one.runs.children = None
@@ -131,7 +127,7 @@ async def test_a_decision_is_noticed_by_another_server(cluster: EngineCluster, m
     assert (await wait_for_end(two)).output_text == "It is paid."
 
 
-async def test_what_waits_is_recorded_as_waiting_for_a_session(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_waiting_call_records_its_child_session(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     fact = (await read_log(engine))[-1].fact
     assert isinstance(fact, RunWaiting)
@@ -141,7 +137,7 @@ async def test_what_waits_is_recorded_as_waiting_for_a_session(cluster: EngineCl
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("order", ["pa", "ap"])
 @pytest.mark.parametrize("first", ["own", "below"])
-async def test_own_approval_and_one_below_pend_together(
+async def test_own_and_child_approvals_pend_together(
     cluster: EngineCluster, model: ScriptedModel, first: str, order: str, at_once: bool
 ) -> None:
     paid: list[int] = []

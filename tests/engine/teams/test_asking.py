@@ -17,7 +17,7 @@ from tests.support.scripted import USAGE, ScriptedModel
 pytestmark = pytest.mark.one_database
 
 
-async def test_the_answer_of_the_asked_agent_is_the_result(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_asked_agent_answer_is_result(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
     await open_session(engine)
     model.call("ask_clerk", {"input": "Is it open?"}, id="c1")
@@ -49,9 +49,7 @@ async def test_both_sessions_name_one_another(cluster: EngineCluster, model: Scr
     assert record.session_id == child.id
 
 
-async def test_context_variables_go_there_and_what_was_changed_comes_back(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_context_goes_down_and_changes_return(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
     await open_session(engine, context_variables={"user": "Ada", "kept": 1})
     model.call("ask_clerk", {"input": "Note it."}, id="c1")
@@ -62,7 +60,7 @@ async def test_context_variables_go_there_and_what_was_changed_comes_back(
     assert view.context_variables == {"user": "Ada", "kept": 1, "note": "late", "seen": "Ada"}
 
 
-async def test_what_failed_is_an_answer_that_the_model_can_read(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_child_failure_is_a_readable_answer(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
     await open_session(engine)
     model.call("ask_clerk", {"input": "Hm?"}, id="c1")
@@ -76,7 +74,7 @@ async def test_what_failed_is_an_answer_that_the_model_can_read(cluster: EngineC
     assert "agent 'Clerk', asked by ask_clerk, gave no answer (provider_" in result.message["content"]
 
 
-async def test_usage_is_counted_once_and_shown_with_who_asked(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_usage_counts_once_and_names_asker(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
     await open_session(engine)
     before = await count_model_calls(engine)
@@ -93,14 +91,14 @@ async def test_usage_is_counted_once_and_shown_with_who_asked(cluster: EngineClu
     assert await count_model_calls(engine) - before == 3
 
 
-async def test_a_run_that_asks_nobody_tells_of_no_total(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_run_without_questions_reports_no_total(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
     await open_session(engine)
     model.say("Yes.")
     assert (await run_to_end(engine)).total_usage is UNSET
 
 
-async def test_one_run_at_once_is_enough_for_a_team(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_team_needs_one_run_slot(cluster: EngineCluster, model: ScriptedModel) -> None:
     inner = Agent(name="Inner")
     middle = Agent(name="Middle", functions=[inner.as_tool("ask_inner", "Ask.")])
     outer = Agent(name="Outer", functions=[middle.as_tool("ask_middle", "Ask.")])
@@ -114,7 +112,7 @@ async def test_one_run_at_once_is_enough_for_a_team(cluster: EngineCluster, mode
     assert (await run_to_end(engine)).output_text == "C"
 
 
-async def test_an_agent_that_asks_itself_comes_to_an_end(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_self_asking_agent_terminates(cluster: EngineCluster, model: ScriptedModel) -> None:
     mirror = Agent(name="Mirror")
     mirror.functions.append(mirror.as_tool("ask_mirror", "Ask yourself."))
     engine = await cluster.open_engine(mirror)

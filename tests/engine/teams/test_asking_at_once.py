@@ -76,9 +76,7 @@ async def check_log(engine: Engine) -> None:
     assert (await verify(engine.store, KEY)).valid
 
 
-async def test_they_are_asked_at_once_and_told_in_the_order_of_the_calls(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_concurrent_answers_keep_call_order(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     engine = await cluster.open_engine(make_desk(doors))
     await open_session(engine)
@@ -98,7 +96,7 @@ async def test_they_are_asked_at_once_and_told_in_the_order_of_the_calls(
 
 
 @pytest.mark.parametrize("ended", [(), ("x",), ("y",)])
-async def test_killed_after_any_of_the_answers_the_others_are_not_asked_anew(
+async def test_kill_between_answers_asks_no_repeats(
     cluster: EngineCluster, model: ScriptedModel, ended: tuple[str, ...]
 ) -> None:
     doors = Doors()
@@ -123,9 +121,7 @@ async def test_killed_after_any_of_the_answers_the_others_are_not_asked_anew(
     await check_log(two)
 
 
-async def test_the_run_waits_for_all_below_once_all_others_have_answered(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_run_waits_below_after_other_answers(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     engine = await cluster.open_engine(make_desk(doors))
     await open_session(engine)
@@ -169,7 +165,7 @@ async def test_a_cancel_ends_all_of_them(cluster: EngineCluster, model: Scripted
     await doors.wait_until_cancelled("x", "y")
 
 
-async def test_in_memory_they_are_asked_at_once_too(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+async def test_memory_sessions_ask_concurrently(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
     doors = Doors()
     ask_for(model, x="look", y="look")
     asked: list[Any] = [{"role": "user", "content": "Go."}]

@@ -34,9 +34,7 @@ from tests.support.scripted import ScriptedModel
 pytestmark = pytest.mark.one_database
 
 
-async def test_who_asked_is_taken_over_and_the_answer_is_not_asked_for_again(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_taken_over_asker_reuses_the_answer(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     def look() -> str:
@@ -63,9 +61,7 @@ async def test_who_asked_is_taken_over_and_the_answer_is_not_asked_for_again(
     await gate.open()
 
 
-async def test_a_run_that_is_asked_goes_on_where_another_server_has_it(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_asked_run_continues_on_another_server(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, child = await ask_hanging_clerk(cluster, model)
     # Its server loses the one that is asked, and keeps the one that asks.
     two = await open_team(cluster)
@@ -79,7 +75,7 @@ async def test_a_run_that_is_asked_goes_on_where_another_server_has_it(
     assert (await read_types(two, child)).count("message.added") == 2
 
 
-async def test_nobody_goes_on_for_one_that_was_cancelled(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_cancelled_askers_child_is_not_continued(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, child = await ask_hanging_clerk(cluster, model)
     # As if its server had died between the two cancels.
     one.runs.children = None
@@ -90,7 +86,7 @@ async def test_nobody_goes_on_for_one_that_was_cancelled(cluster: EngineCluster,
     assert [run.status for run in state.finished] == ["cancelled"]
 
 
-async def test_a_server_that_stops_leaves_both_to_be_gone_on_with(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_stopping_server_leaves_both_resumable(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, child = await ask_hanging_clerk(cluster, model)
     await one.drain()
     assert [run.status for run in (await read_state(one)).finished] == ["interrupted"]
@@ -110,9 +106,7 @@ async def stop_above(engine: Engine, ending: type[RunInterrupted | RunCancelled]
     await engine.store.append(KEY, state, draft_events("Desk", end_run(state, state.run, ending, reason), "r1"))
 
 
-async def test_an_interrupted_run_that_another_follows_leaves_nobody_waiting_below(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_superseded_interrupted_run_frees_child_waiters(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     await stop_above(engine, RunInterrupted, "interrupted")
     assert (await read_state(engine, child)).status == "waiting"
@@ -121,7 +115,7 @@ async def test_an_interrupted_run_that_another_follows_leaves_nobody_waiting_bel
     assert (await engine.reader.get_run(child, derive_child_run(child))).status == "cancelled"
 
 
-async def test_nothing_is_approved_for_a_caller_that_has_ended(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_ended_caller_grants_no_approval(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     await stop_above(engine, RunCancelled, "cancelled")
     approval = Approval(tool_call_id="p1", decision="approve")
@@ -131,7 +125,7 @@ async def test_nothing_is_approved_for_a_caller_that_has_ended(cluster: EngineCl
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-async def test_who_goes_on_with_a_redacted_call_gets_the_answer_to_what_was_asked(
+async def test_redacted_call_gets_its_original_answer(
     cluster: EngineCluster, model: ScriptedModel, is_asked: bool
 ) -> None:
     one, child = await ask_hanging_clerk(cluster, model)

@@ -40,31 +40,27 @@ from tests.support.scripted import ScriptedModel
 pytestmark = pytest.mark.one_database
 
 
-async def test_who_is_cancelled_does_not_let_others_go_on(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_cancelled_asker_does_not_resume_others(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_hanging_clerk(cluster, model, "Let me ")
     assert (await engine.runs.cancel(KEY, "r1")).status == "cancelled"
     state = await read_state(engine, child)
     assert [run.status for run in state.finished] == ["cancelled"]
 
 
-async def test_who_takes_the_place_of_a_run_ends_what_it_asked_for(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_replacing_run_ends_replaced_questions(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_hanging_clerk(cluster, model)
     model.say("Hello.")
     await run_to_end(engine, "Stop.", "r2", on_busy="interrupt")
     assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
 
 
-async def test_a_waiting_run_that_is_cancelled_takes_those_below_with_it(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_cancelled_waiting_run_cancels_children(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     await engine.runs.cancel(KEY, "r1")
     assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
 
 
-async def test_who_is_cancelled_below_is_an_answer_above(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_cancelled_child_is_answer_above(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     model.say("It was cancelled.")
     await engine.runs.cancel(child, derive_child_run(child))
@@ -72,7 +68,7 @@ async def test_who_is_cancelled_below_is_an_answer_above(cluster: EngineCluster,
     assert "was cancelled" in find_result(await read_log(engine)).message["content"]
 
 
-async def test_one_that_was_deleted_below_is_not_asked_anew(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_deleted_child_is_not_asked_again(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     model.say("Nobody knows.")
     await engine.sessions.delete(child, force=True)
@@ -88,7 +84,7 @@ async def test_one_that_was_deleted_below_is_not_asked_anew(cluster: EngineClust
 # Deleted and copied.
 
 
-async def test_a_fork_that_goes_on_does_not_ask_anew(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_continuing_fork_does_not_ask_again(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, _ = await ask_for_payment(cluster, model)
     copy = replace(KEY, id="copy")
     await engine.sessions.fork(KEY, session_id=copy.id)
@@ -110,9 +106,7 @@ async def test_deleting_a_session_deletes_those_below(cluster: EngineCluster, mo
         await read_state(engine, child)
 
 
-async def test_a_session_is_not_deleted_while_somebody_is_busy_below(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_busy_child_prevents_session_deletion(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     with pytest.raises(SessionBusy):
         await engine.sessions.delete(KEY)
@@ -122,16 +116,14 @@ async def test_a_session_is_not_deleted_while_somebody_is_busy_below(
             await read_state(engine, key)
 
 
-async def test_a_fork_keeps_the_result_and_is_asked_by_nobody(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_fork_keeps_result_without_an_asker(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_clerk(cluster, model)
     fork = await engine.sessions.fork(child, session_id="copy")
     assert (fork.parent, fork.forked_from is None) == (UNSET, False)
 
 
 @pytest.mark.parametrize("left", ["timeout", "removed", "run time"])
-async def test_sessions_of_calls_given_up_are_deleted_too(
-    cluster: EngineCluster, model: ScriptedModel, left: str
-) -> None:
+async def test_abandoned_call_sessions_are_deleted(cluster: EngineCluster, model: ScriptedModel, left: str) -> None:
     if left == "removed":
         engine, child = await ask_clerk(cluster, model)
         asking = next(entry for entry in (await read_state(engine)).messages if entry.message.get("tool_calls"))

@@ -46,7 +46,7 @@ def read_json(span: ReadableSpan, name: str) -> Any:
     return json.loads(get_attributes(span)[name])
 
 
-async def test_content_is_absent_unless_it_is_asked_for(
+async def test_content_is_absent_unless_requested(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, make_tracing: MakeTracing
 ) -> None:
     await play(cluster, model, make_tracing())
@@ -54,7 +54,7 @@ async def test_content_is_absent_unless_it_is_asked_for(
     assert [word for word in (*WORDS, SECRET) if word in spans.read_texts()] == []
 
 
-async def test_content_that_is_asked_for_is_there_without_secrets(
+async def test_requested_content_has_no_secrets(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, make_tracing: MakeTracing
 ) -> None:
     await play(cluster, model, make_tracing(has_content=True, secrets=Secrets([SECRET])))
@@ -82,7 +82,7 @@ def make_entry(role: str = "user", **message: Any) -> Entry:
     return Entry(seq=1, at="", run_id=None, message={"role": role, **message})
 
 
-def test_of_a_long_history_the_last_messages_are_kept() -> None:
+def test_long_history_keeps_last_messages() -> None:
     entries = [make_entry(content=f"{number} " + "x" * 5_000) for number in range(1_000)]
     text = describe_input(entries, NO_SECRETS)
     kept = [message["parts"][0]["content"].partition(" ")[0] for message in json.loads(text)]
@@ -123,7 +123,7 @@ def test_odd_arguments_are_a_text(arguments: str) -> None:
     assert isinstance(found["parts"][0]["arguments"], str)
 
 
-def test_a_secret_is_taken_out_before_a_text_is_cut() -> None:
+def test_secrets_are_removed_before_cutting() -> None:
     text = "x" * (MAX_TEXT_CHARACTERS - 6) + SECRET
     assert "sk-ver" not in describe_text(text, Secrets([SECRET]))
 
@@ -141,7 +141,7 @@ def test_half_a_character_can_be_sent(spans: CaughtSpans) -> None:
     [("true", True), ("True", True), ("SPAN_ONLY", True), ("span_and_event", True), ("1", True)]
     + [(value, False) for value in ("", "false", "event_only", "no_content", "0")],
 )
-def test_content_is_asked_for_by_the_conventional_variable(value: str, wanted: bool) -> None:
+def test_conventional_variable_enables_content(value: str, wanted: bool) -> None:
     assert is_content_wanted({"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": value}) is wanted
 
 

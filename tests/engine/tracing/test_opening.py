@@ -66,7 +66,7 @@ else:
         ],
     ),
 )
-def test_a_process_without_a_provider_makes_one(environment: dict[str, str], said: str, logged: str) -> None:
+def test_process_without_provider_makes_one(environment: dict[str, str], said: str, logged: str) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SWARMKEEP_", "OTEL_"))}
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.one_database
 front = Agent(name="Front", instructions="Help.", model="gpt-test")
 
 
-async def test_a_chat_names_the_settings_of_its_request(
+async def test_chat_span_names_request_settings(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     settings = {"temperature": 0.5, "max_completion_tokens": 9, "seed": 2**70, "top_p": "odd", "user": "somebody"}
@@ -131,7 +131,7 @@ class NotingSampler(Sampler):
         return "notes"
 
 
-async def test_samplers_are_told_what_they_decide_by(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_samplers_receive_deciding_attributes(cluster: EngineCluster, model: ScriptedModel) -> None:
     sampler = NotingSampler()
     provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
     settings = SpanSettings(tracer=provider.get_tracer("tests"), provider={"gen_ai.provider.name": "openai"})
@@ -185,7 +185,7 @@ async def test_tools_run_within_their_spans(
     assert current_trace_ids() is None
 
 
-async def test_calls_that_run_at_once_are_side_by_side(
+async def test_concurrent_call_spans_are_side_by_side(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     both = threading.Barrier(2)
@@ -207,7 +207,7 @@ async def test_calls_that_run_at_once_are_side_by_side(
     assert spans.tree() == [["invoke_agent Front", "chat gpt-test", call, call, "chat gpt-test"]]
 
 
-async def test_a_handover_is_a_span_of_the_agent_that_takes_over(
+async def test_handover_is_span_of_new_agent(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     sales = Agent(name="Sales", model="m2")
@@ -277,7 +277,7 @@ async def test_a_model_that_fails(
     assert "who says" not in spans.read_texts()
 
 
-async def test_odd_figures_of_a_model_are_left_out(
+async def test_odd_model_figures_are_left_out(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     engine = await cluster.open_engine(front, tracing=tracing)
@@ -289,7 +289,7 @@ async def test_odd_figures_of_a_model_are_left_out(
     assert not [name for name in answered if name.startswith("gen_ai.usage")]
 
 
-async def test_a_stream_ends_its_span_and_says_when_it_began(
+async def test_stream_span_records_start_and_end(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     engine = await cluster.open_engine(front, tracing=tracing)
@@ -334,7 +334,7 @@ async def test_a_cancelled_run(
     assert get_attributes(run)["swarmkeep.stop_reason"] == "cancelled"
 
 
-async def test_of_two_sessions_with_a_run_of_one_id_one_is_cancelled(
+async def test_same_run_id_cancels_one_session_only(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     """As a fork has one, which goes on with what its original is at."""
@@ -350,7 +350,7 @@ async def test_of_two_sessions_with_a_run_of_one_id_one_is_cancelled(
     await engine.stop()
 
 
-async def test_an_approval_ends_one_span_and_the_decision_begins_one_that_links_to_the_first_trace(
+async def test_approval_spans_link_to_first_trace(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     @tool(requires_approval=True)
@@ -380,7 +380,7 @@ async def test_an_approval_ends_one_span_and_the_decision_begins_one_that_links_
     assert get_trace_id(first) == asked.get_span_context().trace_id != get_trace_id(second)
 
 
-async def test_a_take_over_links_to_the_first_trace_from_the_log_alone(
+async def test_takeover_links_first_trace_from_log(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     first_engine = await cluster.open_engine(front, tracing=tracing)
@@ -403,7 +403,7 @@ async def test_a_take_over_links_to_the_first_trace_from_the_log_alone(
     assert get_trace_id(resumed) != asked.get_span_context().trace_id
 
 
-async def test_a_queued_run_is_in_the_trace_of_its_own_request(
+async def test_queued_run_uses_its_request_trace(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     engine = await cluster.open_engine(front, tracing=tracing)
@@ -421,7 +421,7 @@ async def test_a_queued_run_is_in_the_trace_of_its_own_request(
     assert spans.tree() == [["first", below], ["second", below]]
 
 
-async def test_a_run_that_takes_the_place_of_another(
+async def test_replacing_run_has_its_spans(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     engine = await cluster.open_engine(front, tracing=tracing)
@@ -440,7 +440,7 @@ async def test_a_run_that_takes_the_place_of_another(
     assert reasons == ["cancelled", "end_turn"]
 
 
-async def test_a_run_that_another_server_ends_is_abandoned_here(
+async def test_remotely_ended_run_is_abandoned_here(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     gate = ToolGate()
@@ -464,7 +464,7 @@ async def test_a_run_that_another_server_ends_is_abandoned_here(
         assert get_attributes(spans.one(name))["swarmkeep.stop_reason"] == "abandoned"
 
 
-async def test_a_server_that_stops_ends_its_spans(
+async def test_stopping_server_ends_its_spans(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     engine = await cluster.open_engine(front, tracing=tracing, limits=LIMITS)
@@ -475,9 +475,7 @@ async def test_a_server_that_stops_ends_its_spans(
     await engine.stop()
 
 
-async def test_without_traces_nothing_is_recorded_of_them(
-    cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans
-) -> None:
+async def test_disabled_traces_record_nothing(cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans) -> None:
     engine = await cluster.open_engine(front)
     await open_session(engine)
     model.say("hello")

@@ -40,12 +40,12 @@ def test_a_traceparent_is_read() -> None:
         f"00-{TRACE}-{SPAN}",
     ],
 )
-def test_what_is_no_traceparent_names_no_span(text: object) -> None:
+def test_invalid_traceparent_names_no_span(text: object) -> None:
     """Events come from files, too."""
     assert read_traceparent(text) is None
 
 
-def test_values_that_cannot_be_sent_are_mended_or_left_out(spans: CaughtSpans) -> None:
+def test_unsendable_values_are_mended_or_dropped(spans: CaughtSpans) -> None:
     secrets = Secrets(["sk-very-secret"])
     given: dict[str, Any] = {
         "half": "a\udfffb",
@@ -85,7 +85,7 @@ def make_settings(**given: Any) -> ModelSettings:
         ("https://user:password@host.example:99999/v1", "openai", "host.example", None),
     ],
 )
-def test_a_provider_is_named_by_its_host(url: str | None, name: str, address: str, port: int | None) -> None:
+def test_provider_is_named_by_host(url: str | None, name: str, address: str, port: int | None) -> None:
     found = describe_provider(make_settings(openai_base_url=url))
     assert found == {"gen_ai.provider.name": name, "server.address": address, "server.port": port}
 

@@ -74,7 +74,7 @@ def decide(call_id: str, decision: Any = "approve") -> Approval:
     return Approval(tool_call_id=call_id, decision=decision, by="Carol")
 
 
-async def test_a_call_from_before_the_code_asked_waits_for_an_approval_after_a_take_over(
+async def test_older_call_needs_approval_after_takeover(
     cluster: EngineCluster, model: ScriptedModel, bank: Bank
 ) -> None:
     await bank.cut(cluster, model)
@@ -93,9 +93,7 @@ async def test_a_call_from_before_the_code_asked_waits_for_an_approval_after_a_t
     assert bank.paid == ["Ann"]
 
 
-async def test_a_call_from_before_the_code_asked_waits_for_an_approval_when_its_run_is_tried_again(
-    cluster: EngineCluster, model: ScriptedModel, bank: Bank
-) -> None:
+async def test_older_call_needs_approval_on_retry(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
     await bank.cut(cluster, model)
     without = await cluster.open_engine(Agent(name="Other"))
     assert (await wait_for_end(without)).status == "interrupted"
@@ -107,7 +105,7 @@ async def test_a_call_from_before_the_code_asked_waits_for_an_approval_when_its_
     assert (view.status, [call.tool_call_id for call in view.pending], bank.paid) == ("waiting", ["c2", "c3"], [])
 
 
-async def test_the_new_request_expires_as_any_other(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
+async def test_repeated_request_expires_like_others(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
     await bank.cut(cluster, model)
     two = await cluster.open_engine(bank.make_agent(asks=True), limits=replace(LIMITS, approval_seconds=3600))
     view = await wait_for_end(two)
@@ -118,9 +116,7 @@ async def test_the_new_request_expires_as_any_other(cluster: EngineCluster, mode
     assert [fact.expires_at for fact in asked] == [call.expires_at for call in view.pending]  # type: ignore[union-attr]
 
 
-async def test_an_idempotent_call_is_not_started_again_without_one(
-    cluster: EngineCluster, model: ScriptedModel, bank: Bank
-) -> None:
+async def test_idempotent_call_waits_for_approval(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
     one = await cluster.open_engine(bank.make_agent(asks=False, idempotent=True))
     await open_session(one)
     model.call("pay", {"to": "Ann"}, id="c1")
@@ -138,7 +134,7 @@ async def test_an_idempotent_call_is_not_started_again_without_one(
     assert bank.paid == ["Ann", "Ann"]
 
 
-async def test_what_a_person_has_approved_is_not_asked_again(
+async def test_person_approved_call_is_not_asked_again(
     cluster: EngineCluster, model: ScriptedModel, bank: Bank
 ) -> None:
     one = await cluster.open_engine(bank.make_agent(asks=True))
@@ -156,9 +152,7 @@ async def test_what_a_person_has_approved_is_not_asked_again(
     assert (view.status, bank.paid) == ("completed", ["Ann", "Bob"])
 
 
-async def test_what_was_approved_once_is_not_approved_in_forks(
-    cluster: EngineCluster, model: ScriptedModel, bank: Bank
-) -> None:
+async def test_forks_do_not_inherit_approval(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
     """Whoever may make forks and try runs again would have it done as often as they like."""
     engine = await cluster.open_engine(bank.make_agent(asks=True))
     await open_session(engine)
@@ -182,7 +176,9 @@ async def test_what_was_approved_once_is_not_approved_in_forks(
     assert (await replay_session(engine.store, engine.registry, fork)).divergences == []
 
 
-async def test_calls_that_others_carry_out_need_none(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
+async def test_externally_executed_calls_need_no_approval(
+    cluster: EngineCluster, model: ScriptedModel, bank: Bank
+) -> None:
     one = await cluster.open_engine(bank.make_agent(asks=True))
     await open_session(one)
     model.call("pay", {"to": "Ann"}, id="c1")

@@ -15,7 +15,7 @@ from tests.engine.cluster import wait_until
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-async def test_a_clock_that_differs_or_jumps_is_told_once(ready_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_differing_clock_is_reported_once(ready_url: str, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(ready_url)
     ahead = timedelta(hours=1)
     watch = ClockWatch(store, clock=lambda: utc_now() + ahead)
@@ -40,7 +40,7 @@ async def test_a_clock_that_differs_or_jumps_is_told_once(ready_url: str, caplog
     assert all(map(re.match, beginnings, caplog.messages))
 
 
-async def test_an_error_that_nobody_expects_does_not_end_the_watch(
+async def test_unexpected_error_does_not_end_watch(
     ready_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(ready_url)
@@ -61,5 +61,5 @@ async def test_an_error_that_nobody_expects_does_not_end_the_watch(
 
 
 @pytest.mark.parametrize(("before", "after", "ahead"), [(-3, 4, 0), (2, 5, 2), (-5, -2, -2)])
-def test_the_time_that_it_took_to_look_is_no_difference(before: int, after: int, ahead: int) -> None:
+def test_lookup_time_is_no_clock_difference(before: int, after: int, ahead: int) -> None:
     assert subtract_clocks(NOON + timedelta(seconds=before), NOON, NOON + timedelta(seconds=after)) == ahead

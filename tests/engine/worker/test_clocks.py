@@ -31,7 +31,7 @@ AGENT = Agent(name="A")
 
 
 @pytest.mark.parametrize("hours", [-1.5, 1.5])
-async def test_a_run_of_a_server_whose_clock_is_off_has_its_time_where_it_is_taken_over(
+async def test_taken_over_run_keeps_time_despite_clock(
     cluster: EngineCluster, model: ScriptedModel, hours: float
 ) -> None:
     one = await cluster.open_engine(AGENT, clock=lambda: datetime.now(UTC) + timedelta(hours=hours))
@@ -44,9 +44,7 @@ async def test_a_run_of_a_server_whose_clock_is_off_has_its_time_where_it_is_tak
     assert (view.status, view.output_text) == ("completed", "Hello.")
 
 
-async def test_a_run_of_a_server_whose_clock_is_off_has_no_more_than_its_time(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_skewed_clock_grants_no_extra_time(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.open_engine(AGENT, clock=lambda: datetime.now(UTC) + timedelta(hours=1.5))
     await open_session(one)
     await start_hanging_run(one, model)
@@ -58,7 +56,7 @@ async def test_a_run_of_a_server_whose_clock_is_off_has_no_more_than_its_time(
     assert (view.status, view.error.code) == ("failed", "run_timeout")
 
 
-async def test_an_approval_expires_by_the_database_s_clock(
+async def test_approval_expires_by_database_clock(
     cluster: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paid: list[str] = []
@@ -88,9 +86,7 @@ async def test_an_approval_expires_by_the_database_s_clock(
     assert (await read_types(engine))[-1] == "approval.decided"
 
 
-async def test_an_approval_that_is_due_is_denied_whatever_time_a_server_has(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_due_approval_is_denied_on_any_clock(cluster: EngineCluster, model: ScriptedModel) -> None:
     @tool(requires_approval=True)
     def pay() -> str:
         return "paid"

@@ -32,7 +32,7 @@ from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 
 
-async def test_a_run_cut_in_a_model_call_asks_again(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_run_cut_in_model_call_asks_again(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     await start_hanging_run(one, model, options=RunOptions(stream=True))
     await kill_engine(one)
@@ -47,7 +47,7 @@ async def test_a_run_cut_in_a_model_call_asks_again(cluster: EngineCluster, mode
     assert await read_resume_reasons(two) == ["recovery"]
 
 
-async def test_a_run_cut_in_a_tool_does_not_run_it_again(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_run_cut_in_tool_does_not_repeat(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate, calls = ToolGate(), []
 
     def send() -> str:
@@ -74,7 +74,7 @@ async def test_a_run_cut_in_a_tool_does_not_run_it_again(cluster: EngineCluster,
     assert entry.tool.status == "unknown_outcome"
 
 
-async def test_an_idempotent_tool_runs_again_with_the_same_id(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_idempotent_tool_reruns_with_same_id(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
     ids: list[str] = []
 
@@ -101,9 +101,7 @@ async def test_an_idempotent_tool_runs_again_with_the_same_id(cluster: EngineClu
     await gate.open()
 
 
-async def test_a_run_cut_between_two_tools_goes_on_with_the_second(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_run_cut_between_tools_runs_second(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate, calls = ToolGate(), []
 
     def first(context_variables: Json) -> Result:
@@ -131,9 +129,7 @@ async def test_a_run_cut_between_two_tools_goes_on_with_the_second(
     await gate.open()
 
 
-async def test_a_run_cut_after_a_handoff_goes_on_with_the_new_agent(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_run_cut_after_handoff_keeps_new_agent(cluster: EngineCluster, model: ScriptedModel) -> None:
     def hand_over() -> Agent:
         return sales
 
@@ -173,7 +169,7 @@ async def test_a_waiting_run_survives_without_anybody(cluster: EngineCluster, mo
     assert launched == ["launch"]
 
 
-async def test_queued_runs_follow_after_a_take_over(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_queued_runs_follow_after_takeover(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     await start_hanging_run(one, model)
     await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
@@ -186,9 +182,7 @@ async def test_queued_runs_follow_after_a_take_over(cluster: EngineCluster, mode
 
 
 @pytest.mark.parametrize("step", range(2, 7))
-async def test_a_run_cut_after_any_commit_comes_to_its_end(
-    cluster: EngineCluster, model: ScriptedModel, step: int
-) -> None:
+async def test_run_cut_after_any_commit_finishes(cluster: EngineCluster, model: ScriptedModel, step: int) -> None:
     """The server stops right after its n-th commit of the run, whichever that is."""
     calls: list[str] = []
 
@@ -239,7 +233,7 @@ def stop_after(engine: Engine, step: int, stopped: asyncio.Event) -> None:
 # As often as it takes, and no more.
 
 
-async def test_a_run_that_is_taken_over_too_often_is_interrupted(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_run_with_many_takeovers_is_interrupted(cluster: EngineCluster, model: ScriptedModel) -> None:
     limits = Limits(lease_seconds=30, grace_seconds=0.05, max_recoveries=2)
     engine = await open_engine(cluster, limits=limits)
     await start_hanging_run(engine, model)
@@ -260,9 +254,7 @@ async def test_a_run_that_is_taken_over_too_often_is_interrupted(cluster: Engine
     assert (await wait_for_end(engine)).output_text == "At last."
 
 
-async def test_a_run_that_gets_on_may_be_taken_over_as_often_as_it_takes(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_progressing_run_has_unlimited_takeovers(cluster: EngineCluster, model: ScriptedModel) -> None:
     limits = Limits(lease_seconds=30, grace_seconds=0.05, max_recoveries=1)
     engine = await open_engine(cluster, limits=limits)
     model.hang()

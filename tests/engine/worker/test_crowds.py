@@ -29,11 +29,11 @@ def count_calls_of_leaving(readers: int) -> int:
     return calls.total()
 
 
-def test_a_reader_leaves_without_a_look_at_the_others() -> None:
+def test_reader_leaves_without_scanning_others() -> None:
     assert count_calls_of_leaving(1000) == count_calls_of_leaving(10)
 
 
-async def test_a_hint_is_followed_without_a_list_of_all_that_is_watched(postgres_ready: str) -> None:
+async def test_hint_is_followed_without_listing_watched(postgres_ready: str) -> None:
     key = new_key()
     listed: list[int] = []
     moved: list[SessionKey] = []

@@ -112,7 +112,7 @@ STARTED = ToolStarted(tool_call_id="c1", name="pay_once", arguments='{"to": "me1
     ],
     ids=["running", "interrupted", "approved", "approved and interrupted", "started", "started and interrupted"],
 )
-async def test_a_run_that_is_tried_again_asks_before_it_calls(
+async def test_retried_imported_run_asks_before_calling(
     cluster: EngineCluster, model: ScriptedModel, till: Till, facts: list[SessionEvent]
 ) -> None:
     engine = await cluster.open_engine(till.agent)
@@ -127,7 +127,7 @@ async def test_a_run_that_is_tried_again_asks_before_it_calls(
     assert (view.status, till.paid) == ("completed", ["me1"])
 
 
-async def test_a_denied_call_of_an_import_never_runs(cluster: EngineCluster, model: ScriptedModel, till: Till) -> None:
+async def test_denied_imported_call_never_runs(cluster: EngineCluster, model: ScriptedModel, till: Till) -> None:
     engine = await cluster.open_engine(till.agent)
     await import_forged(engine, forge_reply("pay", "pay"), *APPROVED)
     await engine.runs.resume(KEY, RUN)
@@ -139,7 +139,7 @@ async def test_a_denied_call_of_an_import_never_runs(cluster: EngineCluster, mod
     assert "not approved" in str(list_contents(view.messages))
 
 
-async def test_a_waiting_run_of_an_import_asks_for_all_that_it_would_do(
+async def test_imported_waiting_run_asks_for_everything(
     cluster: EngineCluster, model: ScriptedModel, till: Till
 ) -> None:
     engine = await cluster.open_engine(till.agent)
@@ -155,9 +155,7 @@ async def test_a_waiting_run_of_an_import_asks_for_all_that_it_would_do(
 
 
 @pytest.mark.parametrize("at", [4, 6])
-async def test_a_fork_of_an_import_calls_nothing(
-    cluster: EngineCluster, till: Till, model: ScriptedModel, at: int
-) -> None:
+async def test_fork_of_import_calls_nothing(cluster: EngineCluster, till: Till, model: ScriptedModel, at: int) -> None:
     engine = await cluster.open_engine(till.agent)
     await import_forged(engine, forge_reply("pay"), *APPROVED)
     fork = SessionKey(KEY.tenant, "fork")
@@ -167,9 +165,7 @@ async def test_a_fork_of_an_import_calls_nothing(
     assert (view.status, [call.tool_call_id for call in view.pending], till.paid) == ("waiting", ["c1"], [])
 
 
-async def test_what_a_model_here_asks_for_runs_as_ever(
-    cluster: EngineCluster, model: ScriptedModel, till: Till
-) -> None:
+async def test_locally_requested_calls_run_as_usual(cluster: EngineCluster, model: ScriptedModel, till: Till) -> None:
     engine = await cluster.open_engine(till.agent)
     await import_forged(engine, forge_reply("pay"))
     model.call("pay", {"to": "Ann"}, id="c9")

@@ -10,7 +10,7 @@ from swarmkeep.store.ports import SessionKey
 from tests.store.sessions import begin_session
 
 
-async def test_the_few_that_are_recorded_while_many_are_indexed_are_gathered_again(sqlite_ready: str) -> None:
+async def test_records_during_indexing_are_gathered_again(sqlite_ready: str) -> None:
     store = open_store(sqlite_ready)
     names = iter(["late"])
     for number in range(3):

@@ -47,7 +47,7 @@ def find_abandoned(url: str) -> list[SessionKey]:
 
 
 @pytest.mark.long
-async def test_a_run_stays_with_a_server_whose_loop_stands_still(
+async def test_stalled_loop_keeps_its_runs(
     cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = await cluster.open_engine(AGENT, limits=replace(LIMITS, lease_seconds=LEASE_SECONDS))
@@ -64,7 +64,7 @@ async def test_a_run_stays_with_a_server_whose_loop_stands_still(
     assert (await wait_for_end(engine)).output_text == "Still here."
 
 
-def test_a_loop_that_is_dead_holds_its_runs_no_longer(sqlite_url: str) -> None:
+def test_dead_loop_releases_its_runs(sqlite_url: str) -> None:
     asked: list[float] = []
 
     def list_leases() -> dict[SessionKey, Lease]:

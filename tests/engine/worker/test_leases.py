@@ -35,7 +35,7 @@ from tests.engine.worker.servers import AGENT, SECONDS, count_answers, make_gate
 from tests.support.scripted import ScriptedModel
 
 
-async def test_what_another_server_advances_is_left_to_it(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_remotely_advanced_runs_are_left_alone(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     await start_hanging_run(one, model, then="Hello.")
     two = await cluster.open_engine(AGENT)
@@ -46,9 +46,7 @@ async def test_what_another_server_advances_is_left_to_it(cluster: EngineCluster
     assert await read_resume_reasons(two) == []
 
 
-async def test_what_this_server_advances_itself_is_not_taken_over_from_itself(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_server_never_takes_over_from_itself(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster)
     await start_hanging_run(engine, model, then="Hello.")
     await expire_leases(engine)
@@ -73,7 +71,7 @@ async def test_of_many_servers_one_takes_over(cluster: EngineCluster, model: Scr
     assert model.request_count == 2
 
 
-async def test_a_server_that_was_taken_over_from_records_nothing_more(
+async def test_superseded_server_records_nothing_more(
     cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = await open_engine(cluster)
@@ -93,7 +91,7 @@ async def test_a_server_that_was_taken_over_from_records_nothing_more(
     assert (await waiting).output_text == "Alive."
 
 
-async def test_a_zombie_is_stopped_at_its_next_commit_in_the_middle_of_the_others_run(
+async def test_zombie_stops_at_its_next_commit(
     cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = await open_engine(cluster)
@@ -111,9 +109,7 @@ async def test_a_zombie_is_stopped_at_its_next_commit_in_the_middle_of_the_other
     assert list_contents((await wait_for_end(two)).messages)[-2:] == ["ok", "Alive."]
 
 
-async def test_a_zombie_that_stops_does_not_interrupt_the_others_run(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_stopping_zombie_spares_the_new_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     await start_hanging_run(one, model)
     await expire_leases(one)
@@ -126,7 +122,7 @@ async def test_a_zombie_that_stops_does_not_interrupt_the_others_run(
     assert (view.status, view.output_text) == ("completed", "Alive.")
 
 
-async def test_leases_are_renewed_while_runs_go_on(
+async def test_leases_are_renewed_during_runs(
     cluster: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed = asyncio.Event()
@@ -147,7 +143,7 @@ async def test_leases_are_renewed_while_runs_go_on(
     assert await read_resume_reasons(engine) == []
 
 
-async def test_a_server_looks_after_abandoned_runs_by_itself(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_server_finds_abandoned_runs_itself(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     await start_hanging_run(one, model)
     two = await cluster.open_engine(AGENT, limits=Limits(lease_seconds=0.15, grace_seconds=0.05, poll_seconds=0.01))
@@ -157,7 +153,7 @@ async def test_a_server_looks_after_abandoned_runs_by_itself(cluster: EngineClus
     assert (view.status, view.output_text) == ("completed", "Hello.")
 
 
-async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_leases(
+async def test_database_failures_do_not_end_lease_care(
     cluster: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried, mended = asyncio.Event(), asyncio.Event()
@@ -186,7 +182,7 @@ async def test_a_database_that_fails_for_a_while_does_not_end_the_care_for_lease
     await wait_until(lambda: caplog.text.count("the database answers again, after ") == 1)
 
 
-async def test_sessions_that_cannot_be_read_do_not_hide_the_others(
+async def test_unreadable_sessions_do_not_hide_others(
     cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = await cluster.open_engine(AGENT)

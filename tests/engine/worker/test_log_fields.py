@@ -29,7 +29,7 @@ pytestmark = pytest.mark.one_database
 AGENT = Agent(name="A")
 
 
-async def test_a_run_that_another_server_has_taken_over_is_named(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_taken_over_run_is_named_in_log(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.open_engine(AGENT)
     await open_session(one)
     model.hang()
@@ -49,7 +49,7 @@ async def test_a_run_that_another_server_has_taken_over_is_named(cluster: Engine
     assert "by another process" in lost["message"]
 
 
-async def test_a_run_that_fails_is_a_line(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_failing_run_logs_a_line(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     await open_session(engine)
     with read_log_lines() as lines:
@@ -60,7 +60,7 @@ async def test_a_run_that_fails_is_a_line(cluster: EngineCluster, model: Scripte
     assert line["message"] == f"session {KEY.id}: the run failed (provider_authentication): no such key"
 
 
-async def test_a_session_that_cannot_be_taken_over_is_named(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_failed_takeover_names_the_session(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.open_engine(AGENT)
     keys = [await open_session(one, SessionKey(KEY.tenant, name)) for name in ("damaged", "whole")]
     for key in keys:

@@ -23,9 +23,7 @@ from tests.engine.worker.servers import AGENT, look, open_engine
 from tests.support.scripted import ScriptedModel
 
 
-async def test_a_run_whose_agent_is_gone_is_interrupted_and_can_be_tried_again(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_missing_agent_interrupts_run_for_retry(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     await start_hanging_run(one, model)
     await kill_engine(one)
@@ -41,7 +39,7 @@ async def test_a_run_whose_agent_is_gone_is_interrupted_and_can_be_tried_again(
     assert (view.status, view.error, view.output_text) == ("completed", None, "Here I am.")
 
 
-async def test_a_run_is_left_to_a_server_that_has_its_agent(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_run_is_left_for_agents_server(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     await start_hanging_run(one, model)
     await kill_engine(one)
@@ -54,9 +52,7 @@ async def test_a_run_is_left_to_a_server_that_has_its_agent(cluster: EngineClust
     assert "run.interrupted" not in await read_types(two)
 
 
-async def test_a_queued_run_is_left_to_a_server_that_has_its_agent(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_queued_run_is_left_for_agents_server(cluster: EngineCluster, model: ScriptedModel) -> None:
     other = Agent(name="B")
     one = await open_engine(cluster, limits=replace(LOOKS_OFTEN, unserved_seconds=3600.0))
     two = await cluster.open_engine(AGENT, other, limits=LOOKS_OFTEN)
@@ -71,7 +67,7 @@ async def test_a_queued_run_is_left_to_a_server_that_has_its_agent(
 
 
 @pytest.mark.long
-async def test_a_queued_run_whose_agent_nobody_has_fails(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_queued_run_without_any_agent_fails(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster, limits=LOOKS_OFTEN)
     two = await cluster.open_engine(AGENT, Agent(name="B"), start=False)
     await start_hanging_run(one, model, then="One.")
@@ -82,9 +78,7 @@ async def test_a_queued_run_whose_agent_nobody_has_fails(cluster: EngineCluster,
     assert (view.status, view.error.code) == ("failed", "agent_unavailable")
 
 
-async def test_calls_are_left_to_a_server_that_has_the_agent_which_asked_for_them(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_calls_are_left_for_asking_agents_server(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     def wait() -> str:

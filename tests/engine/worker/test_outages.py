@@ -92,7 +92,7 @@ async def test_a_run_waits_for_its_database(engine: Engine, model: ScriptedModel
     assert await read_types(engine) == PLAIN
 
 
-async def test_a_commit_that_was_made_after_all_is_not_made_again(engine: Engine, model: ScriptedModel) -> None:
+async def test_doubtful_commit_is_not_repeated(engine: Engine, model: ScriptedModel) -> None:
     outage = await start_run_with_outage(engine, model)
     outage.after = fail_times(1, OutcomeUnknown)
     model.release()
@@ -101,7 +101,7 @@ async def test_a_commit_that_was_made_after_all_is_not_made_again(engine: Engine
     assert await read_types(engine) == PLAIN
 
 
-async def test_of_many_attempts_of_unknown_outcome_one_counts(engine: Engine, model: ScriptedModel) -> None:
+async def test_uncertain_attempts_count_once(engine: Engine, model: ScriptedModel) -> None:
     outage = await start_run_with_outage(engine, model)
     unsure, made = fail_times(2, StoreUnavailable), fail_times(1, OutcomeUnknown)
     outage.before, outage.after = unsure, made
@@ -111,9 +111,7 @@ async def test_of_many_attempts_of_unknown_outcome_one_counts(engine: Engine, mo
     assert await read_types(engine) == PLAIN
 
 
-async def test_a_reply_that_was_recorded_although_the_database_said_no_is_not_recorded_again(
-    engine: Engine, model: ScriptedModel
-) -> None:
+async def test_doubtfully_recorded_reply_is_not_repeated(engine: Engine, model: ScriptedModel) -> None:
     outage = await start_run_with_outage(engine, model)
     outage.after = fail_times(1, StoreUnavailable)
     model.release()
@@ -124,7 +122,7 @@ async def test_a_reply_that_was_recorded_although_the_database_said_no_is_not_re
 
 @pytest.mark.parametrize("idempotent", [False, True])
 @pytest.mark.parametrize("failing", ["reply", "result"])
-async def test_a_result_that_was_recorded_although_the_database_said_no_is_not_recorded_again(
+async def test_doubtfully_recorded_result_is_not_repeated(
     cluster: EngineCluster, model: ScriptedModel, idempotent: bool, failing: str
 ) -> None:
     calls: list[str] = []
@@ -154,7 +152,7 @@ async def test_a_result_that_was_recorded_although_the_database_said_no_is_not_r
     assert len(calls) == (1 if failing == "result" or idempotent else 0)
 
 
-async def test_a_tool_whose_start_was_in_doubt_runs_once(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_tool_with_doubtful_start_runs_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     calls: list[str] = []
 
     def pay() -> str:
@@ -178,7 +176,7 @@ async def test_a_tool_whose_start_was_in_doubt_runs_once(cluster: EngineCluster,
     assert outage.failures == 3
 
 
-async def test_a_start_that_was_recorded_after_all_is_answered_and_driven(engine: Engine, model: ScriptedModel) -> None:
+async def test_doubtfully_recorded_start_is_answered_and_driven(engine: Engine, model: ScriptedModel) -> None:
     outage = Outage(engine)
     outage.after = fail_times(1, OutcomeUnknown)
     model.say("Hello.")
@@ -187,7 +185,7 @@ async def test_a_start_that_was_recorded_after_all_is_answered_and_driven(engine
     assert await read_types(engine) == PLAIN
 
 
-async def test_a_caller_is_refused_at_once_while_there_is_no_database(engine: Engine, model: ScriptedModel) -> None:
+async def test_callers_are_refused_during_outage(engine: Engine, model: ScriptedModel) -> None:
     outage = Outage(engine)
     outage.before = lambda: StoreUnavailable("the database is gone")
     with pytest.raises(StoreUnavailable):
@@ -198,7 +196,7 @@ async def test_a_caller_is_refused_at_once_while_there_is_no_database(engine: En
     assert (await run_to_end(engine)).status == "completed"
 
 
-async def test_a_run_that_was_taken_over_during_the_outage_is_left_to_its_heir(
+async def test_run_taken_over_in_outage_stays_there(
     cluster: EngineCluster, engine: Engine, model: ScriptedModel
 ) -> None:
     outage = await start_run_with_outage(engine, model)
@@ -217,7 +215,7 @@ async def test_a_run_that_was_taken_over_during_the_outage_is_left_to_its_heir(
     assert await read_log(heir) == before
 
 
-async def test_a_server_stops_although_its_database_is_gone(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_server_stops_without_its_database(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"), limits=replace(LIMITS, interrupt_seconds=0.05))
     await open_session(engine)
     outage = await start_run_with_outage(engine, model)
@@ -230,7 +228,7 @@ async def test_a_server_stops_although_its_database_is_gone(cluster: EngineClust
     assert (await engine.reader.get_run(KEY, "r1")).status == "running"
 
 
-async def test_what_could_not_be_told_of_a_session_is_told_at_the_next_look(engine: Engine) -> None:
+async def test_unreported_session_news_follow_next_look(engine: Engine) -> None:
     told: list[set[SessionKey]] = []
     arrived = asyncio.Event()
     fail = fail_times(1, StoreUnavailable)

@@ -61,7 +61,7 @@ async def list_partials(engine: Engine) -> list[tuple[str, Any, Any]]:
     ]
 
 
-async def test_a_cancel_on_another_server_keeps_what_was_said(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_remote_cancel_keeps_words(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
     await start_speaking(one, model)
     watching = asyncio.create_task(collect_stream(one))
@@ -77,7 +77,7 @@ async def test_a_cancel_on_another_server_keeps_what_was_said(cluster: EngineClu
     assert (await two.store.read_heads([KEY]))[KEY].partial is None
 
 
-async def test_cancels_on_many_servers_at_once_end_the_run_once(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_concurrent_cancels_end_run_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.open_engine(AGENT)
     others = [await cluster.open_engine(AGENT) for _ in range(3)]
     await start_speaking(one, model)
@@ -88,9 +88,7 @@ async def test_cancels_on_many_servers_at_once_end_the_run_once(cluster: EngineC
     await model.wait_for_disconnects_async(1)
 
 
-async def test_a_run_that_interrupts_on_another_server_keeps_what_was_said_and_goes_before_the_queue(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_remote_interruption_keeps_words_and_precedes_queue(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
     await start_speaking(one, model)
     await one.runs.start(KEY, make_start_run("Later.", "r2", on_busy="queue"))
@@ -104,9 +102,7 @@ async def test_a_run_that_interrupts_on_another_server_keeps_what_was_said_and_g
     await model.wait_for_disconnects_async(1)
 
 
-async def test_a_server_that_does_not_answer_holds_up_a_cancel_for_a_while_only(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_unanswering_server_delays_cancel_briefly(cluster: EngineCluster, model: ScriptedModel) -> None:
     # It polls too seldom, and where the database gives hints, nobody there listens for them.
     one = await cluster.open_engine(AGENT, limits=replace(LIMITS, poll_seconds=3600.0), start=False)
     two = await cluster.open_engine(AGENT)
@@ -120,7 +116,7 @@ async def test_a_server_that_does_not_answer_holds_up_a_cancel_for_a_while_only(
     await model.wait_for_disconnects_async(1)
 
 
-async def test_nobody_waits_for_a_server_whose_lease_has_run_out(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_expired_lease_holder_is_not_awaited(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.open_engine(AGENT)
     two = await cluster.open_engine(AGENT, limits=replace(LIMITS, poll_seconds=3600.0), start=False)
     await start_speaking(one, model)
@@ -130,9 +126,7 @@ async def test_nobody_waits_for_a_server_whose_lease_has_run_out(cluster: Engine
     assert await list_partials(two) == []
 
 
-async def test_a_queued_run_is_cancelled_without_a_word_of_the_active_one(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_queued_run_cancels_without_active_words(cluster: EngineCluster, model: ScriptedModel) -> None:
     silent = replace(LIMITS, poll_seconds=3600.0)
     one = await cluster.open_engine(AGENT, limits=silent, start=False)
     two = await cluster.open_engine(AGENT, limits=silent, start=False)
@@ -144,7 +138,7 @@ async def test_a_queued_run_is_cancelled_without_a_word_of_the_active_one(
     assert (await wait_for_end(one)).output_text == "Once upon a time."
 
 
-async def test_nobody_waits_for_the_words_of_a_tool(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_tool_words_are_not_awaited(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
 
     def slow() -> str:
@@ -165,7 +159,7 @@ async def test_nobody_waits_for_the_words_of_a_tool(cluster: EngineCluster, mode
     assert [content for content, _, _ in await list_partials(two)] == ["Let me see."]
 
 
-async def test_what_was_asked_and_answered_goes_with_the_lease(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_question_and_answer_go_with_lease(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.open_engine(AGENT)
     await start_speaking(one, model)
     store = one.store
@@ -221,9 +215,7 @@ def look() -> str:
     return "seen"
 
 
-async def test_a_reply_that_is_recorded_while_its_run_is_cancelled_is_there_once(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_reply_recorded_during_cancel_appears_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A", functions=[look]))
     await open_session(engine)
     pause = threading.Event()
@@ -251,7 +243,7 @@ class Crashing:
         raise ZeroDivisionError("in the middle")
 
 
-async def test_an_unexpected_error_keeps_what_was_said(cluster: EngineCluster) -> None:
+async def test_unexpected_error_keeps_words(cluster: EngineCluster) -> None:
     engine = await cluster.open_engine(AGENT, model=Crashing())
     await open_session(engine)
     view = await run_to_end(engine, options=STREAM)

@@ -45,9 +45,7 @@ async def abandon_run(cluster: EngineCluster, model: ScriptedModel, key: Session
 
 
 @pytest.mark.parametrize("tenant", [KEY.tenant, "another"])
-async def test_sessions_in_which_nothing_is_to_be_done_do_not_hide_runs(
-    cluster: EngineCluster, model: ScriptedModel, tenant: str
-) -> None:
+async def test_idle_sessions_do_not_hide_runs(cluster: EngineCluster, model: ScriptedModel, tenant: str) -> None:
     one = await abandon_run(cluster, model)
     due = await make_due(one, tenant, 7)
     await kill_engine(one)
@@ -57,9 +55,7 @@ async def test_sessions_in_which_nothing_is_to_be_done_do_not_hide_runs(
     assert [len(await read_log(two, key)) for key in due] == [1] * 7
 
 
-async def test_sessions_in_which_nothing_is_to_be_done_do_not_hide_others_that_are_due(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_idle_sessions_do_not_hide_due_ones(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.open_engine(AGENT)
     model.hang()
     await open_session(one)
@@ -76,7 +72,7 @@ async def test_sessions_in_which_nothing_is_to_be_done_do_not_hide_others_that_a
     assert (await wait_for_end(two, "r2")).output_text == "Hello."
 
 
-def test_what_comes_to_nothing_is_set_aside_for_a_while_that_grows() -> None:
+def test_fruitless_session_is_set_aside_increasingly() -> None:
     now = 0.0
     aside = SetAside[str](clock=lambda: now, first_seconds=1.0, last_seconds=5.0, limit=2)
     aside.add("a")
@@ -90,7 +86,7 @@ def test_what_comes_to_nothing_is_set_aside_for_a_while_that_grows() -> None:
     assert waits == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
-def test_it_is_forgotten_once_it_came_to_something_or_is_gone() -> None:
+def test_setback_is_forgotten_on_success_or_removal() -> None:
     aside = SetAside[str](clock=lambda: 0.0)
     for name in ("a", "b", "c"):
         aside.add(name)
@@ -100,7 +96,7 @@ def test_it_is_forgotten_once_it_came_to_something_or_is_gone() -> None:
     assert len(aside) == 1
 
 
-def test_only_so_many_are_kept_in_mind() -> None:
+def test_remembered_setbacks_are_bounded() -> None:
     aside = SetAside[int](clock=lambda: 0.0, limit=3)
     for number in range(10):
         aside.add(number)

@@ -33,7 +33,7 @@ from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 
 
-async def test_a_server_that_stops_lets_its_runs_end(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_stopping_server_lets_runs_end(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS))
     await start_hanging_run(engine, model, then="Hello.")
     stopping = asyncio.create_task(engine.drain())
@@ -45,9 +45,7 @@ async def test_a_server_that_stops_lets_its_runs_end(cluster: EngineCluster, mod
     assert (await engine.reader.get_run(KEY, "r1")).output_text == "Hello."
 
 
-async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on_elsewhere(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_run_past_grace_continues_elsewhere(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     await start_hanging_run(one, model)
     waiting = asyncio.create_task(wait_for_end(one))
@@ -64,7 +62,7 @@ async def test_what_still_runs_after_the_grace_time_is_interrupted_and_can_go_on
     assert (view.status, view.error) == ("completed", None)
 
 
-async def test_what_only_waits_to_ask_again_is_interrupted_as_soon_as_the_server_is_to_stop(
+async def test_retry_wait_is_interrupted_by_stop(
     cluster: EngineCluster, model: ScriptedModel, async_client: AsyncOpenAI
 ) -> None:
     pauses = Pauses()
@@ -86,7 +84,7 @@ async def test_what_only_waits_to_ask_again_is_interrupted_as_soon_as_the_server
     assert (await wait_for_end(two)).output_text == "Hello."
 
 
-async def test_a_tool_that_blocks_does_not_hold_up_the_stop(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_blocking_tool_does_not_delay_stop(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate = ToolGate()
     agent = Agent(name="A", functions=[make_gated_tool(gate)])
     one = await open_engine(cluster, agent)
@@ -105,9 +103,7 @@ async def test_a_tool_that_blocks_does_not_hold_up_the_stop(cluster: EngineClust
     assert gate.count == 1
 
 
-async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_queued_run_of_stopping_server_moves(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     await start_hanging_run(one, model)
     await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
@@ -119,7 +115,7 @@ async def test_what_waits_in_the_queue_of_a_server_that_stops_runs_elsewhere(
     assert (await wait_for_end(two, "r2")).output_text == "Two."
 
 
-async def test_a_server_that_stops_does_not_begin_with_its_queue(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_stopping_server_starts_no_queued_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
     await start_hanging_run(one, model, then="One.")
     for run_id in ("r2", "r3"):
@@ -138,9 +134,7 @@ async def test_a_server_that_stops_does_not_begin_with_its_queue(cluster: Engine
     assert [(await wait_for_end(two, run_id)).output_text for run_id in ("r2", "r3")] == ["Two.", "Three."]
 
 
-async def test_a_cancel_on_a_server_that_stops_leaves_the_queue_to_others(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_cancel_on_stopping_server_leaves_queue(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
     await start_hanging_run(one, model)
     await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
@@ -166,9 +160,7 @@ async def leave_queue_behind(cluster: EngineCluster, model: ScriptedModel, *run_
     await stopping
 
 
-async def test_a_run_that_begins_with_somebodys_change_is_advanced_at_once(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_run_begun_by_change_advances_immediately(cluster: EngineCluster, model: ScriptedModel) -> None:
     await leave_queue_behind(cluster, model, "r2", "r3")
     # It looks after nothing that was left by others.
     two = await cluster.open_engine(AGENT, start=False)
@@ -180,9 +172,7 @@ async def test_a_run_that_begins_with_somebodys_change_is_advanced_at_once(
     assert await read_resume_reasons(two) == []
 
 
-async def test_a_run_that_begins_when_the_head_of_its_queue_is_cancelled_is_advanced_at_once(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_cancelled_queue_head_advances_next_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     await leave_queue_behind(cluster, model, "r2", "r3")
     two = await cluster.open_engine(AGENT, start=False)
     model.say("Three.")
@@ -190,7 +180,7 @@ async def test_a_run_that_begins_when_the_head_of_its_queue_is_cancelled_is_adva
     assert (await wait_for_end(two, "r3")).output_text == "Three."
 
 
-async def test_only_the_last_run_can_be_tried_again(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_only_last_run_can_be_retried(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
     await start_hanging_run(one, model)
     await one.drain()
@@ -203,7 +193,7 @@ async def test_only_the_last_run_can_be_tried_again(cluster: EngineCluster, mode
         assert not find_body_faults(body)
 
 
-async def test_to_stop_twice_is_to_stop_once(cluster: EngineCluster) -> None:
+async def test_second_stop_changes_nothing(cluster: EngineCluster) -> None:
     engine = await open_engine(cluster)
     await engine.drain()
     await engine.drain()

@@ -32,7 +32,7 @@ from tests.support.scripted import ScriptedModel
 # What other servers do.
 
 
-async def test_a_run_that_was_ended_elsewhere_stops_here_at_once(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_remotely_ended_run_stops_at_once(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
     await start_hanging_run(one, model)
     waiting = asyncio.create_task(wait_for_end(one))
@@ -43,7 +43,7 @@ async def test_a_run_that_was_ended_elsewhere_stops_here_at_once(cluster: Engine
     assert not one._worker.is_advancing(KEY)
 
 
-async def test_a_change_made_elsewhere_does_not_stop_a_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_remote_change_does_not_stop_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
     await start_hanging_run(one, model, then="Hello.")
     for n in range(5):
@@ -55,7 +55,7 @@ async def test_a_change_made_elsewhere_does_not_stop_a_run(cluster: EngineCluste
     assert (await wait_for_end(one)).output_text == "Hello."
 
 
-async def test_a_session_that_was_deleted_elsewhere_is_let_go(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_remotely_deleted_session_is_released(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
     await start_hanging_run(one, model)
     waiting = asyncio.create_task(wait_for_end(one))
@@ -69,7 +69,7 @@ async def test_a_session_that_was_deleted_elsewhere_is_let_go(cluster: EngineClu
 
 
 @pytest.mark.parametrize("usage", [[], {"prompt_tokens": 2**63, "total_tokens": 2**63}])
-async def test_a_provider_may_count_as_it_likes(cluster: EngineCluster, model: ScriptedModel, usage: Any) -> None:
+async def test_odd_provider_usage_completes_runs(cluster: EngineCluster, model: ScriptedModel, usage: Any) -> None:
     engine = await open_engine(cluster)
     model.call("look", {"city": "Rome"}, usage=usage)
     model.say("Rain.", usage=usage)
@@ -85,7 +85,7 @@ def nest(levels: int) -> Json:
     return nested
 
 
-async def test_a_reply_that_cannot_be_recorded_fails_its_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_unrecordable_reply_fails_its_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster)
     message = {"role": "assistant", "content": "Hi.", "annotations": nest(MAX_PAYLOAD_DEPTH)}
     model.raw({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
@@ -105,7 +105,7 @@ class RefusingModel:
         yield
 
 
-async def test_a_refusal_in_the_middle_of_a_run_ends_the_run(cluster: EngineCluster) -> None:
+async def test_mid_run_refusal_ends_run(cluster: EngineCluster) -> None:
     engine = await cluster.open_engine(AGENT, model=RefusingModel())
     await open_session(engine)
     view = await run_to_end(engine)
@@ -115,9 +115,7 @@ async def test_a_refusal_in_the_middle_of_a_run_ends_the_run(cluster: EngineClus
     assert await read_resume_reasons(engine) == []
 
 
-async def test_a_run_begins_although_the_tool_of_the_one_before_will_not_end(
-    cluster: EngineCluster, model: ScriptedModel
-) -> None:
+async def test_run_begins_despite_previous_endless_tool(cluster: EngineCluster, model: ScriptedModel) -> None:
     reached, end = asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> str:
@@ -140,7 +138,7 @@ async def test_a_run_begins_although_the_tool_of_the_one_before_will_not_end(
 # Nothing is left.
 
 
-async def test_threads_of_abandoned_tools_end_with_their_tools(cluster: EngineCluster, model: ScriptedModel) -> None:
+async def test_abandoned_tool_threads_end_with_tools(cluster: EngineCluster, model: ScriptedModel) -> None:
     gate, threads = ToolGate(), []
 
     def slow() -> str:

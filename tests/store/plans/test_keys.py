@@ -71,7 +71,7 @@ WIDER: dict[str, tuple[str, str]] = {
 }
 
 
-def test_primary_keys_begin_with_tenant_and_session() -> None:
+def test_primary_keys_start_with_tenant_and_session() -> None:
     found = {table.name: [column.name for column in table.primary_key][:2] for table in metadata.sorted_tables}
     others = {name for name, key in found.items() if key not in (["tenant", "id"], ["tenant", "session_id"])}
     assert others == set(NOT_OF_A_SESSION)
@@ -79,7 +79,7 @@ def test_primary_keys_begin_with_tenant_and_session() -> None:
     assert {table.name for table in (sessions, *SESSION_TABLES, *SEARCH_TABLES)} == set(found) - others | {"creations"}
 
 
-async def test_whatever_is_unique_is_unique_in_a_session(store: SqlStore) -> None:
+async def test_unique_keys_are_session_scoped(store: SqlStore) -> None:
     def read(connection: Connection) -> dict[str, list[list[str | None]]]:
         seen = inspect(connection)
         return {

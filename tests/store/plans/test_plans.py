@@ -117,7 +117,7 @@ async def check_plans(store: SqlStore, raw: Any = None) -> None:
     assert not faults, "\n\n".join(faults)
 
 
-async def test_statements_go_by_an_index_on_sqlite(sqlite_ready: str) -> None:
+async def test_sqlite_statements_use_an_index(sqlite_ready: str) -> None:
     # SQLite plans without knowing what there is.
     store = open_store(sqlite_ready)
     await store.database.write(lambda connection: fill_database(connection, 60, 3, 2))
@@ -143,7 +143,7 @@ def fill_search(connection: Connection) -> None:
 
 
 @pytest.mark.long
-async def test_statements_go_by_an_index_on_postgres(postgres_ready: str) -> None:
+async def test_postgres_statements_use_an_index(postgres_ready: str) -> None:
     store = open_store(postgres_ready)
     await store.database.write(lambda connection: fill_database(connection, 20_000, 3, 2))
     await store.database.write(fill_search)
@@ -160,7 +160,7 @@ async def test_statements_go_by_an_index_on_postgres(postgres_ready: str) -> Non
 
 
 @pytest.mark.long
-async def test_what_is_to_be_indexed_is_found_by_its_index_among_very_many_on_postgres(postgres_ready: str) -> None:
+async def test_postgres_finds_indexing_jobs_by_index(postgres_ready: str) -> None:
     """PostgreSQL takes a third of all sessions to be behind, and reads the table where that looks cheaper."""
     store = open_store(postgres_ready)
     fill = text(
@@ -196,7 +196,7 @@ def list_places() -> set[tuple[str, int, int]]:
     return {place for place in found if place[0] != "prepared"}
 
 
-async def test_every_statement_of_the_store_has_a_case(sqlite_ready: str, postgres_ready: str) -> None:
+async def test_store_statements_all_have_cases(sqlite_ready: str, postgres_ready: str) -> None:
     """On one of the databases: some are for one of them alone."""
     reached: set[Site] = set()
     for url in (sqlite_ready, postgres_ready):

@@ -12,7 +12,7 @@ from tests.store.calls import make_reply, make_tool_result
 from tests.store.sessions import begin_run, draft_run_completion
 
 
-async def test_active_runs_are_listed_with_lease_calls_and_queue(store: SqlStore) -> None:
+async def test_active_runs_list_lease_calls_queue(store: SqlStore) -> None:
     busy, other = SessionKey("default", "busy"), SessionKey("default", "other")
     await begin_run(store, SessionKey("elsewhere", "busy"))
     ended, lease = await begin_run(store, SessionKey("default", "ended"))

@@ -41,14 +41,14 @@ async def test_seqs_are_contiguous_from_one(store: SqlStore) -> None:
     assert state.seq == 7
 
 
-async def test_what_append_returns_is_what_is_read(store: SqlStore, opener: Opener) -> None:
+async def test_returned_events_equal_read_events(store: SqlStore, opener: Opener) -> None:
     state = await begin_session(store, metadata={"a": [1, None]}, context={"b": {"c": -0.0}})
     appended = await store.append(KEY, state, draft_user_messages("hello", "more"))
     assert (await store.read(KEY))[1:] == appended.events
     assert await opener().state(KEY) == appended.state == fold(await store.read(KEY))
 
 
-async def test_times_are_utc_by_the_given_clock(opener: Opener) -> None:
+async def test_times_are_utc_by_given_clock(opener: Opener) -> None:
     time = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2)))
     appended = await opener(clock=lambda: time).append(KEY, State(), draft_creation())
     assert appended.events[0].at == appended.state.created_at == "2026-01-02T01:04:05.000000Z"
@@ -61,7 +61,7 @@ async def test_times_are_utc_by_default(store: SqlStore) -> None:
     assert abs(age) < timedelta(minutes=1)
 
 
-async def test_a_stale_seq_is_refused_and_nothing_is_stored(store: SqlStore) -> None:
+async def test_stale_seq_is_refused_storing_nothing(store: SqlStore) -> None:
     old = await begin_session(store)
     await store.append(KEY, old, draft_user_messages("first"))
     before = await read_all_rows(store)
@@ -80,14 +80,14 @@ async def test_a_session_is_not_made_twice(store: SqlStore) -> None:
     assert await read_all_rows(store) == before
 
 
-async def test_a_session_that_is_gone_takes_no_events(store: SqlStore) -> None:
+async def test_missing_session_takes_no_events(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.delete(KEY)
     with pytest.raises(SeqConflict):
         await store.append(KEY, state, draft_user_messages("late"))
 
 
-async def test_a_session_made_again_is_not_the_one_before(store: SqlStore) -> None:
+async def test_remade_session_is_a_different_one(store: SqlStore) -> None:
     old = await begin_session(store)
     await store.delete(KEY)
     new = await begin_session(store)
@@ -99,7 +99,7 @@ async def test_a_session_made_again_is_not_the_one_before(store: SqlStore) -> No
     assert await store.state(KEY) == new
 
 
-async def test_of_many_racers_one_wins_and_the_losers_leave_nothing(opener: Opener) -> None:
+async def test_racing_appends_have_one_winner(opener: Opener) -> None:
     stores = [opener() for _ in range(2)]
     states = [State()]
 
@@ -138,7 +138,7 @@ async def test_of_many_racers_one_wins_and_the_losers_leave_nothing(opener: Open
     assert [row[2] for row in rows["sessions"]] == [states[-1].seq]
 
 
-async def test_of_many_empty_appends_with_a_claim_one_wins(opener: Opener) -> None:
+async def test_empty_claiming_appends_have_one_winner(opener: Opener) -> None:
     stores = [opener() for _ in range(2)]
     state = await begin_session(stores[0])
     state = (await stores[0].append(KEY, state, draft_user_messages("x"))).state
@@ -161,7 +161,7 @@ async def test_nothing_cannot_begin_a_session(store: SqlStore) -> None:
         await store.append(KEY, State(), [])
 
 
-async def test_appends_to_different_sessions_do_not_conflict(store: SqlStore) -> None:
+async def test_different_sessions_do_not_conflict(store: SqlStore) -> None:
     keys = [new_key() for _ in range(40)]
     states = await asyncio.gather(*(begin_session(store, each) for each in keys))
     for _ in range(3):
@@ -177,7 +177,7 @@ async def test_appends_to_different_sessions_do_not_conflict(store: SqlStore) ->
         assert state.seq == 7
 
 
-async def test_a_conflict_does_not_hurt_the_appends_that_share_its_commit(store: SqlStore) -> None:
+async def test_conflict_spares_appends_in_same_commit(store: SqlStore) -> None:
     stale = await begin_session(store)
     await store.append(KEY, stale, draft_user_messages("newer"))
     keys = [new_key() for _ in range(20)]
@@ -201,7 +201,7 @@ async def test_a_conflict_does_not_hurt_the_appends_that_share_its_commit(store:
         assert len(await store.read(each)) == (1 if number % 3 == 1 else 2)
 
 
-async def test_a_cancelled_caller_does_not_undo_its_append(store: SqlStore, opener: Opener) -> None:
+async def test_cancelled_caller_keeps_its_append(store: SqlStore, opener: Opener) -> None:
     state = await begin_session(store)
     append = asyncio.ensure_future(store.append(KEY, state, draft_user_messages("anyway")))
     await asyncio.sleep(0)
@@ -211,7 +211,7 @@ async def test_a_cancelled_caller_does_not_undo_its_append(store: SqlStore, open
     assert list_seqs(await opener().read(KEY)) == [1, 2]
 
 
-async def test_nobody_is_told_of_a_refusal_that_its_caller_did_not_wait_for(store: SqlStore) -> None:
+async def test_unawaited_refusal_is_not_reported(store: SqlStore) -> None:
     def refuse(connection: Connection) -> None:
         raise SeqConflict("s1", 1)
 
@@ -227,7 +227,7 @@ async def test_nobody_is_told_of_a_refusal_that_its_caller_did_not_wait_for(stor
     assert told == []
 
 
-async def test_blobs_are_kept_once_and_per_session(store: SqlStore) -> None:
+async def test_blobs_are_stored_once_per_session(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (
         await store.append(KEY, state, draft_user_messages("x"), blobs={"h1": "one", "h2": 'NUL \0 and \ud800 and "'})
@@ -248,7 +248,7 @@ async def test_blobs_are_kept_once_and_per_session(store: SqlStore) -> None:
         UnknownFact(data={"a": 1}),
     ],
 )
-async def test_what_json_cannot_hold_is_refused_before_anything_is_stored(store: SqlStore, fact: Any) -> None:
+async def test_unserialisable_append_is_refused_before_storing(store: SqlStore, fact: Any) -> None:
     state = await begin_session(store)
     before = await read_all_rows(store)
     with pytest.raises(InvalidRequest):
@@ -256,7 +256,7 @@ async def test_what_json_cannot_hold_is_refused_before_anything_is_stored(store:
     assert await read_all_rows(store) == before
 
 
-async def test_a_change_of_what_was_appended_does_not_reach_the_state(store: SqlStore) -> None:
+async def test_mutating_appended_values_leaves_state(store: SqlStore) -> None:
     context = {"items": [1]}
     appended = await store.append(KEY, State(), draft_creation(context=context))
     context["items"].append(2)
@@ -273,7 +273,7 @@ async def test_names_of_any_text_come_back(store: SqlStore) -> None:
     assert [event.agent for event in events] == [event.run_id for event in events] == names
 
 
-async def test_a_key_that_no_index_holds_is_refused(store: SqlStore) -> None:
+async def test_unindexable_key_is_refused(store: SqlStore) -> None:
     with pytest.raises(InvalidRequest):
         await store.append(new_key("x" * 3000), State(), draft_creation())
     with pytest.raises(InvalidRequest):
@@ -281,7 +281,7 @@ async def test_a_key_that_no_index_holds_is_refused(store: SqlStore) -> None:
     assert (await read_all_rows(store))["events"] == []
 
 
-async def test_appends_are_reported_with_what_they_raised(opener: Opener) -> None:
+async def test_appends_are_reported_with_exceptions(opener: Opener) -> None:
     reported: list[type[BaseException] | None] = []
 
     def report(seconds: float, error: BaseException | None) -> None:

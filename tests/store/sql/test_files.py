@@ -42,7 +42,7 @@ async def redact(store: SqlStore, key: SessionKey, seq: int) -> State:
     return (await store.redact(key, log, {seq: redact_payload(log[seq - 1].event)}, draft)).state
 
 
-async def test_the_same_content_is_kept_and_counted_once(store: SqlStore) -> None:
+async def test_same_content_is_stored_once(store: SqlStore) -> None:
     key = new_key()
     state = await begin_session(store, key)
     before = (await store.read_totals(key.tenant)).bytes
@@ -64,7 +64,7 @@ async def test_sessions_do_not_share_content(store: SqlStore) -> None:
         assert await store.read_files(other, [NAME], fresh=False) == {}
 
 
-async def test_content_goes_with_the_last_event_that_refers_to_it(store: SqlStore) -> None:
+async def test_content_goes_with_last_referring_event(store: SqlStore) -> None:
     key = new_key()
     state = await show(store, key, await begin_session(store, key), PICTURE)
     await show(store, key, state, PICTURE)
@@ -77,7 +77,7 @@ async def test_content_goes_with_the_last_event_that_refers_to_it(store: SqlStor
     assert await recount_totals(store.database, mend=False) == []
 
 
-async def test_what_a_queued_run_came_with_stays_for_as_long_as_its_event(store: SqlStore) -> None:
+async def test_queued_files_live_with_their_event(store: SqlStore) -> None:
     key = new_key()
     state = await begin_session(store, key)
     messages = ({"role": "user", "content": [make_picture_part(PICTURE)]},)
@@ -90,7 +90,7 @@ async def test_what_a_queued_run_came_with_stays_for_as_long_as_its_event(store:
     assert await store.read_files(key, [NAME]) == {}
 
 
-async def test_a_fork_has_its_own_copy_of_what_it_refers_to(store: SqlStore) -> None:
+async def test_fork_copies_its_referenced_files(store: SqlStore) -> None:
     key, copy = new_key(), new_key("fork")
     first = await show(store, key, await begin_session(store, key), PICTURE)
     await show(store, key, first, OTHER)
@@ -103,7 +103,7 @@ async def test_a_fork_has_its_own_copy_of_what_it_refers_to(store: SqlStore) -> 
     assert await recount_totals(store.database, mend=False) == []
 
 
-def test_the_cache_is_bounded_by_bytes_and_forgets_a_session() -> None:
+def test_cache_is_byte_bounded_and_forgets_sessions() -> None:
     cache = FileCache(10_000)
     cache.put_all(KEY, {"a": bytes(4500), "b": bytes(4500), "c": bytes(9501)})
     assert set(cache.get_all(KEY, ["a", "b", "c"])) == {"a", "b"}
@@ -115,7 +115,7 @@ def test_the_cache_is_bounded_by_bytes_and_forgets_a_session() -> None:
     assert cache.get_all(other, ["d"]) == {"d": b"1"}
 
 
-def test_the_cache_keeps_no_more_small_files_than_its_memory_has_room_for() -> None:
+def test_cache_bounds_small_file_count() -> None:
     cache, names = FileCache(100_000), [str(number) for number in range(400)]
 
     def count_kept(some: list[str]) -> int:
@@ -144,7 +144,7 @@ async def list_files(store: SqlStore) -> set[tuple[str, str]]:
     return await store.database.read(find)
 
 
-async def test_others_write_while_a_fork_copies_large_files(store: SqlStore) -> None:
+async def test_large_fork_copy_lets_others_write(store: SqlStore) -> None:
     key, copy, other = new_key(), new_key("fork"), new_key("other")
     state = await show_large(store, key, 10)
     forking = asyncio.create_task(store.fork(key, state, copy, draft_fork(key, state)))
@@ -176,7 +176,7 @@ async def test_a_refused_fork_leaves_no_files(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("is_made", [False, True])
-async def test_copies_of_a_fork_that_died_are_removed(store: SqlStore, is_made: bool) -> None:
+async def test_dead_fork_copies_are_removed(store: SqlStore, is_made: bool) -> None:
     key, copy = new_key(), new_key("fork")
     state = await show_large(store, key, 3)
     [first, second, _] = [name for _, name in sorted(await list_files(store))]

@@ -37,7 +37,7 @@ def draft_reply(instructions: str, tools: str | None = None) -> list[EventDraft]
     return [EventDraft(fact, None, "Triage")]
 
 
-async def test_a_fork_keeps_the_hashes_of_what_it_copies(store: SqlStore, opener: Opener) -> None:
+async def test_fork_keeps_copied_hashes(store: SqlStore, opener: Opener) -> None:
     state = await begin_session(store, metadata={"a": "b"})
     state = (await store.append(KEY, state, draft_user_messages("x", "y", "z"))).state
     base = await store.state(KEY, at=3)
@@ -60,7 +60,7 @@ async def test_a_fork_goes_on_by_itself(store: SqlStore) -> None:
     assert [view.id for view in page.sessions] == [OTHER.id, KEY.id]
 
 
-async def test_a_fork_has_the_blobs_of_its_history_and_no_others(store: SqlStore) -> None:
+async def test_fork_has_only_its_history_blobs(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_reply("i1", "t1"), blobs={"i1": "one", "t1": "tools"})).state
     await store.append(KEY, state, draft_reply("i2"), blobs={"i2": "two"})
@@ -68,7 +68,7 @@ async def test_a_fork_has_the_blobs_of_its_history_and_no_others(store: SqlStore
     assert await store.read_blobs(OTHER, ["i1", "t1", "i2"]) == {"i1": "one", "t1": "tools"}
 
 
-async def test_a_fork_onto_an_existing_session_is_refused(store: SqlStore) -> None:
+async def test_fork_onto_existing_id_is_refused(store: SqlStore) -> None:
     state = await begin_session(store)
     await begin_session(store, OTHER)
     before = await read_all_rows(store)
@@ -78,7 +78,7 @@ async def test_a_fork_onto_an_existing_session_is_refused(store: SqlStore) -> No
     assert await read_all_rows(store) == before
 
 
-async def test_a_fork_of_what_is_no_more_is_refused(store: SqlStore) -> None:
+async def test_fork_of_missing_session_is_refused(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_user_messages("x"))).state
     await store.delete(KEY)
@@ -92,7 +92,7 @@ async def test_a_fork_of_what_is_no_more_is_refused(store: SqlStore) -> None:
     assert await store.read(OTHER) == []
 
 
-async def test_a_fork_of_what_was_redacted_meanwhile_is_refused(store: SqlStore) -> None:
+async def test_fork_of_redacted_source_is_refused(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_user_messages("x"))).state
     await redact(store, KEY, [2], "asked for")
@@ -102,7 +102,7 @@ async def test_a_fork_of_what_was_redacted_meanwhile_is_refused(store: SqlStore)
     await store.fork(KEY, state, OTHER, draft_fork(state), redacted=1)
 
 
-async def test_of_many_forks_to_one_id_one_wins(store: SqlStore) -> None:
+async def test_forks_to_one_id_have_one_winner(store: SqlStore) -> None:
     state = await begin_session(store)
     outcomes = await asyncio.gather(
         *(store.fork(KEY, state, OTHER, draft_fork(state)) for _ in range(10)), return_exceptions=True
@@ -111,7 +111,7 @@ async def test_of_many_forks_to_one_id_one_wins(store: SqlStore) -> None:
     assert all(isinstance(outcome, SeqConflict) for outcome in outcomes if isinstance(outcome, BaseException))
 
 
-async def test_deleting_leaves_no_row_of_a_session(store: SqlStore) -> None:
+async def test_deletion_leaves_no_session_row(store: SqlStore) -> None:
     made = IdempotencyRecord(key="make", digest="d")
     state = (await store.append(KEY, State(), draft_creation(metadata={"a": "b"}), idempotency=made)).state
     await store.append(
@@ -153,14 +153,14 @@ async def test_deleting_touches_no_other_session(store: SqlStore) -> None:
     assert {**after, "trail": []} == before
 
 
-async def test_deleting_what_is_not_there_says_so(store: SqlStore) -> None:
+async def test_deleting_missing_session_says_so(store: SqlStore) -> None:
     with pytest.raises(SessionNotFound):
         await store.delete(KEY)
     with pytest.raises(SessionNotFound):
         await store.delete(KEY, expected=State(seq=1, hash="00" * 32))
 
 
-async def test_deleting_with_a_stale_state_deletes_nothing(store: SqlStore) -> None:
+async def test_stale_deletion_deletes_nothing(store: SqlStore) -> None:
     old = await begin_session(store)
     new = (await store.append(KEY, old, draft_user_messages("x"))).state
     before = await read_all_rows(store)
@@ -171,7 +171,7 @@ async def test_deleting_with_a_stale_state_deletes_nothing(store: SqlStore) -> N
     assert await list_filled_tables(store) == {"trail", "totals"}
 
 
-async def test_a_deleted_id_may_be_used_anew(store: SqlStore) -> None:
+async def test_deleted_id_may_be_reused(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(
         KEY, state, draft_user_messages("old"), idempotency=IdempotencyRecord(key="k", digest="d"), blobs={"h": "old"}

@@ -23,7 +23,7 @@ from tests.store.sessions import (
 )
 
 
-async def test_a_mark_is_kept_with_the_seq_of_its_effect(store: SqlStore) -> None:
+async def test_mark_is_kept_with_effect_seq(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(
         KEY, state, draft_user_messages("x", "y"), idempotency=IdempotencyRecord(key="k", digest="d", run_id="r1")
@@ -33,7 +33,7 @@ async def test_a_mark_is_kept_with_the_seq_of_its_effect(store: SqlStore) -> Non
     assert await store.find_idempotency_record(OTHER, "k") is None
 
 
-async def test_the_same_key_and_request_say_what_it_led_to(store: SqlStore) -> None:
+async def test_repeated_request_returns_first_outcome(store: SqlStore) -> None:
     await store.append(KEY, State(), draft_creation(), idempotency=IdempotencyRecord(key="k", digest="d"))
     before = await read_all_rows(store)
     for base in (State(), await store.state(KEY)):
@@ -45,7 +45,7 @@ async def test_the_same_key_and_request_say_what_it_led_to(store: SqlStore) -> N
     assert await read_all_rows(store) == before
 
 
-async def test_each_key_makes_a_session_of_its_own(store: SqlStore) -> None:
+async def test_different_keys_make_different_sessions(store: SqlStore) -> None:
     for key in (KEY, OTHER):
         await store.append(key, State(), draft_creation(), idempotency=IdempotencyRecord(key=key.id, digest="d"))
     for key in (KEY, OTHER):
@@ -63,7 +63,7 @@ async def test_each_key_makes_a_session_of_its_own(store: SqlStore) -> None:
         )
 
 
-async def test_a_key_that_a_run_begins_with_is_its_sessions_alone(store: SqlStore) -> None:
+async def test_run_key_is_scoped_to_session(store: SqlStore) -> None:
     for key in (KEY, OTHER):
         mark = IdempotencyRecord(key="k", digest="d", run_id="r1")
         await store.append(key, State(), draft_creation(), idempotency=mark)
@@ -72,7 +72,7 @@ async def test_a_key_that_a_run_begins_with_is_its_sessions_alone(store: SqlStor
         )
 
 
-async def test_the_same_key_for_another_request_is_refused(store: SqlStore) -> None:
+async def test_key_for_another_request_is_refused(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (
         await store.append(KEY, state, draft_user_messages("x"), idempotency=IdempotencyRecord(key="k", digest="d"))
@@ -83,7 +83,7 @@ async def test_the_same_key_for_another_request_is_refused(store: SqlStore) -> N
     assert await read_all_rows(store) == before
 
 
-async def test_an_append_that_fails_leaves_no_mark(store: SqlStore) -> None:
+async def test_failed_append_leaves_no_mark(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_user_messages("x"))
     with pytest.raises(SeqConflict):
@@ -98,7 +98,7 @@ async def test_a_mark_alone_can_be_kept(store: SqlStore) -> None:
     assert await store.find_idempotency_record(KEY, "k") == IdempotencyRecord(key="k", digest="d", seq=1)
 
 
-async def test_of_many_at_once_one_takes_effect_and_all_hear_of_it(opener: Opener) -> None:
+async def test_concurrent_requests_take_effect_once(opener: Opener) -> None:
     stores = [opener() for _ in range(2)]
     state = await begin_session(stores[0])
 
@@ -122,11 +122,11 @@ async def test_a_key_may_be_any_text(store: SqlStore, name: str) -> None:
     assert await store.find_idempotency_record(KEY, name + "x") is None
 
 
-async def test_marks_of_any_length_can_be_looked_for(store: SqlStore) -> None:
+async def test_marks_of_any_length_are_searchable(store: SqlStore) -> None:
     assert await store.find_idempotency_record(KEY, "x" * 100_000) is None
 
 
-async def test_a_fork_keeps_a_mark_with_the_new_session(store: SqlStore) -> None:
+async def test_fork_mark_belongs_to_new_session(store: SqlStore) -> None:
     state = await begin_session(store)
     fork = await store.fork(KEY, state, OTHER, draft_fork(state), idempotency=IdempotencyRecord(key="k", digest="d"))
     assert await store.find_idempotency_record(OTHER, "k") == IdempotencyRecord(key="k", digest="d", seq=fork.state.seq)
@@ -139,7 +139,7 @@ async def test_a_fork_keeps_a_mark_with_the_new_session(store: SqlStore) -> None
     assert await read_all_rows(store) == before
 
 
-async def test_a_fork_that_is_refused_leaves_no_mark(store: SqlStore) -> None:
+async def test_refused_fork_leaves_no_mark(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.delete(KEY)
     with pytest.raises(SeqConflict):

@@ -20,9 +20,7 @@ from tests.store.sql.test_search import find, index_all, key, say
 from tests.support.postgres import Postgres
 
 
-async def test_a_session_whose_words_the_database_refuses_is_left_out_alone(
-    store: SqlStore, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_refused_words_exclude_only_their_session(store: SqlStore, caplog: pytest.LogCaptureFixture) -> None:
     for name in "abc":
         await say(store, name, "canary")
     read = store.database.read_snapshot
@@ -42,7 +40,7 @@ async def test_a_session_whose_words_the_database_refuses_is_left_out_alone(
     assert [one.getMessage().partition(":")[0] for one in caplog.records] == ["session b"]
 
 
-async def test_a_job_is_done_for_every_item_but_those_that_it_fails_for(store: SqlStore) -> None:
+async def test_job_covers_all_but_failing_items(store: SqlStore) -> None:
     def insert_words(connection: Connection, numbers: Sequence[int]) -> None:
         rows = [
             {"tenant": "t", "session_id": "s", "seq": number, "number": number, "words": "canary"} for number in numbers
@@ -58,7 +56,7 @@ async def test_a_job_is_done_for_every_item_but_those_that_it_fails_for(store: S
     assert sorted(rows) == [number for number in numbers if number != 7]
 
 
-async def test_rows_of_many_messages_are_numbered_without_gaps_and_a_damaged_one_hides_no_other(
+async def test_damaged_message_row_hides_no_other(
     sqlite_ready: str,
 ) -> None:
     store = open_store(sqlite_ready)
@@ -73,7 +71,7 @@ async def test_rows_of_many_messages_are_numbered_without_gaps_and_a_damaged_one
     await store.close()
 
 
-async def test_what_sqlite_indexes_in_one_transaction_is_one_insert(sqlite_ready: str) -> None:
+async def test_sqlite_index_transaction_is_one_insert(sqlite_ready: str) -> None:
     """Between any two statements its index of words writes out what it has, and merges it again later."""
     store = open_store(sqlite_ready)
     for number in range(20):
@@ -94,7 +92,7 @@ async def test_what_sqlite_indexes_in_one_transaction_is_one_insert(sqlite_ready
     await store.close()
 
 
-async def test_a_long_session_is_read_in_pieces_none_of_which_is_left_out(store: SqlStore) -> None:
+async def test_long_session_is_read_in_complete_pieces(store: SqlStore) -> None:
     text = "lorem " * 50_000
     words = [f"word{number}" for number in range(12)]
     await say(store, "long", *(f"{word} {text}" for word in words))
@@ -106,7 +104,7 @@ async def test_a_long_session_is_read_in_pieces_none_of_which_is_left_out(store:
         assert await find(store, word) == ["long"]
 
 
-async def test_a_long_session_keeps_no_other_from_being_found(store: SqlStore) -> None:
+async def test_long_session_delays_no_others_search(store: SqlStore) -> None:
     """What it has beyond its share takes no room from those behind it."""
     await say(store, "a", *["lorem " * 100_000] * 12)
     await say(store, "b", "canary")
@@ -122,7 +120,7 @@ def awaited_url(postgres: Postgres, postgres_ready: str) -> Iterator[str]:
     postgres.alter(postgres_ready, "RESET synchronous_commit")
 
 
-async def test_postgres_waits_for_no_disk_where_only_words_are_at_stake(awaited_url: str) -> None:
+async def test_postgres_indexing_skips_disk_waits(awaited_url: str) -> None:
     store = open_store(awaited_url)
     setting = sql("SELECT current_setting('synchronous_commit')")
     await say(store, "a", "canary")

@@ -63,7 +63,7 @@ def nest(depth: int) -> Any:
     return value
 
 
-async def test_nesting_comes_back_up_to_the_limit(store: SqlStore, opener: Opener) -> None:
+async def test_nesting_round_trips_to_limit(store: SqlStore, opener: Opener) -> None:
     state = await begin_session(store)
     # The payload itself is two of the levels.
     value = {"deep": nest(MAX_PAYLOAD_DEPTH - 2)}
@@ -88,7 +88,7 @@ async def test_much_is_not_deep(store: SqlStore) -> None:
     assert (await begin_session(store, context=value)).context_variables == value
 
 
-async def test_a_text_of_five_megabytes_comes_back(store: SqlStore, opener: Opener) -> None:
+async def test_five_megabyte_text_round_trips(store: SqlStore, opener: Opener) -> None:
     text = "é\0\n" + "0123456789" * 500_000
     state = await begin_session(store, context={"text": text})
     assert (await opener().state(KEY)).context_variables["text"] == text

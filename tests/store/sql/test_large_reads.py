@@ -46,7 +46,7 @@ def measure_decoding(events: list[RecordedEvent]) -> float:
 
 
 @pytest.mark.long
-async def test_a_long_session_is_decoded_folded_and_verified_off_the_loop(opener: Opener) -> None:
+async def test_long_session_is_processed_off_loop(opener: Opener) -> None:
     appended = await opener().append(KEY, State(), DRAFTS)
     store = opener(cache_bytes=0)
     events, for_read = await measure_on_loop(lambda: store.read(KEY))
@@ -61,7 +61,7 @@ async def test_a_long_session_is_decoded_folded_and_verified_off_the_loop(opener
 
 
 @pytest.mark.long
-async def test_a_long_session_is_fetched_in_pages_which_see_one_moment(opener: Opener) -> None:
+async def test_long_session_pages_see_one_moment(opener: Opener) -> None:
     await opener().append(KEY, State(), DRAFTS)
     store, other = opener(cache_bytes=0), opener()
     statements: list[str] = []
@@ -83,7 +83,7 @@ async def test_a_long_session_is_fetched_in_pages_which_see_one_moment(opener: O
     assert {len(read) for read in await reads} <= {0, len(DRAFTS)}
 
 
-async def test_a_page_of_large_events_ends_at_its_bytes(opener: Opener) -> None:
+async def test_large_event_page_ends_at_bytes(opener: Opener) -> None:
     facts = [MessageAdded(message={"role": "user", "content": "x" * size}) for size in [1, 700_000, 700_000, 1] * 6]
     drafts = draft_events("Ann", [SessionCreated(agent="Ann"), *facts], None)
     store = opener(cache_bytes=0)

@@ -43,7 +43,7 @@ async def read_stored_lease(store: SqlStore) -> tuple[str | None, int, bool]:
     return owner, epoch, expires_at is not None
 
 
-async def test_a_claim_is_granted_with_the_next_epoch(store: SqlStore) -> None:
+async def test_granted_claim_has_next_epoch(store: SqlStore) -> None:
     state = await begin_session(store)
     appended = await store.append(KEY, state, draft_run_start(state), lease=Claim("a", 60))
     assert appended.lease is not None
@@ -51,7 +51,7 @@ async def test_a_claim_is_granted_with_the_next_epoch(store: SqlStore) -> None:
     assert await read_stored_lease(store) == ("a", appended.lease.epoch, True)
 
 
-async def test_a_session_can_begin_with_a_claim(store: SqlStore) -> None:
+async def test_session_can_begin_with_claim(store: SqlStore) -> None:
     first = State()
     drafts = draft_creation()
     appended = await store.append(KEY, first, [*drafts, *draft_run_start(first)], lease=Claim("a", 60))
@@ -60,13 +60,13 @@ async def test_a_session_can_begin_with_a_claim(store: SqlStore) -> None:
     assert again.lease == appended.lease
 
 
-async def test_a_lease_does_not_begin_a_session(store: SqlStore) -> None:
+async def test_lease_does_not_begin_session(store: SqlStore) -> None:
     with pytest.raises(LeaseLost):
         await store.append(KEY, State(), draft_creation(), lease=Lease("a", 0))
     assert (await read_all_rows(store))["sessions"] == []
 
 
-async def test_nobody_else_is_granted_what_is_held(store: SqlStore) -> None:
+async def test_held_lease_is_not_granted_to_others(store: SqlStore) -> None:
     state, lease = await begin_run(store, owner="a")
     before = await read_all_rows(store)
     with pytest.raises(LeaseLost):
@@ -75,7 +75,7 @@ async def test_nobody_else_is_granted_what_is_held(store: SqlStore) -> None:
     assert (await store.append(KEY, state, draft_user_messages("mine"), lease=lease)).lease == lease
 
 
-async def test_an_expired_lease_is_taken_over_and_the_zombie_cannot_append(store: SqlStore) -> None:
+async def test_expired_lease_is_taken_from_zombie(store: SqlStore) -> None:
     state = await begin_session(store)
     first = await store.append(KEY, state, draft_run_start(state), lease=Claim("a", 0))
     assert first.lease is not None
@@ -89,7 +89,7 @@ async def test_an_expired_lease_is_taken_over_and_the_zombie_cannot_append(store
     assert await store.state(KEY) == third.state
 
 
-async def test_a_lease_that_ran_out_goes_on_while_nobody_took_it(store: SqlStore) -> None:
+async def test_untaken_expired_lease_continues(store: SqlStore) -> None:
     state = await begin_session(store)
     appended = await store.append(KEY, state, draft_run_start(state), lease=Claim("a", 0))
     assert await store.find_abandoned() == [KEY]
@@ -100,7 +100,7 @@ async def test_a_lease_that_ran_out_goes_on_while_nobody_took_it(store: SqlStore
     assert await store.find_abandoned() == []
 
 
-async def test_an_owner_that_claims_again_ends_what_it_had_going(store: SqlStore) -> None:
+async def test_reclaiming_owner_ends_its_earlier_work(store: SqlStore) -> None:
     state, lease = await begin_run(store, owner="a")
     again = await store.append(KEY, state, [], lease=Claim("a", 60))
     assert again.lease == Lease("a", lease.epoch + 1)
@@ -117,7 +117,7 @@ async def test_the_lease_ends_with_the_run(store: SqlStore) -> None:
         await store.append(KEY, appended.state, draft_user_messages("x"), lease=lease)
 
 
-async def test_what_was_asked_of_a_holder_goes_with_its_lease(store: SqlStore) -> None:
+async def test_holder_requests_go_with_lease(store: SqlStore) -> None:
     async def read_partial() -> str | None:
         return (await store.read_heads([KEY]))[KEY].partial
 
@@ -143,7 +143,7 @@ async def test_what_was_asked_of_a_holder_goes_with_its_lease(store: SqlStore) -
     assert not await store.ask_for_partial(OTHER, "b")
 
 
-async def test_whoever_ends_the_run_ends_the_lease(store: SqlStore) -> None:
+async def test_ending_the_run_ends_the_lease(store: SqlStore) -> None:
     state, lease = await begin_run(store)
     appended = await store.append(KEY, state, draft_run_completion(state))
     assert appended.lease is None
@@ -151,14 +151,14 @@ async def test_whoever_ends_the_run_ends_the_lease(store: SqlStore) -> None:
         await store.append(KEY, appended.state, draft_run_start(appended.state, "r2"), lease=lease)
 
 
-async def test_an_append_without_a_lease_leaves_it(store: SqlStore) -> None:
+async def test_append_without_lease_leaves_it(store: SqlStore) -> None:
     state, lease = await begin_run(store)
     patched = await store.append(KEY, state, [EventDraft(ContextUpdated(patch={"a": 1}), None, "Triage")])
     assert patched.lease is None
     assert (await store.append(KEY, patched.state, draft_user_messages("x"), lease=lease)).lease == lease
 
 
-async def test_of_many_claims_of_an_abandoned_session_one_is_granted(opener: Opener) -> None:
+async def test_abandoned_session_claims_have_one_winner(opener: Opener) -> None:
     stores = [opener() for _ in range(2)]
     state = await begin_session(stores[0])
     state = (await stores[0].append(KEY, state, draft_run_start(state), lease=Claim("dead", 0))).state
@@ -173,7 +173,7 @@ async def test_of_many_claims_of_an_abandoned_session_one_is_granted(opener: Ope
     assert sum(isinstance(outcome, AppendResult) for outcome in outcomes) == 1
 
 
-async def test_only_running_sessions_that_nobody_holds_are_abandoned(store: SqlStore) -> None:
+async def test_only_unheld_running_sessions_are_abandoned(store: SqlStore) -> None:
     await begin_run(store, KEY)
     await begin_session(store, OTHER)
     expired, unclaimed, ended = new_key(), new_key(tenant="other"), new_key()
@@ -195,7 +195,7 @@ async def begin_expired_run(store: SqlStore, session: SessionKey) -> Lease:
     return appended.lease
 
 
-async def test_renewal_extends_the_leases_it_names_and_says_which_are_not_held_any_more(store: SqlStore) -> None:
+async def test_renewal_extends_held_and_names_lost(store: SqlStore) -> None:
     mine, unnamed, taken, ended, gone = new_key(), new_key(), new_key(), new_key(), new_key()
     leases = {session: await begin_expired_run(store, session) for session in (mine, unnamed, taken, ended, gone)}
     await store.append(taken, await store.state(taken), [], lease=Claim("b", 0))
@@ -222,14 +222,14 @@ async def test_only_the_lease_itself_is_renewed(store: SqlStore) -> None:
     assert await read_expiry() > expires_at + 400
 
 
-async def test_a_renewal_of_many_is_one_of_each(store: SqlStore) -> None:
+async def test_mass_renewal_equals_single_renewals(store: SqlStore) -> None:
     lease = await begin_expired_run(store, KEY)
     others = {new_key(): Lease("a", 1) for _ in range(1000)}
     assert await store.renew({**others, KEY: lease}, lease_seconds=60) == set(others)
     assert await store.find_abandoned() == []
 
 
-async def test_however_many_are_named_it_is_one_statement(store: SqlStore) -> None:
+async def test_mass_renewal_is_one_statement(store: SqlStore) -> None:
     """And the same one, so that a database prepares it once."""
     texts: set[tuple[str, ...]] = set()
     for most in (1, 7, 800):
@@ -243,7 +243,7 @@ async def test_however_many_are_named_it_is_one_statement(store: SqlStore) -> No
     assert looked == again
 
 
-async def test_a_row_that_somebody_keeps_locked_holds_up_no_renewal(postgres_ready: str) -> None:
+async def test_locked_row_delays_no_renewal(postgres_ready: str) -> None:
     store = open_store(postgres_ready)
     other = await asyncpg.connect(postgres_ready)
     try:
@@ -259,7 +259,7 @@ async def test_a_row_that_somebody_keeps_locked_holds_up_no_renewal(postgres_rea
         await store.close()
 
 
-async def test_heads_say_where_sessions_end_and_who_holds_them(store: SqlStore) -> None:
+async def test_heads_name_session_end_and_holder(store: SqlStore) -> None:
     state, lease = await begin_run(store, KEY)
     idle = await begin_session(store, OTHER)
     heads = await store.read_heads([KEY, OTHER, new_key()])
@@ -268,7 +268,7 @@ async def test_heads_say_where_sessions_end_and_who_holds_them(store: SqlStore) 
     assert await store.read_head(new_key()) is None
 
 
-async def test_a_claim_for_another_run_takes_the_lease_from_the_one_before(store: SqlStore) -> None:
+async def test_claim_for_another_run_takes_lease(store: SqlStore) -> None:
     state, lease = await begin_run(store, owner="a")
     ends = draft_run_completion(state)
     drafts = [*ends, *draft_run_start(apply_drafts(state, ends), "r2")]
@@ -278,7 +278,7 @@ async def test_a_claim_for_another_run_takes_the_lease_from_the_one_before(store
         await store.append(KEY, appended.state, draft_user_messages("x"), lease=lease)
 
 
-async def test_a_session_with_a_queue_and_no_run_is_abandoned_at_once(store: SqlStore) -> None:
+async def test_queued_session_without_run_is_abandoned(store: SqlStore) -> None:
     state, _ = await begin_run(store)
     queued = EventDraft(RunQueued(options=RunOptions(), messages=()), "r2", "Triage")
     appended = await store.append(KEY, state, [queued, *draft_run_completion(state)])
@@ -288,7 +288,7 @@ async def test_a_session_with_a_queue_and_no_run_is_abandoned_at_once(store: Sql
     assert await store.find_due() == [KEY]
 
 
-async def test_a_lease_is_brought_back_by_its_owner_after_the_database_s_clock_was_set_back(store: SqlStore) -> None:
+async def test_owner_restores_lease_after_clock_setback(store: SqlStore) -> None:
     state, lease = await begin_run(store, owner="a")
     # As an hour that is gone leaves it.
     later = update(sessions).values(lease_expires_at=sessions.c.lease_expires_at + 3600)
@@ -319,7 +319,7 @@ async def test_each_tenant_has_its_turn(store: SqlStore) -> None:
     assert await store.find_abandoned() == []
 
 
-async def test_the_database_s_clock_can_be_read(opener: Opener) -> None:
+async def test_database_clock_is_readable(opener: Opener) -> None:
     ahead = opener(clock=lambda: datetime.now(UTC) + timedelta(hours=1))
     first, second = await ahead.read_clock(), await ahead.read_clock()
     assert first.tzinfo is UTC
@@ -327,7 +327,7 @@ async def test_the_database_s_clock_can_be_read(opener: Opener) -> None:
     assert first <= second
 
 
-async def test_a_lease_expires_by_the_database_s_clock_alone(opener: Opener) -> None:
+async def test_lease_expires_by_database_clock(opener: Opener) -> None:
     ahead = opener(clock=lambda: datetime.now(UTC) + timedelta(hours=1))
     behind = opener(clock=lambda: datetime.now(UTC) - timedelta(hours=1))
     state, lease = await begin_run(behind, owner="behind")
@@ -337,7 +337,7 @@ async def test_a_lease_expires_by_the_database_s_clock_alone(opener: Opener) -> 
     assert (await behind.append(KEY, state, draft_user_messages("x"), lease=lease)).lease == lease
 
 
-async def test_a_session_made_again_honours_no_lease_of_the_one_before(store: SqlStore) -> None:
+async def test_remade_session_ignores_old_lease(store: SqlStore) -> None:
     state, lease = await begin_run(store)
     await store.delete(KEY)
     again, _ = await begin_run(store)
@@ -346,7 +346,7 @@ async def test_a_session_made_again_honours_no_lease_of_the_one_before(store: Sq
         await store.append(KEY, state, draft_user_messages("x"), lease=lease)
 
 
-async def test_a_store_for_one_session_finds_only_that_one_abandoned(opener: Opener) -> None:
+async def test_single_session_store_finds_only_its_own(opener: Opener) -> None:
     anyone = opener()
     for key in (new_key(), KEY, OTHER):
         state = await begin_session(anyone, key)

@@ -30,7 +30,7 @@ async def list_ids(store: SqlStore, **filters: Any) -> list[str]:
     return [view.id for view in (await store.list_sessions("default", **filters)).sessions]
 
 
-async def test_a_list_shows_sessions_as_they_are_now(store: SqlStore) -> None:
+async def test_list_shows_current_sessions(store: SqlStore) -> None:
     state = await begin_session(store, metadata={"a": "b"}, context={"c": {"d": -0.0}, "\ud800": "NUL \0"})
     state = (await store.append(KEY, state, draft_user_messages("x"))).state
     view = msgspec.structs.asdict(view_session(KEY.id, state))
@@ -43,12 +43,12 @@ async def test_a_list_shows_sessions_as_they_are_now(store: SqlStore) -> None:
     assert (await store.list_sessions("default")).sessions == [bare]
 
 
-async def test_an_empty_list_has_no_next_page(store: SqlStore) -> None:
+async def test_empty_list_has_no_next_page(store: SqlStore) -> None:
     page = await store.list_sessions("default")
     assert (page.sessions, page.next_cursor) == ([], None)
 
 
-async def test_newest_first_and_a_change_moves_nothing(opener: Opener) -> None:
+async def test_newest_first_order_survives_changes(opener: Opener) -> None:
     times = iter(T0 + timedelta(seconds=number) for number in range(10))
     store = opener(clock=lambda: next(times))
     states = [await begin_session(store, make_key(id)) for id in "abc"]
@@ -79,7 +79,7 @@ async def test_pages_meet_without_gap_or_double(opener: Opener) -> None:
     assert whole[:7] == sorted((f"{letter}5" for letter in "aZ-_.:0"), reverse=True)
 
 
-async def test_what_comes_after_the_first_page_does_not_shift_the_second(store: SqlStore) -> None:
+async def test_later_sessions_do_not_shift_second_page(store: SqlStore) -> None:
     for id in "abcd":
         await begin_session(store, make_key(id))
     page = await store.list_sessions("default", limit=2)
@@ -114,7 +114,7 @@ def _encode_cursor(value: object) -> str:
         "[" * 3000,
     ],
 )
-async def test_a_cursor_of_another_make_is_refused(store: SqlStore, cursor: str) -> None:
+async def test_foreign_cursor_is_refused(store: SqlStore, cursor: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await store.list_sessions("default", cursor=cursor)
     assert refused.value.errors[0]["pointer"] == "/cursor"

@@ -173,7 +173,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.runner.close()
 
 
-def test_the_store_agrees_with_a_plain_list(url: str) -> None:
+def test_store_agrees_with_plain_list(url: str) -> None:
     numbers = itertools.count()
 
     class Machine(StoreMachine):

@@ -117,7 +117,7 @@ KINDS: dict[str, Callable[[State, Lease], tuple[State, list[EventDraft], dict[st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_statement_leaves_the_rows_of_the_general_way(
+async def test_plain_statement_leaves_the_general_rows(
     store: SqlStore, statements: CountingStatements, kind: str
 ) -> None:
     state, lease = await begin_run(store)
@@ -139,7 +139,7 @@ async def test_a_claim_takes_the_next_epoch(store: SqlStore, statements: Countin
     assert statements.rows == [[(1,)]]
 
 
-async def test_what_is_refused_says_why_and_leaves_nothing(store: SqlStore, statements: CountingStatements) -> None:
+async def test_refusal_gives_reason_and_leaves_nothing(store: SqlStore, statements: CountingStatements) -> None:
     state, lease = await begin_run(store)
     known = (await store.append(KEY, state, draft_reply(state), lease=lease, idempotency=RECORD)).state
     rows, before = await store.database.read(read_rows), len(statements.rows)
@@ -158,9 +158,7 @@ async def test_what_is_refused_says_why_and_leaves_nothing(store: SqlStore, stat
     assert await store.database.read(read_rows) == rows
 
 
-async def test_a_quota_that_only_texts_of_before_would_fill_is_kept_exactly(
-    store: SqlStore, statements: CountingStatements
-) -> None:
+async def test_quota_ignores_already_stored_texts(store: SqlStore, statements: CountingStatements) -> None:
     state = await begin_session(store)
     text = "x" * 1000
     state = (await store.append(KEY, state, draft_user_messages("a"), blobs={"h": text})).state
@@ -188,7 +186,7 @@ async def test_others_go_the_general_way(
     assert (appended.state.seq, statements.rows) == (1 + len(drafts), [])
 
 
-async def test_it_takes_no_named_statement_where_a_pooler_hands_connections_round(postgres_ready: str) -> None:
+async def test_pooled_connections_use_no_named_statements(postgres_ready: str) -> None:
     pooled = open_store(f"{postgres_ready}&prepared_statement_cache_size=0")
     try:
         counting: Any = CountingStatements(pooled.database)
@@ -203,7 +201,7 @@ async def test_it_takes_no_named_statement_where_a_pooler_hands_connections_roun
         await pooled.close()
 
 
-async def test_of_racers_one_wins_whatever_isolation_is_the_default(postgres: Postgres, postgres_ready: str) -> None:
+async def test_racers_have_one_winner_at_any_isolation(postgres: Postgres, postgres_ready: str) -> None:
     postgres.alter(postgres_ready, "SET default_transaction_isolation = 'serializable'")
     store = open_store(postgres_ready)
     try:

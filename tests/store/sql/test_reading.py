@@ -49,7 +49,7 @@ async def test_events_are_read_between_two_seqs(store: SqlStore) -> None:
     assert list_seqs(await store.read(KEY, limit=0)) == []
 
 
-async def test_a_page_ends_with_the_event_that_fills_it(store: SqlStore) -> None:
+async def test_page_ends_with_filling_event(store: SqlStore) -> None:
     state = await begin_session(store)
     await store.append(KEY, state, draft_user_messages("a", "ü" * 1_000, "b", "c" * 1_000))
     second = sum(len(event.payload.encode()) for event in await store.read(KEY, upto=3))
@@ -70,7 +70,7 @@ async def test_events_are_read_by_type(store: SqlStore) -> None:
     assert await store.read(KEY, types=["nothing", "'; --", "NUL \0", "\ud800"]) == []
 
 
-async def test_a_session_that_does_not_exist_has_no_events_and_no_state(store: SqlStore) -> None:
+async def test_missing_session_has_no_events_or_state(store: SqlStore) -> None:
     assert await store.read(NOBODY) == []
     for at in (None, 0, 1, -1):
         with pytest.raises(SessionNotFound):
@@ -78,7 +78,7 @@ async def test_a_session_that_does_not_exist_has_no_events_and_no_state(store: S
 
 
 @pytest.mark.parametrize("id", ["", "NUL \0", "\ud800", "'; --", "x" * 10_000])
-async def test_an_id_of_any_text_can_be_asked_for(store: SqlStore, id: str) -> None:
+async def test_id_of_any_text_is_accepted(store: SqlStore, id: str) -> None:
     odd = SessionKey("default", id)
     assert await store.read(odd) == []
     assert await store.read_blobs(odd, [id]) == {}
@@ -98,7 +98,7 @@ async def test_a_tenant_sees_nothing_of_another(store: SqlStore) -> None:
     assert (await begin_session(store, theirs)).seq == 1
 
 
-async def test_the_state_at_each_seq_is_the_fold_up_to_it(store: SqlStore, opener: Opener) -> None:
+async def test_state_at_seq_is_the_fold(store: SqlStore, opener: Opener) -> None:
     last = await append_history(store)
     events = await store.read(KEY)
     for reader in (store, opener()):
@@ -108,14 +108,14 @@ async def test_the_state_at_each_seq_is_the_fold_up_to_it(store: SqlStore, opene
 
 
 @pytest.mark.parametrize("at", [-1, 0, 9, 2**40, 2**80])
-async def test_a_seq_that_is_not_there_says_so(store: SqlStore, at: int) -> None:
+async def test_missing_seq_says_so(store: SqlStore, at: int) -> None:
     await append_history(store)
     with pytest.raises(EventNotFound) as refused:
         await store.state(KEY, at=at)
     assert refused.value.seq == at
 
 
-async def test_a_fresh_state_sees_what_others_wrote(store: SqlStore, opener: Opener) -> None:
+async def test_fresh_state_sees_others_writes(store: SqlStore, opener: Opener) -> None:
     other = opener()
     state = await begin_session(store)
     assert await other.state(KEY) == state
@@ -125,7 +125,7 @@ async def test_a_fresh_state_sees_what_others_wrote(store: SqlStore, opener: Ope
     assert await other.state(KEY, fresh=False) == newer
 
 
-async def test_a_fresh_state_is_not_that_of_a_session_deleted_since(store: SqlStore, opener: Opener) -> None:
+async def test_fresh_state_is_not_deleted_sessions(store: SqlStore, opener: Opener) -> None:
     other = opener()
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_user_messages("x"))).state
@@ -139,7 +139,7 @@ async def test_a_fresh_state_is_not_that_of_a_session_deleted_since(store: SqlSt
     assert await other.state(KEY, at=2) == await store.state(KEY, at=2) != state
 
 
-async def test_a_stale_state_at_a_seq_is_not_taken_for_it(store: SqlStore, opener: Opener) -> None:
+async def test_stale_state_is_not_used_at_seq(store: SqlStore, opener: Opener) -> None:
     other = opener()
     assert await other.state(KEY) if await begin_session(store) else None
     await store.delete(KEY)
@@ -147,7 +147,7 @@ async def test_a_stale_state_at_a_seq_is_not_taken_for_it(store: SqlStore, opene
     assert (await other.state(KEY, at=1)).agent == "New"
 
 
-async def test_what_was_redacted_leaves_the_cached_states(store: SqlStore, opener: Opener) -> None:
+async def test_redaction_leaves_no_cached_state(store: SqlStore, opener: Opener) -> None:
     other = opener()
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_user_messages("secret", "x"))).state
@@ -163,7 +163,7 @@ async def test_what_was_redacted_leaves_the_cached_states(store: SqlStore, opene
             assert texts == ["[redacted]", "x"]
 
 
-async def test_states_are_rebuilt_when_the_cache_holds_nothing(opener: Opener) -> None:
+async def test_states_are_rebuilt_without_cache(opener: Opener) -> None:
     store = opener(cache_bytes=0)
     state = await append_history(store)
     assert await store.state(KEY) == await store.state(KEY, fresh=False) == state
@@ -176,7 +176,7 @@ async def test_the_cache_stays_within_its_bytes(opener: Opener) -> None:
     assert (await store.state(SessionKey("default", "s0"))).context_variables == {"text": "x" * 1000}
 
 
-async def test_unknown_types_and_later_versions_are_read_and_leave_the_state(store: SqlStore, opener: Opener) -> None:
+async def test_unknown_types_are_read_without_state_change(store: SqlStore, opener: Opener) -> None:
     await append_history(store)
     changes: dict[int, dict[str, object]] = {
         4: {"type": "weather.changed", "payload": '{"to":"rain"}'},
@@ -200,7 +200,7 @@ async def test_unknown_types_and_later_versions_are_read_and_leave_the_state(sto
     assert [entry.seq for entry in (await other.state(KEY)).messages] == [3, 6, 8]
 
 
-async def test_a_damaged_payload_is_shown_as_it_is(store: SqlStore, opener: Opener) -> None:
+async def test_damaged_payload_is_shown_unchanged(store: SqlStore, opener: Opener) -> None:
     await append_history(store)
     damage = update(events_table).where(events_table.c.seq == 4).values(payload='{"message":')
     await store.database.write(lambda connection: connection.execute(damage).rowcount)
@@ -208,7 +208,7 @@ async def test_a_damaged_payload_is_shown_as_it_is(store: SqlStore, opener: Open
     assert (event.payload, event.fact) == ('{"message":', UnknownFact())
 
 
-def test_older_versions_are_lifted_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_versions_are_lifted_stepwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MessageAdded, "version", 3)
     lifts = {
         ("message.added", 1): lambda old: {"text": old["words"]},
@@ -231,11 +231,11 @@ LATER = {
 
 
 @pytest.mark.parametrize("type_", LATER)
-def test_a_value_of_a_later_release_does_not_hide_its_event(type_: str) -> None:
+def test_later_release_value_hides_no_event(type_: str) -> None:
     assert isinstance(upcast.upcast(type_, 1, LATER[type_]), FACTS[type_])
 
 
-def test_a_decision_of_a_later_release_is_no_approval() -> None:
+def test_later_release_decision_is_no_approval() -> None:
     asked = ApprovalRequested(tool_call_id="c1", name="f", arguments="{}")
     decided = upcast.upcast("approval.decided", 1, LATER["approval.decided"])
     state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), asked, decided)
@@ -261,7 +261,7 @@ def count_calls(work: Callable[[], object]) -> int:
     return count
 
 
-async def test_a_state_takes_a_bounded_number_of_calls_for_each_event(store: SqlStore) -> None:
+async def test_state_calls_per_event_are_bounded(store: SqlStore) -> None:
     state = (await store.append(KEY, State(), draft_creation())).state
     for number in range(25):
         state = (await store.append(KEY, state, draft_events("Ann", make_turn(number), f"r{number}"))).state
@@ -271,7 +271,7 @@ async def test_a_state_takes_a_bounded_number_of_calls_for_each_event(store: Sql
     assert count_calls(lambda: fold(decode_events(KEY, rows))) / len(rows) < 22
 
 
-async def test_an_event_is_the_same_however_its_row_is_decoded(store: SqlStore) -> None:
+async def test_event_is_independent_of_row_decoding(store: SqlStore) -> None:
     state = (await store.append(KEY, State(), draft_creation())).state
     await store.append(KEY, state, draft_events("Ann", make_turn(1), "r1"))
     rows = await store.database.read(lambda connection: find_event_rows(connection, KEY))
@@ -282,7 +282,7 @@ async def test_an_event_is_the_same_however_its_row_is_decoded(store: SqlStore) 
         assert decode_event(KEY.id, escaped) == decode_event(KEY.id, (seq, type_, version, run_id, agent, *rest))
 
 
-def test_rows_are_let_go_of_one_by_one() -> None:
+def test_rows_are_released_one_by_one() -> None:
     rows = list("abc")
     left = [(row, len(rows)) for row in take_out(rows)]
     assert left == [("a", 2), ("b", 1), ("c", 0)]

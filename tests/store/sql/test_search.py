@@ -51,7 +51,7 @@ async def say(store: SqlStore, name: str, *texts: str, tenant: str = "default", 
     return (await store.append(key(name, tenant), state, draft_user_messages(*texts))).state
 
 
-async def test_sessions_are_found_by_what_was_said_and_what_they_are_called(store: SqlStore) -> None:
+async def test_sessions_are_found_by_words_and_names(store: SqlStore) -> None:
     await say(store, "order-4711", "Where is my Refund?", "I paid with a Crédit card", team="Größe & Sons")
     await say(store, "other", "東京都の天気はどうですか", 'drop table sessions; -- "OR" NEAR(a b) *')
     await say(store, "theirs", "Where is my refund?", tenant="another")
@@ -109,7 +109,7 @@ async def test_what_is_gone_is_not_found(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("is_waiting", [True, False])
-async def test_message_taken_out_during_a_run_is_not_found(store: SqlStore, is_waiting: bool) -> None:
+async def test_message_removed_mid_run_is_not_found(store: SqlStore, is_waiting: bool) -> None:
     first = await say(store, "a", "canary one")
     begun = (await store.append(key("a"), first, draft_run_start(first), lease=Claim("w", 30.0))).state
     waits = draft_events("Ann", [RunWaiting(pending=())] if is_waiting else [ContextUpdated(patch={"a": 1})], "r1")
@@ -130,7 +130,7 @@ async def redact_all(store: SqlStore, name: str) -> None:
 
 
 @pytest.mark.parametrize("changed", ["redacted", "deleted and made anew"])
-async def test_words_that_were_read_before_a_change_are_not_written_after_it(store: SqlStore, changed: str) -> None:
+async def test_words_read_before_change_are_discarded(store: SqlStore, changed: str) -> None:
     state = await say(store, "a", "canary")
     read = store.database.read_snapshot
 
@@ -153,7 +153,7 @@ async def test_words_that_were_read_before_a_change_are_not_written_after_it(sto
     assert await find(store, "another") == ([] if changed == "redacted" else ["a"])
 
 
-async def test_nothing_goes_on_after_a_failure_was_told(store: SqlStore) -> None:
+async def test_reported_failure_stops_everything(store: SqlStore) -> None:
     for name in "abc":
         await say(store, name, "canary")
     write, writing = store.database.write, 0
@@ -175,7 +175,7 @@ async def test_nothing_goes_on_after_a_failure_was_told(store: SqlStore) -> None
     assert sorted(await find(store, "canary")) == ["a", "b", "c"]
 
 
-async def test_words_that_are_written_while_their_session_is_deleted_do_not_stay(postgres_ready: str) -> None:
+async def test_words_of_deleted_session_do_not_stay(postgres_ready: str) -> None:
     store, other = open_store(postgres_ready), open_store(postgres_ready)
     state = await say(store, "a", "canary")
     [part] = await store.database.read_snapshot(read_parts)
@@ -202,7 +202,7 @@ _WAITING_FOR_THIS = sql(
 )
 
 
-async def test_no_error_of_the_database_says_what_it_was_given(store: SqlStore) -> None:
+async def test_database_errors_hide_given_values(store: SqlStore) -> None:
     wrong = sql("SELECT no_such_function(CAST(:said AS text))")
     for run in (store.database.read, store.database.write):
         with pytest.raises(DBAPIError, match="no_such_function") as failed:
@@ -229,7 +229,7 @@ async def test_changed_metadata_and_a_new_index(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("mend", ["recount", "reindex"])
-async def test_what_who_does_not_know_the_index_left_in_it_is_mended(store: SqlStore, mend: str) -> None:
+async def test_index_unaware_leftovers_are_mended(store: SqlStore, mend: str) -> None:
     await say(store, "deleted", "canary")
     await index_all(store)
     await store.delete(key("deleted"), expected=None)
@@ -253,7 +253,7 @@ async def test_what_who_does_not_know_the_index_left_in_it_is_mended(store: SqlS
         assert names == {"made"}
 
 
-async def test_times_narrow_a_search_and_a_list(store: SqlStore) -> None:
+async def test_times_narrow_search_and_list(store: SqlStore) -> None:
     first = await say(store, "a", "hello")
     second = await say(store, "b", "hello")
     await index_all(store)
@@ -276,7 +276,7 @@ async def test_times_narrow_a_search_and_a_list(store: SqlStore) -> None:
     assert ([one.id for one in rest.sessions], rest.next_cursor) == (["a"], None)
 
 
-async def test_metadata_with_half_a_character_keeps_nobody_else_from_being_found(store: SqlStore) -> None:
+async def test_surrogate_metadata_hides_no_other_session(store: SqlStore) -> None:
     await say(store, "half", "hello", label=["\ud800 half"])
     await say(store, "whole", "hello")
     await index_all(store)
@@ -285,7 +285,7 @@ async def test_metadata_with_half_a_character_keeps_nobody_else_from_being_found
 
 
 @pytest.mark.long
-async def test_much_text_is_looked_through_beside_the_loop_and_only_so_much(store: SqlStore) -> None:
+async def test_long_search_is_bounded_and_off_loop(store: SqlStore) -> None:
     text = "lorem ipsum " * 16_000 + "zebra"
     for number in range(5):
         await say(store, f"s{number}", *[text] * 3)
@@ -298,7 +298,7 @@ async def test_much_text_is_looked_through_beside_the_loop_and_only_so_much(stor
     assert [bool(match.snippet) for match in matches] == [True] * 10 + [False] * 5
 
 
-def test_rows_of_accents_and_words_without_end_are_indexed_in_pieces() -> None:
+def test_odd_rows_are_indexed_in_pieces() -> None:
     # As one piece these take minutes, in which nothing else of the process goes on.
     accents = "a" + "\u0301\u0316" * 100_000
     assert list_words(accents) == ["a"]
@@ -311,12 +311,12 @@ def test_rows_of_accents_and_words_without_end_are_indexed_in_pieces() -> None:
 
 
 @given(st.text(st.characters(max_codepoint=127), max_size=200) | st.text("aB1", min_size=60, max_size=70))
-def test_plain_text_is_found_by_the_same_words_wherever_it_stands(text: str) -> None:
+def test_plain_text_is_found_anywhere(text: str) -> None:
     # One letter that is not ASCII, and all of it goes the long way.
     assert list_words(f"{text} \u0436") == [*list_words(text), "\u0436"]
 
 
-def test_terms_that_stand_in_one_word_are_all_found() -> None:
+def test_terms_in_one_word_are_found() -> None:
     for text, wanted, shown in (
         ("the refund", "ref refund", ["refund"]),
         ("\u6771\u4eac\u306e\u5929\u6c17", "\u5929\u6c17 \u6771\u4eac", ["\u6771\u4eac", "\u5929\u6c17"]),

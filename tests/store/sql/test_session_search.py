@@ -85,7 +85,7 @@ def describe(wanted: SessionFilter) -> str:
 
 
 @pytest.mark.parametrize(("walk", "filters"), first(2, WALKS), ids=("all at once", "a few at once", "one by one"))
-async def test_every_combination_of_filters_finds_what_there_is(
+async def test_filter_combinations_find_matching_sessions(
     store: SqlStore, walk: Walk, filters: list[SessionFilter]
 ) -> None:
     made = await begin_many(store)
@@ -110,7 +110,7 @@ async def test_every_combination_of_filters_finds_what_there_is(
     await store.database.read(check)
 
 
-async def test_a_page_that_looked_at_enough_ends_with_a_cursor(store: SqlStore) -> None:
+async def test_work_bounded_page_ends_with_cursor(store: SqlStore) -> None:
     keys = [SessionKey(TENANT, f"s{number:02d}") for number in range(30)]
     for key in keys:
         await begin_session(store, key, metadata={"team": "a", "rare": str(key.id == "s03")})
@@ -123,7 +123,7 @@ async def test_a_page_that_looked_at_enough_ends_with_a_cursor(store: SqlStore) 
     assert ([name for _, name in whole.places], whole.after) == (["s03"], None)
 
 
-async def test_what_is_busy_or_in_trouble_is_counted_up_to_a_bound(store: SqlStore) -> None:
+async def test_busy_and_troubled_counts_are_bounded(store: SqlStore) -> None:
     made = await begin_many(store)
     counts = await store.count_sessions(TENANT)
     found = {**counts.status, **counts.last_run}

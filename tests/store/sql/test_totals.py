@@ -41,7 +41,7 @@ async def export(store: SqlStore, *keys: SessionKey) -> io.BytesIO:
     return io.BytesIO(b"".join(lines))
 
 
-async def test_every_change_of_a_session_is_counted(store: SqlStore) -> None:
+async def test_session_changes_are_all_counted(store: SqlStore) -> None:
     state = await begin_session(store, metadata={"a": "é" * 100})
     state = (await store.append(KEY, state, draft_user_messages("😀", "two"), blobs={"h": "t\0ö"})).state
     state = (await store.append(KEY, state, draft_user_messages("x"), blobs={"h": "t\0ö", "i": "more"})).state
@@ -76,7 +76,7 @@ async def test_what_is_refused_is_not_counted(store: SqlStore) -> None:
     assert await find_drift(store) == []
 
 
-async def test_sessions_past_the_quota_are_refused_and_leave_nothing(store: SqlStore) -> None:
+async def test_sessions_past_quota_are_refused_cleanly(store: SqlStore) -> None:
     quota = replace(ROOMY, max_sessions=2)
     file = await export(store, *[await begin_elsewhere(store, name) for name in ("x", "y")])
     for key in (KEY, OTHER):
@@ -102,7 +102,7 @@ async def begin_elsewhere(store: SqlStore, name: str) -> SessionKey:
     return key
 
 
-async def test_bytes_past_the_quota_are_refused_and_leave_nothing(store: SqlStore) -> None:
+async def test_bytes_past_quota_are_refused_cleanly(store: SqlStore) -> None:
     quota = replace(ROOMY, max_bytes=2_000)
     state = (await store.append(KEY, State(), draft_creation(), quota=quota)).state
     with pytest.raises(QuotaExceeded, match="SWARMKEEP_MAX_STORED_BYTES"):
@@ -118,7 +118,7 @@ async def test_bytes_past_the_quota_are_refused_and_leave_nothing(store: SqlStor
     assert await find_drift(store) == []
 
 
-async def test_many_writers_at_once_lose_no_count_and_pass_the_quota_by_no_more_than_they_are(opener: Opener) -> None:
+async def test_concurrent_writers_keep_counts_near_quota(opener: Opener) -> None:
     stores = [opener() for _ in range(3)]
     quota = replace(ROOMY, max_sessions=20)
 
@@ -143,7 +143,7 @@ async def test_many_writers_at_once_lose_no_count_and_pass_the_quota_by_no_more_
 
 
 @pytest.mark.long
-async def test_appends_and_deletions_at_once_wait_for_one_another_without_a_deadlock(opener: Opener) -> None:
+async def test_appends_and_deletions_do_not_deadlock(opener: Opener) -> None:
     stores = [opener(), opener()]
 
     async def live(number: int) -> None:
@@ -160,7 +160,7 @@ async def test_appends_and_deletions_at_once_wait_for_one_another_without_a_dead
     assert await find_drift(stores[0]) == []
 
 
-async def test_tokens_are_those_of_today_and_stay_when_the_session_goes(opener: Opener) -> None:
+async def test_todays_tokens_survive_session_deletion(opener: Opener) -> None:
     now = datetime(2026, 3, 1, 23, 59, 58, tzinfo=UTC)
     store = opener(clock=lambda: now)
     await record_calls(store, KEY, make_reply(total_tokens=10), make_reply(prompt_tokens=3, completion_tokens=4))
@@ -181,7 +181,7 @@ async def test_tokens_are_those_of_today_and_stay_when_the_session_goes(opener: 
     assert (await store.read_totals("default")).tokens == 1
 
 
-async def test_a_clock_that_was_ahead_does_not_keep_tokens_from_being_counted(opener: Opener) -> None:
+async def test_fast_clock_does_not_lose_token_counts(opener: Opener) -> None:
     now = datetime(2999, 3, 1, tzinfo=UTC)
     store = opener(clock=lambda: now)
     await record_calls(store, KEY, make_reply(total_tokens=10))
@@ -192,7 +192,7 @@ async def test_a_clock_that_was_ahead_does_not_keep_tokens_from_being_counted(op
     assert (totals.day, totals.tokens) == ("2026-12-31", 40)
 
 
-async def test_a_clock_that_is_behind_does_not_end_the_day_of_others(opener: Opener) -> None:
+async def test_slow_clock_does_not_end_others_day(opener: Opener) -> None:
     now = utc_now()
     store, behind = opener(clock=lambda: now), opener(clock=lambda: datetime(2020, 1, 1, tzinfo=UTC))
     await record_calls(store, KEY, make_reply(total_tokens=10))
@@ -208,7 +208,7 @@ def _find_names_beside(key: SessionKey) -> Iterator[str]:
     return (name for name in names if make_totals_row(SessionKey("", name), Growth())["slice"] == slice_of_key)
 
 
-async def test_a_recount_mends_what_is_wrong_once(opener: Opener) -> None:
+async def test_recount_mends_wrong_totals_once(opener: Opener) -> None:
     store, other = opener(), opener()
     await begin_session(store)
     await begin_session(store, SessionKey("b", "x"))

@@ -113,7 +113,7 @@ async def test_groups_come_in_pages(store: SqlStore) -> None:
             await store.sum_usage("default", UsageQuery(by=("agent", "model"), cursor=bad))
 
 
-async def test_shares_are_read_of_the_groups_that_a_page_shows(store: SqlStore) -> None:
+async def test_shares_cover_only_page_groups(store: SqlStore) -> None:
     for name in "abcde":
         await record_calls(store, make_key(name), make_reply("x"), make_reply("y"))
     first = await store.sum_usage("default", UsageQuery(by=("day", "session"), limit=1))
@@ -134,7 +134,7 @@ async def test_shares_are_read_of_the_groups_that_a_page_shows(store: SqlStore) 
     assert sorted(tuple(row)[1:3] for row in found) == [("b", "x"), ("b", "y"), ("c", "x"), ("c", "y")]
 
 
-async def test_a_fork_counts_its_own_calls_only(store: SqlStore) -> None:
+async def test_fork_counts_only_its_calls(store: SqlStore) -> None:
     state = await record_calls(store, make_key("a"), make_reply(total_tokens=5))
     forked = SessionForked(from_session_id="a", from_seq=state.seq, from_hash=state.hash)
     fork = await store.fork(make_key("a"), state, make_key("f"), draft_events("Ann", [forked], None))
@@ -161,7 +161,7 @@ async def test_a_fork_counts_its_own_calls_only(store: SqlStore) -> None:
         await store.delete(make_key("f"))
 
 
-async def test_odd_figures_count_as_nothing_and_huge_ones_as_much(store: SqlStore) -> None:
+async def test_odd_usage_is_zero_or_capped(store: SqlStore) -> None:
     odd = {"prompt_tokens": "9", "completion_tokens": True, "total_tokens": -4, "prompt_tokens_details": [1]}
     facts = [make_reply(**odd), *(make_reply(total_tokens=2**200, ms=1e300) for _ in range(3))]
     await record_calls(store, make_key("a"), *facts)
@@ -170,7 +170,7 @@ async def test_odd_figures_count_as_nothing_and_huge_ones_as_much(store: SqlStor
     assert row.total_tokens == 3 * 2**40
 
 
-async def test_the_model_that_was_asked_counts_where_none_answered(store: SqlStore) -> None:
+async def test_asked_model_counts_without_answering_one(store: SqlStore) -> None:
     request = RequestRecord(instructions="", params={"model": "asked"})
     await record_calls(store, make_key("a"), MessageAdded(message=REPLY, completion=CompletionRecord(request=request)))
     assert [row.model for row in await read_usage(store, "model")] == ["asked"]
@@ -182,7 +182,7 @@ async def test_the_model_that_was_asked_counts_where_none_answered(store: SqlSto
         st.sampled_from(["prompt_tokens", "total_tokens", "prompt_tokens_details"]), st.integers() | st.text()
     )
 )
-def test_whatever_a_provider_reports_makes_a_row(usage: Json) -> None:
+def test_any_provider_usage_makes_a_row(usage: Json) -> None:
     (one, two) = seal(
         "s",
         State(),
@@ -194,7 +194,7 @@ def test_whatever_a_provider_reports_makes_a_row(usage: Json) -> None:
     assert Counter(type(value) for row in made if row for value in row.values()).keys() <= {str, int, float}
 
 
-async def test_what_was_recorded_before_there_was_an_index_counts(store: SqlStore, url: str) -> None:
+async def test_records_before_the_index_count(store: SqlStore, url: str) -> None:
     await record_calls(store, make_key("a"), make_reply(total_tokens=5), make_tool_result())
     before = await read_usage(store, "session", "run", "day")
     await asyncio.to_thread(schema.downgrade, url, "0003")

@@ -40,7 +40,7 @@ async def check(store: SqlStore) -> list[tuple[Any, ...]]:
     return kept
 
 
-async def test_every_change_of_a_session_is_followed(store: SqlStore) -> None:
+async def test_usage_follows_every_session_change(store: SqlStore) -> None:
     first = await record_calls(
         store, make_key("a"), make_reply("x", total_tokens=3), make_tool_result(0.1), agent="Ann"
     )
@@ -64,7 +64,7 @@ async def test_every_change_of_a_session_is_followed(store: SqlStore) -> None:
     assert await check(store) == []
 
 
-async def test_what_a_redaction_leaves_of_a_call_counts(store: SqlStore) -> None:
+async def test_redacted_calls_keep_counting(store: SqlStore) -> None:
     await record_calls(store, make_key("a"), make_reply("a name, maybe", total_tokens=3), make_reply("x"))
     log = await store.read_sealed(make_key("a"))
     said = next(one.event for one in log if one.event.type == "message.added")
@@ -74,7 +74,7 @@ async def test_what_a_redaction_leaves_of_a_call_counts(store: SqlStore) -> None
     assert sum(row[4] for row in kept) == 2
 
 
-async def test_what_was_counted_before_there_were_parts_can_be_deleted(store: SqlStore) -> None:
+async def test_counts_before_parts_can_be_deleted(store: SqlStore) -> None:
     await record_calls(store, make_key("a"), make_reply("x", total_tokens=3))
     await record_calls(store, make_key("b"), make_reply("y", total_tokens=5))
     # As the migration puts it.
@@ -99,7 +99,7 @@ async def test_many_at_once_lose_nothing(opener: Opener) -> None:
 
 
 @pytest.mark.parametrize("by", [("session",), ("run",), ("session", "run"), ("run", "model"), ("session", "agent")])
-async def test_pages_of_sessions_and_runs_are_those_of_all_calls(store: SqlStore, by: Any) -> None:
+async def test_session_and_run_pages_match_all_calls(store: SqlStore, by: Any) -> None:
     for number in range(9):
         facts = [make_reply(f"m{place % 2}", total_tokens=place) for place in range(number % 4)]
         await record_calls(store, make_key(f"s{number}"), *facts, run=f"r{number // 2}")

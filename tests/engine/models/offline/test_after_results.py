@@ -32,30 +32,30 @@ def test_several_results_are_all_quoted(client: OpenAI) -> None:
     assert "rain in Oslo" in answer
 
 
-def test_a_new_agent_goes_on_with_the_same_message(shop: MiniatureRun) -> None:
+def test_new_agent_continues_the_same_message(shop: MiniatureRun) -> None:
     shop.say("I want a refund for item_4")
     assert shop.called == [("transfer_to_refunds", {}), ("process_refund", {"item_id": "item_4"})]
 
 
-def test_a_new_agent_with_nothing_to_do_greets_by_name(shop: MiniatureRun) -> None:
+def test_idle_new_agent_greets_by_name(shop: MiniatureRun) -> None:
     answer = shop.say("I would like to buy something")
     assert shop.called == [("transfer_to_sales", {})]
     assert answer.startswith("Hello, this is Sales Agent.")
 
 
-def test_what_an_agent_cannot_do_goes_back_to_where_it_came_from(shop: MiniatureRun) -> None:
+def test_unfit_request_returns_to_previous_agent(shop: MiniatureRun) -> None:
     shop.say("I want to buy a bee")
     shop.say("I want my money back for item_9")
     assert [name for name, _ in shop.called] == ["transfer_back_to_triage", "transfer_to_refunds", "process_refund"]
 
 
-def test_agents_do_not_pass_a_message_round_in_circles(shop: MiniatureRun) -> None:
+def test_agents_do_not_pass_messages_in_circles(shop: MiniatureRun) -> None:
     shop.say("I want to buy a bee")
     shop.say("Sing me a song about triage")
     assert len(shop.called) <= 2
 
 
-def test_the_same_call_is_not_made_twice_for_one_message(client: OpenAI) -> None:
+def test_call_is_made_once_per_message(client: OpenAI) -> None:
     conversation = MiniatureRun(client, [make_tool("ping", "Ping the server.")])
     conversation.agents["ping"] = ("The same again", "You are the same.", conversation.tools)
     conversation.say("ping the server")
@@ -64,7 +64,7 @@ def test_the_same_call_is_not_made_twice_for_one_message(client: OpenAI) -> None
     assert conversation.called == [("ping", {})]
 
 
-def test_words_are_put_into_the_form_that_is_asked_for() -> None:
+def test_words_fit_the_requested_format() -> None:
     schema = {
         "type": "object",
         "properties": {

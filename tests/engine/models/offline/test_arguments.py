@@ -47,7 +47,7 @@ def test_each_type_of_argument_is_found(client: OpenAI) -> None:
     )
 
 
-def test_ids_are_told_apart_by_their_names(client: OpenAI) -> None:
+def test_ids_are_distinguished_by_name(client: OpenAI) -> None:
     refund = make_tool("refund_item", "", "user_id item_id", user_id="integer", item_id="integer")
     assert find_call(client, [refund], "refund item 3 for user 1") == ("refund_item", {"user_id": 1, "item_id": 3})
 
@@ -59,7 +59,7 @@ def test_addresses_subjects_and_quotes_are_found(client: OpenAI) -> None:
     )
 
 
-def test_free_text_is_the_users_own_words(client: OpenAI) -> None:
+def test_free_text_keeps_user_words(client: OpenAI) -> None:
     ticket = make_tool("submit_ticket", "Open a ticket.", "description", description="string")
     assert find_call(client, [ticket], "Submit a ticket: the door squeaks") == (
         "submit_ticket",
@@ -83,7 +83,7 @@ def test_lists_references_and_objects_are_filled(client: OpenAI) -> None:
     )
 
 
-def test_missing_arguments_are_asked_for_by_name_and_taken_from_the_answer(client: OpenAI) -> None:
+def test_missing_arguments_are_asked_and_taken(client: OpenAI) -> None:
     conversation = MiniatureRun(client, [WEATHER, REFUND])
     answer = conversation.say("Will it rain?")
     assert conversation.called == []
@@ -93,7 +93,7 @@ def test_missing_arguments_are_asked_for_by_name_and_taken_from_the_answer(clien
     assert conversation.called == [("get_weather", {"location": "oslo"})]
 
 
-def test_an_answer_may_bring_more_than_was_asked_for(client: OpenAI) -> None:
+def test_answer_may_bring_extra_arguments(client: OpenAI) -> None:
     conversation = MiniatureRun(client, [REFUND, DISCOUNT])
     assert "the item id" in conversation.say("I want my money back")
     conversation.say("item_99, because it was too expensive")
@@ -114,7 +114,7 @@ def test_arguments_may_come_from_earlier_messages(client: OpenAI) -> None:
     assert conversation.called == [("process_refund", {"item_id": "item_12"})]
 
 
-def test_a_follow_up_repeats_the_last_request_with_another_argument(client: OpenAI) -> None:
+def test_follow_up_repeats_request_with_new_argument(client: OpenAI) -> None:
     conversation = MiniatureRun(client, [WEATHER])
     conversation.say("How is the weather in Rome?")
     conversation.say("and in Paris?")

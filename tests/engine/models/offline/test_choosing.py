@@ -23,7 +23,7 @@ from tests.engine.models.offline.tools import (
 )
 
 
-def test_words_choose_the_function_and_its_arguments(client: OpenAI) -> None:
+def test_words_choose_function_and_arguments(client: OpenAI) -> None:
     assert find_call(client, [EMAIL, WEATHER], "What's the weather in New York?") == (
         "get_weather",
         {"location": "New York"},
@@ -38,30 +38,30 @@ def test_synonyms_and_word_forms_count(client: OpenAI) -> None:
     )
 
 
-def test_a_handoff_is_made_when_its_words_fit_better(client: OpenAI) -> None:
+def test_better_fitting_handoff_is_made(client: OpenAI) -> None:
     tools = [make_tool("list_flights", "List all flights."), make_tool("transfer_to_lost_baggage")]
     assert find_call(client, tools, "my luggage from the last flight is lost") == ("transfer_to_lost_baggage", {})
     assert find_call(client, tools, "which flights are there?") == ("list_flights", {})
 
 
-def test_an_own_function_goes_before_a_handoff_that_fits_alike(client: OpenAI) -> None:
+def test_own_function_beats_equal_handoff(client: OpenAI) -> None:
     assert find_call(client, [make_tool("transfer_to_billing"), make_tool("get_billing")], "billing") == (
         "get_billing",
         {},
     )
 
 
-def test_another_language_can_be_what_a_handoff_is_for(client: OpenAI) -> None:
+def test_handoff_may_fit_by_language(client: OpenAI) -> None:
     spanish = make_tool("transfer_to_spanish_agent", "Transfer spanish speaking users immediately.")
     assert find_call(client, [spanish], "Hola. ¿Como estás?") == ("transfer_to_spanish_agent", {})
 
 
-def test_a_single_letter_can_name_an_agent(client: OpenAI) -> None:
+def test_single_letter_can_name_agent(client: OpenAI) -> None:
     tools = [make_tool("transfer_to_agent_b"), make_tool("transfer_to_agent_c")]
     assert find_call(client, tools, "I want to talk to agent C.") == ("transfer_to_agent_c", {})
 
 
-def test_without_a_fitting_function_it_says_what_it_is_and_can(client: OpenAI) -> None:
+def test_without_fitting_function_it_introduces_itself(client: OpenAI) -> None:
     conversation = MiniatureRun(client, [WEATHER, EMAIL])
     first = conversation.say("Hello!")
     assert DISCLAIMER in first
@@ -95,7 +95,7 @@ def test_tool_choice_required_calls_something(client: OpenAI) -> None:
     assert find_call(client, [EMAIL, DISCOUNT], "hm", tool_choice="required") is not None
 
 
-def test_a_named_function_is_called_whatever_was_said(client: OpenAI) -> None:
+def test_named_function_is_always_called(client: OpenAI) -> None:
     choice = {"type": "function", "function": {"name": "book_room"}}
     assert find_call(client, [WEATHER, HOTEL], "weather in Rome", tool_choice=choice) == (
         "book_room",
@@ -103,7 +103,7 @@ def test_a_named_function_is_called_whatever_was_said(client: OpenAI) -> None:
     )
 
 
-def test_of_allowed_tools_only_these_are_called(client: OpenAI) -> None:
+def test_allowed_tools_list_restricts_calls(client: OpenAI) -> None:
     def allow(mode: str, name: str) -> dict[str, Any]:
         tools = [{"type": "function", "function": {"name": name}}]
         return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
@@ -121,7 +121,7 @@ def test_of_allowed_tools_only_these_are_called(client: OpenAI) -> None:
         find_call(client, offered, "weather in Rome", tool_choice=allow("auto", "unknown"))
 
 
-def test_a_forced_choice_does_not_go_on_for_ever(client: OpenAI) -> None:
+def test_forced_choice_eventually_ends(client: OpenAI) -> None:
     conversation = MiniatureRun(client, [DISCOUNT])
     conversation.messages.append({"role": "user", "content": "cheaper, please"})
     message = conversation.ask(tool_choice="required")

@@ -31,12 +31,12 @@ def test_other_requests_are_refused(method: str, path: str, status: int) -> None
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"[" * 20_000, b'{"model": "m"}', b'{"messages": "\\ud800"}'])
-def test_a_senseless_body_is_a_bad_request(body: bytes) -> None:
+def test_senseless_body_is_a_bad_request(body: bytes) -> None:
     with httpx2.Client(transport=OfflineTransport(), base_url="http://x") as http:
         assert http.post("/v1/chat/completions", content=body).status_code == 400
 
 
-def test_an_invalid_conversation_is_a_bad_request(client: OpenAI) -> None:
+def test_invalid_conversation_is_a_bad_request(client: OpenAI) -> None:
     wrong: Any = [{"role": "user", "content": "hi", "sender": "Bob"}]
     with pytest.raises(openai.BadRequestError, match="unknown key 'sender'") as refused:
         client.chat.completions.create(model="m", messages=wrong)
@@ -126,7 +126,7 @@ def test_valid_messages_have_no_problems(messages: list[Json]) -> None:
         ([USER, make_asking(3)], r"tool_calls\[0\]: must be an object"),
     ],
 )
-def test_invalid_messages_have_a_problem_that_names_the_place(messages: list[Any], problem: str) -> None:
+def test_invalid_messages_name_their_place(messages: list[Any], problem: str) -> None:
     found = find_message_problems(messages)
     assert any(re.search(problem, one) for one in found), found
 

@@ -19,7 +19,7 @@ from swarmkeep.engine.models.offline import OFFLINE_MODEL, OfflineTransport, mak
 from tests.engine.models.offline.tools import WEATHER, T, find_call, make_tool
 
 
-def test_responses_say_who_answered_and_how_much_was_said(client: OpenAI) -> None:
+def test_responses_name_model_and_usage(client: OpenAI) -> None:
     completion = client.chat.completions.create(
         model="gpt-4o",
         messages=[{"role": "system", "content": "one two"}, {"role": "user", "content": "three four five"}],
@@ -32,7 +32,7 @@ def test_responses_say_who_answered_and_how_much_was_said(client: OpenAI) -> Non
     assert completion.usage.total_tokens == completion.usage.prompt_tokens + completion.usage.completion_tokens
 
 
-def test_a_stream_says_what_a_whole_answer_says(client: OpenAI) -> None:
+def test_stream_equals_whole_answer(client: OpenAI) -> None:
     ask: Json = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hello you"}], "tools": [WEATHER]}
     whole = client.chat.completions.create(**ask)
     chunks = list(client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
@@ -78,7 +78,7 @@ def test_the_raw_stream_ends_with_done() -> None:
     assert all(line.startswith("data: ") for line in lines)
 
 
-def test_ids_are_never_used_twice_and_are_the_same_in_another_process() -> None:
+def test_ids_are_unique_and_reproducible() -> None:
     def ids() -> list[tuple[str, str]]:
         with make_sync_offline_client() as client:
             ask: Json = {"messages": [{"role": "user", "content": "weather in Rome"}], "tools": [WEATHER]}
@@ -91,7 +91,7 @@ def test_ids_are_never_used_twice_and_are_the_same_in_another_process() -> None:
     assert all(len(call) <= 40 for _, call in first)
 
 
-def test_the_delay_between_chunks_is_read_at_construction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_delay_is_read_at_construction(monkeypatch: pytest.MonkeyPatch) -> None:
     assert OfflineTransport().delay == 0
     monkeypatch.setenv("SWARMKEEP_OFFLINE_DELAY", "0.001")
     assert OfflineTransport().delay == 0.001
@@ -127,7 +127,7 @@ def test_a_long_history_costs_little() -> None:
     assert seconds(2500) < 0.1
 
 
-def test_of_what_references_make_of_a_schema_little_is_looked_at(client: OpenAI) -> None:
+def test_schema_reference_expansion_is_bounded(client: OpenAI) -> None:
     def make_object(name: str, inner: Json) -> Json:
         names = [f"{name}{number}" for number in range(20)]
         return {"type": "object", "properties": dict.fromkeys(names, inner), "required": names}
@@ -162,7 +162,7 @@ class HeldThreads(ThreadPoolExecutor):
         return super().submit(go_on)
 
 
-async def test_others_do_not_wait_for_a_large_request(async_client: AsyncOpenAI) -> None:
+async def test_large_request_does_not_block_others(async_client: AsyncOpenAI) -> None:
     wanted = {f"field_{number}": "string" for number in range(100)}
     tools = [make_tool("refund_order", "", " ".join(wanted), **wanted)]
     said = [{"role": "user", "content": "please refund the order " * 160}] * 9
