@@ -20,8 +20,7 @@ from benchmarks.databases import MeasuredDatabase, open_postgres, open_sqlite
 from benchmarks.machine import describe_machine
 from benchmarks.processes import start_floor, start_server, start_stub_model
 from benchmarks.scenarios import Figures, Growth, make_scenarios, measure, measure_growth
-from swarmkeep.cli.progress import INTERRUPTED, show_progress
-from swarmkeep.cli.terminal import say
+from swarmkeep.cli.terminal import INTERRUPTED, say, show_progress
 
 _GROWTH_TURNS = [10, 100, 400, 1_000]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
-from swarmkeep.store.labels import label_of
-from swarmkeep.store.sql.searching.tokens import join_words
+from swarmkeep.store.records import label_of
+from swarmkeep.store.search import join_words
 
 _START = 1_767_225_600
 _SECONDS_BETWEEN = 20

@@ -18,11 +18,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event, text
 
 from benchmarks.large_database import AGENT, RARE_AGENT, TENANT, fill_database, fill_search_index
-from swarmkeep.domain.finding.words import parse_terms
-from swarmkeep.domain.usage import UsageQuery
+from swarmkeep.events.usage import UsageQuery
+from swarmkeep.events.words import parse_terms
 from swarmkeep.store import schema
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import SessionKey
 
 Call = Callable[[SqlStore], Awaitable[Any]]
 

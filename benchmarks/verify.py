@@ -17,27 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.team import INSTRUCTIONS
-from swarmkeep.audit.verify.session import verify
-from swarmkeep.domain.decisions.commands import create_session
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.events import (
-    CompletionRecord,
-    ContextUpdated,
-    MessageAdded,
-    RequestRecord,
-    RunCompleted,
-    RunStarted,
-    SessionEvent,
-    ToolRecord,
-    ToolStarted,
-)
-from swarmkeep.domain.request import digest
-from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.domain.state import State
-from swarmkeep.serving.http_server import tune_garbage_collector
+from swarmkeep.decide.commands import create_session
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.codec import digest
+from swarmkeep.events.facts import ContextUpdated, MessageAdded, RunCompleted, RunStarted, SessionEvent, ToolStarted
+from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions, ToolRecord
+from swarmkeep.events.state import State
+from swarmkeep.history.verify import verify
+from swarmkeep.serve.server import tune_garbage_collector
 from swarmkeep.store import schema
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import SessionKey
 
 KEY = SessionKey("default", "long")
 BLOBS = {digest(INSTRUCTIONS): INSTRUCTIONS}

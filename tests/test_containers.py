@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.settings import Settings
+from swarmkeep.events.codec import Json
+from swarmkeep.serve.settings import Settings
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.cli.command_line import CommandLine
 from tests.support.processes import ServerProcess

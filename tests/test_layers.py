@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -23,129 +22,69 @@ from tests.support.source import (
     ROOT,
     Import,
     find_circles,
-    find_module_name,
     list_imports,
     list_modules,
     map_imports,
     map_page_imports,
 )
 
-# Which layers each layer of the server may import: agent ← domain ← store ← engine ← audit ← api ← app
-# ← serving ← cli ← repl.
-# A module beside the packages is a layer of its own name; `__init__` is the package itself, the public names.
+# Which layers each layer of the server may import. A module beside the packages is a layer of its own name; `__init__`
+# is the package itself, the public names.
 LAYERS: dict[str, set[str]] = {
     "agent": set(),
     "guardrails": {"agent"},
-    "domain": {"agent"},
-    "store": {"agent", "domain"},
-    "logs": {"domain"},
-    "engine": {"agent", "domain", "store", "logs"},
-    "audit": {"agent", "domain", "store", "engine"},
-    "api": {"agent", "domain", "store", "engine", "audit", "logs", "processes", "__init__"},
-    "evals": {"agent", "domain", "store", "engine", "audit"},
+    "events": {"agent"},
+    "request": {"agent", "events"},
+    "decide": {"agent", "events"},
+    "store": {"agent", "events"},
+    "models": {"agent", "events", "request"},
+    "mcp": {"agent", "events", "decide", "models"},
+    "logs": {"events"},
+    "runs": {"agent", "events", "request", "decide", "store", "models", "mcp", "logs"},
+    "describe": {"events"},
+    "history": {"agent", "events", "request", "decide", "store", "models", "runs", "describe"},
+    "evals": {"agent", "events", "decide", "store", "runs", "history"},
+    "http": {"agent", "events", "request", "decide", "store", "mcp", "runs", "history", "logs", "__init__"},
+    # `__init__`: the version.
+    "openai": {"agent", "events", "request", "decide", "store", "models", "runs", "logs", "http", "__init__"},
+    # The composition root.
+    "serve": {"events", "store", "models", "runs", "history", "logs", "http", "openai", "agent", "__init__"},
     # `serve` starts the composition root, and only then loads it: see test_the_start_is_light.
-    "cli": {"agent", "domain", "store", "engine", "audit", "evals", "processes", "serving", "settings", "__init__"},
-    "app": {"agent", "domain", "store", "engine", "audit", "api", "processes", "settings", "__init__"},
-    "serving": {"engine", "store", "api", "app", "logs", "processes", "settings", "__init__"},
-    "processes": set(),
-    "settings": set(),
-    "testing": {"agent", "domain", "engine", "audit"},
-    "repl": {"agent", "domain", "store", "engine", "cli"},
-    "__init__": {"agent", "domain", "engine"},
+    "cli": {
+        "agent", "events", "decide", "store", "models", "mcp", "runs", "describe", "history", "evals", "serve",
+        "__init__",
+    },
+    "testing": {"agent", "runs", "history"},
+    "repl": {"agent", "events", "decide", "store", "models", "runs", "cli"},
+    "__init__": {"agent", "runs"},
     "__main__": {"cli"},
-}
-
-# Which other sub-packages of its layer each sub-package may import. The modules that stand beside the sub-packages
-# belong to the whole layer: they may import all of them, and be imported by all but those in SELF_CONTAINED.
-SUB_PACKAGES: dict[str, set[str]] = {
-    "domain.checking": {"domain.files"},
-    "domain.costs": set(),
-    "domain.facts": set(),
-    "domain.files": set(),
-    "domain.compaction": {"domain.facts", "domain.history"},
-    "domain.history": {"domain.files"},
-    "domain.finding": set(),
-    "domain.folding": {"domain.checking", "domain.facts"},
-    "domain.decisions": {"domain.checking", "domain.facts"},
-    "store.ports": set(),
-    "store.sqlite": {"store.ports"},
-    "store.postgres": {"store.ports"},
-    "store.sql": {"store.ports", "store.sqlite", "store.postgres"},
-    "engine.models": set(),
-    "engine.agents": set(),
-    "engine.swarm": {
-        "engine.agents",
-        "engine.mcp",
-        "engine.models",
-        "engine.streams",
-        "engine.teams",
-        "engine.toolbox",
-        "engine.worker",
-    },
-    "engine.people": {"engine.agents", "engine.teams"},
-    "engine.teams": {"engine.agents", "engine.models", "engine.worker"},
-    "engine.streams": {"engine.models"},
-    "engine.tracing": {"engine.calls", "engine.models", "engine.streams"},
-    "engine.calls": {"engine.agents", "engine.models", "engine.toolbox"},
-    "engine.mcp": {"engine.agents", "engine.models", "engine.toolbox"},
-    "engine.toolbox": {"engine.agents"},
-    "engine.compaction": {"engine.agents", "engine.models", "engine.worker"},
-    "engine.worker": {
-        "engine.agents",
-        "engine.mcp",
-        "engine.models",
-        "engine.streams",
-        "engine.toolbox",
-        "engine.tracing",
-    },
-    "audit.verify": set(),
-    "audit.transfer": {"audit.verify"},
-    "audit.transcript": {"audit.verify"},
-    # A recorded session may come from a file that was exported.
-    "audit.replay": {"audit.transfer"},
-    "api.auth": set(),
-    "api.pages": set(),
-    "api.access": set(),
-    "api.routes": {"api.auth"},
-    # A command over a WebSocket has the fields of the route that does the same.
-    "api.websocket": {"api.auth", "api.routes"},
-    # Responses come over WebSockets, too; models are the agents of a route.
-    "api.openai": {"api.auth", "api.routes", "api.websocket"},
-    "cli.render": set(),
-    "cli.sources": set(),
-    "cli.demo": {"cli.render"},
-    # A line that begins with a slash does what the command of that name does.
-    "cli.top": {"cli.render", "cli.sources"},
-    "cli.chat": {"cli.commands", "cli.render", "cli.sources"},
-    "cli.commands": {"cli.chat", "cli.demo", "cli.render", "cli.sources", "cli.top"},
-}
-
-# These import nothing of their layer but themselves, so they could be taken out as they are.
-SELF_CONTAINED = {"audit.verify", "engine.models"}
+}  # fmt: skip
 
 # Layers that may import only these from outside, next to the standard library.
 ALLOWED_OUTSIDE: dict[str, set[str]] = {
     "agent": {"pydantic", "docstring_parser", "jsonschema_rs"},
-    "domain": {"pydantic", "msgspec"},
+    "events": {"msgspec"},
+    "request": {"msgspec"},
+    "decide": {"msgspec"},
     "store": {"sqlalchemy", "asyncpg", "alembic", "msgspec", "cachetools", "swarmkeep_migrations"},
 }
 
 # Packages that only these layers may import.
 ONLY_IN: dict[str, set[str]] = {
-    # In `api` for the shapes that it describes, when somebody asks for them.
-    "openai": {"api", "engine"},
-    "httpx2": {"engine"},
-    "aiohttp": {"engine"},
-    "litestar": {"api", "app", "serving"},
-    "uvicorn": {"cli", "serving"},
-    "prometheus_client": {"api", "processes"},
+    # In `openai` for the shapes that it describes, when somebody asks for them.
+    "openai": {"models", "runs", "openai"},
+    "httpx2": {"models", "mcp"},
+    "aiohttp": {"models"},
+    "litestar": {"http", "openai", "serve"},
+    "uvicorn": {"serve"},
+    "prometheus_client": {"http"},
     "typer": {"cli"},
     "swarmkeep_client": {"cli", "repl"},
     "prompt_toolkit": {"cli"},
     "ruamel": {"evals"},
-    "opentelemetry": {"engine"},
-    "mcp": {"engine"},
-    "anyio": {"engine"},
+    "opentelemetry": {"runs", "serve"},
+    "mcp": {"mcp"},
+    "anyio": {"mcp"},
 }
 
 
@@ -164,35 +103,8 @@ def find_imported_layer(found: Import) -> str:
     return path[0] if path and path[0] in LAYERS else "__init__"
 
 
-@cache
-def find_sub_package(module: str) -> str | None:
-    """`engine.models` for `swarmkeep.engine.models.retries` and `swarmkeep.engine.models`; None beside sub-packages."""
-    parts = module.split(".")[1:3]
-    return ".".join(parts) if len(parts) == 2 and PACKAGES["swarmkeep"].joinpath(*parts).is_dir() else None
-
-
-def list_imports_within_layers() -> Iterator[tuple[Import, str, str | None]]:
-    """Imports from a sub-package to another place of its own layer, with both sub-packages."""
-    for found in list_imports("swarmkeep"):
-        importer = find_sub_package(find_module_name(found.file, "swarmkeep"))
-        # `from swarmkeep.engine import models` names a module, too.
-        imported = find_sub_package(f"{found.module}.{found.name}" if found.module.count(".") == 1 else found.module)
-        if (
-            importer is not None
-            and found.package == "swarmkeep"
-            and importer != imported
-            and find_imported_layer(found) == find_layer(found.file)
-        ):
-            yield found, importer, imported
-
-
 def test_every_layer_is_listed() -> None:
     assert {find_layer(file) for file in list_modules("swarmkeep")} <= set(LAYERS)
-
-
-def test_every_sub_package_is_listed() -> None:
-    names = {find_sub_package(find_module_name(file, "swarmkeep")) for file in list_modules("swarmkeep")}
-    assert names - {None} <= set(SUB_PACKAGES)
 
 
 def test_layers_import_one_way() -> None:
@@ -206,15 +118,6 @@ def test_layers_import_one_way() -> None:
     assert wrong == []
 
 
-def test_sub_packages_import_one_way() -> None:
-    wrong = [
-        f"{found.place}: {importer} imports {imported}"
-        for found, importer, imported in list_imports_within_layers()
-        if imported is not None and imported not in SUB_PACKAGES[importer]
-    ]
-    assert wrong == []
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_modules_have_no_import_cycles(package: str) -> None:
     """Neither by imports for type checkers, nor by those inside of functions: these only hide that it is one."""
@@ -224,15 +127,6 @@ def test_modules_have_no_import_cycles(package: str) -> None:
 def test_page_modules_have_no_import_cycles() -> None:
     """Neither by what is loaded on demand, nor by what runs in a worker."""
     assert find_circles(map_page_imports()) == []
-
-
-def test_self_contained_packages_import_no_siblings() -> None:
-    wrong = [
-        f"{found.place}: {importer} imports {found.module}"
-        for found, importer, _ in list_imports_within_layers()
-        if importer in SELF_CONTAINED
-    ]
-    assert wrong == []
 
 
 def test_pure_layers_need_little_from_outside() -> None:
@@ -345,7 +239,7 @@ except SystemExit as end:
 heavy = {
     "alembic", "asyncpg", "httpx2", "litestar", "openai", "prompt_toolkit", "rich", "sqlalchemy.dialects.postgresql",
     "uvicorn",
-    "swarmkeep.app", "swarmkeep.audit.redact", "swarmkeep.audit.replay", "swarmkeep.audit.verify",
+    "swarmkeep.serve.app", "swarmkeep.history.redact", "swarmkeep.history.replay", "swarmkeep.history.verify",
     "swarmkeep_client.client",
 }
 loaded = heavy & set(sys.modules)

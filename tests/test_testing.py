@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from swarmkeep import Agent
-from swarmkeep.domain.codec import encode
-from swarmkeep.domain.envelope import EventDraft, view_event
-from swarmkeep.domain.errors import InvalidImport, InvalidRequest
-from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord, RunCompleted, SessionCreated
-from swarmkeep.domain.request import digest
+from swarmkeep.events.codec import digest, encode
+from swarmkeep.events.errors import InvalidImport, InvalidRequest
+from swarmkeep.events.facts import EventDraft, MessageAdded, RunCompleted, SessionCreated, view_event
+from swarmkeep.events.records import CompletionRecord, RequestRecord
 from swarmkeep.testing import RecordedConversation, assert_replays, differences, recorded
-from tests.domain.given import RUN, make_run_started, user_said
+from tests.events.given import RUN, make_run_started, user_said
 from tests.support import logs
 
 TEAM = [Agent(name="triage", instructions="Be kind.")]

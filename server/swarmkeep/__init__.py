@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         function_schema,
         tool,
     )
-    from swarmkeep.engine.swarm.swarm import AsyncSwarm, Swarm
+    from swarmkeep.runs.swarm import AsyncSwarm, Swarm
 
 __version__ = "0.2.0"
 __all__ = [
@@ -46,7 +46,7 @@ if not TYPE_CHECKING:  # A type checker that saw it would take any name for one 
         # which is in this package too, begins without them.
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home = "swarmkeep.engine.swarm.swarm" if name in ("Swarm", "AsyncSwarm") else "swarmkeep.agent"
+        home = "swarmkeep.runs.swarm" if name in ("Swarm", "AsyncSwarm") else "swarmkeep.agent"
         return globals().setdefault(name, getattr(import_module(home), name))
 
 

@@ -1,5 +1,7 @@
 """Where the command line begins: `swarmkeep`, and `python -m swarmkeep` for wherever the script is not on the path."""
 
+from __future__ import annotations
+
 import atexit
 import gc
 import os

@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from swarmkeep.agent import Agent
-from swarmkeep.audit.replay.divergences import Divergence, check_kinds, format_sides
-from swarmkeep.audit.replay.recorded_sessions import RecordedSession, read_recorded_sessions
-from swarmkeep.audit.replay.session import replay
-from swarmkeep.engine.agents.loading import load_registry
-from swarmkeep.engine.agents.registry import Registry
+from swarmkeep.history.divergences import Divergence, check_kinds, format_sides
+from swarmkeep.history.recordings import RecordedSession, read_recorded_sessions
+from swarmkeep.history.replay import replay
+from swarmkeep.runs.agents import Registry, load_registry
 
 __all__ = ["RecordedConversation", "assert_replays", "differences", "recorded"]
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from swarmkeep import Agent
-from swarmkeep.agent.model_settings import (
+from swarmkeep.agent.values import (
     ELSEWHERE,
     MAX_BYTES,
     MAX_FORMAT_BYTES,

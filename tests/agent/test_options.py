@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from swarmkeep.agent import Tool, tool
-from swarmkeep.agent.options import ToolOptions, get_options
+from swarmkeep.agent.tools import ToolOptions, get_options
 
 
 def test_the_decorated_function_is_the_function() -> None:

@@ -22,9 +22,9 @@ from swarmkeep.agent.output import (
     InvalidOutput,
     OutputTypeError,
     check_schema,
+    is_strict,
     make_output_format,
 )
-from swarmkeep.agent.strictness import is_strict
 
 
 class Size(Enum):

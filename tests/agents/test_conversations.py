@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.runs.agents import load_registry
 from swarmkeep_agents import TEAMS, conversations
 from swarmkeep_client import Client, Run, Session
 from tests.support.processes import ServerProcess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmkeep import AsyncSwarm
-from swarmkeep.engine.models.offline import make_offline_client
+from swarmkeep.models.offline.server import make_offline_client
 from swarmkeep_agents.librarian import librarian
 
 

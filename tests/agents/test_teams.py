@@ -12,7 +12,7 @@ import pytest
 
 import swarmkeep_agents
 from swarmkeep import Agent, function_schema
-from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.runs.agents import load_registry
 from swarmkeep_agents import TEAMS, conversations
 
 FOLDER = Path(swarmkeep_agents.__file__).parent

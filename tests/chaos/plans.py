@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 from tests.support.scripted import Call, Completion, Raw, Reply
 from tests.support.scripted.replies import split_pieces
 

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.fold import evolve
-from swarmkeep.domain.request import Profile, build_request
-from swarmkeep.domain.state import State
+from swarmkeep.events.codec import Json
+from swarmkeep.events.fold import evolve
+from swarmkeep.events.state import State
+from swarmkeep.request.request import Profile, build_request
+from swarmkeep.store.contracts import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.ports import DEFAULT_TENANT, EventStore, SessionKey
+from swarmkeep.store.records import EventStore
 from tests.support.rules import find_faults
 
 PROFILE = Profile(name="Clerk", model="m", instructions="Do as you are told.")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.history.stand_ins import HEADING
+from swarmkeep.events.codec import Json
+from swarmkeep.events.messages import SHORTENED_HEADING as HEADING
 from tests.chaos.cluster import LEASE_SECONDS, POLL_SECONDS, ServerCluster, ignore_lost_connection
 from tests.chaos.parallel import run_in_parallel
 from tests.chaos.plans import wait_until

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
-from swarmkeep.cli.background import Background
+from swarmkeep.cli.output import Background
 
 
 @pytest.fixture

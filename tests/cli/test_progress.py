@@ -15,11 +15,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from swarmkeep.cli.progress import INTERRUPTED, TrackedFile, WorkIsOver, end_early, show_progress
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
-from swarmkeep.cli.sources.source import Walk
-from swarmkeep.cli.terminal import put, say
+from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.sources import SourceOptions, Walk
+from swarmkeep.cli.terminal import INTERRUPTED, TrackedFile, WorkIsOver, end_early, put, say, show_progress
 from tests.cli.command_line import ACME, PATIENCE_SECONDS, SWARMKEEP, CommandLine, InProcessCommandLine
 from tests.cli.pseudo_terminal import Terminal
 from tests.support.processes import ServerProcess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 
 
 def make_session(**changes: Any) -> Json:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import swarmkeep_client
-from swarmkeep.api.errors import TITLES
+from swarmkeep.http.errors import TITLES
 from swarmkeep_client import (
     AgentNotFound,
     AgentUnavailable,

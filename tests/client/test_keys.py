@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from swarmkeep_client import ApiKeyNotFound, AsyncClient, Client, Forbidden
-from tests.api.auth.keys import create_key
-from tests.api.server import server_settings, start_server
 from tests.client import samples
 from tests.client.stub_server import StubServer, make_json_reply
+from tests.http.auth.keys import create_key
+from tests.http.server import server_settings, start_server
 
 KEY = {"id": "key_1", "tenant": "t", "name": "n", "role": "read", "created_at": "now", "expires_at": "then"}
 QUOTAS = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 from tests.support.dialects import DIALECTS, Answer
 
 RULES = "Be kind."

@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 from openai import APIConnectionError, AsyncOpenAI
 
-from swarmkeep.domain.codec import Json
-from tests.api.server import RunningServer
+from swarmkeep.events.codec import Json
 from tests.dialects.conversation import CRASH, FORK, REFUND, RULES, THANKS, WEATHER, Script
+from tests.http.server import RunningServer
 
 Open = Callable[[], Awaitable[RunningServer]]
 Kill = Callable[[], Awaitable[None]]

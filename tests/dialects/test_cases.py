@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from openai import APIError, AsyncOpenAI
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.engine.models.reply_errors import FailedReply
-from tests.api.server import RunningServer, server_settings, start_server
+from swarmkeep.events.codec import Json
+from swarmkeep.models.failures import FailedReply
 from tests.dialects.conversation import read_effects
 from tests.dialects.doors import open_client
 from tests.dialects.team import clerk
-from tests.engine.swarm.runners import AsyncRunner, SyncRunner
+from tests.http.server import RunningServer, server_settings, start_server
+from tests.runs.swarm.runners import AsyncRunner, SyncRunner
 from tests.support.rules import find_faults
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Completion

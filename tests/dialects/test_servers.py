@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from tests.api.server import RunningServer, scripted, server_settings, start_server
 from tests.dialects.conversation import (
     CRASH,
     FORK,
@@ -25,7 +24,8 @@ from tests.dialects.conversation import (
     tell,
 )
 from tests.dialects.doors import DOORS, Conversation, Open, make_crash
-from tests.engine.cluster import kill_engine
+from tests.http.server import RunningServer, scripted, server_settings, start_server
+from tests.runs.cluster import kill_engine
 from tests.support.dialects import DIALECTS, DialectModel, refuse
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.engine.models.assembly import END_OF_STREAM, Assembly
-from swarmkeep.engine.models.reply_limits import ReplyLimits
+from swarmkeep.events.codec import Json
+from swarmkeep.models.assembly import END_OF_STREAM, Assembly
+from swarmkeep.models.limits import ReplyLimits
 from tests.support.dialects import DIALECTS, PIECES_IN_WORDS, Answer, DialectReply, Pieces
 
 WEATHER, PING = ("get_weather", {"city": "Rome"}), ("ping", {})

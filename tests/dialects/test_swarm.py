@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 from tests.dialects.conversation import (
     CRASH,
     FORK,
@@ -25,7 +25,7 @@ from tests.dialects.conversation import (
     tell,
 )
 from tests.dialects.team import triage
-from tests.engine.swarm.runners import AsyncRunner, Runner, SyncRunner
+from tests.runs.swarm.runners import AsyncRunner, Runner, SyncRunner
 from tests.support.dialects import DIALECTS, DialectModel
 from tests.support.scripted import ScriptedModel
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.domain.codec import Json
-from tests.api.server import RunningServer, server_settings, start_server
+from swarmkeep.events.codec import Json
 from tests.dialects.conversation import WEATHER, Script
 from tests.dialects.doors import DOORS, go_on
 from tests.dialects.test_swarm import hold_conversation
-from tests.engine.swarm.runners import SyncRunner
+from tests.http.server import RunningServer, server_settings, start_server
+from tests.runs.swarm.runners import SyncRunner
 from tests.support.dialects import DIALECTS, Answer, DialectModel
 from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel

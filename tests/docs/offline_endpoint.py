@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx2
 
-from swarmkeep.engine.models.offline import OfflineTransport
+from swarmkeep.models.offline.server import OfflineTransport
 from tests.support.prompt_server import PromptServer
 
 

@@ -17,18 +17,19 @@ import typer.main
 import swarmkeep
 import swarmkeep_client
 from swarmkeep.agent import Agent
-from swarmkeep.api import errors
-from swarmkeep.api.application import build_api
-from swarmkeep.api.websocket.commands import COMMAND_TYPES
-from swarmkeep.audit.verify.problems import CODES
 from swarmkeep.cli.app import app
-from swarmkeep.domain import errors as domain
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.events import FACTS, CompletionRecord, Fact, PendingCall, RequestRecord, StopReason, ToolStatus
-from swarmkeep.domain.state import RunStatus, SessionStatus
-from swarmkeep.domain.views import RunView, SessionView
-from swarmkeep.engine.limits import Limits
-from swarmkeep.settings import Settings
+from swarmkeep.events import errors as domain
+from swarmkeep.events.codec import Json
+from swarmkeep.events.facts import FACTS, Fact, PendingCall, StopReason, ToolStatus
+from swarmkeep.events.records import CompletionRecord, RequestRecord
+from swarmkeep.events.state import RunStatus, SessionStatus
+from swarmkeep.events.views import RunView, SessionView
+from swarmkeep.history.verify import CODES
+from swarmkeep.http import errors
+from swarmkeep.http.websocket import COMMAND_TYPES
+from swarmkeep.runs.limits import Limits
+from swarmkeep.serve.application import build_api
+from swarmkeep.serve.settings import Settings
 from tests.docs.pages import (
     DOCS,
     PAGES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import UniqueConstraint
 
-from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.tables import metadata
 from tests.docs.pages import DOCS, find_code_spans, read_sections, read_table_rows
 
 

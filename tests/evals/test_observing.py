@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmkeep.evals.cases import Expect
-from swarmkeep.evals.observing import Observation, find_problems
+from swarmkeep.evals.running import Observation, find_problems
 
 OBSERVED = Observation(
     calls=[("find", {"id": 1}), ("buy", {"id": 1, "count": 2}), ("buy", {"id": 2, "count": 1}), ("broken", "{")],

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import (
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.codec import digest
+from swarmkeep.events.facts import (
     ApprovalDecided,
     ApprovalRequested,
     ContextUpdated,
+    EventDraft,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
     PendingCall,
-    RequestRecord,
     RunCancelled,
     RunCompleted,
     RunError,
@@ -27,10 +27,8 @@ from swarmkeep.domain.events import (
     SessionRedacted,
     SessionUpdated,
     ToolStarted,
-    Usage,
 )
-from swarmkeep.domain.request import digest
-from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.events.records import RequestRecord, RunOptions, Usage
 from tests.golden.telling import INSTRUCTIONS, TOOLS, make_result, reply, say
 
 BLOBS = {digest(text): text for text in (INSTRUCTIONS, TOOLS)}

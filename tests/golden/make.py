@@ -24,22 +24,20 @@ from typing import Any
 from msgspec.structs import replace
 
 import swarmkeep
-from swarmkeep.audit.redact import read_whole_log, redact
-from swarmkeep.audit.transfer.export import filter_sessions, iterate_keys, write_export
-from swarmkeep.domain.codec import decode, encode
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import SessionRedacted
-from swarmkeep.domain.files.facts import list_fact_files
-from swarmkeep.domain.redaction import redact_payload
-from swarmkeep.domain.request import digest, list_text_hashes
-from swarmkeep.domain.state import State
-from swarmkeep.domain.views import collect_runs, view_run, view_session
-from swarmkeep.engine.stored_sessions import fork_session
-from swarmkeep.engine.teams.links import derive_child, make_parent
+from swarmkeep.events.codec import decode, digest, encode
+from swarmkeep.events.facts import EventDraft, SessionRedacted
+from swarmkeep.events.messages import list_fact_files, list_text_hashes
+from swarmkeep.events.redaction import redact_payload
+from swarmkeep.events.state import State
+from swarmkeep.events.views import collect_runs, view_run, view_session
+from swarmkeep.history.export import filter_sessions, iterate_keys, write_export
+from swarmkeep.history.redact import read_whole_log, redact
+from swarmkeep.runs.identifiers import derive_child, make_parent
+from swarmkeep.runs.sessions import fork_session
 from swarmkeep.store import schema
+from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import IdempotencyRecord, SessionKey
-from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.tables import metadata
 from tests.golden.conversations import BLOBS, make_shop
 from tests.golden.telling import WORKSHOP_BLOBS, Session
 from tests.golden.workshop import make_guarded, make_letters, make_shortened, make_taken_over

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import (
-    CompletionRecord,
-    MessageAdded,
-    RequestRecord,
-    RunCompleted,
-    RunStarted,
-    SessionEvent,
-    ToolRecord,
-    Usage,
-)
-from swarmkeep.domain.request import digest
-from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.codec import Json, digest
+from swarmkeep.events.facts import EventDraft, MessageAdded, RunCompleted, RunStarted, SessionEvent
+from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions, ToolRecord, Usage
 from tests.support.pictures import hash_content, make_png
 
 INSTRUCTIONS = "You are a clerk at a bookshop."

@@ -13,20 +13,18 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Table, insert
 
-from swarmkeep.audit.redact import redact
-from swarmkeep.audit.transfer.export import iterate_keys, write_export
-from swarmkeep.audit.transfer.import_export import import_export
-from swarmkeep.audit.verify.problems import Head
-from swarmkeep.audit.verify.session import verify
-from swarmkeep.domain.codec import decode, encode
-from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.events import FACTS
-from swarmkeep.domain.request import assemble_request
-from swarmkeep.engine.stored_sessions import fork_session
+from swarmkeep.events.codec import decode, encode
+from swarmkeep.events.facts import FACTS, RecordedEvent
+from swarmkeep.history.export import iterate_keys, write_export
+from swarmkeep.history.import_export import import_export
+from swarmkeep.history.redact import redact
+from swarmkeep.history.verify import Head, verify
+from swarmkeep.request.request import assemble_request
+from swarmkeep.runs.sessions import fork_session
 from swarmkeep.store import schema
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.tables import metadata
 from tests.golden.make import FORK, SHOP, fill_golden, list_keys, list_states, make_clock, read_states
 from tests.golden.telling import INSTRUCTIONS, TOOLS
 from tests.store.sessions import draft_user_messages

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from swarmkeep.domain.decisions.steps import PERSON
-from swarmkeep.domain.events import (
-    CompletionRecord,
+from swarmkeep.decide.steps import PERSON
+from swarmkeep.events.codec import digest
+from swarmkeep.events.facts import (
+    CompactionFailed,
+    CompactionStarted,
+    CompactionSummarised,
     GuardrailTripped,
     MessageAdded,
-    RequestRecord,
+    MessageRemoved,
     RunCancelled,
     RunHidden,
     RunInterrupted,
@@ -15,14 +18,12 @@ from swarmkeep.domain.events import (
     RunResumed,
     RunWaiting,
     SessionCreated,
+    SessionHandedBack,
     SessionImported,
+    SessionTakenOver,
     ToolStarted,
 )
-from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
-from swarmkeep.domain.facts.history import MessageRemoved
-from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
-from swarmkeep.domain.request import digest
-from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions
 from tests.golden.telling import (
     SUMMARISE,
     TRACE,

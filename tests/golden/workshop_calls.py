@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import (
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.codec import digest
+from swarmkeep.events.facts import (
     ApprovalDecided,
     ApprovalRequested,
     AwaitedApproval,
-    ContextChange,
     ContextUpdated,
+    EventDraft,
     GuardrailTripped,
+    ListedTool,
     MessageAdded,
     Parent,
     PendingCall,
@@ -19,11 +20,10 @@ from swarmkeep.domain.events import (
     RunWaiting,
     SessionCreated,
     SessionEvent,
+    ToolsListed,
     ToolStarted,
 )
-from swarmkeep.domain.facts.tools import ListedTool, ToolsListed
-from swarmkeep.domain.request import digest
-from swarmkeep.domain.run_options import CallerFunction, CallerTool, RunOptions
+from swarmkeep.events.records import CallerFunction, CallerTool, ContextChange, RunOptions
 from tests.golden.telling import (
     LISTED,
     TOTAL,

@@ -11,7 +11,7 @@ from itertools import cycle
 from pathlib import Path
 from urllib.request import urlopen
 
-from swarmkeep.engine.agents.loading import load_registry
+from swarmkeep.runs.agents import load_registry
 from swarmkeep_agents import TEAMS, conversations
 from swarmkeep_client import Client, Done, Event, RunFailed, Session, SessionState, StreamItem, ToolResult
 from tests.support.llm import ModelCall, Recorder

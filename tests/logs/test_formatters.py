@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from swarmkeep.engine.models.secrets import Secrets
-from swarmkeep.logs.context import bind_fields, log_fields, only_log_fields
-from swarmkeep.logs.formatters import JsonFormatter, TextFormatter
+from swarmkeep.logs import JsonFormatter, TextFormatter, bind_fields, log_fields, only_log_fields
+from swarmkeep.models.secrets import Secrets
 
 SECRET = 'sk-"quoted"\\and-grün-0123'
 PEM = "-----BEGIN PRIVATE KEY-----\nMC4CAQAw0123\n-----END PRIVATE KEY-----\n"
-FORGED = "2026-01-01 00:00:00,000 INFO swarmkeep.serving.server: all is well"
+FORGED = "2026-01-01 00:00:00,000 INFO swarmkeep.serve.workers: all is well"
 HOSTILE = f"name\n{FORGED}\r\u0085{FORGED}\u2028{FORGED}\x1b[2J\u202eevil\x00 \ud800"
 
 

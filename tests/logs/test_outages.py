@@ -6,10 +6,9 @@ import logging
 
 import pytest
 
-from swarmkeep.domain.errors import Overloaded
-from swarmkeep.logs.context import current_fields, log_fields
-from swarmkeep.logs.outages import OutageLog
-from swarmkeep.store.ports import StoreUnavailable
+from swarmkeep.events.errors import Overloaded
+from swarmkeep.logs import OutageLog, current_fields, log_fields
+from swarmkeep.store.records import StoreUnavailable
 
 GONE = StoreUnavailable("cannot connect to the database")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmkeep.domain.decisions.commands import create_session
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.events import CompletionRecord, MessageAdded, ToolRecord
-from swarmkeep.domain.state import State
+from swarmkeep.decide.commands import create_session
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.facts import MessageAdded
+from swarmkeep.events.records import CompletionRecord, ToolRecord
+from swarmkeep.events.state import State
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import SessionKey
 
 REPLY = {"role": "assistant", "content": "Hi"}
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.decisions.commands import StartRun, create_session, start_run
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import MessageAdded, RunCompleted, SessionForked
-from swarmkeep.domain.state import State
+from swarmkeep.decide.commands import StartRun, create_session, start_run
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.codec import Json
+from swarmkeep.events.facts import EventDraft, MessageAdded, RunCompleted, SessionForked
+from swarmkeep.events.state import State
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import Claim, Lease, SessionKey
-from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.records import Claim, Lease
+from swarmkeep.store.tables import metadata
 
 KEY = SessionKey("default", "s1")
 OTHER = SessionKey("default", "s2")

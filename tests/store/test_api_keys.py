@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from swarmkeep.domain.errors import ApiKeyNotFound, InvalidRequest
-from swarmkeep.domain.timestamps import to_timestamp
+from swarmkeep.events.codec import to_timestamp
+from swarmkeep.events.errors import ApiKeyNotFound, InvalidRequest
+from swarmkeep.store.contracts import parse_key_id
+from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports.api_keys import parse_key_id
-from swarmkeep.store.sql.api_keys import SqlApiKeys
-from swarmkeep.store.sql.tables import api_keys
+from swarmkeep.store.tables import api_keys
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.domain.chain import SharedList
-from swarmkeep.store import aside
-from swarmkeep.store.aside import free_aside
+from swarmkeep.events.chain import SharedList
+from swarmkeep.store import threads
+from swarmkeep.store.threads import free_aside
 
 WAIT_SECONDS = 60
 
@@ -67,7 +67,7 @@ def test_threadless_lists_are_released_by_last_holder(monkeypatch: pytest.Monkey
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    keeper = aside._Keeper()
+    keeper = threads._Keeper()
     items, freed, is_over = make_items(6_000)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from swarmkeep.audit.verify.session import verify_all
-from swarmkeep.domain.codec import decode, encode
+from swarmkeep.events.codec import decode, encode
+from swarmkeep.history.verify import verify_all
 from swarmkeep.store import schema
 from swarmkeep.store.backup import BadBackup, restore_backup, write_backup
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.ports import SchemaBehind
+from swarmkeep.store.records import SchemaBehind
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session, draft_user_messages, make_picture_part, new_key
 from tests.store.test_upgrades import Rows, read_rows, record_everything

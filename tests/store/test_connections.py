@@ -15,15 +15,14 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import Overloaded
-from swarmkeep.domain.events import SessionUpdated
-from swarmkeep.domain.finding.words import parse_terms
-from swarmkeep.domain.state import State
-from swarmkeep.store import schema
+from swarmkeep.events.errors import Overloaded
+from swarmkeep.events.facts import EventDraft, SessionUpdated
+from swarmkeep.events.state import State
+from swarmkeep.events.words import parse_terms
+from swarmkeep.store import postgres_connections, schema
+from swarmkeep.store import postgres_connections as standstill
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import Lease, OutcomeUnknown, SchemaBehind, StoreUnavailable
-from swarmkeep.store.postgres import connections, standstill
+from swarmkeep.store.records import Lease, OutcomeUnknown, SchemaBehind, StoreUnavailable
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session, draft_creation, draft_user_messages, list_seqs, new_key
 from tests.support.postgres import replace_database
@@ -188,7 +187,7 @@ async def half_sent(postgres_ready: str) -> AsyncIterator[Callable[[str], Awaita
 async def test_process_stalled_mid_statement_frees_rows(
     half_sent: Callable[[str], Awaitable[Any]], postgres_ready: str, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
-    monkeypatch.setattr(connections, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(postgres_connections, "_LOCK_SECONDS", 0.2)
     monkeypatch.setattr(standstill, "STANDSTILL_SECONDS", 0.2)
     store = open_store(postgres_ready)
     try:
@@ -212,7 +211,7 @@ async def test_process_stalled_mid_statement_frees_rows(
 @pytest.mark.parametrize("name", ["swarmkeep", "somebody"])
 async def test_only_what_stands_still_is_ended(postgres_ready: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Not what another program does, and not what is busy."""
-    monkeypatch.setattr(connections, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(postgres_connections, "_LOCK_SECONDS", 0.2)
     monkeypatch.setattr(standstill, "STANDSTILL_SECONDS", 0.2)
     store = open_store(postgres_ready)
     busy = await asyncpg.connect(postgres_ready, server_settings={"application_name": name})

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from swarmkeep.domain.errors import SessionNotFound
+from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.store import schema
+from swarmkeep.store.contracts import IdempotencyRecord
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import Claim, IdempotencyRecord, StoreUnavailable
-from swarmkeep.store.sql.counting.recount import recount_totals
+from swarmkeep.store.records import Claim, StoreUnavailable
+from swarmkeep.store.totals import recount_totals
 from tests.store.sessions import KEY, begin_session, draft_user_messages, list_seqs, read_all_rows
 from tests.support.postgres import private_postgres
 from tests.support.processes import Process
@@ -23,10 +24,10 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import asyncio, itertools, os, signal, sys
 from sqlalchemy import Engine, event
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import SessionUpdated
-from swarmkeep.domain.state import State
-from swarmkeep.store.ports import Claim, IdempotencyRecord
+from swarmkeep.events.facts import EventDraft
+from swarmkeep.events.facts import SessionUpdated
+from swarmkeep.events.state import State
+from swarmkeep.store.records import Claim, IdempotencyRecord
 from swarmkeep.store.opening import open_store
 from tests.store.sessions import KEY, draft_creation, draft_run_start, draft_user_messages
 

@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
-from swarmkeep.domain.state import State
+from swarmkeep.events.state import State
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.ports import StoreUnavailable
+from swarmkeep.store.records import StoreUnavailable
 from tests.store.sessions import KEY, draft_creation, new_key
 from tests.support.postgres import Postgres
 

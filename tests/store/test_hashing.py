@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.events import ContextUpdated
-from swarmkeep.domain.state import State
+from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.facts import ContextUpdated, EventDraft
+from swarmkeep.events.state import State
 from swarmkeep.store.hashing import (
     AUDIT_LOG,
     FORMATS,
@@ -28,7 +27,7 @@ from swarmkeep.store.hashing import (
     seal,
 )
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.sql.tables import events as table
+from swarmkeep.store.tables import events as table
 from tests.store.sessions import (
     KEY,
     OTHER,

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.audit.verify.session import verify
-from swarmkeep.domain.errors import HistoryDamaged, SeqConflict, SessionNotFound
-from swarmkeep.domain.state import State
+from swarmkeep.events.errors import HistoryDamaged, SeqConflict, SessionNotFound
+from swarmkeep.events.state import State
+from swarmkeep.history.verify import verify
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.hashing import commitment_of, link
-from swarmkeep.store.older_releases import Stamped, stamp_sessions
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.tables import events, files, sessions
-from tests.audit.verify.forging import make_header, mend_rows_beside_the_events, read_event_rows
-from tests.audit.verify.rows import change_row, make_other_value, read_rows, remove_row
+from swarmkeep.store.schema import Stamped, stamp_sessions
+from swarmkeep.store.tables import events, files, sessions
+from tests.history.verify.forging import make_header, mend_rows_beside_the_events, read_event_rows
+from tests.history.verify.rows import change_row, make_other_value, read_rows, remove_row
 from tests.store.sessions import begin_session, draft_fork, draft_user_messages, make_picture_part
 from tests.support.pictures import hash_content
 

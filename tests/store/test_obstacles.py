@@ -10,9 +10,9 @@ from sqlalchemy import Connection, text
 
 from swarmkeep.store import schema
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.ports import StoreUnavailable
-from swarmkeep.store.postgres.obstacles import Obstacle, find_obstacles
-from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.postgres_connections import Obstacle, find_obstacles
+from swarmkeep.store.records import StoreUnavailable
+from swarmkeep.store.tables import metadata
 from tests.store.test_connections import expect_failure
 from tests.support.postgres import Postgres, replace_database
 

@@ -8,11 +8,12 @@ from contextlib import suppress
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from swarmkeep.domain.errors import Overloaded, SeqConflict
-from swarmkeep.domain.state import State
+from swarmkeep.events.errors import Overloaded, SeqConflict
+from swarmkeep.events.state import State
+from swarmkeep.store import postgres_connections
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.ports import OutcomeUnknown, SessionKey, StoreUnavailable
-from swarmkeep.store.postgres import connections, standstill
+from swarmkeep.store.records import OutcomeUnknown, StoreUnavailable
 from tests.store.sessions import KEY, draft_creation, draft_user_messages
 from tests.support.transaction_pooler import TransactionPooler
 
@@ -74,8 +75,8 @@ async def test_stalled_statement_blocks_others_only_briefly(
     postgres_ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No time-out for locks can be set through a pooler: what a statement may take is all there is."""
-    monkeypatch.setitem(connections.make_engine.__kwdefaults__, "command_seconds", 2.0)
-    monkeypatch.setattr(standstill, "STANDSTILL_SECONDS", 0.2)
+    monkeypatch.setitem(postgres_connections.make_engine.__kwdefaults__, "command_seconds", 2.0)
+    monkeypatch.setattr(postgres_connections, "STANDSTILL_SECONDS", 0.2)
     sleeper = await asyncpg.connect(postgres_ready, server_settings={"application_name": ""})
     async with TransactionPooler(postgres_ready) as pooler:
         store = open_store(pooler.url)

@@ -11,7 +11,7 @@ import pytest
 
 from swarmkeep.store import schema
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.sqlite.privacy import find_exposed_files
+from swarmkeep.store.sqlite_files import find_exposed_files
 from tests.store.sessions import begin_session, new_key
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the modes of files are those of POSIX")

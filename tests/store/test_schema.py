@@ -20,9 +20,9 @@ from sqlalchemy import Connection, inspect, make_url, text
 import swarmkeep_migrations
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import SchemaBehind, StoreUnavailable
-from swarmkeep.store.postgres.connections import make_engine
-from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.postgres_connections import make_engine
+from swarmkeep.store.records import SchemaBehind, StoreUnavailable
+from swarmkeep.store.tables import metadata
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session

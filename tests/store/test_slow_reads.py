@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Connection, text
 
-from swarmkeep.domain.errors import Overloaded
-from swarmkeep.domain.usage import UsageQuery
+from swarmkeep.events.errors import Overloaded
+from swarmkeep.events.usage import UsageQuery
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.postgres.connections import connect
-from swarmkeep.store.sql.tables import audit_log, sessions, usage_days
+from swarmkeep.store.postgres_connections import connect
+from swarmkeep.store.tables import audit_log, sessions, usage_days
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.store.conftest import Opener
 

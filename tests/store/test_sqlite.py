@@ -20,17 +20,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine, event
 
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import Overloaded
-from swarmkeep.domain.events import SessionUpdated
+from swarmkeep.events.errors import Overloaded
+from swarmkeep.events.facts import EventDraft, SessionUpdated
 from swarmkeep.store import schema
+from swarmkeep.store.contracts import IdempotencyRecord
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import IdempotencyRecord, StoreUnavailable
-from swarmkeep.store.sqlite.connections import connect
-from swarmkeep.store.sqlite.database import SqliteDatabase
-from swarmkeep.store.sqlite.open_files import OpenFiles
-from swarmkeep.store.sqlite.read_only import ReadOnlyFile
-from swarmkeep.store.sqlite.scrubbing import LogScrubber
+from swarmkeep.store.records import StoreUnavailable
+from swarmkeep.store.sqlite import ReadOnlyFile, SqliteDatabase
+from swarmkeep.store.sqlite_files import LogScrubber, OpenFiles, connect
 from swarmkeep.store.urls import SqliteFile
 from tests.store.sessions import KEY, OTHER, begin_session, draft_user_messages, list_seqs, new_key
 from tests.support.processes import Process
@@ -337,7 +334,7 @@ def _count_tables(connection: Connection) -> int:
 
 WRITER = """
 import asyncio, sys
-from swarmkeep.domain.errors import SeqConflict
+from swarmkeep.events.errors import SeqConflict
 from swarmkeep.store.opening import open_store
 from tests.store.sessions import KEY, SessionKey, begin_session, draft_user_messages
 

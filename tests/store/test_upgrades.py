@@ -10,16 +10,15 @@ import pytest
 from sqlalchemy import Connection, MetaData, insert, select, text
 
 import swarmkeep_migrations
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord
-from swarmkeep.domain.state import State
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.facts import MessageAdded
+from swarmkeep.events.records import CompletionRecord, RequestRecord
+from swarmkeep.events.state import State
 from swarmkeep.store import schema
+from swarmkeep.store.contracts import IdempotencyRecord, Role, SessionKey
+from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import IdempotencyRecord, SessionKey
-from swarmkeep.store.ports.api_keys import Role
-from swarmkeep.store.sql.api_keys import SqlApiKeys
-from swarmkeep.store.sql.counting.recount import COUNTED, recount_totals
-from swarmkeep.store.sql.counting.usage import SUMS
+from swarmkeep.store.totals import COUNTED, SUMS, recount_totals
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 from tests.store.conftest import Opener
 from tests.store.sessions import draft_creation, draft_fork, draft_user_messages

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.engine.models.secrets import Secrets
-from swarmkeep.logs.formatters import JsonFormatter
+from swarmkeep.events.codec import Json
+from swarmkeep.logs import JsonFormatter
+from swarmkeep.models.secrets import Secrets
 
 
 class LogLines:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 
 _KEYS = {
     "system": {"role", "content", "name"},

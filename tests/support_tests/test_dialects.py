@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 from tests.support.dialects import DIALECTS, ERRORS, RULES, Answer, DialectModel
 from tests.support.scripted import ScriptedModel
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 from tests.support.rules import find_body_faults, find_faults, is_same
 
 SYSTEM = {"role": "system", "content": "You help."}

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def test_both_databases_run_unless_one_selected(options: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *options]
     found = subprocess.run(
-        [*command, "tests/engine/runs/test_runs.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
+        [*command, "tests/runs/runs/test_runs.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
     ).stdout
     assert ("deselected" in found) == bool(options)
     kinds = [set(re.findall(r"-?(sqlite|postgres)\b", line)) for line in found.splitlines() if "::" in line]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 from tests.web.test_accessibility import check_accessibility

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx2
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 
 PATIENCE_MS = 20_000
 WIDE = {"width": 1280, "height": 800}

@@ -1,21 +1,19 @@
 """The words a routine is written in: Agent, Result, Response, tool, function_schema."""
 
-from swarmkeep.agent.agents import Agent, AgentFunction
-from swarmkeep.agent.compaction import Compaction
-from swarmkeep.agent.errors import (
+from __future__ import annotations
+
+from swarmkeep.agent.agents import Agent, AgentFunction, Compaction, File, Response, Result, ToolFailed, to_result
+from swarmkeep.agent.guardrails import Guardrail, Refusal
+from swarmkeep.agent.mcp_servers import MCPServer
+from swarmkeep.agent.schema import ToolCallId, function_schema
+from swarmkeep.agent.tools import Tool, tool
+from swarmkeep.agent.values import (
     FunctionSchemaError,
     InvalidFunctionError,
     NotJsonError,
     ToolArgumentsError,
+    to_plain_json,
 )
-from swarmkeep.agent.guardrails import Guardrail, Refusal
-from swarmkeep.agent.hints import ToolCallId
-from swarmkeep.agent.mcp_servers import MCPServer
-from swarmkeep.agent.options import tool
-from swarmkeep.agent.results import File, Response, Result, ToolFailed, to_result
-from swarmkeep.agent.schema import function_schema
-from swarmkeep.agent.tools import Tool
-from swarmkeep.agent.values import to_plain_json
 
 __all__ = [
     "Agent",

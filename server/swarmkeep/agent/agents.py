@@ -4,26 +4,49 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import warnings
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from swarmkeep.agent.asked import make_asking_function
-from swarmkeep.agent.compaction import Compaction
-from swarmkeep.agent.errors import FunctionSchemaError, InvalidFunctionError
 from swarmkeep.agent.guardrails import Guardrail, check_guardrails
 from swarmkeep.agent.mcp_servers import MCPServer, check_mcp_servers
-from swarmkeep.agent.model_profile import check_model_profile
-from swarmkeep.agent.model_settings import check_model_settings
 from swarmkeep.agent.output import OUTPUT_TOOL, OutputFormat, OutputMode, OutputTypeError, make_output_format
-from swarmkeep.agent.schema import Schema
+from swarmkeep.agent.schema import CONTEXT, Schema, unwrap_partial
 from swarmkeep.agent.schema_bounds import advise_on_unions
-from swarmkeep.agent.shape import CONTEXT, unwrap_partial
-from swarmkeep.agent.tools import Tool
+from swarmkeep.agent.tools import Tool, make_asking_function
+from swarmkeep.agent.values import (
+    FunctionSchemaError,
+    InvalidFunctionError,
+    check_model_profile,
+    check_model_settings,
+    to_text,
+)
+
+# When the history of a conversation is made shorter for an agent's model.
+
+
+class Compaction(BaseModel):
+    """Make the history shorter for the model once it takes `at` of `of_tokens`, which is what the model can take.
+
+    Without `of_tokens`, only when the model's provider says that a request is too long. Results of functions longer
+    than `result_characters` are shortened; then all but the last `keep_turns` turns are replaced by a summary, which
+    the agent's model is asked for, with `instructions` added if there are some. The log keeps all of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at: float = Field(default=0.8, gt=0, le=1)
+    of_tokens: int | None = Field(default=None, ge=100)
+    keep_turns: int = Field(default=4, ge=1)
+    result_characters: int = Field(default=2_000, ge=100)
+    instructions: str | None = Field(default=None, max_length=20_000)
+
 
 AgentFunction: TypeAlias = Callable[..., Any]
 
@@ -230,8 +253,8 @@ class Agent(BaseModel):
 def _list_settings(kind: type[BaseModel]) -> list[str]:
     """The names by which agents of this kind are given their settings: a subclass may have others for its own."""
     names: list[str] = []
-    for name, field in kind.model_fields.items():
-        alias = field.validation_alias
+    for name, info in kind.model_fields.items():
+        alias = info.validation_alias
         ways = alias.choices if isinstance(alias, AliasChoices) else [alias]
         names += [name, *(way if isinstance(way, str) else str(way.path[0]) for way in ways if way is not None)]
     return names
@@ -270,3 +293,107 @@ def _call_with_context(function: Callable[..., Any], context: dict[str, Any]) ->
 
 async def _await_text(text: Awaitable[Any]) -> str:
     return str(await text)
+
+
+# What a function and a run give back: Result, with its Files, or ToolFailed; and Response.
+
+
+@dataclass(frozen=True)
+class File:
+    """A picture, audio or any other file that a function gives. `media_type` is such as `image/png`."""
+
+    data: bytes = field(repr=False)
+    media_type: str
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, bytes):
+            raise TypeError(f"the data of a File are bytes, not {type(self.data).__name__}")
+        if not isinstance(self.media_type, str) or not isinstance(self.name, str | None):
+            raise TypeError("the media type of a File is a text, and so is its name")
+
+
+class Result(BaseModel):
+    """What a function returns to do more than answer: hand over to `agent`, update the context variables, give files.
+
+    `value` is kept as the text that the model reads: dict, list, pydantic model and dataclass as JSON, anything
+    else as `str(value)`. `context_variables` are merged into the session's.
+    """
+
+    model_config = ConfigDict(validate_assignment=True)
+
+    value: str = ""
+    agent: Agent | None = None
+    context_variables: dict[Any, Any] = {}
+    files: list[File] = []
+
+    def __init__(
+        self,
+        value: object = "",
+        agent: Agent | None = None,
+        context_variables: dict[Any, Any] | None = None,
+        files: Sequence[File] = (),
+        **fields: Any,
+    ) -> None:
+        """Raises NotJsonError if `value` holds something that JSON cannot; `fields` are a subclass's own."""
+        super().__init__(
+            value=to_text(value),
+            agent=agent,
+            context_variables={} if context_variables is None else context_variables,
+            files=list(files),
+            **fields,
+        )
+
+    @field_validator("value", mode="before")
+    @classmethod
+    def _convert_value(cls, value: object) -> str:
+        return to_text(value)
+
+
+class ToolFailed(Exception):
+    """A tool says itself that it failed, in words for the model to read. `files` are what it gave with them."""
+
+    def __init__(self, text: str, files: Sequence[File] = ()) -> None:
+        super().__init__(text)
+        self.files = list(files)
+
+
+class Response(BaseModel):
+    """What a run gives back: its new messages, the agent that is active now, the context variables.
+
+    `output` is the answer as the agent's `output_type` says, if it has one.
+    """
+
+    messages: list[dict[str, Any]] = []
+    agent: Agent | None = None
+    context_variables: dict[str, Any] = {}
+    output: Any = None
+
+
+def to_result(value: object) -> Result:
+    """What a function returned, as a Result.
+
+    An Agent is a handoff to it; a File, or a list of nothing but Files, is given as such. An object with the three
+    attributes that a Result had first, such as another library's Result, counts as one. Raises NotJsonError, and
+    nothing else, if the value has no text.
+    """
+    if isinstance(value, Result):
+        return value
+    if isinstance(value, Agent):
+        return Result(value=json.dumps({"assistant": value.name}, ensure_ascii=False), agent=value)
+    if isinstance(value, File):
+        return Result(files=[value])
+    if isinstance(value, list | tuple) and value and all(isinstance(item, File) for item in value):
+        return Result(files=value)
+    parts = _read_result_parts(value)
+    return Result(value) if parts is None else Result(*parts)
+
+
+def _read_result_parts(value: Any) -> tuple[object, Agent | None, dict[Any, Any]] | None:
+    try:
+        text, agent, context_variables = value.value, value.agent, value.context_variables
+    except Exception:  # it lacks one, or reading it fails: then it is a value like any other
+        return None
+    if isinstance(context_variables, dict) and (agent is None or isinstance(agent, Agent)):
+        return text, agent, context_variables
+    return None

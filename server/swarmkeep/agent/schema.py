@@ -2,16 +2,208 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
+import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from dataclasses import dataclass
+from types import FunctionType, GenericAlias, MethodType, UnionType
+from typing import Annotated, Any, Literal, NewType, Union
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from swarmkeep.agent.errors import FunctionSchemaError
-from swarmkeep.agent.shape import EMPTY, Parameter, Shape, read_shape
+from swarmkeep.agent.values import FunctionSchemaError, InvalidFunctionError
+
+# Type hints of a function's parameters, resolved one by one.
+
+# A parameter with this hint receives the id of the call, which stays the same when the call is tried again.
+ToolCallId = NewType("ToolCallId", str)
+
+
+def resolve_hint(function: str, parameter: str, hint: Any, namespace: dict[str, Any]) -> Any:
+    """A hint with the names in its strings looked up.
+
+    Each hint is resolved alone: a return hint or another parameter's hint that cannot be resolved does no harm.
+
+    Raises FunctionSchemaError if it names something that is not there.
+    """
+    if isinstance(hint, type) and not isinstance(hint, GenericAlias):
+        return hint
+
+    def probe() -> None: ...
+
+    probe.__annotations__ = {"hint": hint}
+    try:
+        return typing.get_type_hints(probe, namespace, include_extras=True)["hint"]
+    except Exception as error:  # a hint in a string is code: evaluating it can raise anything
+        raise FunctionSchemaError(function, parameter, f"its hint {hint!r} cannot be resolved ({error})") from error
+
+
+def find_namespace(function: Callable[..., Any]) -> dict[str, Any]:
+    """The names that a function's hints may use: its module's, and those that it closes over."""
+    inner: Any = inspect.unwrap(function)
+    while isinstance(inner, (functools.partial, MethodType)):
+        inner = inspect.unwrap(inner.func if isinstance(inner, functools.partial) else inner.__func__)
+    if not hasattr(inner, "__globals__"):
+        inner = inspect.unwrap(type(inner).__call__)
+    # ToolCallId comes first, so that it resolves when it is imported for type checkers only.
+    namespace: dict[str, Any] = {"ToolCallId": ToolCallId, **getattr(inner, "__globals__", {})}
+    closed_over = getattr(getattr(inner, "__code__", None), "co_freevars", ())
+    for name, cell in zip(closed_over, getattr(inner, "__closure__", None) or (), strict=False):
+        try:
+            namespace[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return namespace
+
+
+def takes_call_id(hint: Any) -> bool:
+    """Whether a hint is ToolCallId, also inside Annotated, Optional or another union."""
+    if hint is ToolCallId:
+        return True
+    origin = typing.get_origin(hint)
+    if origin is Annotated:
+        return takes_call_id(typing.get_args(hint)[0])
+    return (origin is Union or origin is UnionType) and any(takes_call_id(part) for part in typing.get_args(hint))
+
+
+# Read a function's shape: its name, docstring and parameters, and whether it can be a tool.
+
+CONTEXT = "context_variables"
+EMPTY: Any = inspect.Parameter.empty
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter that a call can fill. `filled_by` says who does: the model, or the loop with a value of its own."""
+
+    name: str
+    filled_by: Literal["model", "context", "call_id"]
+    hint: Any
+    default: Any
+    positional_only: bool
+
+    @property
+    def required(self) -> bool:
+        return self.default is EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A function as a tool sees it."""
+
+    name: str
+    doc: str
+    is_async: bool
+    parameters: tuple[Parameter, ...]
+    takes_keywords: bool  # it has **kwargs
+    bound: frozenset[str]  # names that a partial has already filled
+
+    @property
+    def model_parameters(self) -> list[Parameter]:
+        return [parameter for parameter in self.parameters if parameter.filled_by == "model"]
+
+
+def read_shape(function: Callable[..., Any]) -> Shape:
+    """Read a function's shape, once: callers keep it.
+
+    Raises InvalidFunctionError if it cannot be a tool, FunctionSchemaError if a hint cannot be resolved.
+    """
+    inner, bound = unwrap_partial(function)
+    name = _read_name(function, inner)
+    if reason := _explain_refusal(inner, name):
+        raise InvalidFunctionError(name if name and callable(inner) else _shorten_repr(function), reason)
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError, NameError) as error:
+        raise InvalidFunctionError(name, f"its parameters cannot be read ({error})") from error
+    parameters = [p for p in signature.parameters.values() if p.name not in bound]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    namespace = find_namespace(inner)
+    return Shape(
+        name=name,
+        doc=_read_doc(inner),
+        is_async=_test_code(inspect.iscoroutinefunction, inner),
+        parameters=tuple(_read_parameter(name, p, namespace) for p in parameters if p.kind not in variadic),
+        takes_keywords=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
+        bound=bound,
+    )
+
+
+def unwrap_partial(function: Callable[..., Any]) -> tuple[Callable[..., Any], frozenset[str]]:
+    """What a partial, or a partial of partials, calls in the end; and the names of the arguments given on the way."""
+    bound: set[str] = set()
+    while isinstance(function, functools.partial):
+        bound.update(function.keywords)
+        function = function.func
+    return function, frozenset(bound)
+
+
+def _read_parameter(function: str, parameter: inspect.Parameter, namespace: dict[str, Any]) -> Parameter:
+    filled_by: Literal["model", "context", "call_id"] = "model"
+    hint = EMPTY
+    if parameter.name == CONTEXT:
+        filled_by = "context"
+    elif parameter.annotation is not EMPTY:
+        hint = resolve_hint(function, parameter.name, parameter.annotation, namespace)
+        filled_by = "call_id" if takes_call_id(hint) else "model"
+    return Parameter(
+        name=parameter.name,
+        filled_by=filled_by,
+        hint=hint,
+        default=parameter.default,
+        positional_only=parameter.kind is inspect.Parameter.POSITIONAL_ONLY,
+    )
+
+
+def _read_name(function: Callable[..., Any], inner: Callable[..., Any]) -> str:
+    """Its own name, else that of what a partial wraps, else that of a callable object's type."""
+    for candidate in (function, inner, type(inner)):
+        name = getattr(candidate, "__name__", None)
+        if isinstance(name, str):
+            return name
+    return ""
+
+
+def _read_doc(inner: Callable[..., Any]) -> str:
+    if inspect.isroutine(inner) or "__doc__" in getattr(inner, "__dict__", ()):
+        return inner.__doc__ or ""  # functools.update_wrapper leaves an object the text of what it wraps
+    call = type(inner).__call__
+    text = (call.__doc__ if isinstance(call, FunctionType) else None) or type(inner).__doc__ or ""
+    # A dataclass without a docstring is given its signature for one, which tells a model nothing.
+    generated = dataclasses.is_dataclass(inner) and text.startswith(f"{type(inner).__name__}(")
+    return "" if generated else text
+
+
+def _explain_refusal(inner: object, name: str) -> str:
+    """Why this cannot be a tool; empty if it can."""
+    if isinstance(inner, type) or typing.get_origin(inner) is not None:
+        return "it is a class; pass a function that makes one"
+    if not callable(inner):
+        return f"it is of type {type(inner).__name__}, which cannot be called"
+    if name == "<lambda>":
+        return "a lambda has no name that a model could call; write it with def"
+    if not _NAME.fullmatch(name):
+        return "a tool's name is 1 to 64 of the characters a-z A-Z 0-9 _ -"
+    if _test_code(inspect.isgeneratorfunction, inner) or _test_code(inspect.isasyncgenfunction, inner):
+        return "it is a generator; return one value instead of yielding several"
+    return ""
+
+
+def _test_code(test: Callable[[Any], bool], inner: Callable[..., Any]) -> bool:
+    """Whether a test holds for a function, or for the `__call__` of a callable object."""
+    return test(inner) or (not isinstance(inner, (FunctionType, MethodType)) and test(type(inner).__call__))
+
+
+def _shorten_repr(function: object) -> str:
+    text = repr(function)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+
 
 Schema = dict[str, Any]
 Adapters = dict[str, TypeAdapter[Any]]

@@ -4,19 +4,164 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Annotated, Any, Protocol, TypeVar, cast, overload
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
-from swarmkeep.agent.asked import AskedAgent, find_asked_agent
-from swarmkeep.agent.errors import NotJsonError, ToolArgumentsError
-from swarmkeep.agent.hints import ToolCallId
-from swarmkeep.agent.options import get_options
-from swarmkeep.agent.schema import Schema, make_adapters, make_schema
+from swarmkeep.agent.guardrails import Guardrail, check_guardrails
+from swarmkeep.agent.schema import CONTEXT, Parameter, Schema, ToolCallId, make_adapters, make_schema, read_shape
 from swarmkeep.agent.schema_bounds import UnionBounds
-from swarmkeep.agent.shape import CONTEXT, Parameter, read_shape
-from swarmkeep.agent.values import quote, to_plain_json
+from swarmkeep.agent.values import NotJsonError, ToolArgumentsError, quote, to_plain_json
+
+# `@tool`: options that say how a function may be run.
+
+_ATTRIBUTE = "__swarmkeep_tool_options__"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """How a function may be run; the defaults are those of an undecorated function."""
+
+    requires_approval: bool = False
+    idempotent: bool = False
+    timeout: float | None = None
+    guardrails: tuple[Guardrail, ...] = ()
+    concurrent: bool = False
+
+
+@overload
+def tool(
+    function: F,
+    /,
+    *,
+    requires_approval: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+    guardrails: Sequence[Guardrail] = (),
+    concurrent: bool = False,
+) -> F: ...
+
+
+@overload
+def tool(
+    *,
+    requires_approval: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+    guardrails: Sequence[Guardrail] = (),
+    concurrent: bool = False,
+) -> Callable[[F], F]: ...
+
+
+def tool(
+    function: F | None = None,
+    /,
+    *,
+    requires_approval: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+    guardrails: Sequence[Guardrail] = (),
+    concurrent: bool = False,
+) -> F | Callable[[F], F]:
+    """Say how a function may be run, as `@tool` or `@tool(timeout=20)`; it stays an ordinary function.
+
+    `requires_approval`: a person decides before each call. `idempotent`: after a crash a call that has no result
+    may run again, with the same tool call id. `timeout`: seconds after which the model is told that the call took
+    too long. `guardrails` look at each call before it runs, and may refuse it. `concurrent`: of an agent with
+    `concurrent_tools`, calls to it may run beside others of the same reply: it needs nothing that those change.
+
+    Returns the function itself; what takes no attributes (a bound method, a built-in) comes back in a partial.
+
+    Raises ValueError unless `timeout` is a positive number of seconds, and `guardrails` are functions.
+    """
+    if timeout is not None and not _is_positive_number(timeout):
+        raise ValueError(f"timeout must be a positive, finite number of seconds, not {timeout!r}")
+    options = ToolOptions(
+        requires_approval=requires_approval,
+        idempotent=idempotent,
+        timeout=None if timeout is None else float(timeout),
+        guardrails=tuple(check_guardrails(guardrails, "guardrails")),
+        concurrent=concurrent,
+    )
+    if function is None:
+        return lambda function: _attach_options(function, options)
+    return _attach_options(function, options)
+
+
+def get_options(function: Callable[..., Any]) -> ToolOptions:
+    """The options given to a function, to what a partial wraps, or to a callable object's `__call__`."""
+    while True:
+        options = getattr(function, _ATTRIBUTE, None) or getattr(type(function).__call__, _ATTRIBUTE, None)
+        if isinstance(options, ToolOptions):
+            return options
+        if not isinstance(function, functools.partial):
+            return ToolOptions()
+        function = function.func
+
+
+def _attach_options(function: F, options: ToolOptions) -> F:
+    if not callable(function):
+        raise TypeError(f"tool() decorates a function, not {function!r}")
+    try:
+        setattr(function, _ATTRIBUTE, options)
+    except (AttributeError, TypeError, ValueError):  # ValueError: a pydantic model
+        wrapped = functools.partial(function)
+        setattr(wrapped, _ATTRIBUTE, options)
+        return cast("F", wrapped)
+    return function
+
+
+def _is_positive_number(timeout: object) -> bool:
+    return (
+        isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and math.isfinite(timeout) and timeout > 0
+    )
+
+
+# An agent as another one's function: what such a function is, and which agent it asks.
+
+_INPUT = "What is asked, in full: nothing else of this conversation is known there."
+_ASKED_ATTRIBUTE = "__swarmkeep_asked_agent__"
+
+
+class AskedAgent(Protocol):
+    """All that a tool knows of the agent that it asks: who carries out a run's calls finds it by its name."""
+
+    name: str
+
+
+def make_asking_function(
+    agent: AskedAgent,
+    name: str,
+    description: str,
+    *,
+    requires_approval: bool,
+    timeout: float | None,
+    guardrails: Sequence[Guardrail],
+    concurrent: bool,
+) -> Callable[[str], str]:
+    """A function that stands for asking the agent: whoever carries out a run's calls does that, not the function."""
+
+    def ask(input: Annotated[str, Field(description=_INPUT)]) -> str:
+        raise TypeError(f"{name} asks agent {agent.name!r}, which only a run can do: give it to another agent")
+
+    ask.__name__ = ask.__qualname__ = name
+    ask.__doc__ = description
+    setattr(ask, _ASKED_ATTRIBUTE, agent)
+    return tool(ask, requires_approval=requires_approval, timeout=timeout, guardrails=guardrails, concurrent=concurrent)
+
+
+def find_asked_agent(function: Callable[..., Any]) -> AskedAgent | None:
+    """The agent that a call of the function asks; None for a function like any other."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return vars(function).get(_ASKED_ATTRIBUTE) if isinstance(function, FunctionType) else None
+
 
 _SHOWN_PROBLEMS = 5
 _SHOWN_INPUT_CHARACTERS = 60

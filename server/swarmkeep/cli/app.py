@@ -6,16 +6,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from swarmkeep.cli.completing import adapt_to_bash
-from swarmkeep.cli.progress import INTERRUPTED
-from swarmkeep.cli.refusals import find_refusal
-from swarmkeep.cli.terminal import drop_stdout, escape_unencodable, forget_said, say
+from swarmkeep.cli.terminal import INTERRUPTED, drop_stdout, escape_unencodable, find_refusal, forget_said, say
 
 __all__ = ["app", "main"]
 
@@ -52,6 +49,19 @@ COMMANDS = {
 }
 
 
+# Where a command stands with others of its subject.
+_MODULES = {
+    "audit": "verify",
+    "backup": "db",
+    "blob": "events",
+    "checkpoint": "verify",
+    "diff": "compare",
+    "import": "export",
+    "request": "events",
+    "restore": "db",
+}
+
+
 class LazyCommands(Mapping[str, Any]):
     """The commands by their names; each is built when it is first asked for."""
 
@@ -71,9 +81,10 @@ class LazyCommands(Mapping[str, Any]):
 
 
 def _build_command(name: str, summary: str) -> Any:
-    module = import_module(f"swarmkeep.cli.commands.{name}{'_' * iskeyword(name)}")
+    module = import_module(f"swarmkeep.cli.commands.{_MODULES.get(name, name)}")
     alone = typer.Typer(rich_markup_mode=None)
-    module.register(alone)
+    register = getattr(module, f"register_{name}", None) or module.register
+    register(alone)
     command = typer.main.get_group(alone).commands[name]
     command.short_help = summary
     return command

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from swarmkeep.cli.sources.options import SourceOptions
+from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import put
 
 if TYPE_CHECKING:
-    from swarmkeep.cli.sources.source import Source
+    from swarmkeep.cli.sources import Source
+
 
 # More are not looked at: somebody waits, and nobody reads a longer list.
 _MAX_SESSIONS = 200
@@ -108,7 +109,7 @@ def _find_session(ctx: typer.Context) -> str:
 
 def _open_source(ctx: typer.Context) -> AbstractContextManager[Source]:
     """Where the line says, or the settings, as far as the line goes."""
-    from swarmkeep.cli.sources.opening import open_source
+    from swarmkeep.cli.opening import open_source
 
     return open_source(SourceOptions(*(ctx.params.get(name) for name in ("url", "database_url", "tenant", "api_key"))))
 
@@ -118,8 +119,8 @@ def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
 
     def find() -> list[str]:
         from swarmkeep.cli.configure import load_settings
-        from swarmkeep.cli.sources.server import open_client
-        from swarmkeep.engine.agents.loading import load_registry
+        from swarmkeep.cli.server_source import open_client
+        from swarmkeep.runs.agents import load_registry
 
         given = ctx.params
         where = SourceOptions(given.get("url"), given.get("database_url"), None, given.get("api_key"))

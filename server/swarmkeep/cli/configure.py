@@ -14,8 +14,9 @@ from swarmkeep.cli.terminal import Refused, say_once
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-    from swarmkeep.domain.costs.prices import PriceTable
-    from swarmkeep.settings import Settings
+    from swarmkeep.events.usage import PriceTable
+    from swarmkeep.serve.settings import Settings
+
 
 PREFIX = "SWARMKEEP_"
 # What commands read that speak to a server.
@@ -28,7 +29,7 @@ def load_settings(**flags: Any) -> Settings:
     from pydantic import ValidationError
     from pydantic_settings import SettingsError
 
-    from swarmkeep.settings import Settings
+    from swarmkeep.serve.settings import Settings
 
     # It would log each line that it cannot read, once for each time that it reads the file.
     logging.getLogger("dotenv.main").setLevel(logging.ERROR)
@@ -49,7 +50,7 @@ def load_settings(**flags: Any) -> Settings:
 
 def load_prices() -> PriceTable | None:
     """What models cost by the settings."""
-    from swarmkeep.audit.prices import PricesError, read_prices
+    from swarmkeep.history.compare import PricesError, read_prices
 
     settings = load_settings()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -9,10 +10,16 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import BinaryIO, cast
+from queue import SimpleQueue
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, TypeVar, cast
+
+import typer
 
 from swarmkeep.cli.terminal import Refused, describe_os_error
 
@@ -128,3 +135,120 @@ def _lock(file: int) -> bool:
 def _is_locked(path: Path) -> bool:
     with path.open("rb") as file:
         return not _lock(file.fileno())
+
+
+# An event loop beside the main thread, which stays free to wait for a person and to be interrupted by one.
+
+T = TypeVar("T")
+
+
+class Background:
+    """Runs coroutines in a thread of its own.
+
+    Ctrl-C is raised in the main thread only: what runs here is not torn in the middle of a step, and leases go on being
+    renewed while the main thread waits for input.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="swarmkeep", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the coroutine returns, or raises."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def iterate(self, items: AsyncGenerator[T | None]) -> Iterator[T]:
+        """The items of an asynchronous generator; a None is left out. The generator is closed when the reader stops."""
+        arrived: SimpleQueue[tuple[T | None, BaseException | None, bool]] = SimpleQueue()
+
+        async def pump() -> None:
+            try:
+                async with aclosing(items):
+                    async for item in items:
+                        if item is not None:
+                            arrived.put((item, None, False))
+            except BaseException as error:
+                arrived.put((None, error, True))
+                raise
+            arrived.put((None, None, True))
+
+        pumping = asyncio.run_coroutine_threadsafe(pump(), self._loop)
+        try:
+            while True:
+                item, error, ended = arrived.get()
+                if error is not None:
+                    raise error
+                if ended:
+                    return
+                yield item  # type: ignore[misc]
+        finally:
+            pumping.cancel()
+
+    def close(self) -> None:
+        """Cancel what still runs, and end the thread."""
+        self.run(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+# Durations and times as people write them in options.
+
+# Up to 99999 weeks: with more, the calendar ends before the duration does.
+_DURATION = re.compile(r"([1-9][0-9]{0,4})([mhdw])", re.ASCII)
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+def parse_duration(text: str, option: str) -> timedelta:
+    """A duration such as 90d. Raises BadParameter."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter("write a number and m, h, d or w, as in 90d", param_hint=f"'{option}'")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def parse_end(text: str, option: str) -> datetime:
+    """A time: so long from now, a date (its beginning, UTC), or a time with its zone. Raises BadParameter."""
+    if _DURATION.fullmatch(text):
+        return datetime.now(UTC) + parse_duration(text, option)
+    try:
+        at = datetime.fromisoformat(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
+    except ValueError:
+        at = datetime.min
+    if at.tzinfo is None:
+        detail = "write how long, as in 30d, or when, as in 2026-12-31 or 2026-12-31T00:00:00Z"
+        raise typer.BadParameter(detail, param_hint=f"'{option}'")
+    return at
+
+
+# Files that commands read.
+
+
+@contextmanager
+def open_input(name: str) -> Iterator[BinaryIO]:
+    """A file that can be read more than once, or with - what standard input gives. Raises Refused."""
+    if name != STANDARD:
+        try:
+            with open(name, "rb") as file:
+                if not file.seekable():
+                    raise Refused(f"cannot go back in {name}; use - to read it from standard input")
+                yield file
+        except OSError as error:
+            raise Refused(f"cannot read {name}: {error.strerror or error}") from None
+        return
+    # It is read twice: once to verify it, and once to record it.
+    with TemporaryFile() as spooled:
+        shutil.copyfileobj(sys.stdin.buffer, spooled)
+        spooled.seek(0)
+        yield cast(BinaryIO, spooled)

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 import msgspec
 from sqlalchemy import Connection, MetaData, Table, func, insert, select, tuple_
 
-from swarmkeep.domain.codec import Json, MalformedJson, decode, encode
+from swarmkeep.events.codec import Json, MalformedJson, decode, encode
 from swarmkeep.store import schema
-from swarmkeep.store.revision import LATEST_REVISION, current_revision, refuse_unknown, require_latest
-from swarmkeep.store.sql.searching.marks import add_marks
+from swarmkeep.store.search import add_marks
+from swarmkeep.store.tables import LATEST_REVISION, current_revision, refuse_unknown, require_latest
 from swarmkeep.store.urls import locate
 
 FORMAT = "swarmkeep-backup"

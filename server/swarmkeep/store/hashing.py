@@ -35,11 +35,10 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from swarmkeep.agent.values import MAX_DEPTH
-from swarmkeep.domain.codec import count_levels, decode, encode
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent, decode_fact, encode_payload
-from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.events import SessionEvent, UnknownFact
-from swarmkeep.domain.state import State
+from swarmkeep.events.codec import count_levels, decode, encode
+from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.facts import EventDraft, RecordedEvent, SessionEvent, UnknownFact, decode_fact, encode_payload
+from swarmkeep.events.state import State
 
 GENESIS = bytes(32)
 SALT_BYTES = 16

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from swarmkeep.store.archive import Archive
-from swarmkeep.store.clock import Clock, utc_now
-from swarmkeep.store.ports.database import Database
-from swarmkeep.store.ports.keys import SessionKey
-from swarmkeep.store.revision import require_latest
-from swarmkeep.store.sql.audit import SqlAuditReader
-from swarmkeep.store.sql.audit_log import SqlAuditLog
-from swarmkeep.store.sql.counting.totals import SqlTotals
-from swarmkeep.store.sql.idempotency import SqlIdempotencyRecords
-from swarmkeep.store.sql.index import SqlSessionIndex
-from swarmkeep.store.sql.indexes.active_runs import SqlActiveRuns
-from swarmkeep.store.sql.indexes.usage_sums import SqlUsageIndex
-from swarmkeep.store.sql.leases import SqlLeases
-from swarmkeep.store.sql.log import CACHE_BYTES, OnAppend, OnDamage, SqlEventLog
-from swarmkeep.store.sql.searching.indexing import SqlSearchIndexer
-from swarmkeep.store.sqlite.database import SqliteDatabase
-from swarmkeep.store.stamps import NO_KEYS, IntegrityKeys
+from swarmkeep.store.audit import SqlAuditLog, SqlAuditReader
+from swarmkeep.store.contracts import AuditLog, AuditReader, Database, SessionKey
+from swarmkeep.store.idempotency import SqlIdempotencyRecords
+from swarmkeep.store.index import SqlActiveRuns, SqlSessionIndex
+from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
+from swarmkeep.store.leases import SqlLeases
+from swarmkeep.store.log import CACHE_BYTES, OnAppend, OnDamage, SqlEventLog
+from swarmkeep.store.records import Clock, EventStore, utc_now
+from swarmkeep.store.search import SqlSearchIndexer
+from swarmkeep.store.sqlite import SqliteDatabase
+from swarmkeep.store.tables import require_latest
+from swarmkeep.store.totals import SqlTotals
 from swarmkeep.store.urls import SqliteFile, locate
+from swarmkeep.store.usage import SqlUsageIndex
+
+# An event store with the reads that auditors need beside the engine's.
+
+
+class Archive(EventStore, AuditReader, AuditLog, Protocol):
+    """An event store whose contents can be checked against each other."""
+
+    @property
+    def integrity_keys(self) -> IntegrityKeys:
+        """Those that heads are stamped with."""
+        ...
 
 
 class SqlStore(
@@ -114,7 +121,7 @@ def open_store(
         database = SqliteDatabase(location, read_only=read_only, max_waiting=max_waiting)
     else:
         # Its half of SQLAlchemy takes longer to load than all the rest.
-        from swarmkeep.store.postgres.database import PostgresDatabase
+        from swarmkeep.store.postgres import PostgresDatabase
 
         database = PostgresDatabase(location, read_only=read_only, max_waiting=max_waiting)
     return SqlStore(

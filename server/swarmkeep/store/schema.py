@@ -5,26 +5,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Connection, text
+import msgspec
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, select, text, update
 
 import swarmkeep_migrations
-from swarmkeep.store.ports.errors import NoSuchRevision
-from swarmkeep.store.revision import LATEST_REVISION, current_revision, refuse_unknown
-from swarmkeep.store.sqlite.alone import open_alone
-from swarmkeep.store.sqlite.errors import raise_store_error
-from swarmkeep.store.sqlite.read_only import ReadOnlyFile
+from swarmkeep.events.errors import SessionNotFound
+from swarmkeep.events.views import find_last_run_status
+from swarmkeep.store.contents import MARKS, collect_named, delete_unnamed
+from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.heads import is_head
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.reading import SqlEventReader
+from swarmkeep.store.records import NoSuchRevision
+from swarmkeep.store.search import add_marks, count_strays, delete_strays
+from swarmkeep.store.sqlite import ReadOnlyFile
+from swarmkeep.store.sqlite_files import open_alone, raise_store_error
+from swarmkeep.store.tables import LATEST_REVISION, current_revision, files, of_session, refuse_unknown, sessions
 from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
 from swarmkeep_migrations import REVISIONS
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-    from swarmkeep.store.postgres.obstacles import Obstacle
+    from swarmkeep.store.postgres_connections import Obstacle
+
 
 T = TypeVar("T")
 # How many revisions are done, of how many; None where that is known only at the end.
@@ -83,7 +92,7 @@ def check(url: str) -> list[str]:
         from alembic.autogenerate import compare_metadata
         from alembic.migration import MigrationContext
 
-        from swarmkeep.store.sql.tables import metadata
+        from swarmkeep.store.tables import metadata
 
         refuse_unknown(current_revision(connection), locate(url).display)
         context = MigrationContext.configure(
@@ -122,8 +131,8 @@ def find_obstacles(url: str, *, servers: int) -> list[Obstacle]:
 
     Raises BadDatabaseUrl, StoreUnavailable.
     """
-    from swarmkeep.store.postgres.obstacles import find_obstacles
-    from swarmkeep.store.sql.tables import metadata
+    from swarmkeep.store.postgres_connections import find_obstacles
+    from swarmkeep.store.tables import metadata
 
     return _inspect(url, lambda connection: find_obstacles(connection, metadata.tables, servers=servers))
 
@@ -139,7 +148,7 @@ def migrate_to(connection: Connection, revision: str, *, on_step: OnStep | None 
 
     found = current_revision(connection)
     if found is None and connection.dialect.name == "postgresql":
-        from swarmkeep.store.postgres.obstacles import refuse_encoding
+        from swarmkeep.store.postgres_connections import refuse_encoding
 
         refuse_encoding(connection)
     steps = _count_steps(found, revision, on_step)
@@ -240,15 +249,15 @@ def _read_sqlite(location: SqliteFile, job: Callable[[Connection], T], *, no_tra
 
 
 def _run_on_postgres(server: PostgresServer, job: Callable[[Connection], T]) -> T:
-    from swarmkeep.store.postgres import connections, errors
+    from swarmkeep.store import postgres_connections
 
     async def run() -> T:
-        engine = connections.make_engine(server, pooled=False, command_seconds=None)
+        engine = postgres_connections.make_engine(server, pooled=False, command_seconds=None)
         try:
             async with engine.begin() as connection:
                 return await connection.run_sync(job)
         except Exception as error:
-            errors.raise_store_error(error, server)
+            postgres_connections.raise_store_error(error, server)
         finally:
             await engine.dispose()
 
@@ -277,3 +286,96 @@ def _run_in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(task.cancel)
             raise
+
+
+# Mends what a server of the release before leaves undone, when it goes on for a while after a migration.
+
+# This release keeps the two alike in every session that does not run, so one of another release wrote last.
+_IS_STALE: ColumnElement[bool] = and_(sessions.c.status != "running", sessions.c.active_at != sessions.c.updated_at)
+_MARK = files.alias("mark")
+# Those of a fork that is being made are marked, and removed by their mark.
+_IS_NOBODYS: ColumnElement[bool] = and_(
+    files.c.session_id != MARKS,
+    ~exists().where(sessions.c.tenant == files.c.tenant, sessions.c.id == files.c.session_id),
+    ~exists().where(_MARK.c.tenant == files.c.tenant, _MARK.c.session_id == MARKS, _MARK.c.hash == files.c.session_id),
+)
+
+
+class Leftovers(msgspec.Struct, frozen=True, kw_only=True):
+    """`sessions` that stand wrong in lists, `files` of sessions that were deleted, and the number of these sessions of
+    which there are `words` in the index."""
+
+    sessions: int
+    files: int
+    words: int
+
+
+async def mend_leftovers(
+    store: SqlEventReader, *, mend: bool, on_step: Callable[[int, int | None], None] = lambda done, total: None
+) -> Leftovers:
+    """Find them, and mend them if asked to; servers go on meanwhile. Before the bytes of files are counted.
+
+    `on_step` hears how many sessions are mended, of how many.
+    """
+    stale, stray, words = await store.database.read_snapshot(_find)
+    if mend and stray:
+        # What was deleted must not stay readable.
+        await store.database.write(lambda connection: connection.execute(delete(files).where(_IS_NOBODYS)), erases=True)
+    if mend:
+        await store.database.write(_mend_index, erases=words > 0)
+    for done, key in enumerate(stale if mend else ()):
+        on_step(done, len(stale))
+        await _mend_session(store, key)
+    return Leftovers(sessions=len(stale), files=stray, words=words)
+
+
+def _mend_index(connection: Connection) -> None:
+    delete_strays(connection)
+    add_marks(connection)
+
+
+def _find(connection: Connection) -> tuple[Sequence[SessionKey], int, int]:
+    stale = connection.execute(select(sessions.c.tenant, sessions.c.id).where(_IS_STALE))
+    stray = connection.scalar(select(func.count()).select_from(files).where(_IS_NOBODYS))
+    return [SessionKey(*row) for row in stale], stray or 0, count_strays(connection)
+
+
+async def _mend_session(store: SqlEventReader, key: SessionKey) -> None:
+    try:
+        state = await store.state(key)
+    except SessionNotFound:
+        return
+
+    def change(connection: Connection) -> None:
+        values = {"active_at": sessions.c.updated_at, "last_run": find_last_run_status(state)}
+        mine = and_(*of_session(sessions, key), is_head(state), _IS_STALE)
+        # If it has gone on, whoever wrote knew better, or it is found the next time.
+        if connection.execute(update(sessions).where(mine).values(values)).rowcount:
+            delete_unnamed(connection, files, key, collect_named(state).files)
+
+    await store.database.write(change, erases=True)
+
+
+class Stamped(msgspec.Struct, frozen=True):
+    """What was done with the stamps of all sessions: made anew, kept, and refused because something is wrong."""
+
+    stamped: int
+    kept: int
+    refused: list[SessionKey]
+
+
+async def stamp_sessions(store: SqlStore, *, unstamped: bool, on_step: Callable[[], object]) -> Stamped:
+    """Sign every session's head with the first key: see `SqlEventLog.stamp`."""
+    counts = {"stamped": 0, "kept": 0}
+    refused: list[SessionKey] = []
+    after: SessionKey | None = None
+    while keys := await store.list_session_keys(after=after):
+        for key in keys:
+            outcome = await store.stamp(key, unstamped=unstamped)
+            if outcome == "refused":
+                refused.append(key)
+            else:
+                counts[outcome] += 1
+            on_step()
+        after = keys[-1]
+    return Stamped(counts["stamped"], counts["kept"], refused)

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from swarmkeep import Agent, Result, tool
-from swarmkeep.cli.refusals import find_refusal
+from swarmkeep.cli.terminal import find_refusal
 from swarmkeep.repl import run_demo_loop
 from tests.cli.pseudo_terminal import CTRL_D, Terminal
 from tests.support.scripted import ScriptedModel

@@ -15,10 +15,10 @@ import pytest
 
 import swarmkeep
 import swarmkeep_client as client
-from swarmkeep.api.run_bodies import NewRun
-from swarmkeep.cli.chat.conversion import to_start_run
+from swarmkeep.cli.chat import to_start_run
 from swarmkeep.cli.commands.compare import put_comparison
-from swarmkeep.domain.run_options import NOT_ASKED, CallerTool, RunOptions
+from swarmkeep.events.records import NOT_ASKED, CallerTool, RunOptions
+from swarmkeep.http.bodies import NewRun
 from swarmkeep_client import Comparison
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from swarmkeep.store import schema
-from swarmkeep.store.revision import LATEST_REVISION
+from swarmkeep.store.tables import LATEST_REVISION
 from tests.cli.command_line import ACME, CommandLine
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from swarmkeep.cli.progress import INTERRUPTED
+from swarmkeep.cli.terminal import INTERRUPTED
 from tests.cli.command_line import SWARMKEEP, CommandLine
 from tests.cli.pseudo_terminal import Terminal
 

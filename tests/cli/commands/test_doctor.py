@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.cli.commands.doctor_checks import _explain_provider_error, strip_password
+from swarmkeep.cli.commands.doctor import _explain_provider_error, strip_password
 from swarmkeep.store import schema
 from tests.cli.command_line import ACME, CommandLine
 from tests.support.processes import ServerProcess, free_port

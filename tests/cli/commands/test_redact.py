@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from swarmkeep.cli.commands.prune import find_cutoff
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
+from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.sources import SourceOptions
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.cli.commands.session_messages import put_messages
-from swarmkeep.domain.errors import SessionDamaged
+from swarmkeep.cli.commands.sessions import put_messages
+from swarmkeep.events.errors import SessionDamaged
 from tests.cli.command_line import ACME, CommandLine, wait_for_line
 from tests.cli.conftest import RecordedSession
 

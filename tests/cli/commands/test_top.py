@@ -8,11 +8,18 @@ import sys
 import msgspec
 import pytest
 
-from swarmkeep.cli.top.drawing import Room, draw, format_age
-from swarmkeep.cli.top.metrics import ServerCounts, parse_counts
-from swarmkeep.cli.top.rates import Rates, RecentReadings
-from swarmkeep.cli.top.snapshot import Counts, Reading, Row, Snapshot, Today
-from swarmkeep.cli.top.view import Job, View
+from swarmkeep.cli.top import Job, Room, View, draw, format_age
+from swarmkeep.cli.top_snapshot import (
+    Counts,
+    Rates,
+    Reading,
+    RecentReadings,
+    Row,
+    ServerCounts,
+    Snapshot,
+    Today,
+    parse_counts,
+)
 from swarmkeep_client import Client, UsageRow
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.pseudo_terminal import CTRL_C, Terminal

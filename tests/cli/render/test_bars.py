@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from swarmkeep.cli.render.bars import fill_days, format_bars
+from swarmkeep.cli.render import fill_days, format_bars
 
 
 def test_bar_length_equals_its_value() -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.cli.render import event_summary as summaries
-from swarmkeep.cli.render.event_summary import MAX_LENGTH, format_event_line, summarize_event
-from swarmkeep.cli.sources.conversion import from_client_event
-from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.events import FACTS
+from swarmkeep.cli import render
+from swarmkeep.cli.conversion import from_client_event
+from swarmkeep.cli.render import MAX_LENGTH, format_event_line, summarize_event
+from swarmkeep.events.facts import FACTS, RecordedEvent
 from swarmkeep_client import Event
 
 CALL = {"tool_call_id": "call_1", "name": "refund", "arguments": '{"item": "LAMP-1"}'}
@@ -94,7 +93,7 @@ def event(type: str, data: Any) -> RecordedEvent:
 
 def test_every_type_is_described() -> None:
     assert set(SAID) == set(FACTS)
-    assert set(summaries._SUMMARIZERS) == set(FACTS)
+    assert set(render._SUMMARIZERS) == set(FACTS)
 
 
 @pytest.mark.parametrize("type", SAID)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmkeep.cli.render.messages import format_message
+from swarmkeep.cli.render import format_message
 from swarmkeep_client import Message
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.cli.render.event_summary import format_event_line
-from swarmkeep.cli.render.screen import Screen
-from swarmkeep.cli.sources.conversion import from_client_event
+from swarmkeep.cli.conversion import from_client_event
+from swarmkeep.cli.render import format_event_line
+from swarmkeep.cli.screen import Screen
 from swarmkeep.cli.terminal import has_colours, put_json, put_json_line, put_table, shorten
-from swarmkeep.domain.wording import escape_controls
+from swarmkeep.events.wording import escape_controls
 from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, Run, StreamItem
 
 

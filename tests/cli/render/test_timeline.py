@@ -9,8 +9,8 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from swarmkeep.audit.transcript.entry import TimelineEntry
-from swarmkeep.cli.render.timeline import TimelinePrinter
+from swarmkeep.cli.timeline import TimelinePrinter
+from swarmkeep.describe import TimelineEntry
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 

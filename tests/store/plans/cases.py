@@ -14,35 +14,24 @@ import pytest
 from benchmarks.large_database import AGENT, RARE_AGENT, TENANT
 from sqlalchemy import update
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import DomainError
-from swarmkeep.domain.events import (
-    CompletionRecord,
-    MessageAdded,
-    RequestRecord,
-    RunStarted,
-    SessionForked,
-    SessionRedacted,
-    SessionUpdated,
-)
-from swarmkeep.domain.finding.words import parse_terms
-from swarmkeep.domain.redaction import redact_payload
-from swarmkeep.domain.request import digest
-from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.domain.state import State
-from swarmkeep.domain.usage import UsageQuery
-from swarmkeep.store.cursors import encode_cursor, make_session_cursor
-from swarmkeep.store.older_releases import mend_leftovers
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.codec import digest
+from swarmkeep.events.errors import DomainError
+from swarmkeep.events.facts import EventDraft, MessageAdded, RunStarted, SessionForked, SessionRedacted, SessionUpdated
+from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions
+from swarmkeep.events.redaction import redact_payload
+from swarmkeep.events.state import State
+from swarmkeep.events.usage import UsageQuery
+from swarmkeep.events.words import parse_terms
+from swarmkeep.store.contents import MARKS, SLICE_BYTES, copy_slice, insert_file
+from swarmkeep.store.contracts import AuditAction, IdempotencyRecord, IdempotencyRecordExists, SessionKey
+from swarmkeep.store.integrity import IntegrityKeys
+from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import Claim, IdempotencyRecord, Lease, Restoration, SealedBatch, SessionKey
-from swarmkeep.store.ports.audit import AuditAction
-from swarmkeep.store.ports.idempotency import IdempotencyRecordExists
-from swarmkeep.store.sql.api_keys import SqlApiKeys
-from swarmkeep.store.sql.contents import MARKS, SLICE_BYTES, copy_slice, insert_file
-from swarmkeep.store.sql.counting.recount import recount_totals
-from swarmkeep.store.sql.tables import of_session, search_marks, sessions, totals
-from swarmkeep.store.stamps import IntegrityKeys
+from swarmkeep.store.records import Claim, Lease, Restoration, SealedBatch, encode_cursor, make_session_cursor
+from swarmkeep.store.schema import mend_leftovers
+from swarmkeep.store.tables import of_session, search_marks, sessions, totals
+from swarmkeep.store.totals import recount_totals
 from tests.store.calls import REPLY, make_tool_result
 from tests.store.sessions import draft_creation, draft_run_start, draft_user_messages, make_picture_part, new_key
 

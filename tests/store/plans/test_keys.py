@@ -11,14 +11,14 @@ from typing import Any
 
 from sqlalchemy import Connection, inspect, select
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.events import SessionForked
-from swarmkeep.domain.redaction import redact_payload
-from swarmkeep.domain.state import State
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.facts import SessionForked
+from swarmkeep.events.redaction import redact_payload
+from swarmkeep.events.state import State
+from swarmkeep.store.contracts import AuditAction, IdempotencyRecord, SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import Claim, IdempotencyRecord, Restoration, SealedBatch, SessionKey
-from swarmkeep.store.ports.audit import AuditAction
-from swarmkeep.store.sql.tables import SEARCH_TABLES, SESSION_TABLES, metadata, sessions
+from swarmkeep.store.records import Claim, Restoration, SealedBatch
+from swarmkeep.store.tables import SEARCH_TABLES, SESSION_TABLES, metadata, sessions
 from tests.store.calls import make_reply
 from tests.store.plans.cases import CASES, draft_redaction
 from tests.store.plans.explaining import recorded_statements

@@ -13,9 +13,9 @@ from benchmarks.large_database import TENANT, fill_database
 from sqlalchemy import Connection, text
 
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.postgres.connections import connect
-from swarmkeep.store.sql.searching.tokens import join_words
-from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.postgres_connections import connect
+from swarmkeep.store.search import join_words
+from swarmkeep.store.tables import metadata
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.store.plans.cases import CASES, Case
 from tests.store.plans.explaining import (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import PendingCall, RunQueued, RunWaiting
-from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.facts import EventDraft, PendingCall, RunQueued, RunWaiting
+from swarmkeep.events.records import RunOptions
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import SessionKey
 from tests.store.calls import make_reply, make_tool_result
 from tests.store.sessions import begin_run, draft_run_completion
 

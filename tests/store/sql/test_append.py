@@ -12,13 +12,13 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import InvalidRequest, SeqConflict, SessionNotFound
-from swarmkeep.domain.events import ContextUpdated, SessionUpdated, UnknownFact
-from swarmkeep.domain.fold import fold
-from swarmkeep.domain.state import State
+from swarmkeep.events.errors import InvalidRequest, SeqConflict, SessionNotFound
+from swarmkeep.events.facts import ContextUpdated, EventDraft, SessionUpdated, UnknownFact
+from swarmkeep.events.fold import fold
+from swarmkeep.events.state import State
+from swarmkeep.store.contracts import IdempotencyRecord
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord
+from swarmkeep.store.records import AppendResult, Claim
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,

@@ -9,20 +9,18 @@ from functools import partial
 import pytest
 from sqlalchemy import Connection, select
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import SeqConflict
-from swarmkeep.domain.events import RunQueued, SessionForked, SessionRedacted
-from swarmkeep.domain.redaction import redact_payload
-from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.domain.state import State
-from swarmkeep.store.file_cache import FileCache
-from swarmkeep.store.older_releases import mend_leftovers
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.errors import SeqConflict
+from swarmkeep.events.facts import EventDraft, RunQueued, SessionForked, SessionRedacted
+from swarmkeep.events.records import RunOptions
+from swarmkeep.events.redaction import redact_payload
+from swarmkeep.events.state import State
+from swarmkeep.store.contents import SLICE_BYTES, FileCache, copy_slice
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.sql.contents import SLICE_BYTES, copy_slice
-from swarmkeep.store.sql.counting.recount import recount_totals
-from swarmkeep.store.sql.tables import files
+from swarmkeep.store.schema import mend_leftovers
+from swarmkeep.store.tables import files
+from swarmkeep.store.totals import recount_totals
 from tests.store.sessions import KEY, begin_session, draft_user_messages, make_picture_part, new_key
 
 PICTURE, OTHER = b"a picture" * 1000, b"another"

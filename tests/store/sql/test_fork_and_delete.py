@@ -7,14 +7,15 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from swarmkeep.audit.redact import redact
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import SeqConflict, SessionNotFound
-from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord
-from swarmkeep.domain.fold import fold
-from swarmkeep.domain.state import Origin, State
+from swarmkeep.events.errors import SeqConflict, SessionNotFound
+from swarmkeep.events.facts import EventDraft, MessageAdded
+from swarmkeep.events.fold import fold
+from swarmkeep.events.records import CompletionRecord, RequestRecord
+from swarmkeep.events.state import Origin, State
+from swarmkeep.history.redact import redact
+from swarmkeep.store.contracts import IdempotencyRecord
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import Claim, IdempotencyRecord
+from swarmkeep.store.records import Claim
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,

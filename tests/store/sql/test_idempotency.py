@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from swarmkeep.domain.errors import IdempotencyMismatch, SeqConflict
-from swarmkeep.domain.state import State
+from swarmkeep.events.errors import IdempotencyMismatch, SeqConflict
+from swarmkeep.events.state import State
+from swarmkeep.store.contracts import IdempotencyRecord, IdempotencyRecordExists, SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import IdempotencyRecord, IdempotencyRecordExists, SessionKey
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,

@@ -11,10 +11,8 @@ from sqlalchemy import Connection, insert, select
 from sqlalchemy import text as sql
 
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.sql.searching.indexing import work_out
-from swarmkeep.store.sql.searching.reading import read_parts
-from swarmkeep.store.sql.searching.storing import render_words, store_words
-from swarmkeep.store.sql.tables import search
+from swarmkeep.store.search import read_parts, render_words, store_words, work_out
+from swarmkeep.store.tables import search
 from tests.store.sessions import draft_user_messages
 from tests.store.sql.test_search import find, index_all, key, say
 from tests.support.postgres import Postgres

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.events import ContextUpdated, MessageAdded
-from swarmkeep.domain.state import State
+from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.facts import ContextUpdated, EventDraft, MessageAdded
+from swarmkeep.events.state import State
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH
 from swarmkeep.store.opening import SqlStore
 from tests.store.conftest import Opener

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from swarmkeep.audit.verify.session import verify
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.events import MessageAdded, SessionCreated
-from swarmkeep.domain.fold import fold
-from swarmkeep.domain.state import State
-from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.upcast import upcast
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.facts import MessageAdded, RecordedEvent, SessionCreated
+from swarmkeep.events.fold import fold
+from swarmkeep.events.state import State
+from swarmkeep.history.verify import verify
+from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.reading import upcast
 from tests.store.conftest import Opener
 
 KEY = SessionKey("acme", "long")

@@ -10,15 +10,15 @@ import asyncpg
 import pytest
 from sqlalchemy import select, update
 
-from swarmkeep.domain.decisions.drafts import apply_drafts
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import LeaseLost, SeqConflict
-from swarmkeep.domain.events import ContextUpdated, RunQueued
-from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.domain.state import State
+from swarmkeep.decide.drafts import apply_drafts
+from swarmkeep.events.errors import LeaseLost, SeqConflict
+from swarmkeep.events.facts import ContextUpdated, EventDraft, RunQueued
+from swarmkeep.events.records import RunOptions
+from swarmkeep.events.state import State
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import AppendResult, Claim, Lease, SessionHead, SessionKey
-from swarmkeep.store.sql.tables import sessions
+from swarmkeep.store.records import AppendResult, Claim, Lease, SessionHead
+from swarmkeep.store.tables import sessions
 from tests.store.conftest import Opener
 from tests.store.plans.explaining import recorded_statements
 from tests.store.sessions import (

@@ -12,14 +12,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import LeaseLost, SeqConflict, SessionNotFound
-from swarmkeep.domain.events import SessionForked
-from swarmkeep.domain.fold import fold
-from swarmkeep.domain.state import State
+from swarmkeep.events.errors import LeaseLost, SeqConflict, SessionNotFound
+from swarmkeep.events.facts import EventDraft, RecordedEvent, SessionForked
+from swarmkeep.events.fold import fold
+from swarmkeep.events.state import State
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import Claim, Lease, SessionKey
-from swarmkeep.store.sql.counting.recount import recount_totals
+from swarmkeep.store.records import Claim, Lease
+from swarmkeep.store.totals import recount_totals
 from tests.store.sessions import draft_creation, draft_run_completion, draft_run_start, draft_user_messages, list_seqs
 from tests.support.hypothesis_profiles import examples
 

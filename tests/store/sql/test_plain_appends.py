@@ -9,24 +9,25 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import LeaseLost, QuotaExceeded, SeqConflict
-from swarmkeep.domain.events import (
-    CompletionRecord,
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.errors import LeaseLost, QuotaExceeded, SeqConflict
+from swarmkeep.events.facts import (
+    EventDraft,
     MessageAdded,
     RunCompleted,
     SessionForked,
     SessionRedacted,
     SessionUpdated,
 )
-from swarmkeep.domain.state import State
+from swarmkeep.events.records import CompletionRecord
+from swarmkeep.events.state import State
+from swarmkeep.store import writes
+from swarmkeep.store.contracts import IdempotencyRecord, IdempotencyRecordExists
+from swarmkeep.store.heads import AppendPlan, plan_append
+from swarmkeep.store.log import is_plain
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import AppendResult, Claim, IdempotencyRecord, IdempotencyRecordExists, Lease, StorageQuota
-from swarmkeep.store.sql import writes
-from swarmkeep.store.sql.appending.plain import is_plain
-from swarmkeep.store.sql.heads import AppendPlan, plan_append
-from swarmkeep.store.sql.tables import metadata
+from swarmkeep.store.records import AppendResult, Claim, Lease, StorageQuota
+from swarmkeep.store.tables import metadata
 from tests.store.sessions import KEY, begin_run, begin_session, draft_run_start, draft_user_messages, read_rows
 from tests.support.postgres import Postgres
 

@@ -11,21 +11,19 @@ import pytest
 from benchmarks.verify import make_turn
 from sqlalchemy import Connection, update
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.decisions.steps import Wait, next_step
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.errors import EventNotFound, SessionNotFound
-from swarmkeep.domain.events import FACTS, ApprovalRequested, MessageAdded, SessionRedacted, UnknownFact
-from swarmkeep.domain.fold import fold
-from swarmkeep.domain.state import State
-from swarmkeep.store import upcast
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.decide.steps import Wait, next_step
+from swarmkeep.events.errors import EventNotFound, SessionNotFound
+from swarmkeep.events.facts import FACTS, ApprovalRequested, EventDraft, MessageAdded, SessionRedacted, UnknownFact
+from swarmkeep.events.fold import fold
+from swarmkeep.events.state import State
+from swarmkeep.store import reading
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.ports.log import is_full_page
-from swarmkeep.store.sql.reader import decode_events, find_event_rows, take_out
-from swarmkeep.store.sql.rows import decode_event
-from swarmkeep.store.sql.tables import events as events_table
-from tests.domain.given import calling_message, given, make_run_started, model_reply, tool_call
+from swarmkeep.store.reading import decode_event, decode_events, find_event_rows, take_out
+from swarmkeep.store.records import is_full_page
+from swarmkeep.store.tables import events as events_table
+from tests.events.given import calling_message, given, make_run_started, model_reply, tool_call
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_session, draft_creation, draft_run_start, draft_user_messages, list_seqs
 
@@ -215,10 +213,10 @@ def test_older_versions_are_lifted_stepwise(monkeypatch: pytest.MonkeyPatch) -> 
         ("message.added", 2): lambda old: {"message": {"role": "user", "content": old["text"]}},
     }
     current = MessageAdded(message={"role": "user", "content": "hi"})
-    assert upcast.upcast("message.added", 1, '{"words":"hi"}', lifts) == current
-    assert upcast.upcast("message.added", 2, '{"text":"hi"}', lifts) == current
-    assert upcast.upcast("message.added", 3, '{"message":{"role":"user","content":"hi"}}', lifts) == current
-    assert upcast.upcast("message.added", 0, '{"words":"hi"}', lifts) == UnknownFact(data={"words": "hi"})
+    assert reading.upcast("message.added", 1, '{"words":"hi"}', lifts) == current
+    assert reading.upcast("message.added", 2, '{"text":"hi"}', lifts) == current
+    assert reading.upcast("message.added", 3, '{"message":{"role":"user","content":"hi"}}', lifts) == current
+    assert reading.upcast("message.added", 0, '{"words":"hi"}', lifts) == UnknownFact(data={"words": "hi"})
 
 
 LATER = {
@@ -232,12 +230,12 @@ LATER = {
 
 @pytest.mark.parametrize("type_", LATER)
 def test_later_release_value_hides_no_event(type_: str) -> None:
-    assert isinstance(upcast.upcast(type_, 1, LATER[type_]), FACTS[type_])
+    assert isinstance(reading.upcast(type_, 1, LATER[type_]), FACTS[type_])
 
 
 def test_later_release_decision_is_no_approval() -> None:
     asked = ApprovalRequested(tool_call_id="c1", name="f", arguments="{}")
-    decided = upcast.upcast("approval.decided", 1, LATER["approval.decided"])
+    decided = reading.upcast("approval.decided", 1, LATER["approval.decided"])
     state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), asked, decided)
     assert isinstance(next_step(state), Wait)
 

@@ -13,20 +13,25 @@ from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy import text as sql
 from sqlalchemy.exc import DBAPIError
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.envelope import EventDraft
-from swarmkeep.domain.events import ContextUpdated, RunWaiting, SessionForked, SessionRedacted, SessionUpdated
-from swarmkeep.domain.facts.history import MessageRemoved
-from swarmkeep.domain.finding.words import list_words, make_snippet, parse_terms
-from swarmkeep.domain.redaction import redact_payload
-from swarmkeep.domain.state import State
-from swarmkeep.store.older_releases import Leftovers, mend_leftovers
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.facts import (
+    ContextUpdated,
+    EventDraft,
+    MessageRemoved,
+    RunWaiting,
+    SessionForked,
+    SessionRedacted,
+    SessionUpdated,
+)
+from swarmkeep.events.redaction import redact_payload
+from swarmkeep.events.state import State
+from swarmkeep.events.words import list_words, make_snippet, parse_terms
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.ports import Claim, SessionKey, StoreUnavailable
-from swarmkeep.store.sql.searching.indexing import work_out
-from swarmkeep.store.sql.searching.reading import read_parts
-from swarmkeep.store.sql.searching.storing import store_words
-from swarmkeep.store.sql.tables import search, search_marks
+from swarmkeep.store.records import Claim, StoreUnavailable
+from swarmkeep.store.schema import Leftovers, mend_leftovers
+from swarmkeep.store.search import read_parts, store_words, work_out
+from swarmkeep.store.tables import search, search_marks
 from tests.store.sessions import begin_session, draft_run_start, draft_user_messages
 from tests.support.calls import count_calls
 

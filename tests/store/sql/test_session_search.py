@@ -10,13 +10,12 @@ import msgspec
 import pytest
 from sqlalchemy import Connection, insert
 
-from swarmkeep.domain.state import SessionStatus
-from swarmkeep.store.labels import labels_of
+from swarmkeep.events.state import SessionStatus
+from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.index import Found, Place, SessionFilter, Walk, find_sessions
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import SessionKey
-from swarmkeep.store.ports.index import SessionCount, SessionOrder
-from swarmkeep.store.sql.indexes.session_search import Found, Place, SessionFilter, Walk, find_sessions
-from swarmkeep.store.sql.tables import session_labels, sessions
+from swarmkeep.store.records import SessionCount, SessionOrder, labels_of
+from swarmkeep.store.tables import session_labels, sessions
 from tests.store.sessions import begin_session
 from tests.support.cases import first
 

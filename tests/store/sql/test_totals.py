@@ -13,18 +13,16 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from swarmkeep.audit.redact import redact
-from swarmkeep.audit.transfer.export import iterate_keys, write_export
-from swarmkeep.audit.transfer.import_export import import_export
-from swarmkeep.domain.errors import QuotaExceeded, SeqConflict
-from swarmkeep.domain.state import State
-from swarmkeep.engine.stored_sessions import fork_session
-from swarmkeep.store.clock import utc_now
+from swarmkeep.events.errors import QuotaExceeded, SeqConflict
+from swarmkeep.events.state import State
+from swarmkeep.history.export import iterate_keys, write_export
+from swarmkeep.history.import_export import import_export
+from swarmkeep.history.redact import redact
+from swarmkeep.runs.sessions import fork_session
+from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import SessionKey, StorageQuota
-from swarmkeep.store.ports.totals import TotalsDrift
-from swarmkeep.store.sql.counting.recount import recount_totals
-from swarmkeep.store.sql.counting.totals import Growth, SqlTotals, make_totals_row
+from swarmkeep.store.records import StorageQuota, TotalsDrift, utc_now
+from swarmkeep.store.totals import Growth, SqlTotals, make_totals_row, recount_totals
 from tests.store.calls import make_reply, record_calls
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, OTHER, begin_session, draft_creation, draft_user_messages, new_key

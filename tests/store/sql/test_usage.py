@@ -11,18 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.errors import InvalidRequest
-from swarmkeep.domain.events import CompletionRecord, MessageAdded, RequestRecord, SessionForked
-from swarmkeep.domain.state import State
-from swarmkeep.domain.usage import UsageGroup, UsageQuery, UsageRow
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.codec import Json
+from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.facts import MessageAdded, SessionForked
+from swarmkeep.events.records import CompletionRecord, RequestRecord
+from swarmkeep.events.state import State
+from swarmkeep.events.usage import UsageGroup, UsageQuery, UsageRow
 from swarmkeep.store import schema
+from swarmkeep.store.contracts import AuditAction, SessionKey
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import Restoration, SealedBatch, SessionKey
-from swarmkeep.store.ports.audit import AuditAction
-from swarmkeep.store.sql.counting.usage import make_usage_row
+from swarmkeep.store.records import Restoration, SealedBatch
+from swarmkeep.store.totals import make_usage_row
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.events import SessionForked
-from swarmkeep.domain.redaction import redact_payload
-from swarmkeep.domain.usage import UsageQuery
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.facts import SessionForked
+from swarmkeep.events.redaction import redact_payload
+from swarmkeep.events.usage import UsageQuery
+from swarmkeep.store.contracts import AuditAction, SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.ports import Restoration, SealedBatch, SessionKey
-from swarmkeep.store.ports.audit import AuditAction
-from swarmkeep.store.sql.counting.usage import SUMS
-from swarmkeep.store.sql.tables import usage, usage_days
+from swarmkeep.store.records import Restoration, SealedBatch
+from swarmkeep.store.tables import usage, usage_days
+from swarmkeep.store.totals import SUMS
 from tests.store.calls import make_reply, make_tool_result, record_calls
 from tests.store.conftest import Opener
 from tests.store.plans.cases import draft_redaction

@@ -8,19 +8,24 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.decisions.steps import PERSON
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.events import (
+from swarmkeep.decide.steps import PERSON
+from swarmkeep.events.codec import Json
+from swarmkeep.events.facts import (
     ApprovalDecided,
     ApprovalRequested,
-    CompletionRecord,
+    CompactionFailed,
+    CompactionStarted,
+    CompactionSummarised,
     ContextUpdated,
+    EventDraft,
     GuardrailTripped,
     HandoffIgnored,
     HandoffMade,
+    ListedTool,
     MessageAdded,
+    MessageRemoved,
     PendingCall,
+    RecordedEvent,
     RunCancelled,
     RunCompleted,
     RunError,
@@ -34,19 +39,16 @@ from swarmkeep.domain.events import (
     SessionCreated,
     SessionEvent,
     SessionForked,
+    SessionHandedBack,
     SessionImported,
     SessionRedacted,
+    SessionTakenOver,
     SessionUpdated,
-    ToolRecord,
+    ToolsListed,
     ToolStarted,
     UnknownFact,
-    Usage,
 )
-from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionStarted, CompactionSummarised
-from swarmkeep.domain.facts.history import MessageRemoved
-from swarmkeep.domain.facts.takeovers import SessionHandedBack, SessionTakenOver
-from swarmkeep.domain.facts.tools import ListedTool, ToolsListed
-from swarmkeep.domain.run_options import RunOptions
+from swarmkeep.events.records import CompletionRecord, RunOptions, ToolRecord, Usage
 from tests.support.logs.dice import Dice
 from tests.support.logs.random_session import make_random_session
 from tests.support.logs.recording import record_drafts

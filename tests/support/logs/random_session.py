@@ -4,26 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.compaction.planning import CompactionPlan, plan_compaction
-from swarmkeep.domain.compaction.requests import build_summary_request
-from swarmkeep.domain.decisions.commands import StartRun, cancel_run, create_session, start_run, update_session
-from swarmkeep.domain.decisions.concurrent_calls import find_batch
-from swarmkeep.domain.decisions.drafts import draft_events
-from swarmkeep.domain.decisions.guardrails import Trip, find_new_input, refuse_history, refuse_input, refuse_reply
-from swarmkeep.domain.decisions.importing import finish_import
-from swarmkeep.domain.decisions.partial import NOTHING_SAID, PartialReply
-from swarmkeep.domain.decisions.removing import hide_run, remove_message
-from swarmkeep.domain.decisions.resuming import Approval, ToolAnswer, resume_run
-from swarmkeep.domain.decisions.settling import Approvals, settle
-from swarmkeep.domain.decisions.steps import AskModel, CallTool, CallTools, Compact, next_step
-from swarmkeep.domain.decisions.takeovers import answer, hand_back, take_over
-from swarmkeep.domain.decisions.turns import ToolOutcome, end_run, record_reply, record_result, start_tool
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent
-from swarmkeep.domain.errors import DomainError
-from swarmkeep.domain.events import (
-    CompletionRecord,
-    RequestRecord,
+from swarmkeep.decide.commands import (
+    Approval,
+    StartRun,
+    ToolAnswer,
+    cancel_run,
+    create_session,
+    resume_run,
+    start_run,
+    update_session,
+)
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.decide.importing import finish_import
+from swarmkeep.decide.people import answer, hand_back, hide_run, remove_message, take_over
+from swarmkeep.decide.settle import Approvals, settle
+from swarmkeep.decide.steps import AskModel, CallTool, CallTools, Compact, next_step
+from swarmkeep.decide.turns import (
+    ToolOutcome,
+    Trip,
+    end_run,
+    find_batch,
+    find_new_input,
+    record_reply,
+    record_result,
+    refuse_history,
+    refuse_input,
+    refuse_reply,
+    start_tool,
+)
+from swarmkeep.events.codec import Json
+from swarmkeep.events.errors import DomainError
+from swarmkeep.events.facts import (
+    CompactionFailed,
+    CompactionSummarised,
+    EventDraft,
+    ListedTool,
+    RecordedEvent,
     RunError,
     RunFailed,
     RunInterrupted,
@@ -31,16 +47,16 @@ from swarmkeep.domain.events import (
     SessionEvent,
     SessionForked,
     SessionRedacted,
+    ToolsListed,
     ToolStarted,
     UnknownFact,
 )
-from swarmkeep.domain.facts.compaction import CompactionFailed, CompactionSummarised
-from swarmkeep.domain.facts.tools import ListedTool, ToolsListed
-from swarmkeep.domain.fold import evolve, fold
-from swarmkeep.domain.patch import diff
-from swarmkeep.domain.run_options import RunOptions
-from swarmkeep.domain.state import Run, State, ToolCall
-from swarmkeep.domain.views import collect_runs
+from swarmkeep.events.fold import evolve, fold
+from swarmkeep.events.patch import diff
+from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions
+from swarmkeep.events.state import NOTHING_SAID, PartialReply, Run, State, ToolCall
+from swarmkeep.events.views import collect_runs
+from swarmkeep.request.compaction import CompactionPlan, build_summary_request, plan_compaction
 from tests.support.logs.dice import Dice
 from tests.support.logs.recording import record_draft
 from tests.support.logs.words import (

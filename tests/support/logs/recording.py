@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from swarmkeep.domain.codec import encode_text
-from swarmkeep.domain.envelope import EventDraft, RecordedEvent, encode_payload
-from swarmkeep.domain.events import UnknownFact
+from swarmkeep.events.codec import encode_text
+from swarmkeep.events.facts import EventDraft, RecordedEvent, UnknownFact, encode_payload
 
 
 def record_drafts(drafts: Iterable[EventDraft]) -> list[RecordedEvent]:

@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.envelope import RecordedEvent
-from swarmkeep.domain.request import Profile
+from swarmkeep.events.codec import Json
+from swarmkeep.events.facts import RecordedEvent
+from swarmkeep.request.request import Profile
 from tests.support.logs.dice import DrawnDice
 from tests.support.logs.hostile import make_hostile_log
 from tests.support.logs.random_session import RandomSession, make_random_session

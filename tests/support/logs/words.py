@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmkeep.domain.codec import Json
-from swarmkeep.domain.request import Profile
+from swarmkeep.events.codec import Json
+from swarmkeep.request.request import Profile
 from tests.support.logs.dice import Dice
 
 DEEP = 150

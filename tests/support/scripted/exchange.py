@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 
 MODEL = "scripted-model"
 POLL_SECONDS = 0.05

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from swarmkeep.engine.models.offline.request_rules import find_request_problems
+from swarmkeep.models.offline.server import find_request_problems
 from tests.support.scripted.exchange import MODEL, Exchange, Json, ServerClosing
 from tests.support.scripted.replies import (
     Call,

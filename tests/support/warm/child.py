@@ -41,7 +41,7 @@ def become(request: Request, files: Sequence[int]) -> None:
     _open_standard_files()
     _forget_the_tests()
     # Where it is to die is read from the environment as this module is loaded.
-    if failpoints := sys.modules.get("swarmkeep.engine.failpoints"):
+    if failpoints := sys.modules.get("swarmkeep.runs.identifiers"):
         importlib.reload(failpoints)
 
 

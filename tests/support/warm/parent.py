@@ -158,9 +158,9 @@ def load() -> None:
         importlib.import_module(name)
     import typer.main
 
-    from swarmkeep.app import create_app
     from swarmkeep.cli.app import app
-    from swarmkeep.settings import Settings
+    from swarmkeep.serve.app import create_app
+    from swarmkeep.serve.settings import Settings
 
     typer.main.get_command = built = cache(typer.main.get_command)
     # Each command is built when it is looked up.

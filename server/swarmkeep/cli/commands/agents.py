@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from swarmkeep.cli.agent_graph import GraphAgent, GraphFunction, format_mermaid, format_text
 from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.options import Agents, ApiKey, JsonOutput, ServerUrl
 from swarmkeep.cli.output import write_atomically
-from swarmkeep.cli.render.agent_graph import GraphAgent, GraphFunction, format_mermaid, format_text
-from swarmkeep.cli.sources.options import SourceOptions
+from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import put, put_json
 
 if TYPE_CHECKING:
     from swarmkeep_client import AgentInfo
+
 
 group = typer.Typer(
     help="Show the agents: who can hand over to whom, and the details of one.",
@@ -92,7 +93,7 @@ def show(
     """
     import msgspec
 
-    from swarmkeep.cli.render.agent import format_agent
+    from swarmkeep.cli.render import format_agent
 
     where = SourceOptions(url, None, None, api_key)
     here = agents or where.server_url is None
@@ -107,8 +108,8 @@ def _find_here(agents: list[str] | None, name: str) -> AgentInfo:
     import msgspec
 
     from swarmkeep.cli.configure import load_settings
-    from swarmkeep.engine.agents.loading import find_model_server, load_registry
-    from swarmkeep.engine.agents.views import view_agent
+    from swarmkeep.runs.agent_views import view_agent
+    from swarmkeep.runs.agents import find_model_server, load_registry
     from swarmkeep_client import AgentInfo
 
     settings = load_settings(agents=agents)
@@ -118,7 +119,7 @@ def _find_here(agents: list[str] | None, name: str) -> AgentInfo:
 
 
 def _find_on_server(url: str, api_key: str | None, name: str) -> AgentInfo:
-    from swarmkeep.cli.sources.server import reach_server
+    from swarmkeep.cli.server_source import reach_server
 
     with reach_server(url, api_key) as client:
         return client.agents.get(name)
@@ -126,7 +127,7 @@ def _find_on_server(url: str, api_key: str | None, name: str) -> AgentInfo:
 
 def _format(team: list[GraphAgent], form: str) -> list[str]:
     if form == "svg":
-        from swarmkeep.cli.render.agent_graph_svg import format_svg
+        from swarmkeep.cli.agent_graph import format_svg
 
         return list(format_svg(team))
     return list(format_mermaid(team) if form == "mermaid" else format_text(team))
@@ -134,7 +135,7 @@ def _format(team: list[GraphAgent], form: str) -> list[str]:
 
 def _load_here(agents: list[str] | None) -> list[GraphAgent]:
     from swarmkeep.cli.configure import load_settings
-    from swarmkeep.engine.agents.loading import load_registry
+    from swarmkeep.runs.agents import load_registry
 
     registry = load_registry(load_settings(agents=agents).agents)
     return [
@@ -150,7 +151,7 @@ def _load_here(agents: list[str] | None) -> list[GraphAgent]:
 
 
 def _load_from_server(url: str, api_key: str | None) -> list[GraphAgent]:
-    from swarmkeep.cli.sources.server import reach_server
+    from swarmkeep.cli.server_source import reach_server
 
     with reach_server(url, api_key) as client:
         return [

@@ -11,13 +11,13 @@ import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, Model, Offline, ServerUrl, Tenant
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
+from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import Refused, say
 
 if TYPE_CHECKING:
-    from swarmkeep.cli.chat.loop import SessionOpener
+    from swarmkeep.cli.chat import SessionOpener
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +78,7 @@ def chat(
     else:
         opened = _open_on_server(server_url, api_key)
     with opened as session_opener:
-        from swarmkeep.cli.chat.loop import Chat
+        from swarmkeep.cli.chat import Chat
 
         with closing(
             Chat(session_opener, lambda writes: open_source(where, writes=writes), session, agent)
@@ -103,8 +103,8 @@ def describe_options(where: SourceOptions, agents: list[str] | None, *, offline:
 
 @contextmanager
 def _open_on_server(url: str, api_key: str | None) -> Iterator[SessionOpener]:
-    from swarmkeep.cli.chat.session import ServerChatSession
-    from swarmkeep.cli.sources.server import explain_unreachable, open_patient_client
+    from swarmkeep.cli.chat import ServerChatSession
+    from swarmkeep.cli.server_source import explain_unreachable, open_patient_client
 
     with explain_unreachable(url), open_patient_client(url, api_key) as client:
 
@@ -121,7 +121,7 @@ def _open_in_process(
     settings = load_settings(agents=agents, database_url=database_url, offline=offline, model=model)
     if not has_model(settings):
         raise Refused(f"{NO_MODEL}; or chat on a server with --url")
-    from swarmkeep.cli.chat.local import LocalChatSession
+    from swarmkeep.cli.chat import LocalChatSession
 
     if settings.offline:
         say(OFFLINE_NOTE)

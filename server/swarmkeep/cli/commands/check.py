@@ -12,25 +12,16 @@ import typer
 
 from swarmkeep.cli.completing import complete_session
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.options import (
-    Agents,
-    ApiKey,
-    DatabaseUrl,
-    JsonOutput,
-    Model,
-    Quiet,
-    ServerUrl,
-    Tenant,
-)
-from swarmkeep.cli.progress import show_progress
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
-from swarmkeep.cli.terminal import Refused, put, put_json, say
-from swarmkeep.domain.wording import pluralize
+from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, JsonOutput, Model, Quiet, ServerUrl, Tenant
+from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.terminal import Refused, put, put_json, say, show_progress
+from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
-    from swarmkeep.audit.replay.recorded_sessions import RecordedSession
+    from swarmkeep.history.recordings import RecordedSession
     from swarmkeep_client import Replay
+
 
 _FILE_SUFFIXES = (".jsonl", ".ndjson")
 CheckedSession = tuple[str, "Replay"]
@@ -78,7 +69,7 @@ def check(
     The agents are those of --agents, or the server's own when --url is given without them. Exit code 1 if something is
     different. Functions that make instructions are called.
     """
-    from swarmkeep.audit.replay.divergences import DIVERGENCE_KINDS
+    from swarmkeep.history.divergences import DIVERGENCE_KINDS
 
     names = targets or []
     if bool(names) == everything:
@@ -120,7 +111,7 @@ def _is_file(name: str) -> bool:
 
 
 def _check_on_server(where: SourceOptions, ids: Sequence[str], ignore: Sequence[str]) -> Iterator[CheckedSession]:
-    from swarmkeep.cli.sources.server import reach_server
+    from swarmkeep.cli.server_source import reach_server
 
     assert where.server_url is not None
     with reach_server(where.server_url, where.api_key) as client:
@@ -134,8 +125,8 @@ def _check_here(
 ) -> Iterator[CheckedSession]:
     import msgspec
 
-    from swarmkeep.audit.replay.session import replay
-    from swarmkeep.engine.agents.loading import find_model_server, load_registry
+    from swarmkeep.history.replay import replay
+    from swarmkeep.runs.agents import find_model_server, load_registry
     from swarmkeep_client import Replay
 
     settings = load_settings(agents=agents, model=model)
@@ -147,7 +138,7 @@ def _check_here(
 
 
 def _load_conversations(where: SourceOptions, names: Sequence[str], stack: ExitStack) -> Iterator[RecordedSession]:
-    from swarmkeep.audit.replay.recorded_sessions import read_recorded_sessions
+    from swarmkeep.history.recordings import read_recorded_sessions
 
     for file in filter(_is_file, names):
         empty = True
@@ -170,7 +161,7 @@ def _read_lines(file: str) -> Iterator[bytes]:
 
 
 def _put_result(session_id: str, replayed: Replay) -> None:
-    from swarmkeep.audit.replay.divergences import format_sides
+    from swarmkeep.history.divergences import format_sides
 
     if replayed.matches:
         put(f"{session_id}: the same, in {pluralize(replayed.turns, 'turn')}")

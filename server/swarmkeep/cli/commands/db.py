@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeVar
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar, cast
 
 import typer
 
 from swarmkeep.cli.configure import load_settings
+from swarmkeep.cli.opening import open_source, run_on_store
 from swarmkeep.cli.options import DatabaseUrl, JsonOutput, Quiet
-from swarmkeep.cli.progress import Progress, show_progress
-from swarmkeep.cli.sources.opening import run_on_store
-from swarmkeep.cli.terminal import Refused, put, put_json, say
-from swarmkeep.domain.wording import pluralize
+from swarmkeep.cli.output import STANDARD, open_atomically, open_input
+from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.terminal import Progress, Refused, TrackedFile, put, put_json, say, show_progress
+from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from swarmkeep.store.opening import SqlStore
+
 
 T = TypeVar("T")
 
@@ -137,8 +142,8 @@ def recount(
     sessions that searches do not find, and files and words of deleted sessions. This reads the whole database; servers
     keep running meanwhile.
     """
-    from swarmkeep.store.older_releases import mend_leftovers
-    from swarmkeep.store.sql.counting.recount import COUNTED, recount_totals
+    from swarmkeep.store.schema import mend_leftovers
+    from swarmkeep.store.totals import COUNTED, recount_totals
 
     url = _resolve_url(database_url)
     with show_progress(
@@ -208,7 +213,7 @@ def stamp(
     left as they are; exit code 1 then. A session whose stamp somebody has removed gets a new one by --unstamped, so use
     that once, when the first key is set. Servers keep running meanwhile.
     """
-    from swarmkeep.store.older_releases import stamp_sessions
+    from swarmkeep.store.schema import stamp_sessions
 
     settings = load_settings(database_url=database_url)
     if settings.integrity_keys is None:
@@ -296,7 +301,7 @@ def _resolve_url(database_url: str | None) -> str:
 
 
 def _put_revision(revision: str | None, as_json: bool) -> None:
-    from swarmkeep.store.revision import LATEST_REVISION
+    from swarmkeep.store.tables import LATEST_REVISION
 
     if as_json:
         put_json({"revision": revision, "head": LATEST_REVISION, "current": revision == LATEST_REVISION})
@@ -306,7 +311,7 @@ def _put_revision(revision: str | None, as_json: bool) -> None:
 
 
 def _compare_with_release(revision: str | None) -> str:
-    from swarmkeep.store.revision import LATEST_REVISION
+    from swarmkeep.store.tables import LATEST_REVISION
     from swarmkeep_migrations import REVISIONS
 
     if revision == LATEST_REVISION:
@@ -314,3 +319,137 @@ def _compare_with_release(revision: str | None) -> str:
     if revision is None or revision in REVISIONS:
         return f"this release's schema is {LATEST_REVISION}"
     return f"this release's schema is {LATEST_REVISION}; the database is from a later release: upgrade swarmkeep"
+
+
+# `swarmkeep restore`: a database from a backup.
+
+
+def register_restore(app: typer.Typer) -> None:
+    app.command(
+        "restore",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep restore swarmkeep-monday.backup --database-url sqlite:///restored.db
+          swarmkeep restore today.backup --database-url postgresql://user@host/swarmkeep
+        """,
+    )(restore)
+
+
+def restore(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A file that `swarmkeep backup` wrote; - is standard input.")
+    ],
+    as_json: JsonOutput = False,
+    quiet: Quiet = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Fill an empty database from a backup, of either kind of database, and verify every session in it.
+
+    If the file is incomplete or the database is not empty, nothing is restored, and the exit code is 1. It is also 1 if
+    a session does not verify; such a session did not verify when the backup was made.
+    """
+    from swarmkeep.store.backup import BadBackup, restore_backup
+
+    url = load_settings(database_url=database_url).database_url
+    try:
+        with open_input(file) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            with show_progress(
+                "restoring", "byte", size, quiet=quiet, on_interrupt=lambda _: _describe_interruption(url)
+            ) as progress:
+                done = restore_backup(url, cast(BinaryIO, TrackedFile(opened, progress)))
+    except BadBackup as error:
+        raise Refused(str(error)) from None
+    with show_progress(
+        "verifying", "session", done.rows.get("sessions", 0), quiet=quiet,
+        on_interrupt=lambda verified: f"restored, and {verified} verified; `swarmkeep verify --all` verifies all",
+    ) as progress:  # fmt: skip
+        bad = _find_invalid_logs(url, progress)
+    if as_json:
+        put_json({"revision": done.revision, "rows": done.rows, "invalid": bad})
+    else:
+        for name in bad:
+            put(f"{name}: NOT VALID")
+    sessions, events = done.rows.get("sessions", 0), done.rows.get("events", 0)
+    say(
+        f"restored {pluralize(sessions, 'session')}, {pluralize(events, 'event')}; "
+        + (f"not valid: {len(bad)}" if bad else "all valid")
+    )
+    if bad:
+        raise typer.Exit(1)
+
+
+def _describe_interruption(url: str) -> str:
+    """Whether it was too late to break it off: it happens whole or not at all."""
+    from swarmkeep.store import schema
+    from swarmkeep.store.records import StoreUnavailable
+
+    try:
+        is_there = schema.current(url) is not None
+    except StoreUnavailable:
+        # A file that was made for it is gone with it.
+        is_there = False
+    if not is_there:
+        return "nothing was restored"
+    return "everything was restored; `swarmkeep verify --all` verifies it"
+
+
+def _find_invalid_logs(url: str, progress: Progress) -> list[str]:
+    """The sessions and audit logs that do not verify."""
+    with open_source(SourceOptions(None, url, None, None)) as source:
+        sessions = [name for name, verification in progress.track(source.verify_all()) if not verification.valid]
+        audits = [f"(audit log of {tenant})" for tenant, checked in source.verify_audit() if not checked.valid]
+        return sessions + audits
+
+
+# `swarmkeep backup`: the whole database as one file, while servers use it.
+
+
+def register_backup(app: typer.Typer) -> None:
+    app.command(
+        "backup",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep backup swarmkeep-monday.backup
+          docker compose exec -T server swarmkeep backup - > today.backup
+          swarmkeep backup /backups/today.backup --database-url postgresql://user@host/swarmkeep
+        """,
+    )(backup)
+
+
+def backup(
+    output: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The file to write, which appears once it is complete; - is standard output."
+        ),
+    ],
+    as_json: JsonOutput = False,
+    quiet: Quiet = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Write a whole database to a file, as of one moment, while servers keep running.
+
+    The file has the sessions of all tenants, the audit logs, and the digests of API keys. `swarmkeep restore` puts it
+    into an empty database.
+    """
+    from swarmkeep.events.codec import to_timestamp
+    from swarmkeep.store.backup import write_backup
+
+    if as_json and str(output) == STANDARD:
+        raise typer.BadParameter(
+            "the backup goes to standard output, so there can be no JSON; name a file", param_hint="'--json'"
+        )
+    url = load_settings(database_url=database_url).database_url
+    unwritten = f"nothing was written to {output}"
+    with (
+        show_progress("writing", "row", quiet=quiet, on_interrupt=lambda _: unwritten) as progress,
+        open_atomically(output) as file,
+    ):
+        done = write_backup(url, file, to_timestamp(datetime.now(UTC)), on_row=progress.advance)
+    if as_json:
+        put_json(done)
+    sessions, events = done.rows.get("sessions", 0), done.rows.get("events", 0)
+    say(f"{output}: {pluralize(sessions, 'session')}, {pluralize(events, 'event')}")

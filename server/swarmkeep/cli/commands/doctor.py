@@ -2,19 +2,402 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import json
+import os
+import platform
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 
-from swarmkeep.cli.configure import load_settings
+from swarmkeep import __version__
+from swarmkeep.agent import MCPServer
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.opening import run_on_store
 from swarmkeep.cli.options import Agents, DatabaseUrl, JsonOutput, Model, Offline, Quiet
-from swarmkeep.cli.progress import show_progress
-from swarmkeep.cli.terminal import put, put_json, put_table, say
+from swarmkeep.cli.output import WORKING_BYTES, try_writing
+from swarmkeep.cli.terminal import Refused, describe_os_error, put, put_json, put_table, say, show_progress
+from swarmkeep.events.errors import Overloaded
+from swarmkeep.events.wording import pluralize
+from swarmkeep.mcp.statuses import ServerStatus
+from swarmkeep.runs.agents import AgentsError, Registry, find_model_server, load_registry
+from swarmkeep.runs.tool_servers import ToolServers, check_client
+from swarmkeep.runs.watcher import TOLERATED_SECONDS, describe_difference, subtract_clocks
+from swarmkeep.serve.listener import raise_open_files
+from swarmkeep.serve.settings import Settings
+from swarmkeep.store import schema
+from swarmkeep.store.keys import SqlApiKeys
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SchemaBehind, StoreUnavailable, utc_now
+from swarmkeep.store.sqlite_files import describe_exposure, find_exposed_files, refuse_orphaned_log, refuse_read_only
+from swarmkeep.store.tables import LATEST_REVISION
+from swarmkeep.store.urls import BadDatabaseUrl, Location, PostgresServer, SqliteFile, locate
+from swarmkeep_migrations import REVISIONS
 
-if TYPE_CHECKING:
-    from swarmkeep.settings import Settings
+# What `swarmkeep doctor` finds of other servers: of agents' MCP servers, and of the one that commands are about.
+
+# Of a server that is there, the answer does not take long.
+_NAMED_SERVER_SECONDS = 5.0
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """What was found. Something that is wrong keeps the server from starting, or from working."""
+
+    check: str
+    status: Literal["ok", "warning", "wrong"]
+    detail: str
+
+
+def check_mcp_servers(registry: Registry) -> Iterator[CheckResult]:
+    """One line for each. A server that cannot be reached keeps nobody else from working, so it is a warning."""
+    servers = {server.digest: server for agent in registry for server in agent.mcp_servers}
+    if not servers:
+        return
+    try:
+        check_client(registry)
+    except AgentsError as error:
+        yield CheckResult("mcp servers", "wrong", str(error))
+        return
+    for status in asyncio.run(_connect(list(servers.values()))):
+        place = f"{status.name} ({status.address})"
+        if status.tools is None:
+            why = status.error or "it did not answer in time"
+            words = f"; its last output: {status.last_words}" if status.last_words else ""
+            yield CheckResult("mcp server", "warning", f"{place} cannot be reached: {why}{words}")
+            continue
+        offered = f"{place} offers {pluralize(status.tools, 'tool')}"
+        if status.left:
+            yield CheckResult("mcp server", "warning", f"{offered}; too large or too many are: {status.left}")
+        else:
+            yield CheckResult("mcp server", "ok", offered)
+
+
+async def _connect(servers: list[MCPServer]) -> list[ServerStatus]:
+    opened = ToolServers()
+    try:
+        return await opened.ask(servers)
+    finally:
+        await opened.close()
+
+
+def check_named_server() -> Iterator[CheckResult]:
+    """SWARMKEEP_URL, if it is set: a server starts without what is there, and commands do not work without it."""
+    url = os.environ.get("SWARMKEEP_URL")
+    if not url:
+        return
+    from swarmkeep.cli.server_source import explain_unreachable
+    from swarmkeep_client import ApiError, Client
+
+    try:
+        with explain_unreachable(url), Client(url, max_retries=0, timeout=_NAMED_SERVER_SECONDS) as client:
+            client.health()
+            client.me()
+    except (Refused, ApiError, ValueError) as error:
+        yield CheckResult(
+            "commands", "warning", f"{error}; other commands use this server, because SWARMKEEP_URL is set"
+        )
+    else:
+        yield CheckResult("commands", "ok", f"{url} (SWARMKEEP_URL) answers")
+
+
+# The checks of `swarmkeep doctor`, in the order in which a server would fail.
+
+# Several processes that write to one file can damage it when the write-ahead log is reset, in versions before.
+FIRST_SAFE_SQLITE = (3, 51, 3)
+PROVIDER_TIMEOUT_SECONDS = 15.0
+PROBE_TIMEOUT_SECONDS = 3.0
+FEWEST_KEY_CHARACTERS = 32
+# Of a quota: from here on somebody should look into it.
+FULL_SHARE = 0.8
+
+
+def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
+    """Every check, in the order in which a server would stumble."""
+    yield CheckResult("python", "ok", f"{platform.python_version()} on {platform.system()}, swarmkeep {__version__}")
+    try:
+        location = locate(settings.database_url)
+    except BadDatabaseUrl as error:
+        yield CheckResult("database", "wrong", str(error))
+    else:
+        yield _check_sqlite(location)
+        yield from _check_database(settings, location)
+        if settings.workers > 1 and isinstance(location, SqliteFile):
+            yield CheckResult("workers", "wrong", "several workers need PostgreSQL; set SWARMKEEP_WORKERS to 1")
+    registry, finding = _check_agents(settings)
+    yield finding
+    if registry is not None:
+        yield from check_mcp_servers(registry)
+    yield from _check_model(settings, registry, online=online)
+    yield _check_port(settings)
+    yield _check_open_files(settings)
+    yield _check_access(settings)
+    yield _check_integrity(settings)
+    yield from check_named_server()
+
+
+def _check_sqlite(location: Location) -> CheckResult:
+    version = sqlite3.sqlite_version
+    if sqlite3.sqlite_version_info >= FIRST_SAFE_SQLITE or not isinstance(location, SqliteFile):
+        return CheckResult("sqlite", "ok", version)
+    safe = ".".join(map(str, FIRST_SAFE_SQLITE))
+    return CheckResult(
+        "sqlite",
+        "warning",
+        f"{version}: before {safe} a bug in resetting the write-ahead log can damage a file that several processes "
+        "write to; let only one server use the file, or use PostgreSQL",
+    )
+
+
+def _check_database(settings: Settings, location: Location) -> Iterator[CheckResult]:
+    place = location.display
+    if isinstance(location, SqliteFile) and not location.path.exists():
+        folder = location.path.parent
+        try:
+            refuse_orphaned_log(location)
+        except StoreUnavailable as error:
+            yield CheckResult("database", "wrong", str(error))
+            return
+        if folder.is_dir() and os.access(folder, os.W_OK):
+            yield CheckResult("database", "ok", f"{place} does not exist yet; the server makes it")
+            yield _check_disk(location)
+        else:
+            yield CheckResult(
+                "database", "wrong", f"{place} cannot be made: the folder {folder} does not exist or is not writable"
+            )
+        return
+    try:
+        yield from _find_obstacles(settings, location)
+        revision = schema.current(settings.database_url)
+        if isinstance(location, SqliteFile):
+            refuse_read_only(location)
+    except (StoreUnavailable, SchemaBehind, Overloaded) as error:
+        yield CheckResult("database", "wrong", str(error))
+        return
+    yield CheckResult("database", "ok", f"{place} can be reached")
+    if isinstance(location, SqliteFile):
+        yield _check_disk(location)
+    if isinstance(location, SqliteFile) and (exposed := find_exposed_files(location.path)):
+        yield CheckResult("files", "warning", describe_exposure(exposed))
+    yield _check_schema(revision, migrates=settings.migrate or isinstance(location, SqliteFile))
+    if revision == LATEST_REVISION:
+        yield _check_quotas(settings)
+        yield from _check_clock(settings, location)
+
+
+def _check_disk(file: SqliteFile) -> CheckResult:
+    folder, size = file.path.parent, f"{WORKING_BYTES // 10**6} MB"
+    try:
+        try_writing(folder)
+    except OSError as error:
+        return CheckResult("disk", "wrong", f"{size} cannot be written in {folder}: {describe_os_error(error)}")
+    return CheckResult("disk", "ok", f"{size} can be written in {folder}")
+
+
+def _find_obstacles(settings: Settings, location: Location) -> list[CheckResult]:
+    if not isinstance(location, PostgresServer):
+        return []
+    found = schema.find_obstacles(settings.database_url, servers=settings.workers)
+    return [CheckResult("database", "wrong" if is_fatal else "warning", text) for is_fatal, text in found]
+
+
+def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
+    if revision == LATEST_REVISION:
+        return CheckResult("schema", "ok", f"revision {LATEST_REVISION}, as in this release")
+    found = "the database is empty" if revision is None else f"revision {revision}; this release has {LATEST_REVISION}"
+    if revision is not None and revision not in REVISIONS:
+        return CheckResult("schema", "wrong", f"{found}: the database is from a later release; upgrade swarmkeep")
+    if migrates:
+        return CheckResult("schema", "ok", f"{found}; the server migrates it at its start")
+    return CheckResult("schema", "wrong", f"{found}; run `swarmkeep db upgrade`")
+
+
+def _check_quotas(settings: Settings) -> CheckResult:
+    """How near the tenants are to what they may store."""
+    try:
+        totals = run_on_store(settings.database_url, SqlStore.list_totals, read_only=True)
+    except (StoreUnavailable, Overloaded) as error:
+        return CheckResult("quotas", "wrong", str(error))
+    shares = {
+        tenant: max(one.sessions / settings.max_sessions, one.bytes / settings.max_stored_bytes)
+        for tenant, one in totals.items()
+    }
+    if not shares:
+        return CheckResult("quotas", "ok", "nothing is stored yet")
+    fullest = max(shares, key=lambda tenant: shares[tenant])
+    which = "1 tenant" if len(shares) == 1 else f"{len(shares)} tenants; the fullest"
+    detail = (
+        f"{which}, {fullest!r}, has {totals[fullest].sessions} of {pluralize(settings.max_sessions, 'session')} "
+        f"and {totals[fullest].bytes} of {pluralize(settings.max_stored_bytes, 'byte')}"
+    )
+    return CheckResult("quotas", "warning" if shares[fullest] >= FULL_SHARE else "ok", detail)
+
+
+def _check_clock(settings: Settings, location: Location) -> Iterator[CheckResult]:
+    """Of a file there is one clock."""
+    if isinstance(location, PostgresServer):
+        before = utc_now()
+        try:
+            theirs = run_on_store(settings.database_url, SqlStore.read_clock, read_only=True)
+        except (StoreUnavailable, Overloaded) as error:
+            yield CheckResult("clock", "wrong", str(error))
+            return
+        ahead = subtract_clocks(before, theirs, utc_now())
+        if abs(ahead) > TOLERATED_SECONDS:
+            yield CheckResult("clock", "warning", describe_difference(ahead))
+
+
+def _check_agents(settings: Settings) -> tuple[Registry | None, CheckResult]:
+    if not settings.agents:
+        return None, CheckResult("agents", "wrong", "there are none; use --agents or SWARMKEEP_AGENTS")
+    try:
+        registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
+    except AgentsError as error:
+        return None, CheckResult("agents", "wrong", str(error))
+    functions = sum(len(agent.functions) for agent in registry)
+    detail = (
+        f"{', '.join(registry.names)} from {', '.join(settings.agents)}, with {pluralize(functions, 'function')}; "
+        f"a session begins with {registry.default}"
+    )
+    return registry, CheckResult("agents", "ok", detail)
+
+
+def _check_model(settings: Settings, registry: Registry | None, *, online: bool) -> Iterator[CheckResult]:
+    if not has_model(settings):
+        yield CheckResult("model", "wrong", NO_MODEL)
+        return
+    if settings.offline:
+        yield CheckResult("model", "ok", OFFLINE_NOTE)
+        return
+    names = sorted({registry.choose_model(agent) for agent in registry}) if registry is not None else []
+    place = settings.openai_base_url or "OpenAI"
+    key = "with a key" if settings.openai_api_key else "without a key"
+    asked = "" if online else "; --online tests it"
+    yield CheckResult("model", "ok", f"{', '.join(names) or 'models'} at {strip_password(place)}, {key}{asked}")
+    if online:
+        yield asyncio.run(_ask_provider(settings, names))
+
+
+async def _ask_provider(settings: Settings, names: list[str]) -> CheckResult:
+    from swarmkeep.models.clients import make_provider_client
+
+    client = make_provider_client(settings, timeout_seconds=PROVIDER_TIMEOUT_SECONDS)
+    async with client:
+        try:
+            known = [model.id async for model in client.models.list()]
+        except Exception as error:
+            return _explain_provider_error(error)
+    missing = [name for name in names if name not in known]
+    if missing:
+        return CheckResult("provider", "warning", f"it answers, but does not list {', '.join(missing)}")
+    return CheckResult("provider", "ok", f"it answers, and has {', '.join(names) or 'models'}")
+
+
+def _explain_provider_error(error: Exception) -> CheckResult:
+    """What an error of the provider's client means. Only some servers list their models."""
+    status = getattr(error, "status_code", None)
+    if status in (401, 403):
+        return CheckResult("provider", "wrong", f"it refuses the key (status {status})")
+    if status is None:
+        return CheckResult("provider", "wrong", f"it cannot be reached: {error}")
+    return CheckResult("provider", "warning", f"it answers, but does not list its models (status {status})")
+
+
+def _check_port(settings: Settings) -> CheckResult:
+    place = f"{settings.host}:{settings.port}"
+    try:
+        address = settings.resolve_address()
+    except (OSError, UnicodeError) as error:
+        return CheckResult("port", "wrong", f"there is no address called {settings.host!r}: {error}")
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            if _swarmkeep_answers(settings.host, settings.port):
+                return CheckResult("port", "ok", f"a Swarmkeep server is already listening on {place}")
+            return CheckResult("port", "wrong", f"cannot listen on {place}: {error.strerror or error}")
+    return CheckResult("port", "ok", f"{place} is free")
+
+
+def _swarmkeep_answers(host: str, port: int) -> bool:
+    with closing(http.client.HTTPConnection(host, port, timeout=PROBE_TIMEOUT_SECONDS)) as connection:
+        try:
+            connection.request("GET", "/health/live")
+            return connection.getresponse().read() == b'{"status":"ok"}'
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+def _check_open_files(settings: Settings) -> CheckResult:
+    """Whether there is room for as many runs as a tenant may have: each has its caller's connection and its model's."""
+    most = raise_open_files()
+    detail = f"{most} files and connections at once"
+    if most < 2 * settings.max_runs_per_tenant:
+        hint = "raise the limit (`ulimit -Hn`, `LimitNOFILE=`), or lower SWARMKEEP_MAX_RUNS_PER_TENANT"
+        return CheckResult("open files", "warning", f"{detail}, enough for about {pluralize(most // 2, 'run')}; {hint}")
+    return CheckResult("open files", "ok", detail)
+
+
+def _check_access(settings: Settings) -> CheckResult:
+    if _has_keys(settings):
+        return CheckResult("access", "ok", "requires an API key")
+    try:
+        loopback = ip_address(settings.resolve_address()[0]).is_loopback
+    except (OSError, UnicodeError):
+        loopback = False
+    if loopback:
+        return CheckResult("access", "ok", "open to everybody on this machine, until there is an API key")
+    detail = f"without API keys the server does not listen on {settings.host}; run `swarmkeep keys create`"
+    return CheckResult("access", "wrong", detail)
+
+
+def _check_integrity(settings: Settings) -> CheckResult:
+    """Whether the ends of logs are signed by somebody who is not in the database."""
+    first = (settings.integrity_keys or "").partition(",")[0].strip()
+    if not first:
+        detail = (
+            "whoever can write to the database can compute another history; set SWARMKEEP_INTEGRITY_KEY to a secret, "
+            "such as `openssl rand -hex 32` gives, and run `swarmkeep db stamp --unstamped` once"
+        )
+        return CheckResult("integrity", "warning", detail)
+    if len(first) < FEWEST_KEY_CHARACTERS:
+        detail = f"SWARMKEEP_INTEGRITY_KEY has {len(first)} characters; one of `openssl rand -hex 32` cannot be guessed"
+        return CheckResult("integrity", "warning", detail)
+    try:
+        missing = run_on_store(settings.database_url, lambda store: store.has_unstamped(), read_only=True)
+    except (BadDatabaseUrl, StoreUnavailable, SchemaBehind, Overloaded):
+        missing = False
+    if missing:
+        detail = (
+            "there are sessions without a stamp; if they are older than the key, run `swarmkeep db stamp --unstamped`"
+        )
+        return CheckResult("integrity", "warning", detail)
+    return CheckResult("integrity", "ok", "the ends of logs are signed")
+
+
+def _has_keys(settings: Settings) -> bool:
+    try:
+        return run_on_store(settings.database_url, lambda store: SqlApiKeys(store.database).has_keys(), read_only=True)
+    except (BadDatabaseUrl, StoreUnavailable, SchemaBehind):
+        return False
+
+
+def strip_password(url: str) -> str:
+    """A URL as it may be shown: without what stands before an @, and without a query."""
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        return url
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+
 
 STATUS_LABELS = {"ok": "ok", "warning": "warning", "wrong": "WRONG"}
 
@@ -56,7 +439,6 @@ def doctor(
     settings = load_settings(
         agents=agents, host=host, port=port, database_url=database_url, offline=offline, model=model
     )
-    from swarmkeep.cli.commands.doctor_checks import run_checks
 
     with show_progress("checking", "check", quiet=quiet) as progress:
         found = list(progress.track(run_checks(settings, online=online)))
@@ -82,7 +464,6 @@ def _list_settings(settings: Settings) -> dict[str, Any]:
     """Every setting by the name of its variable, secrets hidden."""
     from pydantic import SecretStr
 
-    from swarmkeep.cli.commands.doctor_checks import strip_password
     from swarmkeep.store.urls import BadDatabaseUrl, locate
 
     values: dict[str, Any] = {}

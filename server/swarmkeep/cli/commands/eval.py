@@ -12,15 +12,14 @@ import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
 from swarmkeep.cli.options import Agents, DatabaseUrl, JsonOutput, Model, Offline, Quiet
-from swarmkeep.cli.progress import Progress, show_progress
-from swarmkeep.cli.terminal import Refused, put_json, say
+from swarmkeep.cli.terminal import Progress, Refused, put_json, say, show_progress
 
 if TYPE_CHECKING:
-    from swarmkeep.cli.background import Background
+    from swarmkeep.cli.output import Background
     from swarmkeep.evals.cases import Case, CaseFile
-    from swarmkeep.evals.report import CaseOutcome
-    from swarmkeep.evals.running import CaseRunner
-    from swarmkeep.settings import Settings
+    from swarmkeep.evals.running import CaseOutcome, CaseRunner
+    from swarmkeep.serve.settings import Settings
+
 
 _NAMED_FILES = 5
 
@@ -67,9 +66,9 @@ def evaluate(
     compared with what today's agents would do, without a model. With --offline, cases that need a real model are
     skipped, and reported as such.
     """
-    from swarmkeep.cli.render.outcomes import print_outcomes
+    from swarmkeep.cli.outcomes import print_outcomes
     from swarmkeep.evals.cases import load_cases
-    from swarmkeep.evals.report import count_outcomes
+    from swarmkeep.evals.running import count_outcomes
 
     skipped: list[Path] = []
     files = load_cases(paths, on_skip=skipped.append)
@@ -121,9 +120,9 @@ def _name_files(files: Sequence[Path]) -> str:
 
 
 def _run_file(file: CaseFile, cases: Sequence[Case], plan: _Plan, progress: Progress) -> Iterator[CaseOutcome]:
-    from swarmkeep.cli.background import Background
+    from swarmkeep.cli.output import Background
     from swarmkeep.evals.cases import as_tuple
-    from swarmkeep.evals.report import CaseOutcome
+    from swarmkeep.evals.running import CaseOutcome
 
     reasons = [_find_skip_reason(case, file, offline=plan.settings.offline) for case in cases]
     taken = [case for case, reason in zip(cases, reasons, strict=True) if reason is None]
@@ -152,10 +151,9 @@ def _find_skip_reason(case: Case, file: CaseFile, *, offline: bool) -> str | Non
 def _open_bench(
     cases: Sequence[Case], plan: _Plan, specs: Sequence[str], stack: ExitStack, background: Background
 ) -> CaseRunner:
-    from swarmkeep.engine.agents.loading import find_model_server, load_registry
-    from swarmkeep.engine.models.provider import make_model_client
-    from swarmkeep.evals.judging import Judge
-    from swarmkeep.evals.running import CaseRunner
+    from swarmkeep.evals.running import CaseRunner, Judge
+    from swarmkeep.models.clients import make_model_client
+    from swarmkeep.runs.agents import find_model_server, load_registry
     from swarmkeep.store.opening import open_store
 
     settings = plan.settings

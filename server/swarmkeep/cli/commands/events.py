@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swarmkeep.cli.completing import complete_run
+from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, Tenant
-from swarmkeep.cli.sources.damage import warn_if_damaged
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
-from swarmkeep.cli.terminal import put, put_json, put_json_line, say
+from swarmkeep.cli.output import write_atomically
+from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
+from swarmkeep.cli.terminal import is_terminal, put, put_bytes, put_json, put_json_line, say
 
 if TYPE_CHECKING:
-    from swarmkeep.domain.envelope import RecordedEvent
+    from swarmkeep.events.facts import RecordedEvent
 
 
 def register(app: typer.Typer) -> None:
@@ -54,8 +57,8 @@ def events(
     api_key: ApiKey = None,
 ) -> None:
     """Show the events of a session: seq, time, type, agent and content."""
-    from swarmkeep.cli.render.event_summary import format_event_line
-    from swarmkeep.cli.sources.conversion import to_client_event
+    from swarmkeep.cli.conversion import to_client_event
+    from swarmkeep.cli.render import format_event_line
 
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
         chosen = tuple(types or ())
@@ -81,3 +84,83 @@ def events(
 
 def _choose(recorded: Iterable[RecordedEvent], run_id: str | None) -> Iterator[RecordedEvent]:
     return (event for event in recorded if run_id in (None, event.run_id))
+
+
+# `swarmkeep blob`: a file or picture out of a session.
+
+
+def register_blob(app: typer.Typer) -> None:
+    app.command(
+        "blob",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep blob order-4711 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 -o cat.png
+        """,
+    )(blob)
+
+
+def blob(
+    session_id: SessionId,
+    sha256: Annotated[str, typer.Argument(metavar="HASH", help="The `sha256` that the message names: 64 hex digits.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
+    ] = None,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Get the content of a file or picture in a session's message.
+
+    `swarmkeep events ID --json` shows the hashes. The output file appears once it is complete.
+    """
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256, re.ASCII):
+        raise typer.BadParameter("it must be 64 hex digits, in lower case", param_hint="'HASH'")
+    if output is None and is_terminal(sys.stdout):
+        raise typer.BadParameter(
+            "the content is not printed to a terminal: give -o FILE, or pipe it to another program", param_hint="'-o'"
+        )
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        content = source.blob(session_id, sha256)
+    if output is not None:
+        write_atomically(output, [content])
+    else:
+        put_bytes([content])
+
+
+# `swarmkeep request`: what a model was sent.
+
+
+def register_request(app: typer.Typer) -> None:
+    app.command(
+        "request",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep request order-4711 4
+          swarmkeep request order-4711 4 --raw | sha256sum
+        """,
+    )(request)
+
+
+def request(
+    session_id: SessionId,
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="The event that is the model's answer.")],
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The exact bytes that were sent, instead of indented JSON.")
+    ] = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Show the exact Chat Completions request behind a model's answer, rebuilt from the log."""
+    from swarmkeep.events.codec import decode
+
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        body = source.request(session_id, seq)
+    if raw:
+        put_bytes([body])
+    else:
+        put_json(decode(body))

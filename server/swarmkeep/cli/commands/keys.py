@@ -9,14 +9,15 @@ import msgspec
 import typer
 
 from swarmkeep.cli.configure import load_settings
-from swarmkeep.cli.durations import parse_end
+from swarmkeep.cli.opening import run_on_store
 from swarmkeep.cli.options import DatabaseUrl, JsonOutput, refuse_empty
-from swarmkeep.cli.sources.opening import run_on_store
+from swarmkeep.cli.output import parse_end
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:
-    from swarmkeep.store.ports.api_keys import ApiKey
-    from swarmkeep.store.sql.api_keys import SqlApiKeys
+    from swarmkeep.store.contracts import ApiKey
+    from swarmkeep.store.keys import SqlApiKeys
+
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ def create(
 
     From the first key on, every request under /v1 needs one, for good.
     """
-    from swarmkeep.store.ports import DEFAULT_TENANT
+    from swarmkeep.store.contracts import DEFAULT_TENANT
 
     ends = None if expires is None else parse_end(expires, "--expires")
 
@@ -158,8 +159,8 @@ def _use_keys(
     read_only: bool = False,
 ) -> T:
     """Do something with the keys in the database that is meant. `makes` a SQLite file that is not there yet."""
+    from swarmkeep.store.keys import SqlApiKeys
     from swarmkeep.store.schema import upgrade
-    from swarmkeep.store.sql.api_keys import SqlApiKeys
     from swarmkeep.store.urls import SqliteFile, locate
 
     url = load_settings(database_url=database_url).database_url

@@ -11,26 +11,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from swarmkeep.cli.completing import complete_agent
-from swarmkeep.cli.durations import parse_duration
-from swarmkeep.cli.options import (
-    ApiKey,
-    DatabaseUrl,
-    JsonOutput,
-    LabelFilter,
-    Quiet,
-    ServerUrl,
-    Tenant,
-    parse_labels,
-)
-from swarmkeep.cli.progress import Progress, show_progress
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
-from swarmkeep.cli.sources.source import Source
-from swarmkeep.cli.terminal import put, put_json, say
-from swarmkeep.domain.wording import pluralize
+from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, LabelFilter, Quiet, ServerUrl, Tenant, parse_labels
+from swarmkeep.cli.output import parse_duration
+from swarmkeep.cli.sources import Source, SourceOptions
+from swarmkeep.cli.terminal import Progress, put, put_json, say, show_progress
+from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
     from swarmkeep_client import SessionState
+
 
 # Each waits for the disk, and those that are made at once share that.
 _AT_ONCE = 16
@@ -77,7 +67,7 @@ def prune(
     api_key: ApiKey = None,
 ) -> None:
     """Delete sessions that have not changed for a long time, for good. Sessions with an unfinished run are kept."""
-    from swarmkeep.domain.timestamps import to_timestamp
+    from swarmkeep.events.codec import to_timestamp
 
     age = parse_duration(older_than, "--older-than")
     why = reason or f"pruned: untouched for {older_than}"
@@ -115,7 +105,7 @@ def prune(
 def _goes_with_another(source: Source, session: SessionState) -> bool:
     """Whether it was made to ask another agent, and the session that asked is still there: that one's deletion deletes
     it, too."""
-    from swarmkeep.domain.errors import SessionNotFound
+    from swarmkeep.events.errors import SessionNotFound
 
     if session.parent is None:
         return False
@@ -144,7 +134,7 @@ def _delete_all(
 
     Ctrl-C waits for those that have begun, so that they are counted, and begins no other.
     """
-    from swarmkeep.cli.refusals import find_refusal
+    from swarmkeep.cli.terminal import find_refusal
 
     counting = Lock()
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, Tenant
-from swarmkeep.cli.sources.damage import warn_if_damaged
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
+from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
 from swarmkeep.cli.terminal import is_terminal, put_json, say
-from swarmkeep.domain.wording import pluralize
+from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
-    from swarmkeep.audit.transcript.entry import TimelineEntry
+    from swarmkeep.describe import TimelineEntry
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +48,7 @@ def replay(
     """Show a conversation as it happened: who spoke, calls and their results, handoffs, context changes,
     approvals, what it cost, what failed. Nothing is run: it needs no agents, no model and no key.
     """
-    from swarmkeep.audit.transcript.timeline import build_timeline
+    from swarmkeep.history.entries import build_timeline
 
     if step and as_json:
         raise typer.BadParameter("--step shows one event at a time, --json all at once", param_hint="'--step'")
@@ -66,7 +65,7 @@ def replay(
 
 
 def _show_timeline(entries: Iterable[TimelineEntry], *, step: bool) -> None:
-    from swarmkeep.cli.render.timeline import TimelinePrinter
+    from swarmkeep.cli.timeline import TimelinePrinter
 
     printer = TimelinePrinter()
     warned = shown = 0

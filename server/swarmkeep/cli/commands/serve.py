@@ -8,11 +8,11 @@ import typer
 
 from swarmkeep.cli.configure import EXAMPLE_AGENTS, NO_MODEL, OFFLINE_NOTE, has_model, load_settings
 from swarmkeep.cli.options import Agents, DatabaseUrl, Model, Offline
-from swarmkeep.cli.refusals import find_refusal
-from swarmkeep.cli.terminal import Refused, say
+from swarmkeep.cli.terminal import Refused, find_refusal, say
 
 if TYPE_CHECKING:
-    from swarmkeep.settings import Settings
+    from swarmkeep.serve.settings import Settings
+
 
 _EXAMPLES_NOTE = "no --agents given: serving the example agents in {}"
 
@@ -117,7 +117,7 @@ def serve(
         return
     for note in _list_notes(settings):
         say(note)
-    from swarmkeep.serving import server
+    from swarmkeep.serve import workers as server
 
     server.serve(settings)
 
@@ -129,7 +129,7 @@ def _list_notes(settings: Settings) -> list[str]:
 
 def _serve_with_json_log(settings: Settings) -> None:
     """Where programs read the log, why the server ends is a line of it, too."""
-    from swarmkeep.serving import server
+    from swarmkeep.serve import workers as server
 
     try:
         server.serve(settings, _list_notes(settings))

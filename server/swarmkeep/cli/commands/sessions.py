@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from swarmkeep.cli.commands import session_changes, session_counts, takeovers
-from swarmkeep.cli.commands.session_messages import put_messages
+from swarmkeep.cli.commands import takeovers
 from swarmkeep.cli.completing import complete_agent
+from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import (
     ApiKey,
     DatabaseUrl,
@@ -25,34 +27,180 @@ from swarmkeep.cli.options import (
     parse_labels,
     parse_seqs,
 )
-from swarmkeep.cli.render.messages import describe_status, list_found, put_state
-from swarmkeep.cli.sources.damage import warn_if_damaged
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
+from swarmkeep.cli.render import describe_status, format_message, list_found, put_state
+from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
 from swarmkeep.cli.terminal import put, put_json, put_table, say
-from swarmkeep.domain.wording import pluralize
+from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
-    from swarmkeep_client import SessionState
+    from swarmkeep.cli.sources import Source
+    from swarmkeep_client import Message, SessionState
 
-group = typer.Typer(
+
+# `swarmkeep sessions rename` and `compact`: another title, and a shorter history for the model.
+
+group = typer.Typer()
+
+
+@group.command(
+    "rename",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions rename order-4711 "Refund of Ann"
+      swarmkeep sessions rename order-4711
+    """,
+)
+def rename(
+    session_id: SessionId,
+    title: Annotated[
+        str | None,
+        typer.Argument(metavar="TITLE", help="The title; without one, the session is named by its first words."),
+    ] = None,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Set a session's title (its metadata `title`), and print its name."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as source:
+        state = source.label(session_id, {"title": title or None})
+    if as_json:
+        put_json(state)
+    else:
+        put(state.title or state.id)
+
+
+@group.command(
+    "compact",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions compact order-4711 --url http://127.0.0.1:8000
+      swarmkeep sessions compact order-4711 --keep-turns 2 --url http://127.0.0.1:8000
+    """,
+)
+def compact(
+    session_id: SessionId,
+    keep_turns: Annotated[
+        int | None, typer.Option("--keep-turns", metavar="N", min=1, help="Leave the last N turns unchanged.")
+    ] = None,
+    instructions: Annotated[
+        str | None,
+        typer.Option("--instructions", metavar="TEXT", help="Additional instructions to the model for the summary."),
+    ] = None,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Shorten a session's history for the model: long results are cut, and all but the last turns are summed up. The
+    log keeps everything. Exit code 1 if no summary was made.
+
+    This needs a server, which has the session's agent.
+    """
+    from swarmkeep.cli.server_source import open_server
+
+    with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as source:
+        done = source.compact(session_id, keep_turns=keep_turns, instructions=instructions)
+    if as_json:
+        put_json(done)
+    elif done.summary is not None:
+        put(f"messages {done.first_seq} to {done.last_seq} of {session_id}, for the model:")
+        put(done.summary)
+    elif done.error is None:
+        put("there was nothing to sum up")
+    if done.error is not None:
+        say(f"no summary was made: {done.error.code}: {done.error.message}")
+        raise typer.Exit(1)
+
+
+# `swarmkeep sessions counts`: counts of sessions that may need attention.
+
+
+@group.command(
+    "counts",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions counts
+      swarmkeep sessions counts --json
+    """,
+)
+def counts(
+    children: Annotated[bool, typer.Option("--children", help="Also the sessions in which agents ask others.")] = False,
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Count the sessions that run or wait, those whose last run failed or was interrupted, and the damaged ones."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        counted = source.counts(children=children)
+    if as_json:
+        put_json(counted)
+        return
+    kinds = {**counted.status, **counted.last_run, "damaged": counted.damaged}
+    put_table(("SESSIONS", "COUNT"), [(name, f"{one.count:,}{'+' if one.more else ''}") for name, one in kinds.items()])
+
+
+# What was said in a session, and in those of the agents that were asked in it.
+
+
+def put_messages(source: Source, messages: Sequence[Message], shown: set[str], depth: int = 0) -> None:
+    """Show messages, and below each result of an agent that was asked what was said there.
+
+    `shown` are the sessions that are shown already: what was imported may name any, as deep as it likes.
+    """
+    from swarmkeep.runs.identifiers import MOST_DEPTH
+
+    indent = "      " * depth
+    for message in messages:
+        put(textwrap.indent(format_message(message), indent))
+        asked = message.get("session_id")
+        if asked and asked not in shown and depth < MOST_DEPTH:
+            shown.add(asked)
+            below = _read_below(source, asked)
+            if isinstance(below, str):
+                put(f"{indent}      ({asked} cannot be shown: {below})")
+            else:
+                put_messages(source, below, shown, depth + 1)
+
+
+def _read_below(source: Source, session_id: str) -> Sequence[Message] | str:
+    """What was said in a session; or why that cannot be shown, which is no reason not to show the one above."""
+    from swarmkeep.events.errors import DomainError, SessionNotFound
+    from swarmkeep_client import SessionNotFound as NoSession
+    from swarmkeep_client import SwarmkeepError
+
+    try:
+        return source.messages(session_id)
+    except (SessionNotFound, NoSession):
+        # It was deleted, or left out of an export.
+        return ()
+    except (DomainError, SwarmkeepError) as error:
+        return str(error)
+
+
+group_sessions = typer.Typer(
     help="List, find, show, rename, fork, take over, redact and delete sessions, and take messages out of them, on a "
     "server or without one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-for others in (session_changes, takeovers, session_counts):
-    group.add_typer(others.group)
+for other in (group, takeovers.group):
+    group_sessions.add_typer(other)
 
 
 def register(app: typer.Typer) -> None:
-    app.add_typer(group, name="sessions")
+    app.add_typer(group_sessions, name="sessions")
 
 
 AtEvent = Annotated[int | None, typer.Option("--at", metavar="SEQ", min=1, help="As of this event instead of now.")]
 
 
-@group.command(
+@group_sessions.command(
     "list",
     epilog="""
     \b
@@ -129,7 +277,7 @@ def _describe_listed(state: SessionState) -> dict[str, object]:
     return shown
 
 
-@group.command(
+@group_sessions.command(
     "show",
     epilog="""
     \b
@@ -160,7 +308,7 @@ def show(
         put_messages(source, messages, {session_id})
 
 
-@group.command(
+@group_sessions.command(
     "fork",
     epilog="""
     \b
@@ -197,7 +345,7 @@ def fork(
         put(state.id)
 
 
-@group.command(
+@group_sessions.command(
     "delete",
     epilog="""
     \b
@@ -221,7 +369,7 @@ def delete(
     say(f"deleted session {session_id}")
 
 
-@group.command(
+@group_sessions.command(
     "remove-message",
     epilog="""
     \b
@@ -246,7 +394,7 @@ def remove_message(
     say(f"took {f'call {call} of ' if call else ''}message {seq} out of session {session_id}")
 
 
-@group.command(
+@group_sessions.command(
     "redact",
     epilog="""
     \b

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.options import ApiKey, JsonOutput, ServerUrl, SessionId
-from swarmkeep.cli.render.messages import format_message
-from swarmkeep.cli.sources.options import SourceOptions
+from swarmkeep.cli.render import format_message
+from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import put, put_json
 
 if TYPE_CHECKING:
     from swarmkeep_client import Message, SessionState
+
 
 Force = Annotated[bool, typer.Option("--force", help="Do it even if another person has taken the session over.")]
 
@@ -42,7 +43,7 @@ def takeover(
 
     This needs a server.
     """
-    from swarmkeep.cli.sources.server import open_server
+    from swarmkeep.cli.server_source import open_server
 
     with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as source:
         source.open_on_server(session_id).take_over(note=note, force=force)
@@ -71,7 +72,7 @@ def answer(
 
     This needs a server.
     """
-    from swarmkeep.cli.sources.server import open_server
+    from swarmkeep.cli.server_source import open_server
 
     with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as source:
         message = source.open_on_server(session_id).answer(text)
@@ -107,7 +108,7 @@ def handback(
 
     This needs a server.
     """
-    from swarmkeep.cli.sources.server import open_server
+    from swarmkeep.cli.server_source import open_server
 
     with open_server(SourceOptions(url, api_key=api_key).server_url, api_key) as source:
         source.open_on_server(session_id).hand_back(note=note, force=force)

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, Tenant
-from swarmkeep.cli.progress import INTERRUPTED
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
-from swarmkeep.cli.terminal import Refused, has_cursor, is_interactive, put, put_json, put_table
-from swarmkeep.domain.wording import pluralize
+from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.terminal import INTERRUPTED, Refused, has_cursor, is_interactive, put, put_json, put_table
+from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
-    from swarmkeep.cli.top.snapshot import Snapshot
+    from swarmkeep.cli.top_snapshot import Snapshot
 
 
 def register(app: typer.Typer) -> None:
@@ -54,12 +53,12 @@ def top(
         raise Refused("top needs a terminal; --once prints the current state")
     with open_source(where) as source:
         if once:
-            from swarmkeep.cli.top.snapshot import Reader
+            from swarmkeep.cli.top_snapshot import Reader
 
             shown = Reader(source, where.server_url).read().snapshot
             put_json(shown) if as_json else _put(shown)
             return
-        from swarmkeep.cli.top.loop import watch
+        from swarmkeep.cli.top import watch
 
         try:
             watch(source, where.server_url or "the database", where.server_url, seconds=seconds)
@@ -68,7 +67,7 @@ def top(
 
 
 def _put(shown: Snapshot) -> None:
-    from swarmkeep.cli.top.drawing import (
+    from swarmkeep.cli.top import (
         describe_counts,
         describe_status,
         format_age,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
+from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, Quiet, ServerUrl, Tenant
-from swarmkeep.cli.progress import show_progress
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
-from swarmkeep.cli.terminal import can_show, put, put_json, put_table, say
+from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.terminal import can_show, put, put_json, put_table, say, show_progress
 
 if TYPE_CHECKING:
     from swarmkeep_client import UsageRow
+
 
 _PAGE_SIZE = 200
 
@@ -64,7 +64,7 @@ def usage(
     api_key: ApiKey = None,
 ) -> None:
     """Show tokens, calls and time, by default per day."""
-    from swarmkeep.domain.usage import USAGE_GROUPS, UsageGroup, UsageQuery, parse_usage_groups
+    from swarmkeep.events.usage import USAGE_GROUPS, UsageGroup, UsageQuery, parse_usage_groups
 
     if plot and as_json:
         raise typer.BadParameter("it cannot be combined with --json", param_hint="'--plot'")
@@ -97,7 +97,7 @@ def usage(
 
 
 def _put_bars(rows: list[UsageRow], by: tuple[str, ...]) -> None:
-    from swarmkeep.cli.render.bars import fill_days, format_bars
+    from swarmkeep.cli.render import fill_days, format_bars
 
     bars = [("  ".join(_name_groups(row, by)), row.total_tokens) for row in rows]
     if by == ("day",):
@@ -119,7 +119,7 @@ def _drop_other_groups(row: UsageRow, by: tuple[str, ...]) -> dict[str, object]:
     """The row with the groups that were asked for."""
     import msgspec
 
-    from swarmkeep.domain.usage import USAGE_GROUPS
+    from swarmkeep.events.usage import USAGE_GROUPS
 
     plain: dict[str, object] = msgspec.to_builtins(row)
     if plain["cost"] is None:

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from swarmkeep.cli.completing import complete_session
-from swarmkeep.cli.input import open_input
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, FirstSession, Quiet, ServerUrl, Tenant
-from swarmkeep.cli.progress import Progress, show_progress
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
-from swarmkeep.cli.sources.source import Source
-from swarmkeep.cli.terminal import Refused, put, put_json_line, say
-from swarmkeep.domain.wording import pluralize
+from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, FirstSession, JsonOutput, Quiet, ServerUrl, Tenant
+from swarmkeep.cli.output import open_input, write_atomically
+from swarmkeep.cli.sources import Source, SourceOptions
+from swarmkeep.cli.terminal import (
+    Progress,
+    Refused,
+    put,
+    put_bytes,
+    put_json,
+    put_json_line,
+    put_table,
+    say,
+    show_progress,
+)
+from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from swarmkeep.audit.verify.checkpoints import CheckpointHead
+    from swarmkeep.history.checkpoints import CheckpointHead
     from swarmkeep_client import Head, Verification
+
 
 _MAX_NAMED = 20
 _BAD_OUTCOMES = {"truncated", "rewritten", "invalid", "vanished"}
@@ -178,7 +187,7 @@ def _describe_redacted(found: Verification) -> str:
 
 def _compare_with_checkpoint(found: Source, file: Path, public_key: Path | None, *, as_json: bool) -> bool:
     """Check every log of a checkpoint against it, and say what became of each; whether all is well."""
-    from swarmkeep.audit.verify.checkpoints import BadCheckpoint, read_heads, verify_checkpoint
+    from swarmkeep.history.checkpoints import BadCheckpoint, read_heads, verify_checkpoint
 
     counts: dict[str, int] = {}
     try:
@@ -200,7 +209,7 @@ def _compare_with_checkpoint(found: Source, file: Path, public_key: Path | None,
 
 
 def _compare_log(found: Source, noted: CheckpointHead) -> tuple[str, str]:
-    from swarmkeep.domain.errors import SessionNotFound
+    from swarmkeep.events.errors import SessionNotFound
     from swarmkeep_client import Head
     from swarmkeep_client import SessionNotFound as NoSession
 
@@ -241,3 +250,118 @@ def _is_at_least(seq: object, noted: int) -> bool:
 def _name_log(noted: CheckpointHead) -> str:
     tenant = f"{noted.tenant}/" if noted.tenant else ""
     return f"{tenant}{noted.session_id}" if noted.session_id is not None else f"audit log {noted.tenant or ''}".strip()
+
+
+# `swarmkeep checkpoint`: write down where all logs end.
+
+
+def register_checkpoint(app: typer.Typer) -> None:
+    app.command(
+        "checkpoint",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep checkpoint --output heads.jsonl
+          swarmkeep checkpoint --signing-key key.pem --output heads.jsonl
+          swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
+        """,
+    )(checkpoint)
+
+
+def checkpoint(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this file; by default to standard output."),
+    ] = None,
+    signing_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--signing-key", metavar="FILE", help="Sign with this Ed25519 key (PEM). [env: SWARMKEEP_SIGNING_KEY]"
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Record the last seq and hash of every session and of the audit log, signed if there is a key. Keep the file
+    elsewhere."""
+    from swarmkeep.cli.configure import load_settings
+    from swarmkeep.events.codec import to_timestamp
+    from swarmkeep.history.checkpoints import BadCheckpoint, write_checkpoint
+
+    key = load_settings(signing_key=signing_key).signing_key
+    at = to_timestamp(datetime.now(UTC))
+    try:
+        with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+            if output is None:
+                put_bytes(write_checkpoint(source.heads(), at, key))
+                return
+            count = 0
+
+            def count_lines() -> Iterator[bytes]:
+                nonlocal count
+                for line in write_checkpoint(source.heads(), at, key):
+                    count += 1
+                    yield line
+
+            unwritten = f"nothing was written to {output}"
+            with show_progress("recording", "head", quiet=quiet, on_interrupt=lambda _: unwritten) as progress:
+                write_atomically(output, progress.track(count_lines()))
+    except BadCheckpoint as error:
+        raise Refused(str(error)) from None
+    say(f"wrote {pluralize(count - 2, 'head')} to {output}, {'not ' if key is None else ''}signed")
+
+
+# `swarmkeep audit`: what was done to whole sessions.
+
+
+def register_audit(app: typer.Typer) -> None:
+    app.command(
+        "audit",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep audit
+          swarmkeep audit --json
+        """,
+    )(audit)
+
+
+def audit(
+    as_json: JsonOutput = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Show the audit log: what was done to whole sessions and to keys, when, by whom and why, and when servers
+    started."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        entries = list(source.audit())
+    if as_json:
+        put_json(entries)
+        return
+    if not entries:
+        say("the audit log is empty")
+        return
+    put_table(
+        ("SEQ", "AT", "TYPE", "ABOUT", "BY", "REASON"),
+        [
+            (
+                str(entry.seq),
+                f"{entry.at[:19]}Z",
+                entry.type,
+                _name_subject(entry.data),
+                entry.by or "",
+                str(entry.data.get("reason") or ""),
+            )
+            for entry in entries
+        ],
+    )
+
+
+def _name_subject(data: Mapping[str, Any]) -> str:
+    """What an entry is about: a session, a key, or a server."""
+    return str(next((data[name] for name in ("session_id", "key_id", "address", "server") if name in data), ""))

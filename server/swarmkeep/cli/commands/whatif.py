@@ -11,25 +11,15 @@ import typer
 from swarmkeep.cli.commands.chat import describe_options
 from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
-from swarmkeep.cli.options import (
-    Agents,
-    ApiKey,
-    DatabaseUrl,
-    JsonOutput,
-    Offline,
-    ServerUrl,
-    SessionId,
-    Tenant,
-)
-from swarmkeep.cli.sources.opening import open_source
-from swarmkeep.cli.sources.options import SourceOptions
+from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, JsonOutput, Offline, ServerUrl, SessionId, Tenant
+from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import Refused, put_json, say
-from swarmkeep.domain.codec import Json
+from swarmkeep.events.codec import Json
 
 if TYPE_CHECKING:
-    from swarmkeep.cli.chat.session import ChatSession
-    from swarmkeep.domain.envelope import RecordedEvent
-    from swarmkeep.domain.events import SessionEvent
+    from swarmkeep.cli.chat import ChatSession
+    from swarmkeep.events.facts import RecordedEvent, SessionEvent
     from swarmkeep_client import Message, Run, RunOptions
 
 
@@ -104,7 +94,7 @@ def whatif(
         source.session(session_id, at=at)
         first = find_opening(source.events(session_id), at)
         fork = source.fork(session_id, at=first.seq - 1, new_id=new_id, metadata=None).id
-    from swarmkeep.agent.model_settings import override_settings
+    from swarmkeep.agent.values import override_settings
 
     changed: Json = {"agent": agent, "model": model, "instructions": instructions}
     if settings_changed is not None:
@@ -127,8 +117,8 @@ def whatif(
 
 def parse_model_settings(text: str) -> Json:
     """The parameters that an option gives as JSON. Raises BadParameter."""
-    from swarmkeep.agent.model_settings import check_model_settings
-    from swarmkeep.domain.codec import MalformedJson, decode
+    from swarmkeep.agent.values import check_model_settings
+    from swarmkeep.events.codec import MalformedJson, decode
 
     try:
         return check_model_settings(decode(text))
@@ -148,7 +138,7 @@ class RunOpening(NamedTuple):
 
 def find_opening(events: Iterable[RecordedEvent], at: int) -> RunOpening:
     """The opening of the run that event `at` belongs to. Raises Refused if it belongs to none."""
-    from swarmkeep.domain.events import RunStarted
+    from swarmkeep.events.facts import RunStarted
 
     log = list(events)
     run_id = next((event.run_id for event in log if event.seq == at), None)
@@ -163,14 +153,14 @@ def find_opening(events: Iterable[RecordedEvent], at: int) -> RunOpening:
 
 
 def _read_options(fact: SessionEvent) -> Json:
-    from swarmkeep.domain.events import RunStarted
+    from swarmkeep.events.facts import RunStarted
 
     return fact.options.list_asked() if isinstance(fact, RunStarted) else {}
 
 
 def _take_in(fact: SessionEvent, found: RunOpening) -> bool:
     """Take in an event of the opening; False for the first one after it."""
-    from swarmkeep.domain.events import ContextUpdated, MessageAdded, SessionUpdated
+    from swarmkeep.events.facts import ContextUpdated, MessageAdded, SessionUpdated
 
     match fact:
         case SessionUpdated(agent=str(agent)) if not found.messages:
@@ -186,12 +176,12 @@ def _take_in(fact: SessionEvent, found: RunOpening) -> bool:
 
 def _open_session(where: SourceOptions, settings: Any, session_id: str, stack: ExitStack) -> ChatSession:
     if where.server_url is not None:
-        from swarmkeep.cli.chat.session import ServerChatSession
-        from swarmkeep.cli.sources.server import reach_server
+        from swarmkeep.cli.chat import ServerChatSession
+        from swarmkeep.cli.server_source import reach_server
 
         client = stack.enter_context(reach_server(where.server_url, where.api_key))
         return ServerChatSession(client, session_id, None)
-    from swarmkeep.cli.chat.local import LocalChatSession
+    from swarmkeep.cli.chat import LocalChatSession
 
     session = LocalChatSession(settings, where.tenant, session_id, None)
     stack.callback(session.close)
@@ -199,7 +189,7 @@ def _open_session(where: SourceOptions, settings: Any, session_id: str, stack: E
 
 
 def _run_again(session: ChatSession, said: str | list[Message], options: RunOptions, *, quiet: bool) -> Run:
-    from swarmkeep.cli.render.screen import Screen
+    from swarmkeep.cli.screen import Screen
     from swarmkeep_client import Done, RunNotCompleted
 
     screen = Screen()

@@ -1,1 +1,0 @@
-"""Each request as a whole: its id, and its line in the log."""

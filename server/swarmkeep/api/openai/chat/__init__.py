@@ -1,1 +1,0 @@
-"""Chat completions: the same runs and sessions, for clients that send all messages each time."""

@@ -1,1 +1,0 @@
-"""Items: their ids, what callers send as such, and how messages are shown as such."""

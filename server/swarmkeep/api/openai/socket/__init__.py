@@ -1,1 +1,0 @@
-"""Responses over one WebSocket."""

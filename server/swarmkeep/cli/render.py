@@ -1,0 +1,449 @@
+"""An event in a line: what a person wants to know of it at a glance."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, timedelta
+from itertools import pairwise
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from swarmkeep.cli.agent_graph import APPROVAL
+from swarmkeep.cli.terminal import is_terminal, put, shorten
+from swarmkeep.events.codec import Json, decode, encode_text
+from swarmkeep.events.facts import RecordedEvent, read_data
+from swarmkeep.events.wording import escape_controls, format_call, format_calls, join_content, pluralize, put_name_first
+from swarmkeep_client import AgentInfo, MCPServerInfo
+
+if TYPE_CHECKING:
+    from swarmkeep_client import Change, Message, SessionState
+
+
+MAX_LENGTH = 160
+
+
+def format_event_line(event: RecordedEvent, *, clock_only: bool = False) -> str:
+    """An event as a line of the timeline; `clock_only` leaves the date out. Times are UTC."""
+    time = event.at[11:23] if clock_only else f"{event.at[:23]}Z"
+    start = f"{event.seq:>4}  {time}  {shorten(event.agent or '', 80):<24}  {shorten(event.type, 80):<18}  "
+    width = shutil.get_terminal_size((len(start) + MAX_LENGTH, 24)).columns if is_terminal(sys.stdout) else 0
+    length = max(width - len(start), 40) if width else MAX_LENGTH
+    return (start + summarize_event(event, length)).rstrip()
+
+
+def summarize_event(event: RecordedEvent, length: int = MAX_LENGTH) -> str:
+    """What the event says, on one line. A type that this release does not know is shown as its JSON."""
+    data = decode(read_data(event))
+    describe = _SUMMARIZERS.get(event.type)
+    try:
+        text = describe(data) if describe is not None else format_json(data)
+    except (KeyError, TypeError, AttributeError):
+        # Redacted, or written by another release.
+        text = format_json(data)
+    return shorten(text, length)
+
+
+def format_json(value: Any) -> str:
+    return "" if value in (None, {}, []) else json.dumps(value, ensure_ascii=False)
+
+
+def _summarize_message(data: Json) -> str:
+    message = data["message"]
+    said = join_content(message.get("content"))
+    if message["role"] == "tool":
+        tool = data.get("tool") or {}
+        status = "" if tool.get("status", "ok") == "ok" else f" ({tool['status']})"
+        return f"{tool.get('name') or 'tool'}{status} → {said}"
+    if "correction" in data:
+        return f"correction {data['correction']}: {said}"
+    if "person" in data:
+        return f"{put_name_first(data['person'])}: {said}"
+    calls = "; ".join(format_calls(message)) if message["role"] == "assistant" else ""
+    return f"{message['role']}: {' '.join(part for part in (said, calls) if part)}"
+
+
+def _summarize_removed(data: Json) -> str:
+    call = data.get("tool_call_id")
+    what = f"message {data['message_seq']}" + (f", call {call}" if call else "")
+    what += ", only its content" if data.get("content") else ""
+    return f"{what}, by {put_name_first(data['by'])}" if data.get("by") else what
+
+
+def _summarize_hidden(data: Json) -> str:
+    parts = [f"part {data['part']}"] if data.get("part") is not None else []
+    parts += [f"by {put_name_first(data['by'])}"] if data.get("by") else []
+    return ", ".join(parts)
+
+
+def _summarize_compaction(data: Json) -> str:
+    parts = [f"shortens {pluralize(len(data['shortened']), 'result')}"] if data["shortened"] else []
+    parts += [f"sums up to {data['last_seq']}"] if data["last_seq"] else []
+    return f"{data['reason']}: {', '.join(parts)}"
+
+
+def _summarize_takeover(data: Json) -> str:
+    by = f"by {put_name_first(data['by'])}" if data.get("by") else ""
+    return ": ".join(part for part in (by, data.get("note")) if part)
+
+
+def _summarize_listing(data: Json) -> str:
+    names = ", ".join(tool["name"] for tool in data["tools"])
+    return f"{put_name_first(data['server'])}: {data.get('error') or names or 'no tools'}"
+
+
+def _summarize_created(data: Json) -> str:
+    asked = f"asked by {data['parent']['session_id']}" if data.get("parent") else ""
+    context = format_json(data.get("context_variables"))
+    return " ".join(part for part in (f"with {data['agent']}", asked, context) if part)
+
+
+def _summarize_updated(data: Json) -> str:
+    agent = f"agent {data['agent']}" if "agent" in data else ""
+    metadata = f"metadata {format_json(data['metadata'])}" if "metadata" in data else ""
+    return ", ".join(part for part in (agent, metadata) if part)
+
+
+def _summarize_started(data: Json) -> str:
+    options = data.get("options") or {}
+    # The server's own limits are the same with every run.
+    asked = format_json(
+        {key: options[key] for key in ("model", "max_turns", "model_settings") if options.get(key) is not None}
+    )
+    return f"by {put_name_first(data['by'])} {asked}" if data.get("by") else asked
+
+
+def _summarize_tool_started(data: Json) -> str:
+    attempt = data.get("attempt", 1)
+    again = f", attempt {attempt}" if attempt > 1 else ""
+    asked = f", in session {data['session_id']}" if data.get("session_id") else ""
+    return format_call(data["name"], data["arguments"]) + again + asked
+
+
+def _summarize_decision(data: Json) -> str:
+    said = " ".join(put_name_first(str(data[key])) for key in ("decision", "by", "reason") if data.get(key))
+    return f"{said}, with other arguments: {data['arguments']}" if data.get("arguments") else said
+
+
+def _summarize_waiting(data: Json) -> str:
+    return "for " + ", ".join(map(_summarize_pending, data["pending"]))
+
+
+def _summarize_pending(call: Json) -> str:
+    if call.get("reason") == "person":
+        return "the person who has taken over"
+    asked = f" in session {call['session_id']}" if call.get("session_id") else ""
+    return format_call(call["name"], call["arguments"]) + asked
+
+
+def _summarize_end(data: Json) -> str:
+    error = data.get("error")
+    return str(data["stop_reason"]) + (f": {error['code']}: {error['message']}" if error else "")
+
+
+def _summarize_handoff(data: Json) -> str:
+    return f"{data['from']} → {data['to']}"
+
+
+def _summarize_refusal(data: Json) -> str:
+    error = f" ({data['error']})" if data.get("error") else ""
+    return f"{data['stage']} refused by {data['name']}: {data['message']}{error}"
+
+
+def _summarize_imported(data: Json) -> str:
+    by = put_name_first(data["by"] or "somebody")
+    return f"events 1 to {data['last_seq']} from {data['source']}, by {by}"
+
+
+_SUMMARIZERS: dict[str, Callable[[Json], str]] = {
+    "session.created": _summarize_created,
+    "session.forked": lambda data: f"from {data['from_session_id']} at {data['from_seq']}",
+    "session.imported": _summarize_imported,
+    "session.taken_over": _summarize_takeover,
+    "session.handed_back": _summarize_takeover,
+    "session.updated": _summarize_updated,
+    "session.redacted": lambda data: f"{', '.join(map(str, data['seqs']))}: {data['reason']}",
+    "run.queued": _summarize_started,
+    "run.started": _summarize_started,
+    "message.added": _summarize_message,
+    "message.removed": _summarize_removed,
+    "guardrail.tripped": _summarize_refusal,
+    "tool.started": _summarize_tool_started,
+    "handoff.made": _summarize_handoff,
+    "handoff.ignored": _summarize_handoff,
+    "context.updated": lambda data: format_json(data["patch"]),
+    "approval.requested": lambda data: format_call(data["name"], data["arguments"]),
+    "approval.decided": _summarize_decision,
+    "run.waiting": _summarize_waiting,
+    "run.resumed": lambda data: f"after {data['reason']}",
+    "run.completed": _summarize_end,
+    "run.failed": _summarize_end,
+    "run.cancelled": _summarize_end,
+    "run.interrupted": _summarize_end,
+    "compaction.started": _summarize_compaction,
+    "compaction.summarised": lambda data: f"{data['first_seq']} to {data['last_seq']}: {data['summary']}",
+    "compaction.failed": lambda data: f"{data['code']}: {data['message']}",
+    "tools.listed": _summarize_listing,
+    "run.hidden": _summarize_hidden,
+}
+
+
+# A session and its messages, as text.
+
+MAX_TEXT = 400
+# Before each further line of a text, so that nobody can write one that looks like another message.
+_FURTHER_LINE = "\n     │ "
+
+
+def describe_status(state: SessionState) -> str:
+    """The status; that it is damaged, or of an idle session how its last run ended, where somebody should know."""
+    if state.damaged_seq is not None:
+        return "damaged"
+    ended_badly = state.status == "idle" and state.last_run_status in ("failed", "interrupted")
+    return state.last_run_status or "" if ended_badly else state.status
+
+
+def list_found(state: SessionState) -> Iterator[tuple[str, ...]]:
+    """A row for each place where a search found something."""
+    for match in state.matches:
+        seq = "" if match.seq is None else str(match.seq)
+        yield state.id, f"{state.updated_at[:19]}Z", (state.title or "")[:40], seq, match.snippet[:80].strip()
+
+
+def put_state(state: SessionState) -> None:
+    """Show a session's fields, those that are empty left out."""
+    origin = state.forked_from
+    usage = state.usage
+    fields = {
+        "id": state.id,
+        "status": f"{state.status}, run {state.active_run_id}" if state.active_run_id else state.status,
+        "damaged": ""
+        if state.damaged_seq is None
+        else f"from event {state.damaged_seq} on; `swarmkeep verify` says more",
+        "agent": state.agent,
+        "context": format_json(state.context_variables),
+        "metadata": format_json(state.metadata),
+        "events": f"{state.seq}, the last with hash {state.hash}",
+        "usage": f"model calls {usage.model_calls}, tokens {usage.total_tokens}",
+        "taken over": _describe_takeover(state),
+        "asked by": f"{state.parent.session_id}, by its call {state.parent.tool_call_id}" if state.parent else "",
+        "forked from": f"{origin.session_id} at {origin.seq}" if origin else "",
+        "created": state.created_at,
+        "updated": state.updated_at,
+    }
+    for name, value in fields.items():
+        if value:
+            put(f"{name + ':':<13}{value}")
+    put()
+
+
+def _describe_takeover(state: SessionState) -> str:
+    taken = state.taken_over
+    if taken is None:
+        return ""
+    note = f": {taken.note}" if taken.note else ""
+    return f"by {put_name_first(taken.by or 'a person')} at {taken.at}{note}"
+
+
+def format_message(message: Message) -> str:
+    """A message with its seq, a line for its text and one for each call."""
+    place = f"{message.get('seq', ''):>5}  "
+    text = join_content(message.get("content"))
+    match message.get("role"):
+        case "assistant":
+            sender = message.get("sender") or "assistant"
+            lines = [f"{sender}: {part}" for part in (text, *format_calls(message)) if part]
+        case "tool":
+            lines = [f"  → {shorten(text, MAX_TEXT)}{_describe_asking(message)}"]
+        case role:
+            lines = [f"{role}: {text}"]
+    return "\n".join(place + part.replace("\n", _FURTHER_LINE) for part in lines)
+
+
+def _describe_asking(message: Message) -> str:
+    """Where another agent was asked for this result."""
+    asked = message.get("session_id")
+    return f" (asked in session {asked})" if asked else ""
+
+
+def format_messages(messages: Sequence[Message]) -> Iterator[str]:
+    """Each message on a line of its own, with its seq and who speaks."""
+    for message in messages:
+        text = shorten(join_content(message.get("content")), MAX_TEXT)
+        speaker = message.get("tool_name") if message.get("role") == "tool" else message.get("sender")
+        calls = ", ".join(format_calls(message)) if message.get("role") == "assistant" else ""
+        yield f"{message.get('seq')} {speaker}: {' '.join(part for part in (text, calls) if part)}"
+
+
+# Changes of JSON values, a line for each.
+
+# From this width on there is room for what was beside what is.
+SIDE_BY_SIDE_COLUMNS = 100
+
+
+def has_room_beside() -> bool:
+    """Whether the output is a terminal that is wide enough for two sides."""
+    return is_terminal(sys.stdout) and get_terminal_size().columns >= SIDE_BY_SIDE_COLUMNS
+
+
+def put_changes(changes: Sequence[Change]) -> None:
+    """A line for each; at a terminal that is wide enough, what was and what is side by side, in colour."""
+    if changes and has_room_beside():
+        _put_side_by_side(changes)
+        return
+    for change in changes:
+        put(format_change(change.path, change.before, change.after))
+
+
+def _put_side_by_side(changes: Sequence[Change]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from swarmkeep.cli.outcomes import make_console
+
+    table = Table.grid(padding=(0, 2), expand=True)
+    # As wide as the names, as long as they leave most of the room to what changed.
+    table.add_column(max_width=get_terminal_size().columns // 3, overflow="fold")
+    for _ in ("before", "after"):
+        table.add_column(ratio=1, overflow="fold")
+    for change in changes:
+        before = Text(
+            "" if change.before is UNSET else escape_controls(f"- {_format_json(change.before)}"), style="red"
+        )
+        after = Text("" if change.after is UNSET else escape_controls(f"+ {_format_json(change.after)}"), style="green")
+        table.add_row(Text(escape_controls(_name_place(change.path)), style="bold"), before, after)
+    make_console().print(table)
+
+
+def format_change(path: str, before: Any, after: Any) -> str:
+    """A change of a place: what stood there, and what stands there; UNSET is nothing."""
+    place = _name_place(path)
+    if before is UNSET:
+        return f"+ {place}: {_format_json(after)}"
+    if after is UNSET:
+        return f"- {place}: {_format_json(before)}"
+    return f"~ {place}: {_format_json(before)} → {_format_json(after)}"
+
+
+def _name_place(path: str) -> str:
+    return path.removeprefix("/context_variables/").lstrip("/") or "all of it"
+
+
+def _format_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# One agent as text: all that its model is told, and may do.
+
+
+def format_agent(agent: AgentInfo) -> Iterator[str]:
+    yield agent.name
+    yield f"  model: {agent.model}{', answered by the offline model' if agent.offline else ''}"
+    if agent.instructions is None:
+        yield "  instructions: from a function, for each turn"
+    else:
+        yield "  instructions:"
+        yield from (f"    {line}".rstrip() for line in agent.instructions.splitlines())
+    yield from _format_settings(agent)
+    yield "  functions:" if agent.tools else "  functions: none"
+    for tool in agent.tools:
+        yield from _format_function(agent, tool["function"])
+    yield f"  hands over to: {', '.join(map(str, agent.handoffs)) or 'nobody'}"
+    yield from (f"  asks: {name}, by {function}" for function, name in agent.asks.items())
+    for server in agent.mcp_servers:
+        yield from _format_server(server)
+    for what, names in (("input", agent.input_guardrails), ("output", agent.output_guardrails)):
+        if names:
+            yield f"  {what} guardrails: {', '.join(names)}"
+
+
+def _format_settings(agent: AgentInfo) -> Iterator[str]:
+    if agent.model_settings:
+        yield f"  model settings: {encode_text(agent.model_settings)}"
+    if agent.tool_choice is not None:
+        yield f"  tool choice: {_show(agent.tool_choice)}"
+    if not agent.parallel_tool_calls:
+        yield "  one call per reply"
+    if agent.output_schema is not None:
+        how = "by calling final_output" if agent.output_mode == "tool" else "as its answer"
+        yield f"  output, {how}: {encode_text(agent.output_schema)}"
+
+
+def _format_function(agent: AgentInfo, function: Json) -> Iterator[str]:
+    name = str(function.get("name"))
+    notes = [APPROVAL] if name in agent.approvals else []
+    notes += ["runs at the same time as others"] if name in agent.concurrent_tools else []
+    notes += [f"guardrails: {', '.join(found)}"] if (found := agent.tool_guardrails.get(name)) else []
+    yield f"    {name} ({'; '.join(notes)})" if notes else f"    {name}"
+    yield from (f"      {line}".rstrip() for line in str(function.get("description") or "").splitlines())
+    yield f"      {encode_text(function.get('parameters') or {})}"
+
+
+def _format_server(server: MCPServerInfo) -> Iterator[str]:
+    yield f"  MCP server {server.name}: {server.address}"
+    yield f"    tools: {'all' if server.tools is None else ', '.join(server.tools)}"
+    if server.prefix:
+        yield f"    their names begin with {server.prefix}"
+    approval = server.requires_approval
+    if approval:
+        yield f"    {APPROVAL}: {'all' if approval is True else ', '.join(approval)}"
+    if server.trust_hints:
+        yield "    its hints about its tools are trusted"
+    if server.scope != "server":
+        yield f"    one connection per {server.scope}"
+
+
+def _show(value: Any) -> str:
+    return value if isinstance(value, str) else encode_text(value)
+
+
+# Bars for a terminal: a line for each value, as long as the value is large.
+
+# A cell is filled by eighths, so that small differences show.
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_MIN_BAR = 10
+_MAX_GAP_DAYS = 31
+
+
+def format_bars(rows: Sequence[tuple[str, int]], width: int, *, fine: bool) -> Iterator[str]:
+    """A line for each label and its value, none longer than `width` as long as there is room for short bars.
+
+    `fine` draws eighths of a character, for terminals that have them; without it bars are of `#`.
+    """
+    values = [f"{value:,}" for _, value in rows]
+    label_width = max((len(label) for label, _ in rows), default=0)
+    value_width = max(map(len, values), default=0)
+    room = max(_MIN_BAR, width - label_width - value_width - 4)
+    largest = max((value for _, value in rows), default=0)
+    for (label, value), text in zip(rows, values, strict=True):
+        bar = _draw_bar(value, largest, room, fine=fine)
+        yield f"{label.ljust(label_width)}  {text.rjust(value_width)}  {bar}".rstrip()
+
+
+def fill_days(rows: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """Days without a call between those with one, so that the bars are a calendar; a long time is one line.
+
+    `rows` are by day, oldest first.
+    """
+    for (day, value), (following, _) in pairwise([*rows, ("", 0)]):
+        yield day, value
+        if following:
+            start = date.fromisoformat(day)
+            missing = (date.fromisoformat(following) - start).days
+            if missing > _MAX_GAP_DAYS:
+                yield "…", 0
+                continue
+            yield from (((start + timedelta(days=number)).isoformat(), 0) for number in range(1, missing))
+
+
+def _draw_bar(value: int, largest: int, room: int, *, fine: bool) -> str:
+    if not largest:
+        return ""
+    if not fine:
+        return "#" * max(round(room * value / largest), value > 0)
+    eighths = max(round(8 * room * value / largest), value > 0)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

@@ -1,0 +1,259 @@
+"""Sessions on a server, asked for over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import BinaryIO, Unpack
+from urllib.request import Request, urlopen
+
+import msgspec
+import typer
+
+from swarmkeep.cli.conversion import from_client_event, start_at
+from swarmkeep.cli.sources import NEEDS_SERVER, DocumentForm, FileForm, SessionFilter, Walk
+from swarmkeep.cli.terminal import Refused, say
+from swarmkeep.events.codec import Json
+from swarmkeep.events.facts import RecordedEvent
+from swarmkeep.events.usage import UsageQuery
+from swarmkeep.history.checkpoints import CheckpointHead
+from swarmkeep.history.recordings import RecordedSession, read_recorded_sessions, split_lines
+from swarmkeep.store.records import ActiveStatus
+from swarmkeep_client import (
+    ActiveRun,
+    ApiError,
+    AuditEntry,
+    Client,
+    Compaction,
+    Comparison,
+    ConnectionFailed,
+    Head,
+    ImportReport,
+    Message,
+    Redaction,
+    Session,
+    SessionCounts,
+    SessionState,
+    StateDiff,
+    UsageRow,
+    Verification,
+)
+
+# How often a server that does not answer is tried again: one that was never there, and one that was a moment ago.
+RETRIES = 2
+PATIENT_RETRIES = 8
+NOTICE_AFTER_SECONDS = 1.0
+_CLOCK_SECONDS = 5.0
+
+
+def open_client(
+    url: str, api_key: str | None = None, *, max_retries: int = RETRIES, sleep: Callable[[float], None] = time.sleep
+) -> Client:
+    """A client of the server at `url`; the key comes from SWARMKEEP_API_KEY if none is given."""
+    try:
+        return Client(url, api_key=api_key, max_retries=max_retries, sleep=sleep)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def wait_with_notice(seconds: float) -> None:
+    """Wait before something is tried again: a person who sees nothing happen for long is told why."""
+    if seconds >= NOTICE_AFTER_SECONDS:
+        say(f"… no answer from the server, trying again in {seconds:.0f} s")
+    time.sleep(seconds)
+
+
+@contextmanager
+def open_patient_client(
+    url: str, api_key: str | None = None, *, sleep: Callable[[float], None] = wait_with_notice
+) -> Iterator[Client]:
+    """A client that outlasts a restart of the server, once it has answered at all."""
+    with open_client(url, api_key) as client:
+        client.health()
+    with open_client(url, api_key, max_retries=PATIENT_RETRIES, sleep=sleep) as client:
+        yield client
+
+
+@contextmanager
+def explain_unreachable(url: str) -> Iterator[None]:
+    """Names the server in the error if it does not answer, or something else does."""
+    try:
+        yield
+    except ConnectionFailed as error:
+        # What OpenSSL makes of an answer that is not encrypted.
+        hint = "; it may speak plain HTTP: try http://" if "WRONG_VERSION_NUMBER" in error.detail else ""
+        raise Refused(f"no answer from the server at {url}, is it running? {error.detail}{hint}") from error
+    except ApiError as error:
+        if error.code != "unexpected_answer":
+            raise
+        raise Refused(f"{url} may not be the address of a Swarmkeep server: {error.detail}") from error
+
+
+@contextmanager
+def reach_server(url: str, api_key: str | None = None) -> Iterator[Client]:
+    """A client of the server. An error names the server if that does not answer."""
+    with explain_unreachable(url), open_client(url, api_key) as client:
+        yield client
+
+
+@contextmanager
+def open_server(url: str | None, api_key: str | None = None) -> Iterator[ServerSource]:
+    """A server's sessions, for what only a server can do. Raises Refused where none is named."""
+    if url is None:
+        raise Refused(NEEDS_SERVER)
+    with explain_unreachable(url), closing(ServerSource(url, api_key)) as source:
+        yield source
+
+
+class ServerSource:
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        self._url = url
+        self._api_key = api_key
+        self._client = open_client(url, api_key)
+
+    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[SessionState]:
+        return map(_to_session_state, self._client.sessions.list(**wanted))
+
+    def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
+        return self._client.active_runs(status)
+
+    def session(self, session_id: str, *, at: int | None = None) -> SessionState:
+        session = self._client.sessions.get(session_id)
+        return _to_session_state(session) if at is None else session.state(at=at)
+
+    def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
+        return self._client.sessions.get(session_id).messages(at=at)
+
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+        events = self._client.sessions.get(session_id).events(after=after, type=_choose_type_filter(types))
+        return (from_client_event(event) for event in events if not types or event.type in types)
+
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+        with open_patient_client(self._url, self._api_key) as client:
+            for event in client.sessions.get(session_id).follow(after=after, type=_choose_type_filter(types)):
+                if not types or event.type in types:
+                    yield from_client_event(event)
+
+    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
+        return _to_session_state(self._client.sessions.get(session_id).fork(at, id=new_id, metadata=metadata))
+
+    def label(self, session_id: str, metadata: Json) -> SessionState:
+        return _to_session_state(self._client.sessions.get(session_id).update(metadata=metadata))
+
+    def diff(self, session_id: str, before: int, after: int) -> StateDiff:
+        return self._client.sessions.get(session_id).diff(before, after)
+
+    def compare(self, session_id: str, other: str) -> Comparison:
+        return self._client.sessions.get(session_id).compare(other)
+
+    def request(self, session_id: str, seq: int) -> bytes:
+        return self._client.sessions.get(session_id).request_body(seq)
+
+    def blob(self, session_id: str, sha256: str) -> bytes:
+        return self._client.sessions.get(session_id).blob(sha256)
+
+    def delete(
+        self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
+    ) -> None:
+        self._client.sessions.get(session_id).delete(force=force, reason=reason, if_match=if_match)
+
+    def remove_message(self, session_id: str, seq: int, *, tool_call_id: str | None) -> None:
+        self._client.sessions.get(session_id).remove_message(seq, tool_call_id=tool_call_id)
+
+    def open_on_server(self, session_id: str) -> Session:
+        return self._client.sessions.get(session_id)
+
+    def compact(self, session_id: str, *, keep_turns: int | None, instructions: str | None) -> Compaction:
+        session = self._client.sessions.get(session_id)
+        return session.compact(keep_turns=keep_turns, instructions=instructions)
+
+    def redact(
+        self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
+    ) -> Redaction:
+        return self._client.sessions.get(session_id).redact(seqs, reason, include_forks=include_forks, dry_run=dry_run)
+
+    def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
+        return self._client.audit.list()
+
+    def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
+        return self._client.audit.verify(head=head)
+
+    def heads(self) -> Iterator[CheckpointHead]:
+        for session in self._client.sessions.list(children=True):
+            yield CheckpointHead(tenant=None, session_id=session.id, seq=session.seq, hash=session.hash)
+        head = self._client.audit.verify().head
+        if head is not None:
+            yield CheckpointHead(tenant=None, session_id=None, seq=head.seq, hash=head.hash)
+
+    def verify_audit(self) -> Iterator[tuple[str, Verification]]:
+        yield "", self._client.audit.verify()
+
+    def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
+        try:
+            return self._client.quotas().sessions.used
+        except ApiError:
+            # Not every key may ask.
+            return None
+
+    def counts(self, *, children: bool) -> SessionCounts:
+        return self._client.sessions.counts(children=children)
+
+    def export(
+        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str], walk: Walk
+    ) -> Iterator[bytes]:
+        # A server writes the whole file: how many sessions of it have come is not to be seen, and it cannot end well.
+        if walk.first is not None:
+            raise Refused("--from works on a database only; on a server, export everything again")
+        return self._client.export(ids, agent=agent, status=status, metadata=metadata)
+
+    def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
+        return read_recorded_sessions(split_lines(self._client.export(ids)))
+
+    def transcript(self, session_id: str, form: DocumentForm) -> Iterator[bytes]:
+        yield self._client.sessions.get(session_id).transcript(form).encode()
+
+    def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
+        return self._client.usage(
+            asked.by,
+            first_day=asked.first_day,
+            last_day=asked.last_day,
+            page_size=asked.limit,
+            **{str(name): value for name, value in asked.only.items()},
+        )
+
+    def import_sessions(
+        self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
+    ) -> ImportReport:
+        return self._client.import_sessions(file, source=form, agent=agent, as_id=as_id, dry_run=dry_run)
+
+    def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification:
+        return self._client.sessions.get(session_id).verify(head=head)
+
+    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, Verification]]:
+        for session in start_at(self._client.sessions.list(children=True), first, lambda session: session.id):
+            yield session.id, session.verify()
+
+    def read_clock(self) -> datetime | None:
+        """As its answers are dated, to the second."""
+        request = Request(f"{self._url.rstrip('/')}/health/live")
+        try:
+            with urlopen(request, timeout=_CLOCK_SECONDS) as answer:
+                return parsedate_to_datetime(answer.headers["date"])
+        except (OSError, HTTPException, TypeError, ValueError):
+            return None
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _to_session_state(session: Session) -> SessionState:
+    return msgspec.convert(session, SessionState, from_attributes=True)
+
+
+def _choose_type_filter(types: Sequence[str]) -> str | None:
+    """What the server can sort out by itself: one type or all."""
+    return types[0] if len(types) == 1 else None

@@ -1,0 +1,254 @@
+"""What commands ask of sessions, whether a server has them or a database. Commands are written once, for both."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypedDict, Unpack
+
+import typer
+
+from swarmkeep.cli.terminal import say
+from swarmkeep.events.codec import Json
+
+if TYPE_CHECKING:
+    from swarmkeep.events.facts import RecordedEvent
+    from swarmkeep.events.state import SessionStatus
+    from swarmkeep.events.usage import UsageQuery
+    from swarmkeep.history.checkpoints import CheckpointHead
+    from swarmkeep.history.recordings import RecordedSession
+    from swarmkeep.store.records import ActiveStatus, EndedRunStatus, SessionOrder
+    from swarmkeep_client import (
+        ActiveRun,
+        AuditEntry,
+        Comparison,
+        Head,
+        ImportReport,
+        Message,
+        Redaction,
+        Session,
+        SessionCounts,
+        SessionState,
+        StateDiff,
+        UsageRow,
+        Verification,
+    )
+
+
+NEEDS_SERVER = "this needs a server, which has the session's agent: name one with --url"
+
+DocumentForm = Literal["markdown", "html"]
+FileForm = Literal["export", "chat", "swarm", "assistants"]
+
+
+class SessionFilter(TypedDict, total=False):
+    """Which sessions are listed, and in which order."""
+
+    agent: str | None
+    status: SessionStatus | None
+    last_run: EndedRunStatus | None
+    order: SessionOrder | None
+    metadata: Mapping[str, str]
+    children: bool
+    q: str | None
+    active_after: str | None
+    active_before: str | None
+    damaged: bool | None
+
+
+class Walk:
+    """A way through many sessions: where it begins, where it is, and whether it is to end before the next."""
+
+    def __init__(self, first: str | None = None, ends: Callable[[], bool] = lambda: False) -> None:
+        self.first = first
+        self.ends = ends
+        self.done = 0
+        self.next: str | None = None
+        """The session that it ended before."""
+
+
+class ChatSource(Protocol):
+    """What a chat looks up, and forks, in the sessions where it is held."""
+
+    def session(self, session_id: str, *, at: int | None = None) -> SessionState: ...
+
+    def messages(self, session_id: str, *, at: int | None = None) -> list[Message]: ...
+
+    def events(self, session_id: str, *, after: int = 0) -> Iterable[RecordedEvent]: ...
+
+    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
+
+
+class Source(ChatSource, Protocol):
+    """A server's or a database's sessions."""
+
+    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[SessionState]:
+        """Newest first, or by what happened last; fetched as they are needed. With `children` also those that agents
+        began to ask others."""
+        ...
+
+    def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
+        """The runs that go on, or those that wait for somebody; fetched as they are needed."""
+        ...
+
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[RecordedEvent]: ...
+
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+        """The events, and then each new one as it is recorded, for ever."""
+        ...
+
+    def label(self, session_id: str, metadata: Json) -> SessionState:
+        """Merge into the session's metadata."""
+        ...
+
+    def delete(
+        self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
+    ) -> None: ...
+
+    def remove_message(self, session_id: str, seq: int, *, tool_call_id: str | None) -> None: ...
+
+    def open_on_server(self, session_id: str) -> Session:
+        """A session for what only a server can do. Raises Refused where there is none."""
+        ...
+
+    def redact(
+        self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
+    ) -> Redaction: ...
+
+    def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
+        """A tenant's audit log, oldest entry first; by default that of the tenant in question."""
+        ...
+
+    def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
+        """Check a tenant's audit log against a head noted down earlier."""
+        ...
+
+    def heads(self) -> Iterator[CheckpointHead]:
+        """Where each session and audit log ends: in a database, where no tenant is named, those of all."""
+        ...
+
+    def verify_audit(self) -> Iterator[tuple[str, Verification]]:
+        """The audit logs by their tenants: where no tenant is named in a database, those of all."""
+        ...
+
+    def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
+        """How many there are, as far as that is counted; None where nobody says.
+
+        `of_all_tenants`: in a database, where none is named.
+        """
+        ...
+
+    def counts(self, *, children: bool) -> SessionCounts:
+        """How many are busy, and in how many the last run ended badly."""
+        ...
+
+    def export(
+        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str], walk: Walk
+    ) -> Iterator[bytes]:
+        """The sessions with these ids, or all by these filters, as a file that leaves nothing out."""
+        ...
+
+    def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
+        """These sessions, or all, to compare agents with."""
+        ...
+
+    def transcript(self, session_id: str, form: DocumentForm) -> Iterator[bytes]:
+        """The session as a document for people."""
+        ...
+
+    def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
+        """A row for each group, fetched as they are needed."""
+        ...
+
+    def import_sessions(
+        self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
+    ) -> ImportReport: ...
+
+    def diff(self, session_id: str, before: int, after: int) -> StateDiff: ...
+
+    def compare(self, session_id: str, other: str) -> Comparison: ...
+
+    def request(self, session_id: str, seq: int) -> bytes:
+        """The exact model request behind an answer."""
+        ...
+
+    def blob(self, session_id: str, sha256: str) -> bytes:
+        """The content of a file or picture."""
+        ...
+
+    def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification: ...
+
+    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, Verification]]:
+        """Every session by its name: in a database, and where no tenant is named, of all tenants as TENANT/ID.
+
+        `first` is the name of the one to begin with.
+        """
+        ...
+
+    def read_clock(self) -> datetime | None:
+        """What time it is where the sessions are; None if that cannot be told."""
+        ...
+
+    def close(self) -> None: ...
+
+
+# Where a command's sessions are, as its options and the environment say.
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the options of a command say about where its sessions are."""
+
+    url: str | None = None
+    database_url: str | None = None
+    tenant: str | None = None
+    api_key: str | None = None
+
+    @property
+    def server_url(self) -> str | None:
+        """The server to ask, if it is a server: the option counts, then the environment."""
+        if self.url and self.database_url:
+            raise typer.BadParameter("give either --url or --database-url, not both", param_hint="'--url'")
+        if self.api_key and self.database_url:
+            raise typer.BadParameter(
+                "--api-key is for a server, not a database; leave it out, or give --url", param_hint="'--api-key'"
+            )
+        if self.database_url:
+            return None
+        url = self.url or os.environ.get("SWARMKEEP_URL") or None
+        if self.api_key and not url:
+            raise typer.BadParameter("--api-key needs a server: add --url", param_hint="'--api-key'")
+        if url and self.tenant:
+            raise typer.BadParameter(
+                "--tenant is for a database; on a server the API key determines the tenant", param_hint="'--tenant'"
+            )
+        return url
+
+
+# Say where a session is not what was recorded.
+
+
+def warn_if_damaged(found: Source, session_id: str) -> None:
+    """For commands that show a log as far as it goes: say where it is not what was recorded."""
+    verification = found.verify(session_id)
+    if not verification.valid:
+        first = verification.problems[0]
+        say(
+            f"warning: this session does not verify: {first.detail} ({first.code}); "
+            f"`swarmkeep verify {session_id}` says more"
+        )
+
+
+# Who works without a server.
+
+
+def name_operator() -> str:
+    """The user of the operating system, for the record of what they do without a server."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):
+        # In a container a user may have a number only.
+        return "cli"

@@ -1,0 +1,139 @@
+"""Tells the next steps that follow from a state by themselves from those that need somebody outside.
+
+Outside steps are three: to ask the model for what comes next, to ask it for a summary, and to run calls whose starts
+are recorded. All other steps are follow-ups, and are recorded in the commit that they follow from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from swarmkeep.decide.commands import start_queued
+from swarmkeep.decide.cut_calls import list_cut_calls, refuse_cut_call
+from swarmkeep.decide.drafts import apply_drafts, draft_events
+from swarmkeep.decide.people import tell_note
+from swarmkeep.decide.steps import (
+    AskModel,
+    CallTool,
+    CallTools,
+    Compact,
+    Deny,
+    Finish,
+    StartQueued,
+    TellNote,
+    Wait,
+    next_step,
+)
+from swarmkeep.decide.turns import deny_call, end_run, record_result, request_approvals, start_tool
+from swarmkeep.events.facts import EventDraft, RunCompleted, RunFailed, RunWaiting, SessionEvent
+from swarmkeep.events.state import Run, State, ToolCall
+
+
+def _name_nothing(state: State) -> Collection[str]:
+    return ()
+
+
+def _start_alone(state: State, run: Run) -> Sequence[ToolCall]:
+    return ()
+
+
+def _ask_nobody(state: State, call: ToolCall) -> str | None:
+    return None
+
+
+class Approvals(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked before a call starts. `find_guarded` names the tools that need an approval by today's code: a
+    call may be older than that. `expires_at` is until when a request made now may be answered. `find_bare` names the
+    tools without parameters. `find_batch` gives the calls that start together, if it is time for any; `find_session`
+    names the session of a call that asks another agent.
+    """
+
+    find_guarded: Callable[[State], Collection[str]] = _name_nothing
+    find_bare: Callable[[State], Collection[str]] = _name_nothing
+    expires_at: str | None = None
+    find_batch: Callable[[State, Run], Sequence[ToolCall]] = _start_alone
+    find_session: Callable[[State, ToolCall], str | None] = _ask_nobody
+
+
+NO_APPROVALS = Approvals()
+
+
+def settle(
+    state: State,
+    drafts: Sequence[EventDraft],
+    *,
+    may_start_queued: Callable[[State], bool] = lambda state: True,
+    approvals: Approvals = NO_APPROVALS,
+) -> list[EventDraft]:
+    """The drafts, and every follow-up. What is queued may be left to others.
+
+    So a reply and its tool's start, or the last message and the run's end, share one commit.
+    """
+    drafts = list(drafts)
+    state = apply_drafts(state, drafts)
+    while more := draft_follow_up(state, may_start_queued=may_start_queued, approvals=approvals):
+        state = apply_drafts(state, more)
+        drafts += more
+    return drafts
+
+
+def draft_follow_up(
+    state: State,
+    *,
+    may_start_queued: Callable[[State], bool] = lambda state: True,
+    approvals: Approvals = NO_APPROVALS,
+) -> list[EventDraft] | None:
+    """The next step, if it follows from the state by itself. What is queued may be left to others."""
+    run = state.run
+    if run is not None and run.status == "running" and (refused := draft_cut_results(state, run, approvals)):
+        return refused
+    match next_step(state):
+        case Deny(call=call) if run is not None:
+            return draft_events(state.agent, record_result(state, run, call, deny_call(call)), run.id)
+        case CallTool(call=call) if run is not None and call.attempts == 0:
+            asked = request_approvals(run, approvals.find_guarded(state), approvals.expires_at)
+            return draft_events(call.agent or state.agent, asked or _start_tools(state, run, approvals, call), run.id)
+        case Wait(pending=pending) if run is not None:
+            # One that waits for an approval keeps none back that may run beside it; a person who took over keeps all.
+            begun = [] if state.taken_over is not None else _start_tools(state, run, approvals)
+            facts = begun or [RunWaiting(pending=pending)]
+            return draft_events(state.agent, facts, run.id)
+        case Finish(stop_reason=stop_reason, error=error) if run is not None:
+            ending = RunCompleted if error is None else RunFailed
+            return draft_events(state.agent, end_run(state, run, ending, stop_reason, error), run.id)
+        case TellNote() if state.handback_note is not None:
+            return draft_events(state.agent, [tell_note(state.handback_note)], None if run is None else run.id)
+        case StartQueued() if may_start_queued(state):
+            return start_queued(state)
+        case _:
+            return None
+
+
+def draft_cut_results(state: State, run: Run, approvals: Approvals = NO_APPROVALS) -> list[EventDraft]:
+    """Draft the results of the calls that the end of a reply cut, before anything else becomes of its calls."""
+    drafts: list[EventDraft] = []
+    for call in list_cut_calls(state, run, approvals.find_bare):
+        if state.run is not None:
+            added = draft_events(state.agent, refuse_cut_call(state, state.run, call), run.id)
+            drafts += added
+            state = apply_drafts(state, added)
+    return drafts
+
+
+def _start_tools(state: State, run: Run, approvals: Approvals, *alone: ToolCall) -> list[SessionEvent]:
+    """The starts of the calls that are to begin now, all in one commit."""
+    batch = approvals.find_batch(state, run) if len(run.own_open_calls) > 1 else ()
+    return [start_tool(call, approvals.find_session(state, call)) for call in batch or alone]
+
+
+def find_outside_step(state: State) -> AskModel | Compact | CallTool | CallTools | None:
+    """The next step, if somebody outside is needed for it: a model, or tools."""
+    match next_step(state):
+        case AskModel() | Compact() | CallTools() as step:
+            return step
+        case CallTool(call=call) as step if call.attempts:
+            return step
+        case _:
+            return None

@@ -1,0 +1,751 @@
+"""The fold: from events to state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, assert_never, get_args
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from swarmkeep.events.chain import Chain
+from swarmkeep.events.codec import Json
+from swarmkeep.events.facts import (
+    IMPORTED,
+    ApprovalDecided,
+    ApprovalRequested,
+    CompactionFailed,
+    CompactionStarted,
+    CompactionSummarised,
+    ContextUpdated,
+    Fact,
+    GuardrailTripped,
+    HandbackNote,
+    HandoffIgnored,
+    HandoffMade,
+    MessageAdded,
+    MessageRemoved,
+    PendingCall,
+    RecordedEvent,
+    RunEnded,
+    RunHidden,
+    RunInterrupted,
+    RunQueued,
+    RunResumed,
+    RunStarted,
+    RunWaiting,
+    SessionCreated,
+    SessionForked,
+    SessionHandedBack,
+    SessionImported,
+    SessionRedacted,
+    SessionTakenOver,
+    SessionUpdated,
+    TakenOver,
+    ToolListing,
+    ToolsListed,
+    ToolStarted,
+    UnknownFact,
+    is_redacted,
+)
+from swarmkeep.events.files import list_file_names
+from swarmkeep.events.messages import SUPERSEDED, Entry, find_message, read_tool_calls
+from swarmkeep.events.patch import apply, apply_change, merge
+from swarmkeep.events.records import Usage, read_usage, sum_usage
+from swarmkeep.events.state import (
+    STATUS_BY_ENDING,
+    ApprovalNote,
+    KnownIds,
+    OpenCompaction,
+    Origin,
+    QueuedRun,
+    Run,
+    State,
+    Summary,
+    ToolCall,
+    find_finished_runs,
+    find_ids,
+    find_results,
+    make_calls,
+)
+
+# The calls of the active run, and whether it has been answered, as messages and results come.
+
+Calls = tuple[ToolCall, ...]
+
+
+def find_call(calls: Calls, call_id: object) -> ToolCall | None:
+    for call in calls:
+        if call.id == call_id:
+            return call
+    return None
+
+
+def exchange_call(calls: Calls, changed: ToolCall) -> Calls:
+    """The calls with one of them as it is now."""
+    if len(calls) == 1:
+        # As most turns have it.
+        return (changed,)
+    return tuple([changed if call.id == changed.id else call for call in calls])
+
+
+def list_unsettled(pending: tuple[PendingCall, ...], calls: Calls) -> tuple[PendingCall, ...]:
+    """What still waits, by how the calls are now."""
+    settled = {call.id for call in calls if call.done or call.approval in ("approve", "deny")}
+    return tuple(waited for waited in pending if waited.tool_call_id not in settled)
+
+
+def put_calls(run: Run, calls: Calls) -> Run:
+    """The run with its calls as they are now."""
+    return replace(run, calls=calls, pending=run.pending and list_unsettled(run.pending, calls))
+
+
+def change_call(run: Run, call_id: str | None, **changes: Any) -> Run:
+    """The run with changes of a call."""
+    call = find_call(run.calls, call_id)
+    return put_calls(run, run.calls if call is None else exchange_call(run.calls, replace(call, **changes)))
+
+
+def make_held_changes(context: Json, run: Run) -> tuple[Json, Run]:
+    """The context with the changes that ended calls still hold, in the order of the calls, and the run without them."""
+    for call in run.calls:
+        if call.held is not None:
+            context = apply_change(context, call.held)
+            run = change_call(run, call.id, held=None)
+    return context, run
+
+
+def forget_sessions(state: State) -> State:
+    """The state of a fork: what the calls of a run that may be tried again have asked was asked by another session's,
+    so that what came of it is not known here."""
+    if not len(state.finished) or state.finished[-1].status != "interrupted":
+        return state
+    run = state.finished[-1]
+    for call in run.calls:
+        if call.session_id is not None:
+            run = change_call(run, call.id, session_id=None)
+    return state if run is state.finished[-1] else replace(state, finished=state.finished.replace_at(-1, run))
+
+
+def forget_approvals(state: State) -> State:
+    """The state where another session goes on from it: what was approved there was approved once, and nobody has said
+    yes here. So a call is asked about anew, with the arguments that the model gave it."""
+    if state.run is not None:
+        return replace(state, run=_forget_approvals_of_run(state.run))
+    if not len(state.finished) or state.finished[-1].status != "interrupted":
+        return state
+    # It may be tried again, with its calls.
+    last = _forget_approvals_of_run(state.finished[-1])
+    return state if last is state.finished[-1] else replace(state, finished=state.finished.replace_at(-1, last))
+
+
+def _forget_approvals_of_run(run: Run) -> Run:
+    is_left = [call.approval == "approve" and not call.done for call in run.calls]
+    if not any(is_left):
+        return run
+    calls = [make_undecided(call) if left else call for call, left in zip(run.calls, is_left, strict=True)]
+    return replace(run, calls=tuple(calls))
+
+
+def make_undecided(call: ToolCall) -> ToolCall:
+    """The call as its model asked for it, of which nobody has said anything."""
+    asked = call.arguments if call.original_arguments is None else call.original_arguments
+    return replace(call, approval=None, approval_reason=None, expires_at=None, arguments=asked, original_arguments=None)
+
+
+def add_message_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int) -> Run:
+    """The run after a message that no model gave; it may be about the answer: take it, or send it back."""
+    answered, corrections, calls, pending = run.answered, run.corrections, run.calls, run.pending
+    if fact.correction is not UNSET:
+        answered, corrections = False, corrections + 1
+    elif fact.guardrail is not UNSET or (fact.tool is not None and fact.tool.output is True):
+        answered = True
+    if fact.message.get("role") == "tool":
+        calls = end_call(calls, fact)
+        pending = pending and list_unsettled(pending, calls)
+    return replace(
+        run,
+        last_seq=event.seq,
+        last_message=message_count,
+        answered=answered,
+        corrections=corrections,
+        calls=calls,
+        pending=pending,
+    )
+
+
+def add_reply_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int, called: Usage) -> Run:
+    calls = make_calls(fact.message)
+    if calls and is_redacted(event):
+        calls = tuple(replace(call, redacted=True) for call in calls)
+    run = replace(
+        run,
+        last_seq=event.seq,
+        last_message=message_count,
+        turns=run.turns + 1,
+        recoveries=0,
+        usage=sum_usage(run.usage, called),
+        calls=calls,
+        answered=not calls,
+    )
+    return put_calls(run, end_call(calls, fact)) if fact.message.get("role") == "tool" else run
+
+
+def end_call(calls: Calls, fact: MessageAdded) -> Calls:
+    call, tool = find_call(calls, fact.message.get("tool_call_id")), fact.tool
+    if call is None:
+        return calls
+    if tool is None:
+        return exchange_call(calls, replace(call, done=True, handoff=None))
+    handoff = None if tool.handoff is UNSET else tool.handoff
+    held = call.held if tool.context is UNSET else tool.context
+    return exchange_call(calls, replace(call, done=True, handoff=handoff, held=held))
+
+
+def apply_tool_started(state: State, event: RecordedEvent, fact: ToolStarted) -> State:
+    run = state.run
+    if run is None:
+        return state
+    call = find_call(run.calls, fact.tool_call_id)
+    if call is None:
+        return replace(state, run=put_calls(run, run.calls))
+    session_id = call.session_id if fact.session_id is UNSET else fact.session_id
+    started = replace(call, attempts=fact.attempt, session_id=session_id)
+    return replace(state, run=put_calls(run, exchange_call(run.calls, started)))
+
+
+def update_call(state: State, call_id: str | None, **changes: Any) -> State:
+    return state if state.run is None else replace(state, run=change_call(state.run, call_id, **changes))
+
+
+def decide_call(state: State, event: RecordedEvent, fact: ApprovalDecided) -> State:
+    """The state after a decision about a call; one that is approved may have other arguments from here on."""
+    if state.run is None:
+        return state
+    changes: dict[str, Any] = {"approval": fact.decision, "approval_reason": fact.reason}
+    if fact.arguments is not UNSET and fact.decision == "approve":
+        call = find_call(state.run.calls, fact.tool_call_id)
+        if call is not None:
+            changes |= {"arguments": fact.arguments, "original_arguments": call.arguments}
+            changes |= {"redacted": call.redacted or is_redacted(event)}
+    return replace(state, run=change_call(state.run, fact.tool_call_id, **changes))
+
+
+def note_change_made(run: Run, call_id: str) -> Run:
+    call = find_call(run.calls, call_id)
+    return run if call is None or call.held is None else change_call(run, call_id, held=None)
+
+
+# Fold compactions: what models are sent in the place of messages.
+
+
+def apply_compaction(
+    state: State, event: RecordedEvent, fact: CompactionStarted | CompactionSummarised | CompactionFailed
+) -> State:
+    match fact:
+        case CompactionStarted():
+            return _apply_started(state, event, fact)
+        case CompactionSummarised():
+            return _apply_summarised(state, event, fact)
+        case CompactionFailed():
+            return replace(state, compaction=None)
+        case _:
+            assert_never(fact)
+
+
+def _apply_started(state: State, event: RecordedEvent, fact: CompactionStarted) -> State:
+    messages = state.messages
+    for seq in fact.shortened:
+        at = find_message(messages, seq)
+        if at is not None and fact.result_characters > 0:
+            messages = messages.replace_at(at, replace(messages[at], shortened=fact.result_characters))
+    opened = OpenCompaction(seq=event.seq, fact=fact) if 0 < fact.last_seq < event.seq else None
+    return replace(state, messages=messages, compaction=opened, compacted_at=event.seq, last_change=event.seq)
+
+
+def _apply_summarised(state: State, event: RecordedEvent, fact: CompactionSummarised) -> State:
+    last_seq = min(fact.last_seq, event.seq - 1)
+    if state.compaction is not None and last_seq >= state.compaction.fact.last_seq:
+        state = replace(state, compaction=None)
+    if fact.completion is not None:
+        state = replace(state, usage=sum_usage(state.usage, read_usage(fact.completion.usage)))
+        if state.run is not None and state.run.id == event.run_id:
+            run = replace(state.run, usage=sum_usage(state.run.usage, read_usage(fact.completion.usage)))
+            state = replace(state, run=run)
+        request = fact.completion.request
+        if request is not None:
+            state = replace(state, other_texts=state.other_texts.append(request.instructions))
+    covered = 0 if state.summary is None else state.summary.last_seq
+    # One without a text was redacted.
+    if not fact.summary or last_seq <= covered:
+        return state
+    summary = Summary(seq=event.seq, at=event.at, first_seq=fact.first_seq, last_seq=last_seq, text=fact.summary)
+    return replace(state, summaries=state.summaries.append(summary), last_change=event.seq)
+
+
+def drop_summaries(state: State, seq: int) -> State:
+    """Without the summaries of this message: what was taken out is not sent in other words either."""
+    summaries = state.summaries
+    while len(summaries) and summaries[-1].first_seq <= seq <= summaries[-1].last_seq:
+        summaries = summaries.drop_last()
+    return state if summaries is state.summaries else replace(state, summaries=summaries)
+
+
+# Fold what was taken out: messages that models are not sent any more, and runs that are not found as responses.
+
+
+def apply_message_removed(state: State, event: RecordedEvent, fact: MessageRemoved) -> State:
+    for seq in (fact.message_seq, *fact.seqs):
+        state = drop_summaries(state, seq)
+    messages, finished = state.messages, state.finished
+    gone: dict[str | None, set[str]] = {}
+    for seq in fact.seqs:
+        if (at := find_message(messages, seq)) is not None:
+            entry = messages[at]
+            messages = messages.replace_at(at, replace(entry, removed=True))
+            gone.setdefault(entry.run_id, set()).update(call_id for call_id, _, _ in read_tool_calls(entry.message))
+    at = None if fact.tool_call_id is None else find_message(messages, fact.message_seq)
+    if at is not None and fact.tool_call_id is not None:
+        entry = messages[at]
+        if fact.tool_call_id not in entry.removed_calls:
+            messages = messages.replace_at(at, replace(entry, removed_calls=(*entry.removed_calls, fact.tool_call_id)))
+        gone.setdefault(entry.run_id, set()).add(fact.tool_call_id)
+    if fact.content is True and (said := find_message(messages, fact.message_seq)) is not None:
+        messages = messages.replace_at(said, replace(messages[said], removed_content=True))
+    if len(finished) and (calls := gone.get(finished[-1].id)):
+        finished = finished.replace_at(-1, _without_calls(finished[-1], calls))
+    return replace(
+        state,
+        messages=messages,
+        finished=finished,
+        # Counted as they are told, so that the count is the same for whoever has let go of old messages.
+        removed_messages=state.removed_messages + len(fact.seqs),
+        last_change=event.seq,
+    )
+
+
+def _without_calls(run: Run, call_ids: set[str]) -> Run:
+    """The run without these of its calls: were it tried again, they would not be carried out."""
+    return replace(run, calls=tuple(call for call in run.calls if call.id not in call_ids))
+
+
+def hide_run(state: State, run_id: str | None, part: int | UnsetType) -> State:
+    if state.run is not None and state.run.id == run_id:
+        return replace(state, run=_hide(state.run, part))
+    places = () if run_id is None else find_finished_runs(state.finished).find(run_id)
+    if not places:
+        return state
+    finished = state.finished
+    return replace(state, finished=finished.replace_at(places[-1], _hide(finished[places[-1]], part)))
+
+
+def _hide(run: Run, part: int | UnsetType) -> Run:
+    if part is UNSET:
+        return replace(run, hidden=True)
+    # It has no others, whatever an event of a file says.
+    if part > run.waits or part in run.hidden_parts:
+        return run
+    return replace(run, hidden_parts=(*run.hidden_parts, part))
+
+
+# Fold what changes the history that models are sent: handoffs that lost, messages taken out, summaries.
+
+HistoryFact = (
+    HandoffIgnored | GuardrailTripped | MessageRemoved | CompactionStarted | CompactionSummarised | CompactionFailed
+)
+
+
+def apply_history_event(state: State, event: RecordedEvent, fact: HistoryFact) -> State:
+    match fact:
+        case HandoffIgnored():
+            return _apply_handoff_ignored(state, fact)
+        case GuardrailTripped():
+            return _apply_guardrail_tripped(state, event, fact)
+        case MessageRemoved():
+            return apply_message_removed(state, event, fact)
+        case _:
+            return apply_compaction(state, event, fact)
+
+
+def _apply_handoff_ignored(state: State, fact: HandoffIgnored) -> State:
+    # The result was recorded before it was known that a later call would hand over too. No model has seen it yet.
+    places = () if fact.tool_call_id is None else find_results(state.messages).find(fact.tool_call_id)
+    if not places:
+        return state
+    entry = state.messages[places[-1]]
+    message = {**entry.message, "content": SUPERSEDED.format(agent=fact.to_agent)}
+    tool = entry.tool and replace(entry.tool, status="superseded")
+    return replace(state, messages=state.messages.replace_at(places[-1], replace(entry, message=message, tool=tool)))
+
+
+def _apply_guardrail_tripped(state: State, event: RecordedEvent, fact: GuardrailTripped) -> State:
+    run = state.run
+    if run is None or run.id != event.run_id:
+        return state
+    run = replace(run, last_seq=event.seq, tripped=run.tripped or fact.stage in ("input", "output"))
+    for seq in () if fact.messages is UNSET else fact.messages:
+        state = drop_summaries(state, seq)
+    return replace(state, messages=refuse_messages(state.messages, fact), run=run, last_change=event.seq)
+
+
+def refuse_messages(messages: Chain[Entry], fact: GuardrailTripped) -> Chain[Entry]:
+    """The messages, those marked that no model is sent any more."""
+    for seq in () if fact.messages is UNSET else fact.messages:
+        if (at := find_message(messages, seq)) is not None:
+            messages = messages.replace_at(at, replace(messages[at], guardrail=fact.name))
+    return messages
+
+
+# Fold an import: whatever came out of the file, nobody has decided it here.
+
+
+def apply_session_imported(state: State, by: str | UnsetType) -> State:
+    # The last run to end may be tried again, with its calls.
+    if len(state.finished):
+        last = mark_imported(state.finished[-1], by)
+        state = replace(state, finished=state.finished.replace_at(-1, last))
+    queue = tuple(replace(queued, fact=replace(queued.fact, by=by, traceparent=UNSET)) for queued in state.queue)
+    run = None if state.run is None else mark_imported(state.run, by)
+    # Whose call it was made for, and which tool of which server a name stands for, only the file says.
+    return replace(
+        state, compaction=None, listings=Chain(), queue=queue, run=run, parent=None, taken_over=None, handback_note=None
+    )
+
+
+def mark_imported(run: Run, by: str | UnsetType) -> Run:
+    """The run without whatever was decided on its open calls, and without a trace.
+
+    Who started it, only whoever imported it says.
+    """
+    calls = tuple(call if call.done else replace(make_undecided(call), imported=True) for call in run.calls)
+    return replace(run, calls=calls, by=by, traceparent=UNSET)
+
+
+# Fold lists of tools: of each agent and server, the last one.
+
+
+def apply_tools_listed(state: State, event: RecordedEvent, fact: ToolsListed) -> State:
+    listing = ToolListing(agent=event.agent or state.agent, fact=fact)
+    texts = state.other_texts if fact.schemas is None else state.other_texts.append(fact.schemas)
+    return replace(state, listings=state.listings.append(listing), other_texts=texts)
+
+
+def find_listing(state: State, agent: str, server: str) -> ToolsListed | None:
+    """What an agent is offered of a server, as the session last recorded it."""
+    places = find_ids(state.listings, _Listed, lambda listing: [_name(listing.agent, listing.fact.server)])
+    found = places.find(_name(agent, server))
+    return state.listings[found[-1]].fact if found else None
+
+
+class _Listed(KnownIds, frozen=True):
+    """By agent and server, where their lists are."""
+
+
+def _name(agent: str, server: str) -> str:
+    # With a length in front no two are alike, whatever names a file brings.
+    return f"{len(agent)} {agent} {server}"
+
+
+# Fold who speaks in the agent's place.
+
+
+def apply_takeover(state: State, event: RecordedEvent, fact: SessionTakenOver | SessionHandedBack) -> State:
+    if isinstance(fact, SessionTakenOver):
+        note = None if fact.note is UNSET else fact.note
+        return replace(state, taken_over=TakenOver(by=fact.by, at=event.at, note=note))
+    run = state.run
+    if run is not None and any(waited.reason == "person" for waited in run.pending):
+        run = replace(run, pending=tuple(waited for waited in run.pending if waited.reason != "person"))
+    told = HandbackNote(text=fact.note, by=fact.by) if fact.note else state.handback_note
+    return replace(state, taken_over=None, run=run, handback_note=told)
+
+
+# A run that waits for its turn or for somebody outside, and one that goes on.
+
+
+def make_waiting(run: Run, event: RecordedEvent, fact: RunWaiting) -> Run:
+    return replace(
+        run,
+        status="waiting",
+        pending=fact.pending,
+        last_seq=event.seq,
+        waits=run.waits + 1,
+        last_wait=event.seq,
+        has_gone_on=False,
+    )
+
+
+def make_going_on(run: Run, event: RecordedEvent, fact: RunResumed) -> Run:
+    return replace(
+        run,
+        active_since=event.at,
+        status="running",
+        pending=(),
+        stop_reason=None,
+        error=None,
+        finished_at=None,
+        last_seq=event.seq,
+        recoveries=run.recoveries + 1 if fact.reason == "recovery" else 0,
+        options=run.options if fact.options is UNSET else fact.options,
+        turns_before=run.turns_before if fact.options is UNSET else run.turns,
+        has_gone_on=True,
+    )
+
+
+def make_queued_run(state: State, queued: QueuedRun) -> Run:
+    """A run that has not begun, in the form of one."""
+    return Run(
+        id=queued.run_id,
+        status="queued",
+        options=queued.fact.options,
+        first_seq=queued.seq,
+        last_seq=queued.seq,
+        created_at=queued.at,
+        active_since=queued.at,
+        agent=queued.fact.agent or state.agent,
+        first_message=len(state.messages),
+        last_message=len(state.messages),
+        context_variables=state.context_variables,
+        idempotency_key=queued.fact.idempotency_key,
+        by=queued.fact.by,
+    )
+
+
+def note_approval(state: State, event: RecordedEvent, fact: ApprovalRequested | ApprovalDecided) -> State:
+    note = ApprovalNote(seq=event.seq, run_id=event.run_id, call_id=fact.tool_call_id)
+    if isinstance(fact, ApprovalDecided):
+        note = replace(note, approve=fact.decision == "approve", reason=fact.reason)
+    return replace(state, approvals=state.approvals.append(note))
+
+
+SessionFact = (
+    SessionCreated | SessionUpdated | SessionForked | SessionImported | SessionTakenOver | SessionHandedBack
+    | ToolsListed
+)  # fmt: skip
+RunFact = RunQueued | RunWaiting | RunResumed | RunHidden | ApprovalRequested | ApprovalDecided
+
+
+def fold(events: Iterable[RecordedEvent], state: State | None = None) -> State:
+    """The state after `events`, which follow `state` in the log."""
+    folded = State() if state is None else state
+    size = folded.size
+    event: RecordedEvent | None = None
+    for event in events:
+        size += len(event.payload)
+        fact = event.fact
+        folded = _STEPS[type(fact)](folded, event, fact)
+    if event is None:
+        return folded
+    # Once for all of them: each copy of a state that is saved counts when a long session is read. So the steps say
+    # what an event changes of a state, but for the state's place in the log.
+    return replace(folded, seq=event.seq, hash=event.hash, updated_at=event.at, size=size)
+
+
+def evolve(state: State, event: RecordedEvent) -> State:
+    """The state after one more event. Pure and total."""
+    return fold((event,), state)
+
+
+def _apply_session_event(state: State, event: RecordedEvent, fact: SessionFact) -> State:
+    match fact:
+        case SessionCreated(agent=agent, context_variables=context, metadata=metadata):
+            created = replace(state, agent=agent, context_variables=context, metadata=metadata, created_at=event.at)
+            return created if fact.parent is UNSET else replace(created, parent=fact.parent)
+        case SessionUpdated():
+            return _apply_session_updated(state, fact)
+        case SessionForked():
+            return _apply_session_forked(state, event, fact)
+        case SessionImported():
+            return apply_session_imported(state, UNSET if fact.by is None else fact.by)
+        case SessionTakenOver() | SessionHandedBack():
+            return apply_takeover(state, event, fact)
+        case ToolsListed():
+            return apply_tools_listed(state, event, fact)
+        case _:
+            assert_never(fact)
+
+
+def _apply_run_event(state: State, event: RecordedEvent, fact: RunFact) -> State:
+    match fact:
+        case RunQueued():
+            queued = QueuedRun(run_id=event.run_id or "", seq=event.seq, at=event.at, fact=fact)
+            # Its event refers to them, whatever becomes of the run.
+            files = state.queued_files
+            for name in list_file_names(fact.messages):
+                files = files.append(name)
+            forgot = state.forgot_keys or is_redacted(event)
+            return replace(state, queue=(*state.queue, queued), queued_files=files, forgot_keys=forgot)
+        case RunWaiting():
+            return state if state.run is None else replace(state, run=make_waiting(state.run, event, fact))
+        case RunResumed():
+            return _apply_run_resumed(state, event, fact)
+        case ApprovalRequested():
+            state = note_approval(state, event, fact)
+            return update_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
+        case ApprovalDecided():
+            if fact.decision not in ("approve", "deny"):
+                # Of a later release. Whatever it means, here nobody has said yes.
+                return state
+            state = note_approval(state, event, fact)
+            return decide_call(state, event, fact)
+        case RunHidden():
+            return hide_run(state, event.run_id, fact.part)
+        case _:
+            assert_never(fact)
+
+
+def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded) -> State:
+    completion, person = fact.completion, fact.person
+    entry = Entry(
+        seq=event.seq,
+        at=event.at,
+        run_id=event.run_id,
+        message=fact.message,
+        completion=completion,
+        tool=fact.tool,
+        is_correction=fact.correction is not UNSET,
+        guardrail=None if fact.guardrail is UNSET else fact.guardrail,
+        person=None if person is UNSET else person,
+    )
+    messages, usage, run = state.messages.append(entry), state.usage, state.run
+    is_of_run = run is not None and event.run_id == run.id
+    if completion is not None:
+        called = read_usage(completion.usage)
+        usage = sum_usage(usage, called)
+        if run is not None and is_of_run:
+            run = add_reply_to_run(run, event, fact, len(messages), called)
+    elif run is not None and is_of_run:
+        run = add_message_to_run(run, event, fact, len(messages))
+    if person is not UNSET and entry.role == "user":
+        return replace(state, messages=messages, usage=usage, run=run, handback_note=None)
+    return replace(state, messages=messages, usage=usage, run=run)
+
+
+def _apply_context_updated(state: State, event: RecordedEvent, fact: ContextUpdated) -> State:
+    context = apply(state.context_variables, fact.patch, () if fact.nulls is UNSET else fact.nulls)
+    run = state.run
+    if run is not None and fact.tool_call_id is not None:
+        run = note_change_made(run, fact.tool_call_id)
+    return replace(state, context_variables=context, run=run)
+
+
+def _apply_handoff_made(state: State, event: RecordedEvent, fact: HandoffMade) -> State:
+    return replace(state, agent=fact.to_agent)
+
+
+def _apply_session_redacted(state: State, event: RecordedEvent, fact: SessionRedacted) -> State:
+    # What is under way with the messages as they were, as a summary is, comes too late from here on.
+    forgotten = state.forgotten_texts if fact.texts is UNSET else state.forgotten_texts | {*fact.texts}
+    return replace(state, last_change=event.seq, forgotten_texts=forgotten)
+
+
+def _keep(state: State, event: RecordedEvent, fact: UnknownFact) -> State:
+    return state
+
+
+def _apply_session_updated(state: State, fact: SessionUpdated) -> State:
+    if fact.metadata is not UNSET:
+        state = replace(state, metadata=merge(state.metadata, fact.metadata))
+    return state if fact.agent is UNSET else replace(state, agent=fact.agent)
+
+
+def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForked) -> State:
+    # The run that the copied history may end in goes on in the original, not here.
+    if state.run is not None:
+        ended = RunInterrupted(stop_reason="interrupted", usage=state.run.usage)
+        context, run = make_held_changes(state.context_variables, state.run)
+        state = _end_active(replace(state, context_variables=context), run, event, ended)
+    origin = Origin(session_id=fact.from_session_id, seq=fact.from_seq, hash=fact.from_hash)
+    # A fork is asked nothing by anybody, and nobody speaks in it for its agent.
+    return replace(
+        forget_approvals(forget_sessions(state)),
+        queue=(),
+        compaction=None,
+        forked_from=origin,
+        parent=None,
+        taken_over=None,
+        handback_note=None,
+        created_at=event.at,
+    )
+
+
+def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> State:
+    run_id, message_count = event.run_id or "", len(state.messages)
+    run = Run(
+        id=run_id,
+        status="running",
+        options=fact.options,
+        first_seq=event.seq,
+        last_seq=event.seq,
+        created_at=event.at,
+        active_since=event.at,
+        agent=state.agent,
+        context_variables=state.context_variables,
+        first_message=message_count,
+        last_message=message_count,
+        idempotency_key=fact.idempotency_key,
+        by=fact.by,
+        traceparent=fact.traceparent,
+    )
+    queue = state.queue and tuple([queued for queued in state.queue if queued.run_id != run_id])
+    return replace(state, run=run, queue=queue, forgot_keys=state.forgot_keys or is_redacted(event))
+
+
+def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> State:
+    anew = state.run is None and bool(state.finished) and state.finished[-1].id == event.run_id
+    if anew:
+        state = replace(state, run=replace(state.finished[-1], recoveries=-1), finished=state.finished.drop_last())
+    if state.run is None:
+        return state
+    return replace(state, run=make_going_on(state.run, event, fact))
+
+
+def _apply_run_ended(state: State, event: RecordedEvent, fact: RunEnded) -> State:
+    if state.run is not None and state.run.id == event.run_id:
+        return _end_active(state, state.run, event, fact)
+    for queued in state.queue:
+        if queued.run_id == event.run_id:
+            run = make_queued_run(state, queued)
+            ended = _finish_run(run, event, fact, run.agent, run.context_variables)
+            rest = tuple(other for other in state.queue if other is not queued)
+            return replace(state, queue=rest, finished=state.finished.append(ended))
+    return state
+
+
+def _end_active(state: State, run: Run, event: RecordedEvent, fact: RunEnded) -> State:
+    if fact.error is not None and fact.error.code == IMPORTED:
+        # So an import ends what ran, and before there was an event for imports nothing else told of them.
+        run = mark_imported(run, run.by)
+    ended = _finish_run(run, event, fact, state.agent, state.context_variables)
+    return replace(state, run=None, finished=state.finished.append(ended))
+
+
+def _finish_run(run: Run, event: RecordedEvent, fact: RunEnded, agent: str, context: Json) -> Run:
+    return replace(
+        run,
+        status=STATUS_BY_ENDING[type(fact)],
+        stop_reason=fact.stop_reason,
+        error=fact.error,
+        pending=(),
+        last_seq=event.seq,
+        finished_at=event.at,
+        agent=agent,
+        context_variables=context,
+    )
+
+
+# A table, because `match` asks of one class after the other whether it is an instance, and each no takes longer than
+# the whole table.
+_STEPS: dict[type[Fact], Callable[[State, RecordedEvent, Any], State]] = {
+    MessageAdded: _apply_message_added,
+    ToolStarted: apply_tool_started,
+    ContextUpdated: _apply_context_updated,
+    HandoffMade: _apply_handoff_made,
+    RunStarted: _apply_run_started,
+    **dict.fromkeys(STATUS_BY_ENDING, _apply_run_ended),
+    **dict.fromkeys(get_args(RunFact), _apply_run_event),
+    **dict.fromkeys(get_args(SessionFact), _apply_session_event),
+    **dict.fromkeys(get_args(HistoryFact), apply_history_event),
+    SessionRedacted: _apply_session_redacted,
+    UnknownFact: _keep,
+}

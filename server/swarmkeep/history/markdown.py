@@ -1,0 +1,105 @@
+"""A transcript in Markdown that renders alike everywhere: no raw HTML, no links, no markup in what was said."""
+
+from __future__ import annotations
+
+import re
+from string import ascii_letters
+
+from swarmkeep.describe import TimelineEntry
+from swarmkeep.events.state import State
+from swarmkeep.history.entries import (
+    format_change,
+    format_figures,
+    format_time,
+    is_message,
+    list_closing_facts,
+    show_controls,
+    summarize,
+)
+
+_MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>&#|~!$"})
+# What begins a list, a heading underline, a table, a rule or a quotation where a line begins.
+_AT_START = re.compile(r"^(\s*(?:\d{1,9}(?=[.)]))?)([-+=:.)])")
+_MARKS = "-+=:.)"
+_ADDRESS = re.compile(r"(?i)\b(https?|ftp|mailto|www)(:|\.)")
+
+
+def write_head(session_id: str, warning: str | None) -> str:
+    warned = f"\n**Warning:** {escape_line(warning)}\n" if warning else ""
+    return f"# Session {escape_line(session_id)}\n\nAll times are UTC.\n{warned}"
+
+
+def write_entry(entry: TimelineEntry) -> str:
+    headline, calls = (entry.headline, entry.calls) if is_message(entry) else summarize(entry)
+    parts = ["\n", _write_heading(entry, headline)]
+    if entry.warning:
+        parts.append(f"\n**Warning:** {escape_line(entry.warning)}\n")
+    if entry.text:
+        is_result = is_message(entry) and headline
+        parts.append(f"\n{fence_text(entry.text) if is_result else quote_text(entry.text)}")
+    parts += [f"\n{fence_text(call)}" for call in calls]
+    for change in entry.changes:
+        path, before, after = format_change(change)
+        parts.append(f"\n{fence_text(f'{path}: {before} → {after}')}")
+    return "".join(parts)
+
+
+def _write_heading(entry: TimelineEntry, headline: str) -> str:
+    took = format_figures(entry)
+    tail = f"{format_time(entry.at)}, event {entry.seq}" + (f", {took}" if took else "")
+    said = " ".join(escape_line(part) for part in (entry.speaker, headline) if part)
+    if is_message(entry):
+        return f"## {said}\n\n*{escape_line(tail)}*\n"
+    return f"*{said}* — {escape_line(tail)}\n"
+
+
+def write_foot(session_id: str, state: State) -> str:
+    rows = "".join(f"| {escape_line(name)} | {escape_line(value)} |\n" for name, value in list_closing_facts(state))
+    return f"\n---\n\n| Session | {escape_line(session_id)} |\n|---|---|\n{rows}"
+
+
+def escape_line(text: str) -> str:
+    """Text on one line, none of which is markup."""
+    return _escape_markup(" ".join(show_controls(text).split()))
+
+
+def _escape_markup(line: str) -> str:
+    return _AT_START.sub(r"\1\\\2", _escape_inside(line))
+
+
+def _escape_inside(text: str) -> str:
+    # Addresses become links by themselves in many readers; a word joiner is not seen, and keeps them text.
+    return _ADDRESS.sub("\\1\u2060\\2", text.translate(_MARKUP))
+
+
+def quote_text(text: str) -> str:
+    """Text as a quotation, line by line."""
+    # At once, but for how a line begins: a text may have half a million of them.
+    lines = [_quote_line(line) for line in _escape_inside(show_controls(text)).split("\n")]
+    return "  \n".join(lines) + "\n"
+
+
+def _quote_line(line: str) -> str:
+    if not line:
+        return ">"
+    indent = ""
+    if line[0] in " \t":
+        body = line.lstrip(" \t")
+        if not body:
+            return ">"
+        # More than three blanks would begin a block of code.
+        indent = "\u00a0" * len(line[: len(line) - len(body)].expandtabs(4))
+        line = body
+    if line[0] in _MARKS:
+        line = f"\\{line}"
+    elif line[0] not in ascii_letters:
+        line = _AT_START.sub(r"\1\\\2", line)
+    return f"> {indent}{line}".rstrip()
+
+
+def fence_text(text: str) -> str:
+    """Text as a block of code that nothing in it can end."""
+    body = show_controls(text)
+    longest = max((len(run) for run in re.findall(r"`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{body}\n{fence}\n"

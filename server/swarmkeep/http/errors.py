@@ -1,0 +1,286 @@
+"""Errors as problem documents (RFC 9457). The table here alone decides on the status of a domain error."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from litestar.handlers import BaseRouteHandler
+from litestar.openapi.datastructures import ResponseSpec
+
+from swarmkeep.events import errors as domain
+from swarmkeep.http.auth import Forbidden, RateLimited, RequestTimeout, Unauthenticated, UnsupportedMediaType
+from swarmkeep.http.bodies import JsonResponse
+from swarmkeep.http.parameters import describe_parameter
+from swarmkeep.logs import outage_log
+from swarmkeep.store.records import SchemaBehind, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+PROBLEM_JSON = "application/problem+json"
+_MAX_PATH_CHARACTERS = 200
+_METHODS_WITHOUT_BODY = ("GET", "DELETE")
+_OPENAI_ROUTE = re.compile(r"(?:/v1)?/(?:responses|chat/completions|conversations|models|embeddings)(?:/|\Z)")
+_POINTERS_OUTSIDE_BODY = ("/query", "/path", "/header")
+
+STATUS: dict[type[domain.DomainError], int] = {
+    domain.InvalidRequest: 400,
+    domain.InvalidImport: 400,
+    Unauthenticated: 401,
+    Forbidden: 403,
+    domain.OwnApproval: 403,
+    domain.SessionNotFound: 404,
+    domain.RunNotFound: 404,
+    domain.EventNotFound: 404,
+    domain.BlobNotFound: 404,
+    domain.AgentNotFound: 404,
+    domain.ApiKeyNotFound: 404,
+    RequestTimeout: 408,
+    domain.SessionExists: 409,
+    domain.SessionBusy: 409,
+    domain.LeaseLost: 409,
+    domain.RunNotWaiting: 409,
+    domain.NotTakenOver: 409,
+    domain.TakenOverByOther: 409,
+    domain.RequestNotKept: 409,
+    domain.SessionDamaged: 409,
+    domain.HistoryDamaged: 409,
+    domain.AlreadyDecided: 409,
+    domain.ArgumentsChanged: 409,
+    domain.AgentUnavailable: 409,
+    domain.SeqMismatch: 412,
+    domain.SeqConflict: 412,
+    domain.TooLarge: 413,
+    UnsupportedMediaType: 415,
+    domain.IdempotencyMismatch: 422,
+    RateLimited: 429,
+    domain.QuotaExceeded: 429,
+    domain.SearchOff: 501,
+    domain.Overloaded: 503,
+    domain.Draining: 503,
+}
+
+# The phrase that goes with each code, and whatever else has one: the framework's errors and the database's.
+TITLES = {
+    "invalid_request": "The request is not valid",
+    "invalid_import": "The file cannot be imported",
+    "unauthenticated": "An API key is needed",
+    "forbidden": "This is not allowed",
+    "not_found": "There is nothing here",
+    "session_not_found": "No such session",
+    "run_not_found": "No such run",
+    "event_not_found": "No such event",
+    "blob_not_found": "No such file",
+    "agent_not_found": "No such agent",
+    "key_not_found": "No such API key",
+    "method_not_allowed": "This method is not allowed here",
+    "request_timeout": "The request did not arrive in time",
+    "session_exists": "The session already exists",
+    "session_busy": "A run is active in this session",
+    "run_not_waiting": "The run is not waiting",
+    "not_taken_over": "Nobody has taken the session over",
+    "taken_over": "Somebody else has taken the session over",
+    "session_damaged": "The session's log is damaged",
+    "history_damaged": "What is stored of the session is not what was recorded",
+    "request_not_kept": "The request cannot be rebuilt exactly",
+    "already_decided": "This was already decided",
+    "arguments_changed": "The arguments are not those that were shown",
+    "agent_unavailable": "The session's agent is not available here",
+    "seq_mismatch": "The session has changed",
+    "too_large": "The request is too large",
+    "unsupported_media_type": "The body is not JSON",
+    "idempotency_mismatch": "The idempotency key was used with another request",
+    "rate_limited": "Too many requests",
+    "quota_exceeded": "A quota or limit is exceeded",
+    "search_off": "Search is turned off here",
+    "internal_error": "The server met an unexpected error",
+    "draining": "The server is shutting down",
+    "overloaded": "The server is overloaded",
+    "store_unavailable": "The database cannot be used",
+    "schema_behind": "The database does not have this release's schema",
+}
+
+_CODE_OF_STATUS = {
+    400: "invalid_request",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media_type",
+}
+_STATUS_OF_CODE = {code: status for status, code in _CODE_OF_STATUS.items()} | {
+    error.code: status for error, status in STATUS.items()
+}
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a request. `pointer` (RFC 6901) leads to it in the body; `/query/NAME` and
+    `/header/NAME` mean a query parameter and a header."""
+
+    pointer: str
+    detail: str
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was refused. `code` never changes its meaning; `detail` is for people."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: list[FieldError] | msgspec.UnsetType = msgspec.UNSET
+    known_agents: list[str] | msgspec.UnsetType = msgspec.UNSET
+    active_run_id: str | msgspec.UnsetType = msgspec.UNSET
+    seq: int | msgspec.UnsetType = msgspec.UNSET
+    line: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def make_problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """The answer to a request that ended in an error."""
+    body, headers = describe_error(error, request)
+    return JsonResponse(body, status_code=body["status"], media_type=PROBLEM_JSON, headers=headers)
+
+
+def describe_error(
+    error: Exception, request: Request[Any, Any, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The problem document and its headers, with details of the request. Logs an unexpected error.
+
+    There is no request where the error is answered over a WebSocket, or in its handshake.
+    """
+    body, headers = make_problem(error, None if request is None else request.scope.get("route_handler"))
+    if body["status"] == 500:
+        place = "WebSocket" if request is None else f"{request.method} {request.url.path}"
+        log.error("%s: unexpected error", place, exc_info=error)
+    if request is None:
+        return body, headers
+    if isinstance(error, HTTPException) and body["status"] in (404, 405):
+        body = {**body, **_describe_missing_route(request, headers)}
+    if isinstance(error, HTTPException) and body["status"] == 413:
+        body = {**body, "detail": _describe_body_limit(request)}
+    if "errors" in body and request.method in _METHODS_WITHOUT_BODY:
+        body = {**body, "errors": [_point_at_query(found) for found in body["errors"]]}
+    return body, headers
+
+
+def _describe_missing_route(request: Request[Any, Any, Any], headers: dict[str, str]) -> dict[str, Any]:
+    """The route that is not there, for somebody who has mistyped it."""
+    path = request.url.path
+    shown = path if len(path) <= _MAX_PATH_CHARACTERS else f"{path[:_MAX_PATH_CHARACTERS]}…"
+    methods = next((value for name, value in headers.items() if name.lower() == "allow"), None)
+    if methods is not None:
+        return {"detail": f"{shown} does not support {request.method}; it supports {methods}"}
+    if _OPENAI_ROUTE.match(path):
+        # OpenAI's clients, with a base URL that lacks `/openai`, show only the message of an `error`.
+        detail = f"no route for {request.method} {shown}; for OpenAI's clients, the base URL ends with /openai/v1"
+        return {"detail": detail, "error": {"message": detail}}
+    prefix = "/openai/v1" if path.startswith("/openai/v1/") else ""
+    return {"detail": f"no route for {request.method} {shown}; see `{prefix}/openapi.json`"}
+
+
+def _describe_body_limit(request: Request[Any, Any, Any]) -> str:
+    """The limit of the body, and the setting that it comes from: files to import have one of their own."""
+    max_bytes = request.route_handler.resolve_request_max_body_size()
+    setting = "BODY" if max_bytes == request.app.request_max_body_size else "IMPORT"
+    return f"the body has more than {max_bytes} bytes (SWARMKEEP_MAX_{setting}_BYTES)"
+
+
+def _point_at_query(found: dict[str, str]) -> dict[str, str]:
+    """Of requests without a body: what the engine calls `/cursor` is a query parameter."""
+    inside = not found["pointer"] or found["pointer"].startswith(_POINTERS_OUTSIDE_BODY)
+    return found if inside else {**found, "pointer": f"/query{found['pointer']}"}
+
+
+def make_problem(error: Exception, handler: BaseRouteHandler | None = None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The problem document of an error, and the headers that go with it. `handler` knows the names of parameters."""
+    if isinstance(error, domain.DomainError):
+        seconds = getattr(error, "retry_after_seconds", None)
+        headers = {} if seconds is None else {"Retry-After": str(seconds)}
+        if isinstance(error, Unauthenticated):
+            headers["WWW-Authenticate"] = error.challenge
+        if isinstance(error, RequestTimeout):
+            # The rest of the body may yet come, and must not be taken for the next request.
+            headers["Connection"] = "close"
+        return _make_document(STATUS[type(error)], error.code, str(error), **error.extra()), headers
+    if isinstance(error, StoreUnavailable):
+        # The sentence names the database's host, which callers need not know.
+        outage_log.note(error, "requests refused")
+        detail = "the database cannot be reached; try again"
+        return _make_document(503, "store_unavailable", detail), {"Retry-After": "1"}
+    if isinstance(error, SchemaBehind):
+        outage_log.note(error, "requests refused")
+        return _make_document(503, "schema_behind", "run `swarmkeep db upgrade`"), {}
+    if isinstance(error, HTTPException) and error.status_code < 500:
+        return _make_framework_problem(error, handler)
+    return _make_document(500, "internal_error", "see the server's log"), {}
+
+
+def _make_framework_problem(
+    error: HTTPException, handler: BaseRouteHandler | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    status = error.status_code if error.status_code in _CODE_OF_STATUS else 400
+    code = _CODE_OF_STATUS[status]
+    headers = {
+        key: list_methods(value.split(", ")) for key, value in (error.headers or {}).items() if key.lower() == "allow"
+    }
+    if status != 400:
+        return _make_document(status, code, TITLES[code].lower()), headers
+    found = [_make_field_error(item, handler) for item in error.extra or () if isinstance(item, dict)]
+    found = found or [{"pointer": "", "detail": error.detail}]
+    return _make_document(status, code, "; ".join(item["detail"] for item in found), errors=found), headers
+
+
+def _make_document(status: int, code: str, detail: str, **extra: Any) -> dict[str, Any]:
+    body = {"type": f"urn:swarmkeep:problem:{code}", "title": TITLES[code], "status": status, "detail": detail}
+    return {**body, "code": code, **extra}
+
+
+def list_methods(methods: Iterable[str]) -> str:
+    """Methods as `Allow` lists them. The framework has them in a set, so in another order in each process."""
+    named = set(methods)
+    return ", ".join(sorted(named | {"HEAD"} if "GET" in named else named))
+
+
+def _make_field_error(found: dict[str, Any], handler: BaseRouteHandler | None) -> dict[str, str]:
+    name, source, message = str(found.get("key", "")), found.get("source"), str(found.get("message", "invalid"))
+    if handler is not None:
+        name, message = describe_parameter(handler, name, message)
+    place = f"/{getattr(source, 'value', source or 'query')}/{name}"
+    text = re.sub(r"^Expected `(.+?)`", r"expected \1", message)
+    return {"pointer": place, "detail": f"{name}: {text}"}
+
+
+_CODES_OF_EVERY_ROUTE = ("invalid_request", "forbidden", "internal_error", "store_unavailable")
+_CODES_OF_ROUTES_WITH_KEY = ("unauthenticated", "rate_limited")
+# Of a change of a session that is asked for in JSON.
+CODES_OF_CHANGES = ("idempotency_mismatch", "quota_exceeded", "too_large", "unsupported_media_type", "overloaded")
+
+
+def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]:
+    """For the OpenAPI document: the refusals that a call may meet, by status. `keyless`: it never needs a key."""
+    by_status: dict[int, list[str]] = {}
+    if "too_large" in codes:
+        codes = (*codes, "request_timeout")
+    if "overloaded" in codes:
+        codes = (*codes, "session_damaged", "history_damaged")
+    for code in (*codes, *_CODES_OF_EVERY_ROUTE, *(() if keyless else _CODES_OF_ROUTES_WITH_KEY)):
+        by_status.setdefault(_find_status(code), []).append(code)
+    return {
+        status: ResponseSpec(
+            Problem,
+            description="; ".join(f"`{code}`: {TITLES[code]}" for code in found),
+            media_type=PROBLEM_JSON,
+            generate_examples=False,
+        )
+        for status, found in sorted(by_status.items())
+    }
+
+
+def _find_status(code: str) -> int:
+    return _STATUS_OF_CODE.get(code, 500 if code == "internal_error" else 503)

@@ -1,0 +1,203 @@
+"""Routes for the audit log: what was done to whole sessions, and whether it is complete."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+from litestar import get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec import Meta
+
+from swarmkeep.history.checkpoints import AuditEntry, verify_audit_log, view_entry
+from swarmkeep.history.compare import Comparison, StateDiff, compare_sessions, diff_session
+from swarmkeep.history.divergences import Replayed, check_kinds
+from swarmkeep.history.redact import Redaction, redact
+from swarmkeep.history.replay import replay_session
+from swarmkeep.history.verify import Verification, follow_verification, parse_head, verify
+from swarmkeep.http.auth import PERMISSION, Principal
+from swarmkeep.http.bodies import Body
+from swarmkeep.http.errors import problem_specs
+from swarmkeep.http.parameters import MAX_SEQ, AfterSeq, Cursor, Limit, NotedHead, parse_cursor, take_page
+
+# Routes that compare: replay, diff and compare.
+
+
+class Replay(Body, frozen=True, kw_only=True):
+    """`ignore` lists kinds of differences that are not reported."""
+
+    may_be_absent: ClassVar[bool] = True
+    ignore: tuple[str, ...] = ()
+
+
+@post(
+    "/sessions/{session_id:str}/replay",
+    status_code=200,
+    operation_id="replay_session",
+    summary="Compare today's agents with what is recorded",
+    opt={PERMISSION: ("read",)},
+    responses=problem_specs("session_not_found", "too_large", "unsupported_media_type", "overloaded"),
+)
+async def replay(session_id: FromPath[str], data: JSONBody[Replay], principal: NamedDependency[Principal]) -> Replayed:
+    """The recorded completions and results stand in for the model and the tools: neither is called, and nothing is
+    written. Functions that make instructions are called. Each difference is reported once, where it first appears. A
+    server makes one replay per tenant at a time, for a minute at most.
+    """
+    ignore, key = check_kinds(data.ignore), principal.session_key(session_id)
+    service = principal.service
+    async with service.replays.enter(principal.tenant):
+        return await replay_session(
+            principal.store,
+            principal.engine.registry,
+            key,
+            ignore=ignore,
+            seconds=service.limits.replay_seconds,
+        )
+
+
+EarlierSeq = Annotated[
+    int, QueryParameter(ge=0, le=MAX_SEQ, description="The earlier seq; 0 is before the first event.")
+]
+LaterSeq = Annotated[int, QueryParameter(ge=1, le=MAX_SEQ, description="The later seq.")]
+
+
+@get(
+    "/sessions/{session_id:str}/diff",
+    operation_id="diff_session",
+    summary="Get what changed between two events",
+    responses=problem_specs("session_not_found", "event_not_found"),
+)
+async def diff(
+    session_id: FromPath[str], principal: NamedDependency[Principal], before: EarlierSeq, after: LaterSeq
+) -> StateDiff:
+    return await diff_session(principal.store, principal.session_key(session_id), before, after)
+
+
+@get(
+    "/sessions/{session_id:str}/compare",
+    operation_id="compare_sessions",
+    summary="Compare a session with another one",
+    responses=problem_specs("session_not_found"),
+)
+async def compare(
+    session_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    other: Annotated[str, QueryParameter(name="with", description="The other session's id.")],
+) -> Comparison:
+    """The sessions part after `shared_seq`: up to there, their events have the same hashes."""
+    return await compare_sessions(principal.store, principal.session_key(session_id), principal.session_key(other))
+
+
+ROUTES = [replay, diff, compare]
+
+
+# Route that redacts a session.
+
+
+class RedactionRequest(Body, frozen=True, kw_only=True):
+    """Which events lose their payload, and why. `include_forks`: also in other sessions that hold the same events.
+    `dry_run`: only say what would be removed."""
+
+    seqs: list[Annotated[int, Meta(ge=1, le=MAX_SEQ)]]
+    reason: str
+    include_forks: bool = False
+    dry_run: bool = False
+
+
+@post(
+    "/sessions/{session_id:str}/redact",
+    status_code=200,
+    operation_id="redact_session",
+    summary="Remove the payloads of events for good",
+    responses=problem_specs(
+        "session_not_found",
+        "event_not_found",
+        "session_busy",
+        "idempotency_mismatch",
+        "too_large",
+        "unsupported_media_type",
+        "overloaded",
+    ),
+)
+async def redact_session(
+    session_id: FromPath[str], data: JSONBody[RedactionRequest], principal: NamedDependency[Principal]
+) -> Redaction:
+    """The chain still verifies. Repeating the request is harmless. With `dry_run` nothing is removed: `seqs` and
+    `forks` say what would be, and where else the same events are, and `seq` is null."""
+    return await redact(
+        principal.store,
+        principal.session_key(session_id),
+        data.seqs,
+        data.reason,
+        by=principal.name,
+        include_forks=data.include_forks,
+        dry_run=data.dry_run,
+        idempotency=await principal.read_idempotency(),
+        publish=principal.engine.publish,
+    )
+
+
+REDACT_ROUTES = [redact_session]
+
+
+class AuditList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[AuditEntry]
+    next_cursor: str | None
+
+
+@get(
+    "/audit",
+    operation_id="list_audit",
+    summary="List what was done to sessions and keys",
+    opt={PERMISSION: ("audit",)},
+    responses=problem_specs(),
+)
+async def list_audit(
+    principal: NamedDependency[Principal], after: AfterSeq = None, limit: Limit = 50, cursor: Cursor = None
+) -> AuditList:
+    """The audit log: deletions, imports, redactions, decisions on approvals and keys, with who did it. Oldest first."""
+    start = max(after or 0, parse_cursor(cursor) or 0)
+    entries = await principal.store.read_audit_log(principal.tenant, after=start, limit=limit + 1)
+    page = take_page(map(view_entry, entries[:limit]), principal.reader.page_bytes)
+    return AuditList(data=page, next_cursor=str(page[-1].seq) if len(page) < len(entries) else None)
+
+
+@get(
+    "/audit/verify",
+    operation_id="verify_audit",
+    summary="Check the audit log's hash chain",
+    opt={PERMISSION: ("audit",)},
+    responses=problem_specs(),
+)
+async def verify_audit(principal: NamedDependency[Principal], head: NotedHead = None) -> Verification:
+    noted = None if head is None else parse_head(head)
+    return await verify_audit_log(principal.store, principal.tenant, noted=noted)
+
+
+AUDIT_ROUTES = [list_audit, verify_audit]
+
+
+# Route that verifies a session.
+
+
+@get(
+    "/sessions/{session_id:str}/verify",
+    operation_id="verify_session",
+    summary="Check a session's hash chain, and everything stored with it",
+    responses=problem_specs("session_not_found"),
+)
+async def verify_session(
+    session_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    head: NotedHead = None,
+) -> Verification:
+    """This finds any change, insertion, removal or reordering; with an earlier head, also a log that was cut off."""
+    noted = None if head is None else parse_head(head)
+    key = principal.session_key(session_id)
+    found = await verify(principal.store, key, noted=noted)
+    await follow_verification(principal.store, key, found)
+    return found
+
+
+VERIFY_ROUTES = [verify_session]

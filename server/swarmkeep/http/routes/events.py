@@ -1,0 +1,201 @@
+"""Routes for a session's events: pages, streams, exports, and the request behind a message."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator
+from itertools import islice
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+
+from swarmkeep.events.codec import Json, encode
+from swarmkeep.events.facts import EventView, view_event
+from swarmkeep.events.messages import list_shown
+from swarmkeep.history.export import JSON_LINES, find_sessions, iterate_keys, write_export
+from swarmkeep.history.replay import rebuild_request
+from swarmkeep.http.auth import PERMISSION, Principal
+from swarmkeep.http.bodies import Body, JsonResponse
+from swarmkeep.http.errors import CODES_OF_CHANGES, problem_specs
+from swarmkeep.http.openapi import EventsOperation
+from swarmkeep.http.parameters import (
+    AfterSeq,
+    AtSeq,
+    Cursor,
+    LastEventId,
+    Limit,
+    Seq,
+    choose_form,
+    parse_cursor,
+    parse_last_event_id,
+    take_page,
+)
+from swarmkeep.http.sse import EVENT_STREAM, StreamResponse
+from swarmkeep.http.streams import make_event_stream, write_session_frames
+from swarmkeep.request.history import find_first_shown
+from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import is_full_page
+
+_EVENTS_PER_READ = 200
+
+
+class EventList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[EventView]
+    next_cursor: str | None
+
+
+@get(
+    "/sessions/{session_id:str}/events",
+    operation_id="list_events",
+    summary="List, follow or export a session's events",
+    operation_class=EventsOperation,
+    responses=problem_specs("session_not_found"),
+)
+async def list_events(
+    request: Request[Any, Any, Any],
+    session_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    after: AfterSeq = None,
+    type_: Annotated[
+        list[str] | None, QueryParameter(name="type", description="Only events of these types (repeat, or use commas).")
+    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    last_seen: LastEventId = None,
+) -> Response[EventList]:
+    """`Accept: text/event-stream` sends the events after `after` or `Last-Event-ID`, and then each new one. `Accept:
+    application/x-ndjson` exports the session; with `after` or `type` it gives these events, one per line. Neither has
+    pages.
+    """
+    key = principal.session_key(session_id)
+    types = tuple(name for text in type_ or () for name in text.split(",") if name)
+    start = max(after or 0, parse_cursor(cursor) or 0)
+    form = choose_form(request, EVENT_STREAM, JSON_LINES)
+    if form == EVENT_STREAM:
+        start = max(start, parse_last_event_id(last_seen) or 0)
+        await principal.reader.state(key)
+        return make_event_stream(principal, write_session_frames(principal, key, start, types))
+    if form == JSON_LINES:
+        store = principal.store
+        keys = await find_sessions(store, principal.tenant, [session_id])
+        part = bool(start or types)
+        whole = write_export(store, iterate_keys(keys), alone=True)
+        return StreamResponse(_write_event_lines(principal, key, start, types) if part else whole, JSON_LINES)
+    events = await principal.reader.read_events(key, after=start, types=types, limit=limit + 1)
+    page = events[:limit]
+    following = str(page[-1].seq) if is_full_page(events, limit + 1, principal.reader.page_bytes) else None
+    return JsonResponse(EventList(data=[view_event(event) for event in page], next_cursor=following))
+
+
+async def _write_event_lines(
+    principal: Principal, key: SessionKey, after: int, types: tuple[str, ...]
+) -> AsyncGenerator[bytes]:
+    while events := await principal.store.read(
+        key, after=after, types=types, limit=_EVENTS_PER_READ, max_bytes=principal.reader.page_bytes
+    ):
+        yield b"".join(encode(view_event(event)) + b"\n" for event in events)
+        after = events[-1].seq
+
+
+@get(
+    "/sessions/{session_id:str}/events/{seq:int}/request",
+    operation_id="get_event_request",
+    summary="Get the exact model request behind an assistant message",
+    response_description="The bytes that were sent to the model",
+    responses=problem_specs("session_not_found", "event_not_found", "request_not_kept"),
+)
+async def get_event_request(
+    session_id: FromPath[str], seq: Seq, principal: NamedDependency[Principal]
+) -> Response[Json]:
+    async with principal.service.rebuilds:
+        body = await rebuild_request(principal.store, principal.session_key(session_id), seq)
+    return Response[Any](body, media_type="application/json")
+
+
+ROUTES = [list_events, get_event_request]
+
+
+# Routes for a session's messages.
+
+
+class NewMessages(Body, frozen=True, kw_only=True):
+    """Chat Completions messages, in order."""
+
+    messages: list[Json]
+
+
+class MessageList(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages as Chat Completions has them, with `sender`, `seq`, `at` and `run_id`."""
+
+    data: list[Json]
+    next_cursor: str | None
+
+
+@get(
+    "/sessions/{session_id:str}/messages",
+    operation_id="list_messages",
+    summary="List a session's messages, oldest first",
+    responses=problem_specs("session_not_found", "event_not_found"),
+)
+async def list_messages(
+    session_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    at: AtSeq = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> MessageList:
+    state = await principal.reader.state(principal.session_key(session_id), at=at)
+    entries = state.messages
+    behind = bisect_right(entries, parse_cursor(cursor) or 0, key=lambda entry: entry.seq)
+    start = max(behind, find_first_shown(entries))
+    shown = list_shown(entries[index] for index in range(start, len(entries)))
+    # One more than there is room for tells whether there are more.
+    found = list(islice(shown, limit + 1))
+    page = take_page((entry.view() for entry in found[:limit]), principal.reader.page_bytes)
+    following = str(found[len(page) - 1].seq) if page and len(page) < len(found) else None
+    return MessageList(data=page, next_cursor=following)
+
+
+@post(
+    "/sessions/{session_id:str}/messages",
+    status_code=200,
+    operation_id="add_messages",
+    summary="Add messages to a session's history, without a run",
+    opt={PERMISSION: ("run",)},
+    responses=problem_specs("session_not_found", "session_busy", *CODES_OF_CHANGES),
+)
+async def add_messages(
+    session_id: FromPath[str], data: JSONBody[NewMessages], principal: NamedDependency[Principal]
+) -> MessageList:
+    """The next run's model reads them. The answer has them as they were recorded; refused while a run is active."""
+    entries = await principal.engine.sessions.add_messages(
+        principal.session_key(session_id), data.messages, idempotency=await principal.read_idempotency()
+    )
+    return MessageList(data=[entry.view() for entry in entries], next_cursor=None)
+
+
+@delete(
+    "/sessions/{session_id:str}/messages/{seq:int}",
+    operation_id="remove_message",
+    summary="Take a message out of the conversation",
+    opt={PERMISSION: ("run",)},
+    responses=problem_specs("session_not_found", "event_not_found", "session_busy", "overloaded"),
+)
+async def remove_message(
+    session_id: FromPath[str],
+    seq: FromPath[int],
+    principal: NamedDependency[Principal],
+    tool_call_id: Annotated[
+        str | None, QueryParameter(description="Only this call of the message, with its result.")
+    ] = None,
+) -> None:
+    """It is no longer sent to models or shown in lists; the log keeps it. A call goes with its result, and a result
+    with its call. Repeating the request changes nothing."""
+    key = principal.session_key(session_id)
+    await principal.engine.sessions.remove_message(key, seq, tool_call_id, by=principal.name)
+
+
+MESSAGES_ROUTES = [list_messages, add_messages, remove_message]

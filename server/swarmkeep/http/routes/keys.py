@@ -1,0 +1,122 @@
+"""Routes for the API keys of the caller's own tenant: list, make, revoke; and who the caller is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from litestar import Response, get, post
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta
+
+from swarmkeep.http.auth import PERMISSION, PERMISSIONS, Permission, Principal
+from swarmkeep.http.bodies import Body, JsonResponse
+from swarmkeep.http.errors import problem_specs
+from swarmkeep.http.parameters import Cursor, Limit
+from swarmkeep.store.contracts import ApiKey, Role
+
+
+class KeyList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[ApiKey]
+    next_cursor: str | None
+
+
+class NewKey(Body, frozen=True, kw_only=True):
+    """`name`: who or what uses it; events name it. Without `expires_at` it never expires."""
+
+    may_be_absent: ClassVar[bool] = True
+    name: str = ""
+    role: Role = "write"
+    expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class CreatedKey(ApiKey, frozen=True, kw_only=True):
+    """A key as in lists, and the `key` itself. It is shown only once: it is null when the request is repeated."""
+
+    key: str | None
+
+
+class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The key that a request was sent with, without its secret part."""
+
+    id: str
+    name: str
+    expires_at: str | None
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """The caller, and what they may do. `key` and `role` are null as long as the server has no API keys."""
+
+    tenant: str
+    key: CallerKey | None
+    role: Role | None
+    permissions: list[Permission]
+
+
+@get("/me", operation_id="get_caller", summary="Get the caller, and what they may do", responses=problem_specs())
+async def get_caller(principal: NamedDependency[Principal]) -> Caller:
+    used = principal.api_key
+    if used is None:
+        # The first key is made in the database only.
+        return Caller(tenant=principal.tenant, key=None, role=None, permissions=sorted(PERMISSIONS["write"]))
+    key = CallerKey(id=used.id, name=used.name, expires_at=used.expires_at)
+    return Caller(tenant=used.tenant, key=key, role=used.role, permissions=sorted(PERMISSIONS[used.role]))
+
+
+@get(
+    "/keys",
+    operation_id="list_keys",
+    summary="List the tenant's API keys, oldest first",
+    opt={PERMISSION: ("keys",)},
+    responses=problem_specs(),
+)
+async def list_keys(principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None) -> KeyList:
+    """Including keys that were revoked or have expired. The keys themselves are not stored."""
+    keys = await principal.service.keyring.keys.list_keys(tenant=principal.tenant, after=cursor, limit=limit + 1)
+    following = keys[limit - 1].id if len(keys) > limit else None
+    return KeyList(data=keys[:limit], next_cursor=following)
+
+
+@post(
+    "/keys",
+    status_code=201,
+    operation_id="create_key",
+    summary="Make an API key",
+    opt={PERMISSION: ("keys",)},
+    responses={
+        200: ResponseSpec(CreatedKey, description="The key that was made before", generate_examples=False),
+        **problem_specs("idempotency_mismatch", "too_large", "unsupported_media_type", "overloaded"),
+    },
+)
+async def create_key(data: JSONBody[NewKey], principal: NamedDependency[Principal]) -> Response[CreatedKey]:
+    """A key of the caller's tenant. If the `Idempotency-Key` was used before, the answer is 200 without the key itself,
+    which is not stored: if you did not receive it, revoke it and make another one.
+    """
+    keys, request = principal.service.keyring.keys, await principal.read_idempotency()
+    wanted: dict[str, Any] = {**msgspec.structs.asdict(data), "by": principal.name}
+    made, secret = await (
+        keys.create(principal.tenant, **wanted)
+        if request is None
+        else keys.create_once(principal.tenant, request.key, **wanted)
+    )
+    found = CreatedKey(**msgspec.structs.asdict(made), key=secret)
+    return JsonResponse(found, status_code=201 if secret else 200)
+
+
+@post(
+    "/keys/{key_id:str}/revoke",
+    status_code=200,
+    operation_id="revoke_key",
+    summary="Revoke an API key, for good",
+    opt={PERMISSION: ("keys",)},
+    responses=problem_specs("key_not_found", "overloaded"),
+)
+async def revoke_key(key_id: FromPath[str], principal: NamedDependency[Principal]) -> ApiKey:
+    """Every server refuses it within two seconds. A key that is revoked already stays as it is."""
+    return await principal.service.keyring.keys.revoke(key_id, tenant=principal.tenant, by=principal.name)
+
+
+ROUTES = [get_caller, list_keys, create_key, revoke_key]

@@ -1,0 +1,235 @@
+"""Routes for runs: start, list, get, stream, cancel, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.types import Receive
+
+from swarmkeep.events.views import RunView
+from swarmkeep.http.auth import PERMISSION, Principal
+from swarmkeep.http.bodies import JsonResponse, NewRun, Resume
+from swarmkeep.http.errors import CODES_OF_CHANGES, problem_specs
+from swarmkeep.http.openapi import StreamableOperation
+from swarmkeep.http.parameters import Cursor, LastEventId, Limit, parse_cursor, parse_last_event_id, take_page
+from swarmkeep.http.routes.usage import find_cost
+from swarmkeep.http.sse import EVENT_STREAM
+from swarmkeep.http.streams import make_event_stream, write_run_frames
+from swarmkeep.http.threads import ClientGone, wait_for_client
+from swarmkeep.logs import bind_fields
+from swarmkeep.runs.identifiers import REQUEST_PARSED, reach
+from swarmkeep.runs.reader import RunPosition
+from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import ActiveRun, ActiveStatus
+
+
+class RunList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[RunView]
+    next_cursor: str | None
+
+
+async def _answer_when_over(
+    principal: Principal, receive: Receive, key: SessionKey, position: RunPosition
+) -> Response[Any]:
+    """The run once it has ended or waits for somebody."""
+    waiting = principal.engine.runs.wait(key, position.run_id, since=position.seq if position.repeated else None)
+    try:
+        return JsonResponse(await wait_for_client(waiting, receive, principal.service.limits.leaving_seconds))
+    except ClientGone:
+        # For the server's log: nobody reads it.
+        return Response(None, status_code=499)
+
+
+async def _begin_stream(
+    principal: Principal, key: SessionKey, begin: Callable[[], Awaitable[RunPosition]]
+) -> Response[Any]:
+    """Begin a run with its reader there already: a model that answers at once is seen to speak, too."""
+    feed = principal.reader.open_feed(key)
+    position = None
+    try:
+        position = await begin()
+        bind_fields(run_id=position.run_id)
+    finally:
+        if feed is not None and (position is None or position.repeated):
+            feed.close()
+    return make_event_stream(
+        principal, write_run_frames(principal, key, position, None, None if position.repeated else feed)
+    )
+
+
+@post(
+    "/sessions/{session_id:str}/runs",
+    status_code=200,
+    operation_id="create_run",
+    summary="Run the session's agent on an input",
+    opt={PERMISSION: ("run",)},
+    operation_class=StreamableOperation,
+    responses={
+        202: ResponseSpec(RunView, description="The run, started in the background", generate_examples=False),
+        **problem_specs(
+            "session_not_found", "agent_not_found", "session_busy", "agent_unavailable", "draining", *CODES_OF_CHANGES
+        ),
+    },
+)
+async def create_run(
+    request: Request[Any, Any, Any],
+    session_id: FromPath[str],
+    data: JSONBody[NewRun],
+    principal: NamedDependency[Principal],
+) -> Response[RunView]:
+    """The answer comes when the run has ended or waits for somebody; with `stream` as server-sent events, with
+    `background` at once (202). A run continues when its client goes away.
+    """
+    runs, key = principal.engine.runs, principal.session_key(session_id)
+    idempotency = await principal.read_idempotency()
+    await reach(REQUEST_PARSED, session_id)
+    command = await data.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
+    start = partial(runs.start, key, command, idempotency=idempotency)
+    if data.stream:
+        return await _begin_stream(principal, key, start)
+    position = await start()
+    bind_fields(run_id=position.run_id)
+    if data.background:
+        run = await principal.reader.get_run(key, position.run_id, at=position.seq)
+        place = f"/v1/sessions/{key.id}/runs/{run.id}"
+        return JsonResponse(run, status_code=202, headers={"Location": place})
+    return await _answer_when_over(principal, request.receive, key, position)
+
+
+@get(
+    "/sessions/{session_id:str}/runs",
+    operation_id="list_runs",
+    summary="List a session's runs, newest first",
+    responses=problem_specs("session_not_found"),
+)
+async def list_runs(
+    session_id: FromPath[str], principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None
+) -> RunList:
+    key, before = principal.session_key(session_id), parse_cursor(cursor)
+    runs = await principal.reader.list_runs(key, before=before, limit=limit + 1)
+    page = take_page(runs[:limit], principal.reader.page_bytes)
+    return RunList(data=page, next_cursor=str(page[-1].first_seq) if len(page) < len(runs) else None)
+
+
+@get(
+    "/sessions/{session_id:str}/runs/{run_id:str}",
+    operation_id="get_run",
+    summary="Get a run",
+    responses=problem_specs("session_not_found", "run_not_found"),
+)
+async def get_run(session_id: FromPath[str], run_id: FromPath[str], principal: NamedDependency[Principal]) -> RunView:
+    run = await principal.reader.get_run(principal.session_key(session_id), run_id)
+    cost = await find_cost(principal, run.session_id, run.id)
+    return run if cost is msgspec.UNSET else msgspec.structs.replace(run, cost=cost)
+
+
+@get(
+    "/sessions/{session_id:str}/runs/{run_id:str}/stream",
+    operation_id="stream_run",
+    summary="Join a run's stream",
+    media_type=EVENT_STREAM,
+    response_description="Server-sent events; the last one is `done`, with the run",
+    responses=problem_specs("session_not_found", "run_not_found"),
+)
+async def stream_run(
+    session_id: FromPath[str],
+    run_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    last_seen: LastEventId = None,
+) -> Response[Any]:
+    """Recorded events have their seq as id. After `Last-Event-ID`, each is sent once and in order, from any server."""
+    key, after = principal.session_key(session_id), parse_last_event_id(last_seen)
+    position = await principal.reader.find_position(key, run_id)
+    return make_event_stream(principal, write_run_frames(principal, key, position, after))
+
+
+@post(
+    "/sessions/{session_id:str}/runs/{run_id:str}/cancel",
+    status_code=200,
+    operation_id="cancel_run",
+    summary="Cancel a run; what it produced stays",
+    opt={PERMISSION: ("run",)},
+    responses=problem_specs("session_not_found", "run_not_found", "idempotency_mismatch", "overloaded"),
+)
+async def cancel_run(
+    session_id: FromPath[str], run_id: FromPath[str], principal: NamedDependency[Principal]
+) -> RunView:
+    return await principal.engine.runs.cancel(
+        principal.session_key(session_id), run_id, idempotency=await principal.read_idempotency()
+    )
+
+
+@post(
+    "/sessions/{session_id:str}/runs/{run_id:str}/resume",
+    status_code=200,
+    operation_id="resume_run",
+    summary="Give a waiting run what it waits for, or try an interrupted one again",
+    opt={PERMISSION: ("run", "approve")},
+    operation_class=StreamableOperation,
+    responses=problem_specs(
+        "session_not_found",
+        "run_not_found",
+        "run_not_waiting",
+        "already_decided",
+        "arguments_changed",
+        "agent_unavailable",
+        "draining",
+        *CODES_OF_CHANGES,
+    ),
+)
+async def resume_run(
+    request: Request[Any, Any, Any],
+    session_id: FromPath[str],
+    run_id: FromPath[str],
+    data: JSONBody[Resume],
+    principal: NamedDependency[Principal],
+) -> Response[RunView]:
+    """The first decision on a call wins. The answer is like that to a new run. Approvals need the permission `approve`,
+    everything else `run`.
+    """
+    key = principal.session_key(session_id)
+    submit = partial(data.submit, principal, key, run_id, await principal.read_idempotency())
+    if data.stream:
+        return await _begin_stream(principal, key, submit)
+    return await _answer_when_over(principal, request.receive, key, await submit())
+
+
+ROUTES = [create_run, list_runs, get_run, stream_run, cancel_run, resume_run]
+
+
+# Route for the runs that are active, over all sessions.
+
+
+class ActiveRunList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[ActiveRun]
+    next_cursor: str | None
+
+
+@get(
+    "/runs",
+    operation_id="list_active_runs",
+    summary="List the runs of all sessions that are active or wait for somebody",
+    responses=problem_specs("overloaded"),
+)
+async def list_active_runs(
+    principal: NamedDependency[Principal],
+    status: Annotated[ActiveStatus, QueryParameter(description="Only runs in this state.")] = "running",
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> ActiveRunList:
+    """Those first whose sessions were made last. A page may end before it is full; `next_cursor` says whether there are
+    more."""
+    page = await principal.store.list_active_runs(
+        principal.tenant, status, limit=limit, cursor=cursor, max_bytes=principal.reader.page_bytes
+    )
+    return ActiveRunList(data=page.runs, next_cursor=page.next_cursor)
+
+
+ACTIVE_RUNS_ROUTES = [list_active_runs]

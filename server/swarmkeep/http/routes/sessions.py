@@ -1,0 +1,400 @@
+"""Routes for sessions: create, list, get, update, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from litestar import Request, Response, delete, get, patch, post
+from litestar.datastructures import ResponseHeader
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+from swarmkeep.events.codec import Json
+from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.files import UNKNOWN, choose_shown_type
+from swarmkeep.events.state import SessionStatus
+from swarmkeep.events.views import ListedSession, SessionView
+from swarmkeep.events.words import MAX_QUERY_CHARACTERS
+from swarmkeep.history.html import CONTENT_SECURITY_POLICY
+from swarmkeep.history.transcript import MEDIA_TYPES, TranscriptFormat, open_transcript
+from swarmkeep.http.auth import PERMISSION, Principal
+from swarmkeep.http.bodies import Body, JsonResponse
+from swarmkeep.http.errors import CODES_OF_CHANGES, problem_specs
+from swarmkeep.http.openapi import StreamableOperation, TranscriptOperation
+from swarmkeep.http.parameters import (
+    MAX_SEQ,
+    OPEN_QUERY_PREFIX,
+    AtSeq,
+    Cursor,
+    IfMatch,
+    Limit,
+    choose_form,
+    parse_if_match,
+    read_metadata_filter,
+    read_time,
+    wants_listed_context,
+)
+from swarmkeep.http.routes.usage import find_cost
+from swarmkeep.http.sse import EVENT_STREAM, StreamResponse
+from swarmkeep.http.streams import make_event_stream, write_change_frames
+from swarmkeep.runs.sessions import read_stored_file
+from swarmkeep.store.records import EndedRunStatus, SessionOrder
+
+SessionId = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:\-]{1,128}$")]
+ETAG = ResponseHeader(
+    name="ETag", description="The session's seq, quoted: for `If-Match`.", documentation_only=True, value='"7"'
+)
+LOCATION = ResponseHeader(name="Location", description="The session's path.", documentation_only=True, value="/v1/…")
+
+
+class NewSession(Body, frozen=True, kw_only=True):
+    """Everything is optional. `messages` is a history to begin with, as in Chat Completions."""
+
+    may_be_absent: ClassVar[bool] = True
+    id: SessionId | None = None
+    agent: str | None = None
+    context_variables: Json | None = None
+    metadata: Json | None = None
+    messages: list[Json] | None = None
+
+
+class SessionPatch(Body, frozen=True, kw_only=True):
+    """Merge patches (RFC 7396): null removes a key; keys that are not named stay."""
+
+    agent: str | UnsetType = UNSET
+    context_variables: Json | UnsetType = UNSET
+    metadata: Json | UnsetType = UNSET
+
+
+class SessionList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[ListedSession]
+    next_cursor: str | None
+
+
+def make_session_response(session: SessionView, status: int = 200) -> Response[SessionView]:
+    headers = {"ETag": f'"{session.seq}"'}
+    if status == 201:
+        headers["Location"] = f"/v1/sessions/{session.id}"
+    return JsonResponse(session, status_code=status, headers=headers)
+
+
+@post(
+    "/sessions",
+    status_code=201,
+    operation_id="create_session",
+    summary="Make a session",
+    opt={PERMISSION: ("run",)},
+    response_headers=[ETAG, LOCATION],
+    responses={
+        200: ResponseSpec(SessionView, description="The session that was made before", generate_examples=False),
+        **problem_specs("agent_not_found", "session_exists", *CODES_OF_CHANGES),
+    },
+)
+async def create_session(data: JSONBody[NewSession], principal: NamedDependency[Principal]) -> Response[SessionView]:
+    """With an id and a body that were sent before, the answer is 200 with the session as it was made."""
+    session, made = await principal.engine.sessions.create(
+        principal.tenant,
+        session_id=data.id,
+        agent=data.agent,
+        context_variables=data.context_variables,
+        metadata=data.metadata,
+        messages=data.messages,
+        idempotency=await principal.read_idempotency(),
+    )
+    return make_session_response(session, 201 if made else 200)
+
+
+@get(
+    "/sessions",
+    operation_id="list_sessions",
+    summary="List or search sessions, the latest first, or follow which of them change",
+    operation_class=StreamableOperation,
+    description="Parameters `metadata.KEY=VALUE` select the sessions with that metadata. "
+    "`Accept: text/event-stream` streams which sessions change from then on, and takes no parameters.",
+    opt={OPEN_QUERY_PREFIX: "metadata."},
+    responses=problem_specs("search_off"),
+)
+async def list_sessions(
+    request: Request[Any, Any, Any],
+    principal: NamedDependency[Principal],
+    agent: Annotated[str | None, QueryParameter(description="Only those with this active agent.")] = None,
+    status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
+    last_run: Annotated[
+        EndedRunStatus | None,
+        QueryParameter(description="Only those without an active run whose last run ended like this."),
+    ] = None,
+    q: Annotated[
+        str | None,
+        QueryParameter(
+            max_length=MAX_QUERY_CHARACTERS,
+            description="Only those in which one message, or id and metadata, have words that begin with each of these;"
+            " `matches` say where.",
+        ),
+    ] = None,
+    active_after: Annotated[
+        str | None, QueryParameter(description="Only those in which something happened then or later (RFC 3339).")
+    ] = None,
+    active_before: Annotated[
+        str | None, QueryParameter(description="Only those in which nothing happened then or later (RFC 3339).")
+    ] = None,
+    damaged: Annotated[
+        bool | None,
+        QueryParameter(description="Only those whose stored history was found damaged, or, with `false`, the others."),
+    ] = None,
+    order: Annotated[
+        SessionOrder | None,
+        QueryParameter(
+            description="`created`: newest first; `activity`: latest activity first, the default with `q`. A cursor is "
+            "valid for one order."
+        ),
+    ] = None,
+    include: Annotated[
+        Literal["context_variables"] | None,
+        QueryParameter(description="Fields that are left out unless you ask for them."),
+    ] = None,
+    children: Annotated[
+        bool, QueryParameter(description="Also the sessions in which agents ask others; each has a `parent`.")
+    ] = False,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response[SessionList]:
+    if choose_form(request, EVENT_STREAM) == EVENT_STREAM:
+        return _follow_changes(request, principal)
+    page = await principal.reader.list_page(
+        principal.tenant,
+        agent=agent,
+        status=status,
+        last_run=last_run,
+        order=order,
+        metadata=read_metadata_filter(request),
+        limit=limit,
+        cursor=cursor,
+        include_context=include is not None or wants_listed_context(request),
+        children=children,
+        q=q if q and not q.isspace() else None,
+        active_after=read_time(active_after, "active_after"),
+        active_before=read_time(active_before, "active_before"),
+        damaged=damaged,
+    )
+    return JsonResponse(SessionList(data=page.sessions, next_cursor=page.next_cursor))
+
+
+def _follow_changes(request: Request[Any, Any, Any], principal: Principal) -> StreamResponse:
+    for name in request.query_params:
+        raise InvalidRequest(f"a stream of changes takes no parameters; leave `{name}` out", f"/query/{name}")
+    return make_event_stream(principal, write_change_frames(principal))
+
+
+@get(
+    "/sessions/{session_id:str}",
+    operation_id="get_session",
+    summary="Get a session, now or as it was",
+    response_headers=[ETAG],
+    responses=problem_specs("session_not_found", "event_not_found"),
+)
+async def get_session(
+    session_id: FromPath[str], principal: NamedDependency[Principal], at: AtSeq = None
+) -> Response[SessionView]:
+    session = await principal.reader.view(principal.session_key(session_id), at=at)
+    # What it has cost at some time before, nobody counts.
+    cost = await find_cost(principal, session.id) if at is None else UNSET
+    return make_session_response(session if cost is UNSET else msgspec.structs.replace(session, cost=cost))
+
+
+@patch(
+    "/sessions/{session_id:str}",
+    operation_id="update_session",
+    summary="Change context variables, metadata or the active agent",
+    opt={PERMISSION: ("run",)},
+    response_headers=[ETAG],
+    responses=problem_specs("session_not_found", "agent_not_found", "seq_mismatch", *CODES_OF_CHANGES),
+)
+async def update_session(
+    session_id: FromPath[str],
+    data: JSONBody[SessionPatch],
+    principal: NamedDependency[Principal],
+    if_match: IfMatch = None,
+) -> Response[SessionView]:
+    """Concurrent changes of different keys all take effect. With `If-Match`, the change is made only if the session has
+    not changed since."""
+    session = await principal.engine.sessions.update(
+        principal.session_key(session_id),
+        agent=none_if_unset(data.agent),
+        context_variables=none_if_unset(data.context_variables),
+        metadata=none_if_unset(data.metadata),
+        if_match=parse_if_match(if_match),
+        idempotency=await principal.read_idempotency(),
+    )
+    return make_session_response(session)
+
+
+@delete(
+    "/sessions/{session_id:str}",
+    operation_id="delete_session",
+    summary="Delete a session with all of its events",
+    responses=problem_specs("session_not_found", "session_busy", "seq_mismatch", "overloaded"),
+)
+async def delete_session(
+    session_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    force: Annotated[bool, QueryParameter(description="Even while a run is active.")] = False,
+    reason: Annotated[str | None, QueryParameter(max_length=1000, description="Why, for the audit log.")] = None,
+    if_match: IfMatch = None,
+) -> None:
+    await principal.engine.sessions.delete(
+        principal.session_key(session_id),
+        force=force,
+        if_match=parse_if_match(if_match),
+        by=principal.name,
+        reason=reason,
+    )
+
+
+def none_if_unset(value: Any) -> Any:
+    return None if value is UNSET else value
+
+
+ROUTES = [create_session, list_sessions, get_session, update_session, delete_session]
+
+
+# Routes that fork a session, and list what was forked from it.
+
+
+class Fork(Body, frozen=True, kw_only=True):
+    """`at` is the last seq that the fork shares, by default the session's last. `metadata` is merged over the
+    session's. `agent` becomes the active agent."""
+
+    may_be_absent: ClassVar[bool] = True
+    at: Annotated[int, Meta(ge=1, le=MAX_SEQ)] | None = None
+    id: SessionId | None = None
+    metadata: Json | None = None
+    agent: str | None = None
+
+
+@get(
+    "/sessions/{session_id:str}/forks",
+    operation_id="list_forks",
+    summary="List a session's forks, the latest first",
+    responses=problem_specs("session_not_found"),
+)
+async def list_forks(
+    session_id: FromPath[str], principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None
+) -> SessionList:
+    """The sessions that were forked from this one, but not their forks. Pages before the last may be short, and even
+    empty."""
+    page = await principal.reader.list_forks(principal.session_key(session_id), limit=limit, cursor=cursor)
+    return SessionList(data=page.sessions, next_cursor=page.next_cursor)
+
+
+@post(
+    "/sessions/{session_id:str}/fork",
+    status_code=201,
+    operation_id="fork_session",
+    summary="Make a session that shares another's history",
+    opt={PERMISSION: ("run",)},
+    response_headers=[ETAG, LOCATION],
+    responses=problem_specs(
+        "session_not_found", "event_not_found", "agent_not_found", "session_exists", *CODES_OF_CHANGES
+    ),
+)
+async def fork_session(
+    session_id: FromPath[str], data: JSONBody[Fork], principal: NamedDependency[Principal]
+) -> Response[SessionView]:
+    """The shared events keep their hashes. A run that is active where the shared history ends does not continue in the
+    fork."""
+    session = await principal.engine.sessions.fork(
+        principal.session_key(session_id),
+        at=data.at,
+        session_id=data.id,
+        metadata=data.metadata,
+        agent=data.agent,
+        idempotency=await principal.read_idempotency(),
+    )
+    return make_session_response(session, 201)
+
+
+FORKS_ROUTES = [fork_session, list_forks]
+
+
+# The content of a session's files and pictures.
+
+# It is of no use to a page of anybody's: nothing in it runs, nothing is loaded for it, and no site may frame it.
+_HEADERS = {
+    "Cache-Control": "private, max-age=31536000, immutable",
+    "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Vary": "Authorization",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@get(
+    "/sessions/{session_id:str}/blobs/{hash:str}",
+    operation_id="get_blob",
+    summary="Get a file or picture of a session",
+    response_description="The content. For a few kinds of pictures, audio and PDF, its first bytes determine its type",
+    responses=problem_specs("session_not_found", "blob_not_found"),
+)
+async def get_blob(
+    request: Request[Any, Any, Any],
+    session_id: FromPath[str],
+    hash: FromPath[str],
+    principal: NamedDependency[Principal],
+) -> Response[bytes]:
+    """`hash` is the SHA-256 (hex) that an event's `blob` names."""
+    key = principal.session_key(session_id)
+    content = await read_stored_file(principal.store, key, hash)
+    headers = {**_HEADERS, "ETag": f'"{hash}"'}
+    if request.headers.get("if-none-match") in (f'"{hash}"', f'W/"{hash}"', "*"):
+        return Response(b"", status_code=304, headers=headers, media_type=UNKNOWN)
+    media_type = choose_shown_type(content)
+    form = "inline" if media_type.startswith(("image/", "audio/")) else "attachment"
+    headers["Content-Disposition"] = f'{form}; filename="{_name_file(hash, media_type)}"'
+    return Response(content, headers=headers, media_type=media_type)
+
+
+def _name_file(hash: str, media_type: str) -> str:
+    ending = "bin" if media_type == UNKNOWN else media_type.partition("/")[2]
+    return f"{hash[:12]}.{ending}"
+
+
+BLOBS_ROUTES = [get_blob]
+
+
+# Route for a session as a document for people.
+
+# It is opened from where the API is, and holds what strangers said.
+_TRANSCRIPT_HEADERS = {
+    "Content-Security-Policy": f"{CONTENT_SECURITY_POLICY}; sandbox",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@get(
+    "/sessions/{session_id:str}/transcript",
+    operation_id="get_transcript",
+    summary="Get a session as a document for people",
+    operation_class=TranscriptOperation,
+    response_description="The document",
+    responses=problem_specs("session_not_found", "event_not_found"),
+)
+async def get_transcript(
+    request: Request[Any, Any, Any],
+    session_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    form: Annotated[
+        TranscriptFormat | None,
+        QueryParameter(name="format", description="`markdown` or `html`; by default as `Accept` says."),
+    ] = None,
+    at: AtSeq = None,
+) -> Response[Any]:
+    """Markdown unless `format` or `Accept` asks for HTML. What was said is shown as text, never as markup."""
+    chosen = form or ("html" if "text/html" in request.headers.get("accept", "") else "markdown")
+    pieces = await open_transcript(principal.store, principal.session_key(session_id), chosen, at=at)
+    return StreamResponse(pieces, MEDIA_TYPES[chosen], headers={**_TRANSCRIPT_HEADERS, "Vary": "Accept"})
+
+
+TRANSCRIPT_ROUTES = [get_transcript]

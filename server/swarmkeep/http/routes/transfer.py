@@ -1,0 +1,135 @@
+"""Routes for export and import. An import is verified before anything is recorded."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from tempfile import SpooledTemporaryFile
+from typing import Annotated, Any, BinaryIO, Literal, cast
+
+from litestar import Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.state import SessionStatus
+from swarmkeep.history.conversations import import_conversations
+from swarmkeep.history.export import JSON_LINES, filter_sessions, find_sessions, iterate_keys, write_export
+from swarmkeep.history.import_export import ImportReport, import_export
+from swarmkeep.http.auth import Principal
+from swarmkeep.http.bodies import JsonRequest
+from swarmkeep.http.errors import problem_specs
+from swarmkeep.http.openapi import ExportOperation, ImportOperation
+from swarmkeep.http.parameters import OPEN_QUERY_PREFIX, read_metadata_filter
+from swarmkeep.http.sse import StreamResponse
+
+ImportFormat = Literal["export", "chat", "swarm", "assistants"]
+_MAX_BYTES_IN_MEMORY = 1024 * 1024
+_MAX_IDS = 200
+
+
+@get(
+    "/export",
+    operation_id="export_sessions",
+    summary="Export sessions",
+    description="Parameters `metadata.KEY=VALUE` select the sessions with that metadata.",
+    operation_class=ExportOperation,
+    response_description="The export, in JSON lines; one that was cut off has no last line",
+    opt={OPEN_QUERY_PREFIX: "metadata."},
+    responses=problem_specs("session_not_found"),
+)
+async def export_sessions(
+    request: Request[Any, Any, Any],
+    principal: NamedDependency[Principal],
+    ids: Annotated[
+        list[str] | None, QueryParameter(name="id", description="Only these sessions (repeat), in this order.")
+    ] = None,
+    agent: Annotated[str | None, QueryParameter(description="Only those with this active agent.")] = None,
+    status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
+) -> Response[Any]:
+    """All of the caller's sessions, newest first, unless parameters say which."""
+    store, metadata = principal.store, read_metadata_filter(request)
+    if not ids:
+        keys = filter_sessions(store, principal.tenant, agent=agent, status=status, metadata=metadata)
+        return StreamResponse(write_export(store, keys), JSON_LINES)
+    if agent or status or metadata:
+        raise InvalidRequest("give ids or filters, not both", "/query/id")
+    if len(ids) > _MAX_IDS:
+        raise InvalidRequest(f"give at most {_MAX_IDS} ids", "/query/id")
+    for session_id in ids:
+        principal.session_key(session_id)
+    chosen = await find_sessions(store, principal.tenant, ids)
+    return StreamResponse(write_export(store, iterate_keys(chosen), alone=len(chosen) == 1), JSON_LINES)
+
+
+@post(
+    "/import",
+    status_code=200,
+    operation_id="import_sessions",
+    summary="Import sessions",
+    operation_class=ImportOperation,
+    responses=problem_specs(
+        "invalid_import", "agent_not_found", "session_exists", "too_large", "quota_exceeded", "overloaded"
+    ),
+)
+async def import_sessions(
+    request: JsonRequest,
+    principal: NamedDependency[Principal],
+    as_id: Annotated[
+        str | None, QueryParameter(name="as", description="The id for the session, if the file has only one.")
+    ] = None,
+    dry_run: Annotated[bool, QueryParameter(description="Verify and check only.")] = False,
+    source: Annotated[
+        ImportFormat,
+        QueryParameter(name="from", description="What the file is: `export`, `chat`, `swarm` or `assistants`."),
+    ] = "export",
+    agent: Annotated[
+        str | None, QueryParameter(description="For files other than exports: the agent that is to continue.")
+    ] = None,
+) -> ImportReport:
+    """The body is an export, or has conversations that were kept elsewhere. All of it is verified before anything is
+    recorded. Sessions that exist already, with everything that the file has of them, are left as they are.
+    """
+    registry, by = principal.engine.registry, principal.name
+    limits = principal.engine.limits
+    sizes, quota = limits.sizes, limits.storage_quota
+    if agent is not None:
+        if source == "export":
+            raise InvalidRequest("an export already names the active agent; leave `agent` out", "/query/agent")
+        registry.get(agent)
+    with SpooledTemporaryFile(max_size=_MAX_BYTES_IN_MEMORY) as spooled:
+        file = cast(BinaryIO, spooled)
+        async with aclosing(request.stream_file()) as pieces:
+            async for piece in pieces:
+                file.write(piece)
+        if source == "export":
+            return await import_export(
+                principal.store,
+                principal.tenant,
+                file,
+                as_id=as_id,
+                dry_run=dry_run,
+                by=by,
+                max_line_values=request.app.state.body_limits.max_values,
+                max_queued_runs=limits.max_queued_runs,
+                sizes=sizes,
+                quota=quota,
+            )
+        return await import_conversations(
+            principal.store,
+            principal.tenant,
+            file,
+            source,
+            agent=agent,
+            default_agent=registry.default,
+            as_id=as_id,
+            dry_run=dry_run,
+            by=by,
+            max_line_values=request.app.state.body_limits.max_values,
+            sizes=sizes,
+            files=limits.files,
+            quota=quota,
+        )
+
+
+EXPORT_ROUTES = [export_sessions]
+IMPORT_ROUTES = [import_sessions]

@@ -1,0 +1,206 @@
+"""What a model's server answers, as bytes: a completion, or the chunks of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+
+import msgspec
+
+from swarmkeep.events.codec import Json, decode
+from swarmkeep.models.assembly import END_OF_STREAM
+from swarmkeep.models.failures import (
+    MalformedReply,
+    NonJsonReply,
+    OversizedReply,
+    ReportedError,
+    WebPageReply,
+    is_web_page,
+    may_be_stream,
+    read_page_title,
+)
+from swarmkeep.models.limits import Chunk, ReplyLimits, has_excess_values, read_text_chunk
+
+CHAT_PATH = "/chat/completions"
+_CHUNKS_IN_A_ROW = 50
+# More than any event's name has.
+_EVENT_BYTES = 100
+
+
+class EventReader:
+    """Chunks from the bytes of server-sent events as they arrive.
+
+    Lines end with a newline, a carriage return, or both: JSON text may hold U+2028 and the like as they are. A line of
+    data that is JSON by itself is a chunk, even where no empty line follows; others are read together, as one event.
+    """
+
+    def __init__(self, limits: ReplyLimits) -> None:
+        self._limits = limits
+        self._parts: list[bytes] = []
+        self._parts_size = 0
+        self._ends_in_return = False
+        self._event = b""
+        self._lines: list[bytes] = []
+        self._lines_size = 0
+
+    def feed(self, data: bytes) -> Iterator[list[Chunk]]:
+        """The chunks that `data` completes. Raises OversizedReply for a line or an event that does not end."""
+        return self._parse(self._split(data))
+
+    def finish(self) -> Iterator[list[Chunk]]:
+        """The chunks in what follows the last newline."""
+        return self._parse([b"".join(self._parts), b""])
+
+    def _split(self, data: bytes) -> list[bytes]:
+        if self._ends_in_return and data:
+            data = data.removeprefix(b"\n")
+            self._ends_in_return = False
+        if b"\r" in data:
+            self._ends_in_return = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *others = data.split(b"\n")
+        self._parts.append(first)
+        self._parts_size += len(first)
+        self._check_size()
+        if not others:
+            return []
+        rest = others.pop()
+        ended = [b"".join(self._parts), *others]
+        self._parts, self._parts_size = [rest], len(rest)
+        return ended
+
+    def _check_size(self) -> None:
+        if self._parts_size + self._lines_size > self._limits.bytes:
+            raise OversizedReply(f"the model sent more than {self._limits.bytes:,} bytes in one line")
+
+    def _parse(self, lines: Iterable[bytes]) -> Iterator[list[Chunk]]:
+        """The chunks in lines, up to END_OF_STREAM, not too many together. Those before a line that cannot be read are
+        given first."""
+        chunks: list[Chunk] = []
+        try:
+            for line in lines:
+                if (chunk := self._parse_line(line)) is None:
+                    continue
+                chunks.append(chunk)
+                if chunk is END_OF_STREAM:
+                    return
+                if len(chunks) == _CHUNKS_IN_A_ROW:
+                    full, chunks = chunks, []
+                    yield full
+        finally:
+            if chunks:
+                yield chunks
+
+    def _parse_line(self, line: bytes) -> Chunk | None:
+        if not line:
+            # Every other one is empty.
+            return self._end_event() if self._lines or self._event else None
+        if line.startswith(b"data:"):
+            return self._add_data(line[5:])
+        # A mark of the bytes' order may come first.
+        line = line.removeprefix(b"\xef\xbb\xbf")
+        if line.startswith(b"event:"):
+            self._event = line[6:].strip()[:_EVENT_BYTES]
+        return self._add_data(line[5:]) if line.startswith(b"data:") else None
+
+    def _add_data(self, data: bytes) -> Chunk | None:
+        if not self._lines:
+            if (chunk := read_text_chunk(data)) is not None:
+                return chunk
+            text = data.strip()
+            if not text:
+                return None
+            if text == b"[DONE]":
+                return END_OF_STREAM
+            if text[-1:] in (b"}", b"]") or text[:1] not in (b"{", b"["):
+                try:
+                    return self._read_object(data)
+                except NonJsonReply:
+                    pass
+        self._lines.append(data)
+        self._lines_size += len(data)
+        self._check_size()
+        return None
+
+    def _end_event(self) -> Chunk | None:
+        lines, self._lines, self._lines_size = self._lines, [], 0
+        try:
+            return self._read_object(b"\n".join(lines)) if lines else None
+        finally:
+            self._event = b""
+
+    def _read_object(self, data: bytes) -> Json:
+        value = _parse_object(data.decode(errors="replace").strip(), self._limits)
+        if self._event == b"error" and not value.get("choices"):
+            raise ReportedError(value)
+        return value
+
+
+def parse_completion(kind: str, body: bytes, limits: ReplyLimits) -> Json:
+    if is_web_page(kind):
+        raise WebPageReply(f"the model's address gave {read_page_title(body.decode(errors='replace'))}")
+    if has_excess_values(body, limits):
+        whole, body = len(body), _drop_logprobs(body)
+        # Not worth to be counted once more.
+        if 2 * len(body) > whole:
+            raise _make_excess_error(limits)
+    return _parse_object(body, limits)
+
+
+def _make_excess_error(limits: ReplyLimits) -> OversizedReply:
+    return OversizedReply(f"the model's answer has more than {limits.values:,} values")
+
+
+class _Choice(msgspec.Struct):
+    logprobs: msgspec.Raw
+
+
+class _Answer(msgspec.Struct):
+    # More choices than one are not looked through: there is no end to how many a list may have.
+    choices: tuple[_Choice]
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
+def _drop_logprobs(body: bytes) -> bytes:
+    """The answer without the probabilities of its tokens, which nobody reads: with alternatives an ordinary answer that
+    comes whole has hundreds of thousands of values in them."""
+    try:
+        [choice] = _ANSWER.decode(body).choices
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body
+    return body.replace(bytes(choice.logprobs), b"null", 1)
+
+
+async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLimits) -> AsyncGenerator[list[Chunk]]:
+    """The chunks of an answer to a request for a stream, those that come at once together; last END_OF_STREAM, where
+    the server says that it is over."""
+    if not may_be_stream(kind):
+        yield [parse_completion(kind, b"".join([piece async for piece in pieces]), limits), END_OF_STREAM]
+        return
+    events = EventReader(limits)
+    async for data in pieces:
+        for chunks in events.feed(data):
+            yield chunks
+            if chunks[-1] is END_OF_STREAM:
+                return
+            if len(chunks) == _CHUNKS_IN_A_ROW:
+                # Thousands may come in one piece, and each goes all the way to its readers.
+                await asyncio.sleep(0)
+    for chunks in events.finish():
+        yield chunks
+
+
+def _parse_object(text: str | bytes, limits: ReplyLimits) -> Json:
+    if has_excess_values(text, limits):
+        raise _make_excess_error(limits)
+    try:
+        value = decode(text)
+    except ValueError as error:
+        raise NonJsonReply(f"the model's answer is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedReply("the model's answer is not a JSON object")
+    if value.get("error"):
+        raise ReportedError(value["error"])
+    return value

@@ -1,0 +1,337 @@
+"""Routes for responses: create, get, stream, cancel, delete, input items."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from litestar import Request, Response, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec.structs import asdict, replace
+
+from swarmkeep.decide.commands import add_sender, resume_run, start_run, update_session
+from swarmkeep.decide.drafts import apply_drafts, draft_events
+from swarmkeep.events.codec import Json, encode
+from swarmkeep.events.facts import EventDraft, MessageAdded, SessionEvent
+from swarmkeep.events.state import State
+from swarmkeep.http.auth import PERMISSION, Principal
+from swarmkeep.http.bodies import JsonResponse
+from swarmkeep.http.routes.agents import AgentName, read_name
+from swarmkeep.http.streams import Written, make_event_stream
+from swarmkeep.http.threads import run_aside
+from swarmkeep.models.model import TurnFailed
+from swarmkeep.openai.chat_fields import split_history
+from swarmkeep.openai.event_writer import DONE, frame_event, write_frames
+from swarmkeep.openai.fields import CompactResponse, CountTokens, CreateResponse
+from swarmkeep.openai.history import (
+    FEW_MESSAGES,
+    build_response,
+    count_parts,
+    find_response,
+    list_input_items,
+    read_items,
+)
+from swarmkeep.openai.items import SUMMARY_PREFIX, put_back_files
+from swarmkeep.openai.output_items import After, Include, IncludeList, ItemLimit, Order, SessionItems, list_page
+from swarmkeep.openai.problems import PREFIX, Refused, make_failure_refusal
+from swarmkeep.openai.progress import ResponseBuilder, UsageSum
+from swarmkeep.openai.submit import (
+    FollowedResponse,
+    RunRequest,
+    begin_response,
+    begin_unstored,
+    choose_agent,
+    find_agent,
+    find_target,
+    finish_response,
+    follow_response,
+    load_unstored_session,
+    make_command,
+    map_error_params,
+    read_answers,
+    read_run_request,
+)
+from swarmkeep.request.request import ModelRequest
+from swarmkeep.runs.hub import Item
+from swarmkeep.runs.identifiers import make_id
+from swarmkeep.runs.unstored import UnstoredSession
+
+StartingAfter = Annotated[
+    int | None, QueryParameter(ge=0, le=2**53 - 1, description="Only events with a greater `sequence_number`.")
+]
+AsStream = Annotated[bool, QueryParameter(description="Stream its events, from the first on.")]
+Obfuscation = Annotated[bool | None, QueryParameter(description="Has no effect: nothing is padded.")]
+
+
+@post(
+    "/responses",
+    status_code=200,
+    operation_id="create_response",
+    summary="Create a response",
+    opt={PERMISSION: ("run", "approve")},
+)
+async def create_response(
+    request: Request[Any, Any, Any], data: JSONBody[CreateResponse], principal: NamedDependency[Principal]
+) -> Response[Any]:
+    """The answer comes when the response has ended or waits for its caller; with `stream` as server-sent events, with
+    `background` at once.
+    """
+    run_request = await read_run_request(principal, data)
+    if data.store is False:
+        if data.background:
+            raise Refused("what is not stored cannot be fetched later: `background` needs `store`", "background")
+        followed = await begin_unstored(principal, run_request)
+    else:
+        idempotency = await principal.read_idempotency()
+        target = await find_target(principal, run_request, idempotency)
+        if data.background and not data.stream:
+            started = await begin_response(principal, target, run_request, idempotency)
+            return JsonResponse(await _show(principal, str(started.response_id)))
+        followed = await follow_response(principal, target, run_request, idempotency, is_quiet=not data.stream)
+    if data.stream:
+        return make_stream(principal, followed)
+    return JsonResponse(await finish_response(principal, followed, request.receive))
+
+
+async def _show(principal: Principal, name: str) -> Json:
+    return (await build_response(principal, await find_response(principal, name))).snapshot()
+
+
+def make_stream(principal: Principal, followed: FollowedResponse) -> Response[Any]:
+    """The stream of a response."""
+    builder = followed.builder
+
+    def translate(item: Item) -> Written:
+        return b"".join(map(frame_event, builder.read(item))), DONE if builder.is_over else None
+
+    frames = write_frames(principal, followed.key, followed.items, translate)
+    return make_event_stream(principal, frames)
+
+
+@get("/responses/{response_id:str}", operation_id="get_response", summary="Get a response, or its stream again")
+async def get_response(
+    response_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    stream: AsStream = False,
+    starting_after: StartingAfter = None,
+    include: Include = None,
+    include_list: IncludeList = None,
+    include_obfuscation: Obfuscation = None,
+) -> Response[Any]:
+    """From the log, at any time, from any server; numbers are the same each time."""
+    found = await find_response(principal, response_id)
+    if not stream:
+        if starting_after is not None:
+            raise Refused("`starting_after` is for streams: add `stream=true`", "starting_after")
+        return JsonResponse((await build_response(principal, found)).snapshot())
+    position = await principal.reader.find_position(found.key, found.run.id)
+    builder = ResponseBuilder(found.id, after=-1 if starting_after is None else starting_after)
+    items = principal.reader.follow_run(found.key, position)
+    return make_stream(principal, FollowedResponse(found.key, builder, items))
+
+
+@post(
+    "/responses/{response_id:str}/cancel",
+    status_code=200,
+    operation_id="cancel_response",
+    summary="Cancel a response; what it produced stays",
+    opt={PERMISSION: ("run",)},
+)
+async def cancel_response(response_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
+    found = await find_response(principal, response_id, to_change=True)
+    # An earlier part of a run has ended, whatever the run does now.
+    if found.id.part == count_parts(found.run) - 1:
+        await principal.engine.runs.cancel(found.key, found.run.id, idempotency=await principal.read_idempotency())
+    return JsonResponse(await _show(principal, response_id))
+
+
+@delete(
+    "/responses/{response_id:str}",
+    status_code=200,
+    operation_id="delete_response",
+    summary="Make a response unfindable",
+)
+async def delete_response(response_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
+    """The log keeps it, until it is redacted or its session deleted."""
+    found = await find_response(principal, response_id, to_change=True)
+    await principal.engine.runs.hide(found.key, found.run.id, found.id.part, by=principal.name)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+@get(
+    "/responses/{response_id:str}/input_items",
+    operation_id="list_response_input_items",
+    summary="List the input of a response",
+)
+async def list_response_input_items(
+    response_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    limit: ItemLimit = 20,
+    order: Order = "desc",
+    after: After = None,
+    include: Include = None,
+    include_list: IncludeList = None,
+) -> dict[str, Any]:
+    found = await find_response(principal, response_id)
+    items = await list_input_items(principal, found)
+    page = list_page(items, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes)
+    return {**page, "data": await put_back_files(principal.store, found.key, page["data"])}
+
+
+ROUTES = [create_response, get_response, cancel_response, delete_response, list_response_input_items]
+
+
+# A conversation made shorter: what users said, and one item that stands for the rest.
+
+
+@post(
+    "/responses/compact",
+    status_code=200,
+    operation_id="compact_response",
+    summary="Compact a conversation, to continue with the result",
+    opt={PERMISSION: ("run",)},
+)
+async def compact_response(data: JSONBody[CompactResponse], principal: NamedDependency[Principal]) -> dict[str, Any]:
+    """The result has the messages of users, and a compaction item in place of everything else: the input for a new
+    response. The agent's model makes the summary; nothing is recorded, and the conversation stays as it is.
+    """
+    request = await read_run_request(
+        principal, CreateResponse(model=data.model, input=data.input, previous_response_id=data.previous_response_id)
+    )
+    if request.input.approvals:
+        raise Refused("an approval is given with a response", request.input.approvals[0].param)
+    session = await load_unstored_session(principal, request)
+    chosen = None if data.model is None else choose_agent(session.state, request.model)
+    state = _add(session.state, update_session(session.state, agent=chosen))
+    end, unstored = split_history(request.input.messages), principal.engine.unstored
+    past = request.input.messages[:end]
+    passing = [past[place] for place in await unstored.find_passing(principal.tenant, state.agent, past)]
+    given = [] if data.instructions is None else [{"role": "developer", "content": data.instructions}]
+    trip = await unstored.check_state(principal.tenant, state, *request.input.messages[end:], *given)
+    if trip is not None:
+        raise Refused(trip.message, "input", code="guardrail")
+    added = [*passing, *request.input.messages[end:]]
+    facts = [MessageAdded(message=add_sender(message)) for message in added]
+    state = await run_aside(len(facts) > FEW_MESSAGES, _add, state, facts)
+    if not state.messages:
+        raise Refused("there is nothing to make shorter", "input")
+    try:
+        summary = await principal.engine.compactions.sum_up(state, instructions=data.instructions)
+    except TurnFailed as failure:
+        raise make_failure_refusal(failure.error) from failure
+    except TimeoutError:
+        raise Refused("the summary took too long", code="run_timeout", status=500) from None
+    usage = UsageSum()
+    for completion in summary.completions:
+        usage.add(completion.usage)
+    questions = await read_items(session.id, state, _list_questions)
+    questions = await put_back_files(principal.store, principal.session_key(session.id), questions)
+    return {
+        "id": make_id("resp"),
+        "object": "response.compaction",
+        "created_at": int(time.time()),
+        "output": [*questions, _show_summary(summary.text)],
+        "usage": usage.to_response(),
+    }
+
+
+def _add(state: State, facts: Sequence[SessionEvent]) -> State:
+    return apply_drafts(state, draft_events(state.agent, facts, None))
+
+
+def _list_questions(items: SessionItems) -> list[Json]:
+    found = (listed.item for listed in items.walk())
+    return [item for item in found if (item["type"], item.get("role")) == ("message", "user")]
+
+
+def _show_summary(text: str) -> Json:
+    return {"id": make_id("cmp"), "type": "compaction", "encrypted_content": SUMMARY_PREFIX + text}
+
+
+COMPACTION_ROUTES = [compact_response]
+
+
+# How large a response's first request to its model would be. An estimate: only a model's provider counts exactly.
+
+# Of text, whatever its language: few tokens are shorter, most of them in English are about as long.
+_BYTES_PER_TOKEN = 4
+# A picture of 1024 × 1024 in detail. How large one is, or how long a file, nobody looks up for an estimate.
+_TOKENS_PER_MEDIUM = 765
+
+
+@post(
+    "/responses/input_tokens",
+    status_code=200,
+    operation_id="count_input_tokens",
+    summary="Estimate the tokens of a response's input",
+    opt={PERMISSION: ("run",)},
+)
+async def count_input_tokens(data: JSONBody[CountTokens], principal: NamedDependency[Principal]) -> dict[str, Any]:
+    """Of everything that would be sent to the model first: instructions, functions, the history, and the input.
+    Estimated from the bytes of its text, with a fixed number for each picture or file. Nothing is recorded.
+    """
+    run_request = await read_run_request(principal, CreateResponse(**asdict(data)))
+    session = await load_unstored_session(principal, run_request)
+    with map_error_params(run_request.input):
+        request = await _preview(principal, run_request, session)
+    return {"object": "response.input_tokens", "input_tokens": estimate_tokens(request), "estimated": True}
+
+
+async def _preview(principal: Principal, run_request: RunRequest, session: UnstoredSession) -> ModelRequest:
+    run = session.state.run
+    if run is not None and run.status == "waiting":
+        answers = read_answers(principal, session.id, run, run_request)
+        now = await principal.store.read_clock() if answers.approvals else None
+
+        def decide(state: State) -> list[EventDraft]:
+            given = answers.results, answers.approvals
+            return resume_run(state, run.id, *given, messages=answers.messages, options=run_request.options, now=now)
+    else:
+        # What another run is going to say nobody knows: as if it were cut off now.
+        command = replace(make_command(principal, session.state, run_request), on_busy="interrupt")
+
+        def decide(state: State) -> list[EventDraft]:
+            return start_run(state, command)
+
+    try:
+        return await principal.engine.unstored.preview(session, decide, run_request.options)
+    except TurnFailed as failure:
+        raise Refused(failure.error.message, "model", code=failure.error.code, status=409) from failure
+
+
+def estimate_tokens(request: ModelRequest) -> int:
+    """About how many tokens a request has. What its history comes to is known, however long that is."""
+    media = request.history.media
+    texts = len(encode(request.instructions)) + len((request.tools or "").encode())
+    size = texts + request.history.size - media.size
+    return size // _BYTES_PER_TOKEN + media.count * _TOKENS_PER_MEDIUM
+
+
+INPUT_TOKENS_ROUTES = [count_input_tokens]
+
+
+# Routes for models, which are the agents.
+
+ForUser = Annotated[str | None, QueryParameter(description="Has no effect: the API key counts.")]
+
+
+def show_model(name: str) -> Json:
+    # Agents are not dated.
+    return {"id": name, "object": "model", "created": 0, "owned_by": "swarmkeep"}
+
+
+@get("/models", operation_id="list_models", summary="List the agents")
+async def list_models(principal: NamedDependency[Principal], user: ForUser = None) -> dict[str, Any]:
+    return {"object": "list", "data": [show_model(name) for name in principal.engine.registry.names]}
+
+
+@get("/models/{name:path}", operation_id="get_model", summary="Get an agent")
+async def get_model(
+    request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
+) -> dict[str, Any]:
+    return show_model(find_agent(principal, read_name(request, f"{PREFIX}/models/")))
+
+
+MODELS_ROUTES = [list_models, get_model]

@@ -1,0 +1,293 @@
+"""Reads sessions and runs from the log, and follows them. No engine is needed, and nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from swarmkeep.events.errors import RunNotFound, SearchOff, SessionNotFound
+from swarmkeep.events.facts import RecordedEvent
+from swarmkeep.events.state import Run, SessionStatus, State
+from swarmkeep.events.views import RunView, SessionView, find_run, list_latest_runs, view_run, view_session
+from swarmkeep.events.words import parse_terms
+from swarmkeep.runs.following import Batch, PageLimits, flatten, follow_batches, read_pages
+from swarmkeep.runs.hub import TURNING_POINTS, Feed, Hub, Item, has_stayed, is_as_it_was, is_open, may_be_last
+from swarmkeep.runs.watcher import follow_from_log
+from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import EndedRunStatus, EventStore, SessionHead, SessionOrder, SessionPage
+
+_POLLS_PER_SILENCE = 4
+LONGEST_SILENCE_SECONDS = 2.0
+
+
+class RunPosition(msgspec.Struct, frozen=True):
+    """Where a run's stream begins: its id, and the seq that its events come after.
+
+    `seq` is the last event of what the request did. Where an earlier one with the same idempotency key did it, it is
+    `repeated`, and its answer is given again.
+    """
+
+    run_id: str
+    after: int
+    seq: int | None = None
+    repeated: bool = False
+
+
+class SessionReader:
+    """Sessions of every tenant as they are recorded; each call names its own.
+
+    `hub` is that of the engine in this process, which also knows what is not recorded. Without one, the log is looked
+    at every `poll_seconds`, and whenever the database gives a hint.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        *,
+        hub: Hub | None = None,
+        poll_seconds: float = 0.5,
+        page_events: int = 200,
+        page_bytes: int = 4_000_000,
+        stream_page_bytes: int = 250_000,
+        has_search: bool = True,
+    ) -> None:
+        self._store = store
+        self._has_search = has_search
+        self._hub = hub
+        self._poll_seconds = poll_seconds
+        # The hub tells a reader what happens: of whatever else it looks at it need not be told as soon.
+        self._silent_seconds = min(_POLLS_PER_SILENCE * poll_seconds, LONGEST_SILENCE_SECONDS)
+        self.page_bytes = page_bytes
+        # A server has one reader for all: what a thousand streams read at a time is bounded, too.
+        self._stream_pages = PageLimits(page_events, stream_page_bytes)
+
+    async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
+        """Raises SessionNotFound, and EventNotFound for `at`. One that need not be `fresh` may be what this process
+        knows of it: enough to begin with, where a commit looks again."""
+        return await self._store.state(key, at=at, fresh=fresh)
+
+    async def sound_state(self, key: SessionKey, *, at: int | None = None) -> State:
+        """The state to go on from. Raises HistoryDamaged, too."""
+        return await self._store.sound_state(key, at=at)
+
+    async def view(self, key: SessionKey, *, at: int | None = None) -> SessionView:
+        """The session now, or as it was after event `at`."""
+        return view_session(key.id, await self.state(key, at=at))
+
+    async def list_page(
+        self,
+        tenant: str,
+        *,
+        agent: str | None = None,
+        status: SessionStatus | None = None,
+        last_run: EndedRunStatus | None = None,
+        order: SessionOrder | None = None,
+        metadata: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        include_context: bool = False,
+        children: bool = True,
+        q: str | None = None,
+        active_after: str | None = None,
+        active_before: str | None = None,
+        damaged: bool | None = None,
+    ) -> SessionPage:
+        """The latest first, by their creation or by what happened last in them, which is also what the times are of.
+        Without `children`, those that agents began to ask others are left out. `q`: words that one message, or id and
+        metadata, have to have, all of them. Raises SearchOff."""
+        if q is not None and not self._has_search:
+            raise SearchOff
+        return await self._store.list_sessions(
+            tenant,
+            agent=agent,
+            status=status,
+            last_run=last_run,
+            order=order or ("created" if q is None else "activity"),
+            metadata=metadata,
+            limit=limit,
+            cursor=cursor,
+            include_context=include_context,
+            max_bytes=self.page_bytes,
+            children=children,
+            terms=None if q is None else parse_terms(q),
+            active_after=active_after,
+            active_before=active_before,
+            damaged=damaged,
+        )
+
+    async def list_forks(self, key: SessionKey, *, limit: int = 50, cursor: str | None = None) -> SessionPage:
+        """What was forked from a session, the latest first. Raises SessionNotFound."""
+        if await self.head(key) is None:
+            raise SessionNotFound(key.id)
+        return await self._store.list_forks(key, limit=limit, cursor=cursor, max_bytes=self.page_bytes)
+
+    async def head(self, key: SessionKey) -> SessionHead | None:
+        """Where the session ends, None if there is no such session."""
+        return await self._store.read_head(key)
+
+    async def read_events(
+        self, key: SessionKey, *, after: int = 0, types: Sequence[str] = (), limit: int | None = None
+    ) -> list[RecordedEvent]:
+        """A page of events in order; see `is_full_page` for whether there may be more. Raises SessionNotFound."""
+        events = await self._store.read(key, after=after, types=types, limit=limit, max_bytes=self.page_bytes)
+        if not events:
+            await self._store.state(key)
+        return events
+
+    async def get_run(self, key: SessionKey, run_id: str, *, at: int | None = None) -> RunView:
+        """The run now, or as it was after event `at`. Raises RunNotFound."""
+        state = await self.state(key, fresh=at is None)
+        if at is not None and not is_as_it_was(state, run_id, at):
+            state = await self.state(key, at=at)
+        return view_run(key.id, state, _find_known_run(state, run_id))
+
+    async def find_answer(self, key: SessionKey, run_id: str, since: int) -> RunView | None:
+        """The run as it was after event `since`, if it did not go on by itself then; else as it was when it next ended
+        or waited. None if it has not yet, and runs still. Raises RunNotFound."""
+        run = _find_known_run(await self.state(key), run_id)
+        found = await self._store.read(key, after=run.first_seq - 1, upto=run.last_seq, types=TURNING_POINTS)
+        own = [event for event in found if event.run_id == run_id]
+        before = [event for event in own if event.seq <= since]
+        if before and may_be_last(before[-1]):
+            return await self.get_run(key, run_id, at=since)
+        last = next((event for event in own if event.seq > since and may_be_last(event)), None)
+        return None if last is None else await self.get_run(key, run_id, at=last.seq)
+
+    async def list_runs(self, key: SessionKey, *, before: int | None = None, limit: int) -> list[RunView]:
+        """The session's runs that began before that seq, newest first."""
+        state = await self.state(key)
+        runs = list_latest_runs(state, limit, before)
+        # Each answer in JSON is taken apart, which is quick for one and not for a page of large ones.
+        return await asyncio.to_thread(lambda: [view_run(key.id, state, run) for run in runs])
+
+    async def find_position(self, key: SessionKey, run_id: str) -> RunPosition:
+        """Where the stream of a run that was started before begins. Raises RunNotFound."""
+        run = _find_known_run(await self.state(key), run_id)
+        return RunPosition(run_id, run.first_seq - 1)
+
+    def open_feed(self, key: SessionKey, *, is_quiet: bool = False) -> Feed | None:
+        """What happens in a session from now on, for `follow` to begin with; whoever opens it closes it. A quiet one is
+        given what is recorded only."""
+        return None if self._hub is None else self._hub.open_feed(key, is_quiet=is_quiet)
+
+    def follow(self, key: SessionKey, *, after: int, feed: Feed | None = None) -> AsyncGenerator[Item | None]:
+        """As `follow_batches`, item by item; None is a sign of life."""
+        return flatten(self.follow_batches(key, after=after, feed=feed))
+
+    def follow_batches(
+        self, key: SessionKey, *, after: int, feed: Feed | None = None, is_complete: bool = False
+    ) -> AsyncGenerator[Batch]:
+        """Every event after `after`, once and in order, and what passes in between; never ends by itself.
+
+        A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
+        An empty batch is a sign of life, given when nothing happens for a while. A `feed` that was opened before is
+        closed at the end; it `is_complete` if that was before the event behind `after` was recorded.
+        """
+        if self._hub is None:
+            return follow_from_log(self._store, key, after=after, poll_seconds=self._poll_seconds)
+        return follow_batches(
+            self._store,
+            self._hub,
+            key,
+            after=after,
+            silent_seconds=self._silent_seconds,
+            pages=self._stream_pages,
+            feed=feed,
+            is_complete=is_complete,
+        )
+
+    def read_pages(self, key: SessionKey, *, after: int, upto: int | None = None) -> AsyncGenerator[RecordedEvent]:
+        """Events in order, of which only a page is in memory at a time."""
+        return read_pages(self._store, key, after=after, upto=upto, pages=self._stream_pages)
+
+    def follow_run(
+        self, key: SessionKey, position: RunPosition, *, after: int | None = None, feed: Feed | None = None
+    ) -> AsyncGenerator[Item | None]:
+        """As `follow_run_batches`, item by item; None is a sign of life."""
+        return flatten(self.follow_run_batches(key, position, after=after, feed=feed))
+
+    def follow_run_batches(
+        self, key: SessionKey, position: RunPosition, *, after: int | None = None, feed: Feed | None = None
+    ) -> AsyncGenerator[Batch]:
+        """The run's own events after `after` and what passes in between, up to its end or until it waits.
+
+        Ends, too, when the session is made anew, which the run is not in.
+        An empty batch is a sign of life, given when nothing happens for a while. With a `feed` that was opened before
+        the run began, all that passes is given, even if the run is over by now.
+        """
+        if feed is not None:
+            return self._follow_open_run(key, position.run_id, position.after, feed)
+        return self._join_run(key, position, after)
+
+    async def _join_run(self, key: SessionKey, position: RunPosition, after: int | None) -> AsyncGenerator[Batch]:
+        # A stale state would do harm here: the last event of a run that has ended will not come again.
+        state = await self.state(key)
+        # Whoever has seen more than there is has seen it of another session, which had the id before.
+        last = position.after if after is None or after > state.seq else max(after, position.after)
+        if not is_open(find_run(state, position.run_id)):
+            upto = _find_last_seq(state, position.run_id)
+            async with aclosing(self.read_pages(key, after=last, upto=upto)) as events:
+                async for event in events:
+                    own: Batch = [event] if event.run_id == position.run_id else []
+                    # Only whoever takes the batch holds what is in it, however slow that is.
+                    del event
+                    if own:
+                        yield own
+            return
+        async with aclosing(self._follow_open_run(key, position.run_id, last)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _follow_open_run(
+        self, key: SessionKey, run_id: str, last: int, feed: Feed | None = None
+    ) -> AsyncGenerator[Batch]:
+        async with aclosing(self.follow_batches(key, after=last, feed=feed, is_complete=feed is not None)) as batches:
+            async for batch in batches:
+                own: Batch = []
+                is_silent = not batch
+                while batch:
+                    item = batch.pop(0)
+                    if isinstance(item, RecordedEvent):
+                        if item.seq <= last:
+                            if own:
+                                yield own
+                            return
+                        last = item.seq
+                    if item.run_id == run_id:
+                        own.append(item)
+                        if isinstance(item, RecordedEvent) and may_be_last(item):
+                            yield own
+                            own = []
+                            if await self._is_last_event(key, item):
+                                return
+                    del item
+                if own or is_silent:
+                    yield own
+
+    async def _is_last_event(self, key: SessionKey, event: RecordedEvent) -> bool:
+        run = find_run(await self.state(key), event.run_id or "")
+        return run is None or has_stayed(run, event)
+
+    async def find_ended_run(self, key: SessionKey, event: RecordedEvent) -> RunView | None:
+        """The run, if this event was its last."""
+        if not may_be_last(event):
+            return None
+        state = await self.state(key)
+        run = find_run(state, event.run_id or "")
+        return None if run is None or not has_stayed(run, event) else view_run(key.id, state, run)
+
+
+def _find_known_run(state: State, run_id: str) -> Run:
+    run = find_run(state, run_id)
+    if run is None:
+        raise RunNotFound(run_id)
+    return run
+
+
+def _find_last_seq(state: State, run_id: str) -> int:
+    """The last event that may be the run's: while it waits, the session may have been changed besides."""
+    run = find_run(state, run_id)
+    return state.seq if run is None or run.status == "waiting" else run.last_seq

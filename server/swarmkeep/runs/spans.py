@@ -1,0 +1,229 @@
+"""Spans as this server makes them: values that every exporter can send, and which span is the current one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, Status, StatusCode, TraceFlags
+
+from swarmkeep.events.codec import Json, MalformedJson, decode, encode, encode_text, replace_surrogates
+from swarmkeep.events.messages import Entry, read_tool_calls
+from swarmkeep.models.secrets import Secrets
+
+T = TypeVar("T")
+# Names and ids: what is longer is not one.
+_MAX_NAME_CHARACTERS = 256
+_MAX_INTEGER = 2**63 - 1
+_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+_RUN_KEY = contexts.create_key("swarmkeep-run")
+
+
+class RunNames(msgspec.Struct, frozen=True):
+    """What the spans of a run have in common."""
+
+    session_id: str
+    run_id: str
+    agent: str
+
+
+def clean_attributes(attributes: Mapping[str, Any], secrets: Secrets) -> dict[str, Any]:
+    """Those that are not None, as they may be sent.
+
+    One odd value (half a character, a count beyond 64 bits) would cost its whole batch of spans, and models choose
+    many of them.
+    """
+    clean = ((name, clean_value(value, secrets)) for name, value in attributes.items())
+    return {name: value for name, value in clean if value is not None}
+
+
+def set_attributes(span: Span, attributes: Mapping[str, Any], secrets: Secrets) -> None:
+    if span.is_recording():
+        span.set_attributes(clean_attributes(attributes, secrets))
+
+
+def clean_value(value: Any, secrets: Secrets) -> Any:
+    """The value without secrets, short, and in UTF-8; None for one that cannot be sent."""
+    if isinstance(value, str):
+        return replace_surrogates(secrets.mask(value)[:_MAX_NAME_CHARACTERS])
+    if isinstance(value, list):
+        return [clean_value(item, secrets) for item in value]
+    if isinstance(value, int) and not -_MAX_INTEGER <= value <= _MAX_INTEGER:
+        return None
+    return value
+
+
+def set_error(span: Span, error_type: str) -> None:
+    """Mark the span as failed. What the error says may hold content, so it is left to the log of the session."""
+    span.set_attribute("error.type", error_type)
+    span.set_status(Status(StatusCode.ERROR))
+
+
+class CurrentSpan:
+    """A span that is the current one from now until it ends. Both must happen in the same task."""
+
+    def __init__(self, span: Span, context: Context | None = None) -> None:
+        self.span = span
+        self.context = trace.set_span_in_context(span, context)
+        self._token = contexts.attach(self.context)
+
+    def end(self) -> None:
+        contexts.detach(self._token)
+        self.span.end()
+
+
+async def await_within(context: Context, work: Awaitable[T]) -> T:
+    """Do this much in a context; whoever gets what comes of it is outside again."""
+    token = contexts.attach(context)
+    try:
+        return await work
+    finally:
+        contexts.detach(token)
+
+
+def name_run(context: Context | None, names: RunNames) -> Context:
+    """The context, by default the current one, in which everything is of this run."""
+    return contexts.set_value(_RUN_KEY, names, context)
+
+
+def get_run_names() -> RunNames | None:
+    """The run that the current span is of."""
+    found = contexts.get_value(_RUN_KEY)
+    return found if isinstance(found, RunNames) else None
+
+
+def format_traceparent() -> str | None:
+    """The current span as a W3C `traceparent`; None outside of every trace."""
+    found = trace.get_current_span().get_span_context()
+    if not found.is_valid:
+        return None
+    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+
+
+def read_traceparent(text: object) -> SpanContext | None:
+    """The span that a `traceparent` names; None if it is not one."""
+    found = _TRACEPARENT.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+
+
+def make_parent_context(parent: SpanContext | None) -> Context:
+    """The context in which a child of that span begins; without one, a trace of its own."""
+    if parent is None:
+        return Context()
+    current = trace.get_current_span().get_span_context()
+    if (current.trace_id, current.span_id) == (parent.trace_id, parent.span_id):
+        # It knows more than what is recorded: the caller's trace state.
+        return contexts.get_current()
+    return trace.set_span_in_context(NonRecordingSpan(parent), Context())
+
+
+# What was said, as attributes of spans: only where the operator asks for it, without secrets, and bounded.
+
+CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_CAPTURING = {"true", "1", "span_only", "span_and_event"}
+
+MAX_TEXT_CHARACTERS = 8_192
+MAX_TOTAL_CHARACTERS = 32_768
+_CUT = "… (cut off)"
+
+
+def is_content_wanted(environment: Mapping[str, str]) -> bool:
+    return environment.get(CAPTURE_VARIABLE, "").strip().lower() in _CAPTURING
+
+
+def describe_text(text: str, secrets: Secrets) -> str:
+    """A text as an attribute: masked before it is cut, lest half a secret stay."""
+    # Encoded, and so that half a character, which a model may send, does not reach an exporter.
+    return _shorten(secrets.mask(text)).encode("utf-8", "backslashreplace").decode()
+
+
+def describe_instructions(text: str, secrets: Secrets) -> str:
+    return encode_text([_make_text_part(text, secrets)])
+
+
+def describe_input(entries: Sequence[Entry], secrets: Secrets) -> str:
+    """The last messages of a request, as many as fit; the last one is always there, if shortened."""
+    kept: list[str] = []
+    left = MAX_TOTAL_CHARACTERS
+    for entry in reversed(entries):
+        text = encode_text(_describe_message(entry.chat_message, secrets))
+        left -= len(text)
+        if kept and left < 0:
+            break
+        kept.append(text)
+    return f"[{','.join(reversed(kept))}]"
+
+
+def describe_output(message: Json, finish_reason: str | None, secrets: Secrets) -> str:
+    described = _describe_message({**message, "role": "assistant"}, secrets)
+    return encode_text([{**described, "finish_reason": finish_reason or ""}])
+
+
+def _describe_message(message: Json, secrets: Secrets) -> Json:
+    if message["role"] == "tool":
+        response = _shorten(secrets.mask(_find_text(message.get("content"))))
+        part = {"type": "tool_call_response", "id": message.get("tool_call_id"), "response": response}
+        return {"role": "tool", "parts": [part]}
+    return {"role": message["role"], "parts": _fit_parts(_list_parts(message, secrets))}
+
+
+def _list_parts(message: Json, secrets: Secrets) -> list[Json]:
+    content = message.get("content")
+    parts = [_describe_part(part, secrets) for part in content] if isinstance(content, list) else []
+    if isinstance(content, str) and content:
+        parts.append(_make_text_part(content, secrets))
+    for call_id, name, arguments in read_tool_calls(message):
+        given = _describe_arguments(secrets.mask(arguments))
+        parts.append({"type": "tool_call", "id": call_id, "name": name, "arguments": given})
+    return parts
+
+
+def _describe_arguments(text: str) -> str | msgspec.Raw:
+    """As they are in JSON, or as text if they are none or too long."""
+    if len(text) > MAX_TEXT_CHARACTERS:
+        return _shorten(text)
+    try:
+        decode(text)
+        return msgspec.Raw(text.encode())
+    except (MalformedJson, UnicodeEncodeError):
+        return text
+
+
+def _describe_part(part: object, secrets: Secrets) -> Json:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(part, dict) and kind == "text":
+        return _make_text_part(_find_text(part.get("text")), secrets)
+    # Pictures and files: that there was one.
+    return {"type": kind if isinstance(kind, str) else "other"}
+
+
+def _fit_parts(parts: list[Json]) -> list[Json]:
+    """As many as fit."""
+    fitting: list[Json] = []
+    left = MAX_TOTAL_CHARACTERS
+    for part in parts:
+        left -= len(encode(part))
+        if fitting and left < 0:
+            break
+        fitting.append(part)
+    return fitting
+
+
+def _make_text_part(text: str, secrets: Secrets) -> Json:
+    return {"type": "text", "content": _shorten(secrets.mask(text))}
+
+
+def _find_text(content: Any) -> str:
+    return content if isinstance(content, str) else ("" if content is None else encode_text(content))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_CHARACTERS else text[:MAX_TEXT_CHARACTERS] + _CUT

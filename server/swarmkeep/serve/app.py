@@ -1,0 +1,260 @@
+"""The composition root: settings become a store, agents, an engine and the API over them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from litestar import Litestar
+
+import swarmkeep
+from swarmkeep.events.usage import PriceTable
+from swarmkeep.history.compare import PricesError, read_prices
+from swarmkeep.http.auth import LINES_PER_MINUTE, Keyring, RateLimiter, RefusalLog, Service
+from swarmkeep.http.metrics import Metrics, ServerLimits, WorkerMetrics
+from swarmkeep.runs.agents import find_model_server, load_registry
+from swarmkeep.runs.engine import Engine, build_engine, list_secrets
+from swarmkeep.serve.application import build_api
+from swarmkeep.serve.settings import Settings
+from swarmkeep.serve.traces import TracesError, open_tracing
+from swarmkeep.store.keys import SqlApiKeys
+from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.schema import find_obstacles, upgrade
+from swarmkeep.store.sqlite_files import describe_exposure, find_exposed_files, refuse_read_only
+from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
+
+if TYPE_CHECKING:
+    from swarmkeep.runs.tracing import Tracing
+
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+LIMITS = ServerLimits()
+
+log = logging.getLogger(__name__)
+
+# How long the start may wait for a look at the database that it can do without.
+_OBSTACLES_SECONDS = 10.0
+_UNSTAMPED = (
+    "SWARMKEEP_INTEGRITY_KEY is set, and there are sessions without a stamp, which are not advanced: if they are from "
+    "before the key, run `swarmkeep db stamp --unstamped` once"
+)
+_OPEN_TO_ALL_PAGES = (
+    "without API keys and with SWARMKEEP_CORS_ORIGINS=*, every web page that is opened on this machine can read and "
+    "change all sessions; name the origins, or make a key with `swarmkeep keys create`"
+)
+
+
+class ServeError(Exception):
+    """Why the server does not start, in a sentence for whoever started it."""
+
+
+def create_app(
+    settings: Settings, limits: ServerLimits = LIMITS, worker_metrics: WorkerMetrics | None = None
+) -> Litestar:
+    """The application for any ASGI server. It opens databases and connections when it starts.
+
+    With several workers it is the application of one of them, with its share of the limits.
+
+    Raises as `make_lifespan` does.
+    """
+    settings = _share_limits(settings)
+    return build_api(
+        lifespan=make_lifespan(settings, limits, worker_metrics),
+        max_body_bytes=settings.max_body_bytes,
+        max_body_values=settings.max_body_values,
+        max_import_bytes=settings.max_import_bytes,
+        cors_origins=settings.cors_origins,
+        session_headers=settings.openai_session_headers,
+        access_log=settings.access_log,
+        workers=settings.workers,
+    )
+
+
+def _share_limits(settings: Settings) -> Settings:
+    """The settings of one of several workers: its share of the limits that hold for the server as a whole."""
+    names = ("max_runs_per_tenant", "max_forks_per_minute", "rate_limit_per_minute")
+    whole = {name: getattr(settings, name) for name in names}
+    shares = {name: math.ceil(limit / settings.workers) for name, limit in whole.items() if limit is not None}
+    return settings.model_copy(update=shares)
+
+
+def make_lifespan(
+    settings: Settings, limits: ServerLimits = LIMITS, worker_metrics: WorkerMetrics | None = None
+) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    """Makes the application's lifespan: what the routes need is opened when it starts, and closed when it stops.
+
+    Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured or the prices are not valid.
+    """
+    if not settings.agents:
+        raise ServeError("there are no agents to serve; name a file, folder or module that defines some with --agents")
+    registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
+    location = locate(settings.database_url)
+    prices = _read_prices(settings)
+    if not (settings.offline or settings.openai_api_key or settings.openai_base_url):
+        raise ServeError(
+            "no model is configured: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that speaks Chat "
+            "Completions, or use the built-in offline model with --offline"
+        )
+
+    @asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncGenerator[None]:
+        if settings.migrate or isinstance(location, SqliteFile):
+            await asyncio.to_thread(upgrade, settings.database_url)
+        if isinstance(location, SqliteFile):
+            # It would start, and refuse the first message.
+            refuse_read_only(location)
+            if exposed := find_exposed_files(location.path):
+                log.warning("%s", describe_exposure(exposed))
+        async with _open_tracing(app, settings) as tracing:
+            metrics = _build_metrics(settings, worker_metrics)
+            store = open_store(
+                settings.database_url,
+                cache_bytes=settings.state_cache_bytes,
+                on_append=metrics.observe_append,
+                on_damage=metrics.observe_damage,
+                integrity_key=settings.integrity_keys,
+                read_seconds=settings.read_seconds,
+            )
+            engine = build_engine(settings, registry, store, tracing)
+            _connect_metrics(metrics, engine, store)
+            try:
+                await store.ping()
+                if store.integrity_keys and await store.has_unstamped():
+                    log.warning(_UNSTAMPED)
+                if isinstance(location, PostgresServer):
+                    await _warn_of_obstacles(settings, location)
+                keyring = Keyring(SqlApiKeys(store.database))
+                # Before the engine starts, which takes runs over that others have left.
+                await _refuse_to_be_open(settings, keyring)
+                if "*" in settings.cors_origins and not await keyring.is_locked():
+                    log.warning(_OPEN_TO_ALL_PAGES)
+                await engine.start()
+                app.state.service = _build_service(settings, engine, keyring, metrics, limits, prices)
+                async with metrics.answer_workers():
+                    yield
+            finally:
+                await engine.stop()
+
+    return lifespan
+
+
+@asynccontextmanager
+async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tracing | None]:
+    """What makes traces, if any are wanted. Until the block ends, each request is a span. Raises ServeError."""
+    try:
+        opened = await asyncio.to_thread(open_tracing, settings, list_secrets(settings), swarmkeep.__version__)
+    except TracesError as error:
+        raise ServeError(str(error)) from None
+    if opened is None:
+        yield None
+        return
+    handler = app.asgi_handler
+    app.asgi_handler = opened.tracing.trace_requests(handler)
+    try:
+        yield opened.tracing
+    finally:
+        app.asgi_handler = handler
+        await asyncio.to_thread(opened.close)
+
+
+async def _warn_of_obstacles(settings: Settings, location: PostgresServer) -> None:
+    # It starts all the same: what they are in the way of may not be what this server is for.
+    try:
+        # The connections that a pooler has are not this server's.
+        servers = settings.workers if location.prepares_statements else 0
+        look = asyncio.to_thread(find_obstacles, settings.database_url, servers=servers)
+        found = await asyncio.wait_for(look, _OBSTACLES_SECONDS)
+    except Exception as error:
+        # It takes a connection of its own, which there may be none for.
+        log.warning("what else may be in the way could not be looked for: %s", str(error) or type(error).__name__)
+        return
+    for obstacle in found:
+        log.warning("the database at %s: %s", location.display, obstacle.description)
+
+
+async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:
+    if not (ip_address(resolve_address(settings)[0]).is_loopback or await keyring.is_locked()):
+        raise ServeError(
+            "without API keys the server is open to everybody who can reach it, so it does not listen on "
+            f"{settings.host}; make a key with `swarmkeep keys create`, or listen on 127.0.0.1"
+        )
+
+
+def _read_prices(settings: Settings) -> PriceTable | None:
+    try:
+        return read_prices(settings.prices, settings.currency)
+    except PricesError as error:
+        raise ServeError(str(error)) from None
+
+
+def _build_service(
+    settings: Settings,
+    engine: Engine,
+    keyring: Keyring,
+    metrics: Metrics,
+    limits: ServerLimits,
+    prices: PriceTable | None,
+) -> Service:
+    own = {bracket_host(settings.host), *settings.allowed_hosts}
+    rate = settings.rate_limit_per_minute
+    return Service(
+        engine,
+        keyring,
+        metrics,
+        hosts=LOOPBACK_NAMES | {name.lower() for name in own},
+        origins=frozenset(settings.cors_origins),
+        rate_limiter=None if rate is None else RateLimiter(rate),
+        address_limiter=None if rate is None else RateLimiter(rate),
+        limits=limits,
+        separate_approvers=settings.separate_approvers,
+        is_offline=settings.offline,
+        session_headers=tuple(settings.openai_session_headers),
+        prices=prices,
+        refusals=RefusalLog(max(1, LINES_PER_MINUTE // settings.workers)),
+    )
+
+
+def _build_metrics(settings: Settings, worker_metrics: WorkerMetrics | None) -> Metrics:
+    token = settings.metrics_token
+    return Metrics(None if token is None else token.get_secret_value(), worker_metrics)
+
+
+def _connect_metrics(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
+    engine.hub.add_observer(metrics.observe_event)
+    metrics.add_gauge(
+        "swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.active_session_count
+    )
+    metrics.add_gauge(
+        "swarmkeep_search_sessions_behind",
+        "Sessions that are not completely indexed for searches yet, counted up to 1000.",
+        lambda: engine.indexing.sessions_behind,
+    )
+    metrics.add_gauge(
+        "swarmkeep_stream_readers", "Open streams.", lambda: engine.hub.reader_count + engine.changes.reader_count
+    )
+    metrics.add_gauge(
+        "swarmkeep_clock_ahead_seconds",
+        "By how much this machine's clock is ahead of the database's.",
+        lambda: engine.clocks.ahead_seconds,
+    )
+    metrics.add_gauge(
+        "swarmkeep_writes_waiting", "Writes that wait for the database.", lambda: store.database.waiting_writes
+    )
+
+
+def resolve_address(settings: Settings) -> tuple[str, int]:
+    """Where to listen. Raises ServeError."""
+    try:
+        return settings.resolve_address()
+    except (OSError, UnicodeError) as error:
+        raise ServeError(f"cannot listen on {settings.host!r}: {error}") from error
+
+
+def bracket_host(host: str) -> str:
+    """The host as URLs have it."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -1,0 +1,305 @@
+"""The server's settings: from the environment, a `.env` file, or the flags of a command, in rising precedence."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+T = TypeVar("T")
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
+
+
+def _split_names(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise ValueError(
+                "it starts with [ but is not a valid JSON list; fix it, or separate the names with commas"
+            ) from None
+    if info.field_name == "agents" and "," not in text and not Path(text).exists():
+        text = text.replace(os.pathsep, ",")
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _read_none(value: object) -> object:
+    return None if isinstance(value, str) and value.strip().lower() == "none" else value
+
+
+def _lower_case(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+ListOf = Annotated[tuple[T, ...], NoDecode, BeforeValidator(_split_names)]
+NoneOr = Annotated[T | None, BeforeValidator(_read_none)]
+AnyCase = Annotated[T, BeforeValidator(_lower_case)]
+Names = ListOf[str]
+# What lies further ahead may have no date.
+_HUNDRED_YEARS = 3_155_760_000
+Seconds = Annotated[float, Field(gt=0, le=_HUNDRED_YEARS)]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
+
+
+class Settings(BaseSettings):
+    """Each field is read from `SWARMKEEP_` and its name in capitals, unless it names another variable itself.
+
+    An empty variable counts as absent.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="SWARMKEEP_",
+        env_file=".env",
+        env_file_encoding="utf-8",
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+        hide_input_in_errors=True,
+        populate_by_name=True,
+    )
+
+    database_url: str = Field(
+        default="sqlite:///swarmkeep.db",
+        repr=False,
+        description="Where sessions are kept: `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/DATABASE`.",
+    )
+    agents: Names = Field(
+        default=("swarmkeep_agents.triage",),
+        description="Files, folders or modules that define the agents, separated by commas (or as in PATH), or a "
+        "JSON list. The first agent of the first one is the default.",
+    )
+    host: str = Field(
+        default="127.0.0.1", description="The address to listen on; without an API key, only a loopback address."
+    )
+    port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes any free one.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="How many processes serve the port, each with a share of the requests; more than one on PostgreSQL "
+        "only.",
+    )
+    model: str | None = Field(default=None, description="The model for agents that do not name one.")
+    model_profile: str | None = Field(
+        default=None,
+        description="How models want to be asked: a JSON object of fields, or of such objects by patterns of names.",
+    )
+    offline: bool = Field(
+        default=False, description="Use the built-in offline model. It is not an LLM and needs no key."
+    )
+    openai_api_key: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("OPENAI_API_KEY", "openai_api_key"),
+        description="The key for the model provider.",
+    )
+    openai_base_url: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("OPENAI_BASE_URL", "openai_base_url"),
+        description="The base URL of any server that speaks Chat Completions; by default OpenAI's.",
+    )
+    model_timeout_seconds: Seconds = Field(
+        default=120.0,
+        description="How long a model may be silent: until its answer begins, and between two pieces of it.",
+    )
+    model_retries: int = Field(
+        default=2, ge=0, description="How often a model call is retried after a temporary failure."
+    )
+    lease_seconds: Seconds = Field(
+        default=15.0,
+        description="How long a server that gives no sign of life keeps its runs; then another server takes them over.",
+    )
+    grace_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        le=_HUNDRED_YEARS,
+        description="How long running runs may go on after the server is asked to stop.",
+    )
+    run_seconds: NoneOr[Seconds] = Field(
+        default=3600.0,
+        description="How long a run may take. Time spent waiting for somebody does not count; `none` means no limit.",
+    )
+    tool_seconds: NoneOr[Seconds] = Field(
+        default=300.0, description="The time-out of functions without one of their own; `none` means no limit."
+    )
+    approval_seconds: NoneOr[Seconds] = Field(
+        default=None, description="How long to wait for an approval before the call is denied; no limit by default."
+    )
+    loop_turns: NoneOr[Annotated[int, Field(ge=3)]] = Field(
+        default=10,
+        description="A run whose last so many turns go in a circle (the same calls or handoffs again) is ended; `none` "
+        "means no limit.",
+    )
+    history_turns: NoneOr[Annotated[int, Field(ge=1)]] = Field(
+        default=None, description="How many of a session's last turns are sent to a model; by default all of them."
+    )
+    read_seconds: Seconds = Field(
+        default=10.0, description="How long a list, a sum or a search may take in the database before it is refused."
+    )
+    search: AnyCase[Literal["on", "off"]] = Field(
+        default="on", description="Whether sessions can be found by what was said: `on` indexes messages."
+    )
+    state_cache_bytes: int = Field(default=2**26, ge=0, description="About how much memory sessions' states may take.")
+    # Streams give their signs of life at a poll, and owe one every 15 seconds.
+    poll_seconds: float = Field(
+        default=0.5, gt=0, le=7, description="How soon, at the latest, a stream shows what another server has recorded."
+    )
+    max_body_bytes: int = Field(default=10_000_000, ge=1, description="The largest request body that is read.")
+    max_body_values: int = Field(
+        default=200_000, ge=1, description="How many JSON values a request body may hold, at all levels together."
+    )
+    max_messages: int = Field(
+        default=10_000, ge=1, description="How many messages a new session's history, or a run's input, may have."
+    )
+    max_context_bytes: int = Field(default=1_000_000, ge=2, description="The largest context of a session, as JSON.")
+    max_metadata_bytes: int = Field(default=65_536, ge=2, description="How large a session's metadata may be, as JSON.")
+    max_message_bytes: int = Field(
+        default=8_000_000, ge=1, description="How large a message or a function's result may be, as JSON."
+    )
+    max_blob_bytes: int = Field(default=5_000_000, ge=1, le=40_000_000, description="The largest file in a message.")
+    max_message_blob_bytes: int = Field(default=20_000_000, ge=1, description="The largest total of a message's files.")
+    max_message_blobs: int = Field(default=100, ge=1, description="How many files and pictures a message may have.")
+    blob_types: Names = Field(
+        default=("image/png", "image/jpeg", "image/gif", "image/webp", "audio/*", "text/*", "application/*"),
+        description="The media types of files that messages may have, separated by commas; `audio/*` is all of audio.",
+    )
+    max_queued_runs: int = Field(default=100, ge=1, description="How many runs may wait in a session's queue.")
+    max_runs_per_tenant: int = Field(default=1_000, ge=1, description="How many runs a tenant may have on each server.")
+    max_forks_per_minute: int = Field(default=600, ge=1, description="How many forks a tenant may make per minute.")
+    max_session_events: int = Field(
+        default=1_000_000, ge=1, description="How many events a session may have; beyond that, it accepts no changes."
+    )
+    max_sessions: int = Field(default=10_000_000, ge=1, description="How many sessions a tenant may have.")
+    max_stored_bytes: int = Field(
+        default=100_000_000_000,
+        ge=1,
+        description="How many bytes a tenant's sessions may hold: the payloads of their events, and the texts that "
+        "these refer to.",
+    )
+    max_tokens_per_day: NoneOr[Annotated[int, Field(ge=1)]] = Field(
+        default=None, description="How many tokens a tenant's model calls may take in a UTC day; no limit by default."
+    )
+    prices: str | None = Field(default=None, description="What models cost: JSON, or a file (`.json`, `.toml`).")
+    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$", description="The currency of the prices.")
+    max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
+    rate_limit_per_minute: NoneOr[int] = Field(
+        default=None,
+        ge=1,
+        description="How many requests under `/v1` each API key (or address, without keys) may make in a minute, on "
+        "each server; no limit by default.",
+    )
+    allowed_hosts: Names = Field(
+        default=(),
+        description="Names by which a server without API keys may be addressed, beside its own, separated by commas.",
+    )
+    separate_approvers: bool = Field(
+        default=False,
+        description="With `true`, the API key that started a run may not decide on its approvals; by default it may.",
+    )
+    forwarded_allow_ips: Names = Field(
+        default=(),
+        description="Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "
+        "separated by commas; by default none.",
+    )
+    openai_session_headers: ListOf[HeaderName] = Field(
+        default=(),
+        description="Request headers that name the session of a chat completion, beside `X-Session-Id` and "
+        "`X-OpenWebUI-Chat-Id`, separated by commas.",
+    )
+    metrics_token: SecretStr | None = Field(
+        default=None,
+        description="The token that `/metrics` requires; once the server has API keys, `/metrics` needs one.",
+    )
+    cors_origins: Names = Field(
+        default=(), description="Origins of web pages that may call the API, separated by commas; by default none."
+    )
+    integrity_key: SecretStr | None = Field(
+        default=None,
+        description="A secret that the end of each session's log is signed with, so that nobody who only writes to the "
+        "database can compute another history. Several, separated by commas: the first signs, and all are accepted.",
+    )
+    signing_key: Path | None = Field(
+        default=None, description="A PEM file with the Ed25519 private key that checkpoints are signed with."
+    )
+    log_level: AnyCase[Literal["debug", "info", "warning", "error", "critical"]] = Field(
+        default="info", description="Which log lines are written to standard error."
+    )
+    log_format: AnyCase[Literal["text", "json"]] = Field(
+        default="text", description="How log lines are written: as text, or as one JSON object per line."
+    )
+    access_log: bool = Field(default=True, description="Whether to log each request, at the level `info`.")
+    traces: AnyCase[Literal["auto", "on", "off"]] = Field(
+        default="auto",
+        description="Whether to make OpenTelemetry traces: `on`, `off`, or `auto`: only if the environment names a "
+        "collector (OTEL_EXPORTER_OTLP_ENDPOINT) and the extra `otel` is installed.",
+    )
+    migrate: bool = Field(
+        default=False, description="Migrate a PostgreSQL database at start. A SQLite file is always migrated."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        def read_file() -> dict[str, Any]:
+            found = dotenv_settings()
+            if found:
+                _check_destination({**env_settings(), **init_settings()}, found)
+            return found
+
+        return init_settings, env_settings, cast(PydanticBaseSettingsSource, read_file)
+
+    @field_validator("forwarded_allow_ips")
+    @classmethod
+    def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for network in value:
+            if network != "*":
+                ip_network(network)
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        # One that no browser sends would let nobody in, without a word.
+        for origin in value:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, or * for any")
+        return value
+
+    @property
+    def integrity_keys(self) -> str | None:
+        """The text of `integrity_key`."""
+        return None if self.integrity_key is None else self.integrity_key.get_secret_value()
+
+    def resolve_address(self) -> tuple[str, int]:
+        """Where to listen; of several addresses that a name has, one of IPv4. Raises OSError and UnicodeError."""
+        # URLs have an address of IPv6 in brackets.
+        found = socket.getaddrinfo(self.host.strip("[]"), self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        chosen = min(found, key=lambda info: info[0] != socket.AF_INET)[4]
+        return str(chosen[0]), int(chosen[1])
+
+
+def _check_destination(given: Mapping[str, Any], file: Mapping[str, Any]) -> None:
+    """Refuse a `.env` that would send the environment's key somewhere else: the folder may be a stranger's."""
+    key, place = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+    if file.get(place) and not given.get(place) and given.get(key):
+        raise SettingsError(
+            f"the file .env sets {place}, so the key in the environment variable {key} would be sent there; set "
+            f"{place} in the environment, too, or move the key into .env"
+        )

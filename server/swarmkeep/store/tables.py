@@ -1,0 +1,497 @@
+"""The tables. Every primary key of session data begins with the tenant and the session, and nothing spans sessions.
+
+The one exception is `creations`, by which a tenant's idempotency key makes one session.
+
+Changes here need a migration; `swarmkeep db check` compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Dialect,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    inspect,
+    text,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import ColumnElement
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from swarmkeep.events.codec import decode, encode_text
+from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import UPGRADE_HINT, SchemaBehind
+from swarmkeep_migrations import REVISIONS
+
+# Column types for both databases: any text, compared by code point; and the database's clock.
+
+
+def escape(text: str) -> str:
+    """Any Python text in a form that both databases hold: itself, or a JSON string if it has NUL or lone surrogates.
+
+    Text that begins with a quotation mark is written as JSON, too, so that `unescape` can tell.
+    """
+    if text.startswith('"') or "\0" in text or not (text.isascii() or _is_utf8(text)):
+        return encode_text(text)
+    return text
+
+
+def unescape(text: str) -> str:
+    """The text that `escape` was given. Total: text that somebody damaged is left as it is."""
+    if not text.startswith('"'):
+        return text
+    try:
+        return decode(text, str)
+    except (ValueError, TypeError):
+        return text
+
+
+def is_as_written(value: object) -> bool:
+    """Whether a stored value is text in the one form that `escape` gives it: others may read the same."""
+    if not isinstance(value, str):
+        return False
+    # Nearly all names are of this kind, and are asked about with each row.
+    if value.isascii() and '"' not in value and "\0" not in value:
+        return True
+    return escape(unescape(value)) == value
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def as_text(value: Any) -> str:
+    """A value of any type as text, for SQLite holds any in any column; text stays as it is."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, str) else str(value)
+
+
+def as_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else as_text(value).encode(errors="replace")
+
+
+class Verbatim(TypeDecorator[str]):
+    """Text that comes back exactly as given, compared and sorted by code point."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        # Any other collation sorts by the server's locale: not as SQLite does, and not the same after an upgrade.
+        return Text(collation="C") if dialect.name == "postgresql" else Text()
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else escape(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else unescape(as_text(value))
+
+
+class Words(TypeDecorator[str]):
+    """Words with spaces between them: text on SQLite, where another table is their index; tsvector on PostgreSQL."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name != "postgresql":
+            return Text()
+        from sqlalchemy.dialects.postgresql import TSVECTOR
+
+        return TSVECTOR()
+
+
+class database_now(ColumnElement[float]):
+    """Seconds since 1970 by the database's clock, which is the only one that leases go by."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(database_now, "sqlite")
+def _sqlite_now(element: Any, compiler: Any, **kw: Any) -> str:
+    # unixepoch('subsec') needs SQLite 3.42.
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(database_now, "postgresql")
+def _postgres_now(element: Any, compiler: Any, **kw: Any) -> str:
+    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
+
+
+class database_tomorrow(ColumnElement[str]):
+    """The day after today (UTC) by the database's clock, written as in 2026-01-31."""
+
+    type = Text()
+    inherit_cache = True
+
+
+@compiles(database_tomorrow, "sqlite")
+def _sqlite_tomorrow(element: Any, compiler: Any, **kw: Any) -> str:
+    return "date('now', '+1 day')"
+
+
+@compiles(database_tomorrow, "postgresql")
+def _postgres_tomorrow(element: Any, compiler: Any, **kw: Any) -> str:
+    return "to_char(CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) + 1, 'YYYY-MM-DD')"
+
+
+class stored_bytes(FunctionElement[int]):
+    """How many bytes a text takes; PostgreSQL tells it without reading the text."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(stored_bytes, "sqlite")
+def _sqlite_bytes(element: Any, compiler: Any, **kw: Any) -> str:
+    # octet_length() needs SQLite 3.43.
+    return f"length(CAST({compiler.process(element.clauses, **kw)} AS BLOB))"
+
+
+@compiles(stored_bytes, "postgresql")
+def _postgres_bytes(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **kw)})"
+
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+# The conditions of eight indexes, for statements that are to use them. The migrations set them: said of an index here,
+# they would load both dialects wherever a statement is made.
+IS_RUNNING = text("status = 'running'")
+IS_DUE = text("due_at IS NOT NULL")
+IS_BUSY = text("status <> 'idle'")
+IS_FIRST = text("seq = 1")
+HAS_TROUBLE = text("last_run IN ('failed', 'interrupted')")
+IS_BEHIND = text("done < seq")
+IS_DAMAGED = text("damaged_seq IS NOT NULL")
+IS_SOUND = text("damaged_seq IS NULL")
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("id", Verbatim, primary_key=True),
+    Column("head_seq", BigInteger, nullable=False),
+    Column("head_hash", LargeBinary, nullable=False),
+    Column("agent", Verbatim, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("created_at", Verbatim, nullable=False),
+    Column("updated_at", Verbatim, nullable=False),
+    Column("view", Text, nullable=False, comment="SessionView as JSON: what lists show"),
+    Column("lease_owner", Verbatim),
+    Column("lease_epoch", BigInteger, nullable=False),
+    Column("lease_expires_at", Double, comment="seconds since 1970, by this database's clock"),
+    Column("due_at", Double, comment="when somebody has to go on with it though it is not running; seconds since 1970"),
+    Column(
+        "partial",
+        Verbatim,
+        comment="what its model has said so far (JSON); empty while a server that is to end its run waits for that",
+    ),
+    Column("last_run", Text, comment="the status of its last run; null before the first"),
+    Column(
+        "active_at",
+        Verbatim,
+        nullable=False,
+        server_default="",
+        comment="updated_at, but while a run is running what that was as it began: lists by activity are in this order",
+    ),
+    Column("stamp", LargeBinary, comment="that a server with an integrity key wrote this end of the log"),
+    Column("damaged_seq", BigInteger, comment="from where on what is stored was found not to be what was recorded"),
+    # Ranges that lists are read from (see session_search). Most sessions are idle most of the time, and only those that
+    # are not stand in the last two: a turn changes them twice, and they stay small.
+    Index("ix_sessions_created", "tenant", "created_at", "id"),
+    Index("ix_sessions_agent", "tenant", "agent", "created_at", "id"),
+    Index("ix_sessions_busy", "tenant", "status", "created_at", "id"),
+    Index("ix_sessions_busy_agent", "tenant", "agent", "status", "created_at", "id"),
+    # Of the first both columns change only when a run begins or ends, as the status does, and not with every append.
+    Index("ix_sessions_active", "tenant", "active_at", "id"),
+    Index("ix_sessions_trouble", "tenant", "last_run", "created_at", "id"),
+    Index("ix_sessions_damaged", "tenant", "created_at", "id"),
+    # For renewing a process's leases and for finding those that nobody renews. The expiry stays out of it: it changes
+    # with every append, and PostgreSQL keeps updates of unindexed columns within the page.
+    Index("ix_sessions_running", "lease_owner"),
+    Index("ix_sessions_due_at", "due_at"),
+    comment="one row per session: its last event, what lists show, and its lease",
+)
+
+session_labels = Table(
+    "session_labels",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("label", LargeBinary, primary_key=True, comment="digest of a metadata key and its value's text"),
+    Column("created_at", Verbatim, nullable=False, server_default="", comment="the session's: lists are in its order"),
+    Index("ix_session_labels_label", "tenant", "label", "created_at", "session_id"),
+    comment="an index of sessions by metadata; it can be rebuilt from the events",
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("run_id", Verbatim),
+    Column("type", Verbatim, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("agent", Verbatim, nullable=False),
+    Column("recorded_at", Text, nullable=False),
+    Column("payload", Text, nullable=False, comment="the exact text that the commitment covers"),
+    Column("salt", LargeBinary, comment="null once the payload was redacted"),
+    Column("commitment", LargeBinary, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    # A session and its forks begin with the same event: this finds the others.
+    Index("ix_events_first", "tenant", "hash"),
+)
+
+audit_log = Table(
+    "trail",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("type", Verbatim, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("actor", Verbatim, nullable=False, comment="who did it; empty where nobody knows"),
+    Column("recorded_at", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("salt", LargeBinary, nullable=False),
+    Column("commitment", LargeBinary, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    comment="a tenant's audit log: what was done that no session's events can tell, chained like them",
+)
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("hash", Verbatim, primary_key=True),
+    Column("text", Verbatim, nullable=False),
+    comment="instructions and tool schemas, once per session and content",
+)
+
+files = Table(
+    "files",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("hash", Verbatim, primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+    comment="pictures and files that messages refer to, once per session and content",
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("key", Verbatim, primary_key=True),
+    Column("digest", Verbatim, nullable=False),
+    Column("run_id", Verbatim),
+    Column("seq", BigInteger, nullable=False),
+)
+
+creations = Table(
+    "creations",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("key", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, nullable=False),
+    Index("ix_creations_session", "tenant", "session_id"),
+    comment="which session an idempotency key made; what it came with is in idempotency",
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("day", Verbatim, nullable=False, comment="of the event's time, in UTC"),
+    Column("run_id", Verbatim, nullable=False, comment="empty outside a run"),
+    Column("agent", Verbatim, nullable=False),
+    Column("model", Verbatim, nullable=False, comment="empty for a tool call"),
+    Column("model_calls", Integer, nullable=False),
+    Column("tool_calls", Integer, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("total_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("model_ms", Double, nullable=False),
+    Column("tool_ms", Double, nullable=False),
+    Index("ix_usage_day", "tenant", "day"),
+    Index("ix_usage_run", "tenant", "run_id"),
+    comment="what each model and tool call took; an index of the events that can be rebuilt",
+)
+
+totals = Table(
+    "totals",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("slice", Integer, primary_key=True, autoincrement=False, comment="by the session; -1: of recounts"),
+    Column("sessions", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False, comment="of events' payloads and of texts"),
+    Column("day", Verbatim, nullable=False, comment="of the tokens, in UTC; empty without any"),
+    Column("tokens", BigInteger, nullable=False, comment="of that day's model calls, deleted sessions included"),
+    comment="what each tenant has stored and used, for its quotas; sessions and bytes can be counted again",
+)
+
+usage_days = Table(
+    "usage_days",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("day", Verbatim, primary_key=True),
+    Column("agent", Verbatim, primary_key=True),
+    Column("model", Verbatim, primary_key=True),
+    Column("part", Integer, primary_key=True, autoincrement=False, comment="one of a few: not all wait for one row"),
+    Column("model_calls", BigInteger, nullable=False),
+    Column("tool_calls", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("total_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("model_ms", Double, nullable=False),
+    Column("tool_ms", Double, nullable=False),
+    comment="sums of usage, kept with each change of it; they can be rebuilt",
+)
+
+search_marks = Table(
+    "search_marks",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, nullable=False, comment="up to where it is to be found by its words"),
+    Column("done", BigInteger, nullable=False, comment="up to where it is"),
+    Column("round", BigInteger, nullable=False, comment="moves on when all of it is to be indexed anew"),
+    Index("ix_search_marks_behind", "tenant", "session_id"),
+    comment="how far each session is in the index of words",
+)
+
+search = Table(
+    "search",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False, comment="of a message; 0: id and metadata"),
+    Column("number", BigInteger, nullable=False, comment="greater the later it was indexed; on SQLite the index's"),
+    Column("words", Words, nullable=False),
+    Index("ix_search_number", "number"),
+    comment="the words that sessions are found by; an index of the events that can be rebuilt",
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Verbatim, primary_key=True),
+    Column("tenant", Verbatim, nullable=False),
+    Column("name", Verbatim, nullable=False),
+    Column("key_hash", LargeBinary, nullable=False, unique=True),
+    Column("created_at", Text, nullable=False),
+    Column("revoked_at", Text),
+    Column("role", Text, nullable=False, server_default="write"),
+    Column("last_used_at", Text),
+    Column("expires_at", Text),
+    Index("ix_api_keys_tenant", "tenant", "created_at", "id"),
+)
+
+SESSION_TABLES = (events, blobs, files, idempotency, creations, session_labels, usage)
+"""The tables that hold a session's rows beside its head row; each has `tenant` and `session_id`."""
+
+SEARCH_TABLES = (search_marks, search)
+"""Those of the index of words, which have them, too. It follows behind, so that it proves nothing.
+
+The marks are first wherever both are changed: who indexes holds a session's mark while its words are written.
+"""
+
+
+def of_session(table: Table, key: SessionKey) -> tuple[Any, Any]:
+    """The conditions that a row belongs to a session."""
+    return table.c.tenant == key.tenant, (table.c.id if table is sessions else table.c.session_id) == key.id
+
+
+def of_bound_session(table: Table) -> tuple[Any, Any]:
+    """`of_session` for a statement that is prepared: the session is what `session_columns` give."""
+    name = table.c.id if table is sessions else table.c.session_id
+    tenant, session_id = (bindparam(one, type_=Verbatim()) for one in ("tenant", "session_id"))
+    return table.c.tenant == tenant, name == session_id
+
+
+def session_columns(key: SessionKey) -> dict[str, Any]:
+    """The values by which a row belongs to a session."""
+    return {"tenant": key.tenant, "session_id": key.id}
+
+
+# Reads a database's schema revision and checks that it is this release's.
+
+LATEST_REVISION = REVISIONS[-1]
+
+
+def current_revision(connection: Connection) -> str | None:
+    """The revision a database is at; None for one without a schema. Raises SchemaBehind for another program's."""
+    if not inspect(connection).has_table("alembic_version"):
+        _refuse_foreign(connection)
+        return None
+    revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return revision
+
+
+def _refuse_foreign(connection: Connection) -> None:
+    foreign = set(inspect(connection).get_table_names())
+    if connection.dialect.name != "sqlite":
+        # Programs share such a database, and extensions have tables in it. A file belongs to one program.
+        foreign &= set(metadata.tables)
+    if foreign:
+        raise SchemaBehind(
+            f"the database belongs to another program: it has a table {min(foreign)!r} but no Swarmkeep schema; "
+            "use a separate database for Swarmkeep"
+        )
+
+
+def require_latest(connection: Connection, display: str) -> None:
+    """Raises SchemaBehind unless the database has this release's schema."""
+    revision = current_revision(connection)
+    if revision == LATEST_REVISION:
+        return
+    if revision is None:
+        raise SchemaBehind(f"the database at {display} is empty; {UPGRADE_HINT}")
+    if revision in REVISIONS:
+        raise SchemaBehind(
+            f"the database at {display} is at revision {revision}, this release needs {LATEST_REVISION}; {UPGRADE_HINT}"
+        )
+    refuse_unknown(revision, display)
+
+
+def refuse_unknown(revision: str | None, display: str) -> None:
+    """Raises SchemaBehind for a schema that only a newer release knows, and so only that one can change."""
+    if revision is None or revision in REVISIONS:
+        return
+    raise SchemaBehind(
+        f"the database at {display} is at revision {revision}, but this release only knows revisions "
+        f"up to {LATEST_REVISION}; upgrade swarmkeep, or run `swarmkeep db downgrade` with the newer release"
+    )

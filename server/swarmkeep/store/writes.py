@@ -1,0 +1,335 @@
+"""Changes of the log: each function is one job, which one transaction holds as a whole."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, null, select, update
+
+from swarmkeep.events.errors import SeqConflict, SessionNotFound
+from swarmkeep.events.facts import RecordedEvent, RunQueued, RunStarted
+from swarmkeep.events.state import Damage, State
+from swarmkeep.store.audit import record_action
+from swarmkeep.store.contents import NamedContents, copy_named, delete_unnamed, insert_file
+from swarmkeep.store.contracts import AuditAction, SessionKey
+from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.heads import AppendPlan, advance_head, insert_head
+from swarmkeep.store.idempotency import (
+    forget_key,
+    insert_creation_record,
+    insert_idempotency_record,
+    refuse_forgotten_key,
+)
+from swarmkeep.store.reading import upcast
+from swarmkeep.store.records import Lease, SealedBatch, StorageQuota, labels_of
+from swarmkeep.store.search import set_mark, void_words
+from swarmkeep.store.statements import PreparedStatement, prepare_insert_if_absent
+from swarmkeep.store.tables import (
+    IS_DAMAGED,
+    IS_SOUND,
+    SEARCH_TABLES,
+    SESSION_TABLES,
+    as_bytes,
+    blobs,
+    creations,
+    escape,
+    events,
+    files,
+    idempotency,
+    of_bound_session,
+    of_session,
+    session_columns,
+    session_labels,
+    sessions,
+)
+from swarmkeep.store.totals import (
+    Growth,
+    Row,
+    count_change,
+    count_tokens,
+    measure_events,
+    measure_session,
+    record_usage,
+    rewrite_usage,
+)
+from swarmkeep.store.usage import change_days, read_session_sums, sum_rows
+
+SLICE_EVENTS = 200
+
+
+def append(connection: Connection, plan: AppendPlan) -> Lease | None:
+    """Record what is planned, and grant, renew or end the lease. Raises QuotaExceeded if the plan has a quota."""
+    lease, text_bytes, calls = insert_append(connection, plan)
+    # Always in this order: whoever changes two rows that others change, too, would wait for them for ever otherwise.
+    count_change(connection, plan.key, measure_growth(plan, text_bytes), plan.quota)
+    change_days(connection, plan.key, {}, sum_rows(calls))
+    return lease
+
+
+def measure_growth(plan: AppendPlan, text_bytes: int = 0) -> Growth:
+    """By how much the tenant's totals change, if these are the bytes of new texts."""
+    recorded = [one.event for one in plan.sealed]
+    day, tokens = count_tokens(recorded)
+    size = measure_events(recorded) + text_bytes
+    return Growth(sessions=int(plan.base.seq == 0), bytes=size, day=day, tokens=tokens)
+
+
+def insert_append(connection: Connection, plan: AppendPlan) -> tuple[Lease | None, int, list[Row]]:
+    """`append`, but for the tenant's totals and sums; gives the bytes of new texts and the rows of usage, too."""
+    is_new = plan.base.seq == 0
+    _insert_record(connection, plan, is_new)
+    lease = insert_head(connection, plan) if is_new else advance_head(connection, plan)
+    calls, text_bytes = _insert_batches(connection, plan.key, cut(plan.sealed, plan.blobs))
+    # One that is made is to be found, though its first run has just begun.
+    if is_new or plan.changes_index:
+        set_mark(connection, plan.key, plan.state.seq)
+    if plan.state.metadata is not plan.base.metadata:
+        replace_labels(connection, plan)
+    return lease, text_bytes, calls
+
+
+def _insert_record(connection: Connection, plan: AppendPlan, is_new: bool) -> None:
+    """Write the plan's idempotency record, if it has one.
+
+    A tenant makes one session with a key. One that a run begins with is used for that session alone.
+    """
+    record = plan.idempotency
+    if record is not None:
+        if plan.base.forgot_keys:
+            refuse_forgotten_key(connection, plan.key, record.key)
+        insert = insert_creation_record if is_new and record.run_id is None else insert_idempotency_record
+        insert(connection, plan.key, record, plan.state.seq)
+
+
+def fork(
+    connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int, named: NamedContents
+) -> Lease | None:
+    """Copy what `plan.base` is made of to a new session, and go on there, with a lease if the plan claims it."""
+    _insert_record(connection, plan, is_new=True)
+    lease = insert_head(connection, plan)
+    # Whoever redacts the source meanwhile waits until this copy can be seen, or was quicker, which is checked below.
+    lock = select(sessions.c.head_seq).where(*of_session(sessions, source))
+    connection.execute(lock.with_for_update(read=True))
+    copy_named(connection, source, plan.key, named)
+    base = plan.base
+    copied = connection.execute(
+        _build_event_copy(),
+        {**session_columns(plan.key), "from_tenant": source.tenant, "from_id": source.id, "upto": base.seq},
+    )
+    copy = of_session(events, plan.key)
+    last = connection.scalar(select(events.c.hash).where(*copy, events.c.seq == base.seq))
+    # Checked after the copy, blobs first: if this event is the one meant, the source was whole all the while.
+    if copied.rowcount != base.seq or last is None or last.hex() != base.hash:
+        raise SeqConflict(source.id, base.seq)
+    if connection.scalar(select(func.count()).where(*copy, events.c.salt.is_(None))) != redacted:
+        raise SeqConflict(source.id, base.seq)
+    _insert_batches(connection, plan.key, cut(plan.sealed, plan.blobs))
+    set_mark(connection, plan.key, plan.state.seq)
+    replace_labels(connection, plan)
+    _count_new_session(connection, plan.key, plan.quota)
+    return lease
+
+
+def _count_new_session(connection: Connection, key: SessionKey, quota: StorageQuota | None) -> None:
+    count_change(connection, key, Growth(sessions=1, bytes=measure_session(connection, key)), quota)
+
+
+def set_aside(connection: Connection, key: SessionKey, damage: Damage | None, at: str) -> bool:
+    """Remember that a session was found damaged, or, with None, that it verifies again; and record that. False if it
+    was remembered before."""
+    was = IS_DAMAGED if damage is None else IS_SOUND
+    change = update(sessions).where(*of_session(sessions, key), was)
+    if not connection.execute(change.values(damaged_seq=None if damage is None else damage.seq)).rowcount:
+        return False
+    found = {"session_id": key.id} if damage is None else {"session_id": key.id, "seq": damage.seq, "code": damage.code}
+    action = AuditAction(type="session.mended" if damage is None else "session.damaged")
+    record_action(connection, key.tenant, action, found, at)
+    return True
+
+
+def delete_session(
+    connection: Connection, key: SessionKey, expected: State | None, action: AuditAction, at: str
+) -> None:
+    """Delete every row of a session, and record that."""
+    row = session_columns(key)
+    if expected is None:
+        last = _DELETE_HEAD.fetch_all(connection, row)
+    else:
+        at_end = {"base_seq": expected.seq, "base_hash": bytes.fromhex(expected.hash)}
+        last = _DELETE_EXPECTED_HEAD.fetch_all(connection, row | at_end)
+    if not last:
+        this = of_session(sessions, key)
+        if expected is None or connection.scalar(select(sessions.c.head_seq).where(*this)) is None:
+            raise SessionNotFound(key.id)
+        raise SeqConflict(key.id, expected.seq)
+    [[seq, digest]] = last
+    freed, used = measure_session(connection, key), read_session_sums(connection, key)
+    for statement in _DELETE_ROWS:
+        statement.execute(connection, row)
+    count_change(connection, key, Growth(sessions=-1, bytes=-freed))
+    change_days(connection, key, used, {})
+    deleted = {"session_id": key.id, "seq": seq, "hash": as_bytes(digest).hex()}
+    record_action(connection, key.tenant, action, deleted, at)
+
+
+_HEAD = delete(sessions).where(*of_bound_session(sessions)).returning(sessions.c.head_seq, sessions.c.head_hash)
+_DELETE_HEAD = PreparedStatement(_HEAD)
+_DELETE_EXPECTED_HEAD = PreparedStatement(
+    _HEAD.where(sessions.c.head_seq == bindparam("base_seq"), sessions.c.head_hash == bindparam("base_hash"))
+)
+_DELETE_ROWS = [
+    PreparedStatement(delete(table).where(*of_bound_session(table))) for table in (*SESSION_TABLES, *SEARCH_TABLES)
+]
+
+
+def cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str | bytes] | None = None) -> list[SealedBatch]:
+    """The events a few at a time, with the texts before them: between two inserts others have the event loop."""
+    rest = [SealedBatch(sealed[start : start + SLICE_EVENTS]) for start in range(0, len(sealed), SLICE_EVENTS)]
+    if not texts:
+        return rest
+    files = {name: text for name, text in texts.items() if isinstance(text, bytes)}
+    return [SealedBatch((), {name: text for name, text in texts.items() if isinstance(text, str)}, files), *rest]
+
+
+def _insert_batches(connection: Connection, key: SessionKey, batches: Iterable[SealedBatch]) -> tuple[list[Row], int]:
+    """Events, their usage, and what they name; gives the rows of usage, and the bytes of new texts and files."""
+    calls: list[Row] = []
+    text_bytes = 0
+    statement = prepare_insert_if_absent(blobs, connection.dialect.name)
+    for batch in batches:
+        _insert_events(connection, key, batch.events)
+        calls += record_usage(connection, key, (one.event for one in batch.events))
+        for name, content in batch.files.items():
+            text_bytes += insert_file(connection, key, name, content)
+        for name, text in batch.blobs.items():
+            row = {**session_columns(key), "hash": name, "text": text}
+            if statement.execute(connection, row):
+                text_bytes += len(escape(text).encode())
+    return calls, text_bytes
+
+
+def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
+    insert_event_rows(connection, make_event_rows(key, sealed))
+
+
+def insert_event_rows(connection: Connection, rows: Sequence[Row]) -> None:
+    if rows:
+        _INSERT_EVENT.insert_many(connection, rows)
+
+
+def make_event_rows(key: SessionKey, sealed: Sequence[SealedEvent]) -> list[Row]:
+    return [
+        {
+            **session_columns(key),
+            "seq": one.event.seq,
+            "run_id": one.event.run_id,
+            "type": one.event.type,
+            "version": one.event.version,
+            "agent": one.event.agent,
+            "recorded_at": one.event.at,
+            "payload": one.event.payload,
+            "salt": one.salt,
+            "commitment": one.commitment,
+            "hash": bytes.fromhex(one.event.hash),
+        }
+        for one in sealed
+    ]
+
+
+_INSERT_EVENT = PreparedStatement.of_rows(insert(events))
+_INSERT_LABEL = PreparedStatement.of_rows(insert(session_labels))
+
+
+def replace_labels(connection: Connection, plan: AppendPlan) -> None:
+    """Make a session's labels those of the plan's metadata."""
+    if plan.base.seq:
+        connection.execute(delete(session_labels).where(*of_session(session_labels, plan.key)))
+    insert_labels(connection, make_label_rows(plan))
+
+
+def make_label_rows(plan: AppendPlan) -> list[Row]:
+    made = {**session_columns(plan.key), "created_at": plan.state.created_at}
+    return [{**made, "label": label} for label in labels_of(plan.state.metadata)]
+
+
+def insert_labels(connection: Connection, rows: Sequence[Row]) -> None:
+    if rows:
+        _INSERT_LABEL.insert_many(connection, rows)
+
+
+@functools.cache
+def _build_event_copy() -> Insert:
+    names = [column.name for column in events.c if column.name not in ("tenant", "session_id")]
+    source = select(
+        bindparam("tenant", type_=events.c.tenant.type),
+        bindparam("session_id", type_=events.c.session_id.type),
+        *(events.c[name] for name in names),
+    ).where(
+        events.c.tenant == bindparam("from_tenant"),
+        events.c.session_id == bindparam("from_id"),
+        events.c.seq <= bindparam("upto"),
+    )
+    return insert(events).from_select(["tenant", "session_id", *names], source)
+
+
+# Removes payloads in one transaction, with every other copy of them in the session.
+
+
+def replace_payloads(log: Sequence[SealedEvent], stand_ins: Mapping[int, str]) -> list[RecordedEvent]:
+    """The events of a log with these texts in the place of payloads."""
+    return [
+        msgspec.structs.replace(event, payload=text, fact=upcast(event.type, event.version, text))
+        if (text := stand_ins.get(event.seq)) is not None
+        else event
+        for event in (one.event for one in log)
+    ]
+
+
+def find_idempotency_keys(log: Sequence[SealedEvent], seqs: Collection[int]) -> list[str]:
+    """The idempotency keys that stand in the payloads of these events."""
+    facts = [one.event.fact for one in log if one.event.seq in seqs]
+    keys = [fact.idempotency_key for fact in facts if isinstance(fact, RunStarted | RunQueued)]
+    return [key for key in keys if key is not None]
+
+
+def redact(
+    connection: Connection,
+    plan: AppendPlan,
+    redacted: Sequence[RecordedEvent],
+    used_keys: Sequence[str],
+    named: NamedContents,
+) -> None:
+    """Give events their new payloads, and remove every other copy in this session, and what is not `named` any more;
+    and record that."""
+    before = measure_session(connection, plan.key)
+    insert_append(connection, plan)
+    used = read_session_sums(connection, plan.key)
+    replace_labels(connection, plan)
+    for event in redacted:
+        row = {**session_columns(plan.key), "at_seq": event.seq, "stand_in": event.payload}
+        if _REPLACE_PAYLOAD.execute(connection, row) != 1:
+            raise SeqConflict(plan.key.id, plan.base.seq)
+    rewrite_usage(connection, plan.key, redacted)
+    void_words(connection, plan.key)
+    delete_unnamed(connection, blobs, plan.key, named.texts)
+    delete_unnamed(connection, files, plan.key, named.files)
+    for used_key in {*used_keys}:
+        forget_key(connection, plan.key, used_key)
+    connection.execute(delete(creations).where(*of_session(creations, plan.key), creations.c.key.in_(used_keys)))
+    # Digests of requests, of which any may have held what was removed: a short text can be guessed from one. A key
+    # without its digest matches no request any more.
+    records = of_session(idempotency, plan.key)
+    own = "" if plan.idempotency is None else plan.idempotency.key
+    connection.execute(update(idempotency).where(*records, idempotency.c.key != own).values(digest=""))
+    count_change(connection, plan.key, Growth(bytes=measure_session(connection, plan.key) - before))
+    change_days(connection, plan.key, used, read_session_sums(connection, plan.key))
+
+
+# Nobody can guess a payload from its commitment without the salt.
+_REPLACE_PAYLOAD = PreparedStatement(
+    update(events)
+    .where(*of_bound_session(events), events.c.seq == bindparam("at_seq"))
+    .values(payload=bindparam("stand_in"), salt=null())
+)

@@ -1,0 +1,225 @@
+"""A session and its runs as callers see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given as for_any
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from swarmkeep.events.chain import Chain
+from swarmkeep.events.facts import (
+    ContextUpdated,
+    HandoffMade,
+    MessageAdded,
+    PendingCall,
+    RecordedEvent,
+    RunCancelled,
+    RunCompleted,
+    RunError,
+    RunFailed,
+    RunQueued,
+    RunWaiting,
+    SessionForked,
+)
+from swarmkeep.events.fold import fold
+from swarmkeep.events.records import RunOptions
+from swarmkeep.events.state import State
+from swarmkeep.events.views import RunView, collect_runs, find_run, list_latest_runs, view_run, view_session
+from tests.events.given import (
+    OTHER,
+    RUN,
+    THIRD,
+    answer_message,
+    calling_message,
+    given,
+    in_run,
+    make_run_started,
+    model_reply,
+    tool_call,
+    tool_result,
+    user_said,
+    when,
+)
+from tests.support.calls import count_calls
+from tests.support.hypothesis_profiles import examples
+from tests.support.logs import any_logs
+
+SESSION_KEYS = (
+    "id", "status", "agent", "context_variables", "metadata", "seq", "hash", "active_run_id", "message_count", "usage",
+    "forked_from", "created_at", "updated_at", "last_run_status", "title",
+)  # fmt: skip
+RUN_KEYS = (
+    "id", "session_id", "status", "stop_reason", "agent", "messages", "output_text", "output", "context_variables",
+    "usage", "error", "pending", "first_seq", "last_seq", "created_at", "finished_at",
+)  # fmt: skip
+
+
+@for_any(any_logs(), st.integers(1, 5), st.integers(1, 60) | st.none())
+@settings(max_examples=examples(60))
+def test_latest_runs_began_last(log: list[RecordedEvent], limit: int, before: int | None) -> None:
+    for upto in range(0, len(log) + 1, 7):
+        state = fold(log[:upto])
+        runs = sorted(collect_runs(state), key=lambda run: -run.first_seq)
+        expected = [run for run in runs if before is None or run.first_seq < before][:limit]
+        assert list_latest_runs(state, limit, before) == expected
+
+
+def test_latest_run_lookup_skips_the_others() -> None:
+    state = given()
+    for number in range(300):
+        queued = (
+            [RunQueued(options=RunOptions(), messages=()), RunCancelled(stop_reason="cancelled")]
+            if number % 50 == 0
+            else []
+        )
+        state = when(state, in_run(f"r{number}", make_run_started()), *(in_run(f"q{number}", fact) for fact in queued))
+        state = when(state, in_run(f"r{number}", RunCompleted(stop_reason="end_turn")))
+    with count_calls() as counted:
+        latest = list_latest_runs(state, 3)
+    assert [run.id for run in latest] == ["r299", "r298", "r297"]
+    assert counted.total() < 30
+
+
+def show_run(state: State, run_id: str = RUN) -> RunView:
+    run = find_run(state, run_id)
+    assert run is not None
+    return view_run("session", state, run)
+
+
+def test_session_and_run_have_public_keys() -> None:
+    state = given(make_run_started(), user_said())
+    assert tuple(msgspec.to_builtins(view_session("session", state))) == SESSION_KEYS
+    assert tuple(msgspec.to_builtins(show_run(state))) == RUN_KEYS
+
+
+def test_a_session_names_its_active_run() -> None:
+    assert view_session("session", given(make_run_started())).active_run_id == RUN
+    idle = view_session("session", given(make_run_started(), RunCompleted(stop_reason="end_turn")))
+    assert (idle.active_run_id, idle.status, idle.message_count) == (None, "idle", 0)
+
+
+def test_a_fork_names_its_origin() -> None:
+    state = given(SessionForked(from_session_id="original", from_seq=1, from_hash="h"))
+    assert msgspec.to_builtins(view_session("session", state).forked_from) == {
+        "session_id": "original",
+        "seq": 1,
+        "hash": "h",
+    }
+
+
+def test_run_shows_messages_and_input() -> None:
+    state = given(
+        user_said("imported"),
+        make_run_started(),
+        user_said(),
+        model_reply(calling_message(tool_call("c1"))),
+        tool_result("c1"),
+        model_reply(answer_message("Bye.")),
+    )
+    state = when(state, RunCompleted(stop_reason="end_turn"), in_run(OTHER, make_run_started()), user_said("more"))
+    messages = show_run(state).messages
+    assert [(message["seq"], message["role"]) for message in messages] == [
+        (4, "user"),
+        (5, "assistant"),
+        (6, "tool"),
+        (7, "assistant"),
+    ]
+    assert [message["run_id"] for message in messages] == [RUN] * 4
+    assert show_run(state).output_text == "Bye."
+    assert [message["content"] for message in show_run(state, OTHER).messages] == ["more"]
+
+
+def test_unanswered_run_has_no_output() -> None:
+    assert show_run(given(make_run_started(), user_said())).output_text == ""
+    assert (
+        show_run(given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))).output_text
+        == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab"),
+        ([{"type": "refusal", "refusal": "no"}, {"type": "text", "text": None}, "text", None], ""),
+        ({"type": "text"}, ""),
+        (7, ""),
+        (None, ""),
+    ],
+)
+def test_output_text_is_last_reply(content: Any, text: str) -> None:
+    assert (
+        show_run(given(make_run_started(), model_reply({"role": "assistant", "content": content}))).output_text == text
+    )
+
+
+def test_active_runs_show_current_agent_and_context() -> None:
+    state = given(
+        make_run_started(), ContextUpdated(patch={"k": 1}), HandoffMade(from_agent="triage", to_agent="refunds")
+    )
+    assert (show_run(state).agent, show_run(state).context_variables) == ("refunds", {"k": 1})
+    state = when(state, RunCompleted(stop_reason="end_turn"), in_run(OTHER, make_run_started()))
+    state = when(state, ContextUpdated(patch={"k": 2}), HandoffMade(from_agent="refunds", to_agent="sales"))
+    assert (show_run(state).agent, show_run(state).context_variables) == ("refunds", {"k": 1})
+
+
+@pytest.mark.parametrize(("reason", "stop_reason"), [("approval", "approval"), ("tool_results", "tool_calls")])
+def test_waiting_run_shows_its_needs(reason: Any, stop_reason: str) -> None:
+    pending = (PendingCall(tool_call_id="c1", name="f", arguments="{}", reason=reason),)
+    view = show_run(
+        given(make_run_started(), model_reply(calling_message(tool_call("c1"))), RunWaiting(pending=pending))
+    )
+    assert (view.status, view.stop_reason, view.pending, view.finished_at) == ("waiting", stop_reason, pending, None)
+
+
+def test_a_failed_run_shows_its_error() -> None:
+    error = RunError(code="provider_error", message="503", retryable=True, provider_status=503)
+    view = show_run(given(make_run_started(), user_said(), RunFailed(stop_reason="error", error=error)))
+    assert (view.status, view.stop_reason, view.error, view.pending) == ("failed", "error", error, ())
+    assert view.last_seq == 4
+
+
+def test_queued_run_is_shown_unstarted() -> None:
+    state = given(
+        make_run_started(), user_said(), in_run(OTHER, RunQueued(options=RunOptions(), messages=(), agent="refunds"))
+    )
+    view = show_run(state, OTHER)
+    assert (view.status, view.agent, view.messages, view.stop_reason) == ("queued", "refunds", [], None)
+    assert (view.first_seq, view.last_seq) == (4, 4)
+
+
+def test_runs_list_oldest_first_by_id() -> None:
+    queued = RunQueued(options=RunOptions(), messages=())
+    state = given(
+        make_run_started(),
+        RunCompleted(stop_reason="end_turn"),
+        in_run(OTHER, make_run_started()),
+        in_run(THIRD, queued),
+    )
+    assert [(run.id, run.status) for run in collect_runs(state)] == [
+        (RUN, "completed"),
+        (OTHER, "running"),
+        (THIRD, "queued"),
+    ]
+    assert find_run(state, "nobody") is None
+    for run in collect_runs(state):
+        assert find_run(state, run.id) == run
+
+
+def test_a_message_without_sender_shows_none() -> None:
+    state = given(make_run_started(), MessageAdded(message={"role": "user", "content": "hello"}))
+    assert show_run(state).messages[0]["sender"] is None
+
+
+def test_run_lookup_skips_the_others() -> None:
+    facts = (make_run_started(), RunCompleted(stop_reason="end_turn"))
+    whole = given(*(in_run(f"run_{number}", fact) for number in range(200) for fact in facts))
+    assert find_run(whole, "run_199") is not None
+    with count_calls() as counted:
+        first, none = find_run(whole, "run_0"), find_run(whole, "run_200")
+    assert (first is not None and first.id, none) == ("run_0", None)
+    assert counted[Chain.__getitem__.__code__] == 1

@@ -1,0 +1,25 @@
+"""Engines on each kind of database, as the engine's own tests have them."""
+
+from __future__ import annotations
+
+from tests.runs.conftest import (
+    async_client,
+    cluster,
+    model,
+    postgres_ready,
+    postgres_with_schema,
+    ready_url,
+    sqlite_ready,
+    sqlite_with_schema,
+)
+
+__all__ = [
+    "async_client",
+    "cluster",
+    "model",
+    "postgres_ready",
+    "postgres_with_schema",
+    "ready_url",
+    "sqlite_ready",
+    "sqlite_with_schema",
+]

@@ -1,0 +1,205 @@
+"""What Open Responses asks of a server, in the requests that its public suite makes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.http.openai_api.open_responses import check_events, check_response
+from tests.http.server import RunningServer
+from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+Json = dict[str, Any]
+
+PICTURE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+    "AAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+WEATHER: Json = {
+    "type": "function",
+    "name": "look_outside",
+    "description": "What the sky looks like at a place.",
+    "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
+}
+
+
+def message(role: str, content: Any, **more: Any) -> Json:
+    return {"type": "message", "role": role, "content": content, **more}
+
+
+async def respond(service: RunningServer, **body: Any) -> Json:
+    answer = await service.post("/openai/v1/responses", {"model": "Front", **body})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("application/json")
+    return check_response(answer.json())
+
+
+async def stream(service: RunningServer, path: str = "/openai/v1/responses", **body: Any) -> list[Json]:
+    """The events of a stream whose lines are exactly those of the specification."""
+    method, sent = ("POST", {"model": "Front", "stream": True, **body}) if body else ("GET", None)
+    events = []
+    async with service.client.stream(method, path, json=sent) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *blocks, done, end = (await answer.aread()).decode().split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    for block in blocks:
+        first, second = block.split("\n")
+        event = json.loads(second.removeprefix("data: "))
+        assert first == f"event: {event['type']}"
+        events.append(event)
+    return events
+
+
+async def test_a_text_is_answered(service: RunningServer, model: ScriptedModel) -> None:
+    model.say("Hello there, friend.")
+    found = await respond(service, input=[message("user", "Say hello in three words.")])
+    assert found["status"] == "completed"
+    assert found["output"][0]["content"][0]["text"] == "Hello there, friend."
+    assert found["completed_at"] >= found["created_at"]
+    assert (found["temperature"], found["top_p"], found["presence_penalty"]) == (1.0, 1.0, 0.0)
+
+
+async def test_a_streamed_text_has_every_event(service: RunningServer, model: ScriptedModel) -> None:
+    model.say(["1, 2, ", "3, 4, ", "5"])
+    events = await stream(service, input=[message("user", "Count from one to five.")])
+    last = check_events(events)
+    assert (last["status"], last["output"][0]["content"][0]["text"]) == ("completed", "1, 2, 3, 4, 5")
+    again = await stream(service, f"/openai/v1/responses/{last['id']}?stream=true")
+    assert check_events(again) == last
+
+
+async def test_what_the_system_says_goes_before(service: RunningServer, model: ScriptedModel) -> None:
+    model.say("Ahoy!")
+    found = await respond(service, input=[message("system", "Speak like a pirate."), message("user", "Hello.")])
+    assert found["status"] == "completed"
+    sent = [(said["role"], said["content"]) for said in model.requests[0]["messages"]]
+    assert sent[-2:] == [("system", "Speak like a pirate."), ("user", "Hello.")]
+
+
+async def test_the_callers_function_is_called(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("look_outside", {"place": "San Francisco"}, id="call_1")
+    found = await respond(service, input=[message("user", "How is the weather?")], tools=[WEATHER])
+    [call] = found["output"]
+    assert (call["type"], call["call_id"], call["name"]) == ("function_call", "call_1", "look_outside")
+    assert json.loads(call["arguments"]) == {"place": "San Francisco"}
+    assert found["tools"] == [WEATHER | {"strict": None}]
+
+
+@pytest.mark.parametrize("words", ["", "Let me look."])
+async def test_a_streamed_call_has_every_event(service: RunningServer, model: ScriptedModel, words: str) -> None:
+    model.call("look_outside", {"place": "San Francisco"}, id="call_1", text=words)
+    events = await stream(service, input=[message("user", "How is the weather?")], tools=[WEATHER])
+    last = check_events(events)
+    assert last["output"][-1]["type"] == "function_call"
+    types = [event["type"] for event in events]
+    assert types.index("response.function_call_arguments.delta") < types.index("response.function_call_arguments.done")
+    assert check_events(await stream(service, f"/openai/v1/responses/{last['id']}?stream=true")) == last
+
+
+async def test_a_picture_is_sent_on(service: RunningServer, model: ScriptedModel) -> None:
+    model.say("A heart.")
+    parts = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": PICTURE}]
+    found = await respond(service, input=[message("user", parts)])
+    assert found["status"] == "completed"
+    assert model.requests[0]["messages"][-1]["content"][1]["image_url"]["url"] == PICTURE
+    listed = (await service.get(f"/openai/v1/responses/{found['id']}/input_items")).json()["data"]
+    assert [part["type"] for part in listed[0]["content"]] == ["input_text", "input_image"]
+
+
+async def test_a_conversation_comes_as_input(service: RunningServer, model: ScriptedModel) -> None:
+    model.say("Alice.")
+    said = [
+        message("user", "My name is Alice."),
+        message("assistant", "I see.", phase="commentary"),
+        message("assistant", [{"type": "output_text", "text": "Hello, Alice!"}], phase="final_answer"),
+        message("user", "What is my name?"),
+    ]
+    found = await respond(service, input=said)
+    assert found["status"] == "completed"
+    sent = [said["content"] for said in model.requests[0]["messages"][-4:]]
+    assert sent == ["My name is Alice.", "I see.", "Hello, Alice!", "What is my name?"]
+
+
+async def test_what_was_asked_is_shown_again(service: RunningServer, model: ScriptedModel) -> None:
+    model.say("{}")
+    body: Json = {
+        "instructions": "Be brief.",
+        "temperature": 0,
+        "top_p": 0.5,
+        "presence_penalty": 1,
+        "frequency_penalty": -0.5,
+        "max_output_tokens": 500,
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "low"},
+        "truncation": "auto",
+        "service_tier": "flex",
+        "safety_identifier": "me",
+        "prompt_cache_key": "cache",
+        "text": {"format": {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}, "verbosity": "low"},
+        "tools": [WEATHER],
+        "tool_choice": {
+            "type": "allowed_tools",
+            "mode": "auto",
+            "tools": [{"type": "function", "name": "look_outside"}],
+        },
+    }
+    found = await respond(service, input="Well?", **body)
+    for name in body.keys() - {"reasoning", "text", "tools"}:
+        assert found[name] == body[name], name
+    assert found["reasoning"] == {"effort": "low", "summary": None}
+    assert found["text"]["format"]["strict"] is False
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_cut_off_answer_is_incomplete(service: RunningServer, model: ScriptedModel, stored: bool) -> None:
+    model.say("One, two,", finish_reason="length")
+    last = check_events(await stream(service, input="Count.", store=stored))
+    assert (last["status"], last["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert last["completed_at"] is None
+    assert last["store"] is stored
+
+
+async def test_refusal_is_its_own_part(service: RunningServer, model: ScriptedModel) -> None:
+    refusal = {"role": "assistant", "content": None, "refusal": "I will not."}
+    model.raw(make_completion(refusal))
+    found = await respond(service, input="Do harm.")
+    assert found["output"][0]["content"] == [{"type": "refusal", "refusal": "I will not."}]
+    assert check_events(await stream(service, f"/openai/v1/responses/{found['id']}?stream=true")) == found
+
+
+def make_completion(said: Json) -> Json:
+    choice = {"index": 0, "message": said, "finish_reason": "stop", "logprobs": None}
+    usage = {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "scripted",
+        "choices": [choice],
+        "usage": usage,
+    }
+
+
+async def test_what_fails_says_why(service: RunningServer, model: ScriptedModel) -> None:
+    model.fail(400, message="no such thing")
+    last = check_events(await stream(service, input="Hello."))
+    assert last["status"] == "failed"
+    assert last["error"]["message"]
+    model.fail(400, message="no such thing")
+    assert (await respond(service, input="Hello."))["status"] == "failed"
+
+
+async def test_errors_have_their_shape(plain: RunningServer) -> None:
+    for body, param in (({"input": "a", "model": "nobody"}, "model"), ({"input": 5}, "input"), ({"n": 1}, None)):
+        answer = await plain.post("/openai/v1/responses", body)
+        error = answer.json()["error"]
+        assert error.keys() == {"message", "type", "param", "code"}
+        assert 400 <= answer.status_code < 500
+        assert error["type"] == "invalid_request_error"
+        assert param is None or error["param"] == param

@@ -1,0 +1,137 @@
+"""Redaction, deletion and the audit log over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from swarmkeep.events.codec import Json
+from tests.http.server import RunningServer, check_problem
+from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+CANARY = "canary-7f3a9c"
+
+
+async def redact(service: RunningServer, session: str, **body: Any) -> Json:
+    answer = await service.post(f"{session}/redact", {"reason": "asked for", **body})
+    assert answer.status_code == 200, answer.text
+    found: Json = answer.json()
+    return found
+
+
+async def test_what_was_redacted_is_shown_nowhere(service: RunningServer, model: ScriptedModel) -> None:
+    model.say(f"You said {CANARY}.")
+    session = await service.session(context_variables={"name": CANARY}, metadata={"note": CANARY})
+    await service.run(session, CANARY)
+    events = await service.events(session)
+    last = events[-1]["seq"]
+    done = await redact(service, session, seqs=list(range(1, last + 1)))
+    assert (done["seqs"], done["seq"], done["forks"]) == (list(range(1, last + 1)), last + 1, [])
+    assert done["session"]["seq"] == last + 1
+    for path in ("", "/messages", "/events?limit=200", "/runs", f"?at={last}", f"/messages?at={last}"):
+        assert CANARY not in (await service.get(session + path)).text
+    assert CANARY not in (await service.get("/v1/sessions")).text
+    assert [event["hash"] for event in await service.events(session)][:-1] == [event["hash"] for event in events]
+    assert (await service.get(f"{session}/verify")).json()["valid"]
+    model.say("And on it goes.")
+    assert (await service.run(session, "hello"))["status"] == "completed"
+    assert CANARY not in str(model.requests[-1])
+
+
+async def test_dry_run_reports_without_removing(service: RunningServer, model: ScriptedModel) -> None:
+    model.say(f"You said {CANARY}.")
+    session = await service.session()
+    await service.run(session, CANARY)
+    fork = (await service.post(f"{session}/fork", {})).json()["id"]
+    before = await service.events(session)
+    body = {"seqs": [2, 4], "reason": "asked for", "include_forks": True}
+    answers = [
+        await service.post(f"{session}/redact", {**body, "dry_run": True}, headers={"Idempotency-Key": "k"})
+        for _ in range(2)
+    ]
+    told = answers[1].json()
+    assert (told["seqs"], told["seq"]) == ([2, 4], None)
+    assert told["forks"] == [{"session_id": fork, "seqs": [2, 4], "redacted": False}]
+    assert await service.events(session) == before
+    assert (await redact(service, session, **body))["seqs"] == told["seqs"]
+    assert (await redact(service, session, **body, dry_run=True))["seqs"] == []
+
+
+async def test_session_with_active_run_busy(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("refund", {"order": "A-17"})
+    session = await service.session()
+    run = await service.run(session)
+    assert run["status"] == "waiting"
+    found = check_problem(await service.post(f"{session}/redact", {"seqs": [1], "reason": "x"}), 409, "session_busy")
+    assert found["active_run_id"] == run["id"]
+
+
+async def test_what_cannot_be_redacted_is_refused(service: RunningServer) -> None:
+    session = await service.session()
+    for body in ({}, {"seqs": [1]}, {"seqs": [], "reason": "x"}, {"seqs": [0], "reason": "x"}, {"reason": "x"}):
+        check_problem(await service.post(f"{session}/redact", body), 400, "invalid_request")
+    check_problem(await service.post(f"{session}/redact", {"seqs": [1], "reason": ""}), 400, "invalid_request")
+    check_problem(await service.post(f"{session}/redact", {"seqs": [2], "reason": "x"}), 404, "event_not_found")
+    check_problem(
+        await service.post("/v1/sessions/nobody/redact", {"seqs": [2], "reason": "x"}), 404, "session_not_found"
+    )
+
+
+async def test_forks_named_and_redacted_on_request(service: RunningServer) -> None:
+    session = await service.session(messages=[{"role": "user", "content": CANARY}])
+    fork = (await service.post(f"{session}/fork", {"id": "fork"})).json()["id"]
+    done = await redact(service, session, seqs=[2])
+    assert done["forks"] == [{"session_id": fork, "seqs": [2], "redacted": False}]
+    assert CANARY in (await service.get(f"/v1/sessions/{fork}/messages")).text
+    done = await redact(service, session, seqs=[2], include_forks=True)
+    assert (done["seqs"], done["seq"]) == ([], None)
+    assert done["forks"] == [{"session_id": fork, "seqs": [2], "redacted": True}]
+    assert CANARY not in (await service.get(f"/v1/sessions/{fork}/messages")).text
+
+
+async def test_a_redaction_is_done_once(service: RunningServer) -> None:
+    session = await service.session(messages=[{"role": "user", "content": CANARY}])
+    body, headers = {"seqs": [2], "reason": "x"}, {"Idempotency-Key": "once"}
+    first = await service.post(f"{session}/redact", body, headers=headers)
+    await service.client.patch(session, json={"metadata": {"since": 1}})
+    again = await service.post(f"{session}/redact", body, headers=headers)
+    assert (again.status_code, again.json()) == (first.status_code, first.json())
+
+
+async def test_deletion_shown_in_audit_log(service: RunningServer) -> None:
+    paths = [await service.session() for _ in range(3)]
+    heads = [(await service.get(path)).json() for path in paths]
+    for path in paths:
+        assert (await service.delete(path, params={"reason": f"why {path}"})).status_code == 204
+    first = (await service.get("/v1/audit", params={"limit": 2})).json()
+    assert [entry["data"]["session_id"] for entry in first["data"]] == [head["id"] for head in heads[:2]]
+    rest = (await service.get("/v1/audit", params={"limit": 2, "cursor": first["next_cursor"]})).json()
+    assert rest["next_cursor"] is None
+    (entry,) = rest["data"]
+    assert (entry["seq"], entry["type"], entry["by"]) == (3, "session.deleted", None)
+    assert entry["data"] == {
+        "session_id": heads[2]["id"],
+        "seq": 1,
+        "hash": heads[2]["hash"],
+        "reason": f"why {paths[2]}",
+    }
+    checked = (await service.get("/v1/audit/verify", params={"head": f"3:{entry['hash']}"})).json()
+    assert (checked["valid"], checked["events"], checked["head"]["seq"]) == (True, 3, 3)
+    checked = (await service.get("/v1/audit/verify", params={"head": f"4:{entry['hash']}"})).json()
+    assert [found["code"] for found in checked["problems"]] == ["truncated"]
+
+
+async def test_session_deleted_only_as_seen(service: RunningServer) -> None:
+    session = await service.session()
+    check_problem(await service.delete(session, headers={"If-Match": '"2"'}), 412, "seq_mismatch")
+    assert (await service.delete(session, headers={"If-Match": '"1"'})).status_code == 204
+
+
+@pytest.mark.parametrize("reason", ["", "x" * 1000])
+async def test_a_reason_may_be_given(service: RunningServer, reason: str) -> None:
+    session = await service.session()
+    assert (await service.delete(session, params={"reason": reason})).status_code == 204
+    check_problem(await service.delete("/v1/sessions/x", params={"reason": "x" * 1001}), 400, "invalid_request")

@@ -1,0 +1,273 @@
+"""Nothing on the event loop takes longer than 50 ms, whatever is sent or stored."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx2
+import pytest
+from benchmarks.verify import BLOBS, make_turn
+
+from swarmkeep.decide.commands import create_session
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.facts import ContextUpdated, MessageAdded
+from swarmkeep.events.state import State
+from swarmkeep.store.contracts import SessionKey
+from tests.http.server import RunningServer, scripted, start_server
+from tests.support.loop_watch import measure_limit, watch_callbacks
+from tests.support.pictures import hash_content, make_inline_picture, make_message, make_png
+from tests.support.scripted import ScriptedModel
+
+KEY = SessionKey("default", "long")
+PATH = f"/v1/sessions/{KEY.id}"
+MESSAGES = [
+    {"role": ("user", "assistant")[number % 2], "content": f"This is number {number}."} for number in range(9_999)
+]
+# As wide as bodies may be: all of it is copied, compared and merged.
+WIDE = {str(number): {"b": number} for number in range(30_000)}
+
+
+class WatchedServer:
+    """A server whose event loop is watched while it answers; who asks has a thread of his own."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self.server = server
+        self._client = httpx2.Client(base_url=server.url, timeout=120, verify=False)
+
+    async def ask(self, method: str, path: str, body: Any = None, **options: Any) -> httpx2.Response:
+        answer: httpx2.Response = await self.watch(lambda: self._client.request(method, path, json=body, **options))
+        assert answer.status_code < 300, answer.text[:500]
+        return answer
+
+    async def refuse(self, method: str, path: str, body: Any) -> httpx2.Response:
+        answer: httpx2.Response = await self.watch(lambda: self._client.request(method, path, json=body))
+        return answer
+
+    async def watch(self, work: Callable[[], Any]) -> Any:
+        with watch_callbacks() as watch:
+            result = await asyncio.to_thread(work)
+        # Twice: what others do beside it on the same processor takes from its caches, too.
+        assert watch.longest_seconds < 2 * measure_limit(), watch.longest
+        return result
+
+    async def fill(self, count: int) -> None:
+        """A session of so many messages, whose state is not in memory."""
+        facts = [MessageAdded(message=message) for message in MESSAGES[:count]]
+        patches = [ContextUpdated(patch={"n": number}) for number in range(count // 4)]
+        drafts = draft_events("Front", [*create_session("Front", {"name": "x"}, {}, []), *facts, *patches], None)
+        store: Any = self.server.engine.store
+        await store.append(KEY, State(), drafts)
+        store._cache.drop(KEY)
+
+    async def fill_turns(self, count: int) -> None:
+        """A session of so many events, at least, by turns; its state is not in memory, either."""
+        store: Any = self.server.engine.store
+        created = draft_events("Front", create_session("Front", {}, {}, []), None)
+        state = (await store.append(KEY, State(), created, blobs=BLOBS)).state
+        numbers = itertools.count()
+        while state.seq < count:
+            turns = itertools.islice(numbers, 250)
+            drafts = [draft for number in turns for draft in draft_events("Front", make_turn(number), f"run_{number}")]
+            state = (await store.append(KEY, state, drafts)).state
+        store._cache.drop(KEY)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+# The store encodes and decodes beside the loop whichever the database: one is enough for what is not about its rows.
+ON_SQLITE, ON_POSTGRES = (
+    pytest.mark.parametrize("ready_url", [kind], indirect=True) for kind in ("sqlite", "postgres")
+)
+
+
+@pytest.fixture
+async def watched(ready_url: str, model: ScriptedModel) -> AsyncIterator[WatchedServer]:
+    measure_limit()
+    async with start_server(scripted(ready_url, model)) as running:
+        # What is opened at the first request of all: the model's client, the certificates.
+        model.say("Hello.")
+        await running.run(await running.session())
+        opened = WatchedServer(running)
+        yield opened
+        await asyncio.to_thread(opened.close)
+
+
+@pytest.mark.long
+async def test_long_session_shown_run_and_redacted(watched: WatchedServer, model: ScriptedModel) -> None:
+    await watched.fill(9_999)
+    model.say("Yes.")
+    assert (await watched.ask("POST", f"{PATH}/runs", {"input": "hello"})).json()["output_text"] == "Yes."
+    for place in ("", "/messages?limit=200", "/events?limit=200", "/runs", "?at=5000"):
+        await watched.ask("GET", PATH + place)
+    assert (await watched.ask("GET", f"{PATH}/verify")).json()["valid"]
+    await watched.ask("GET", f"{PATH}/events", headers={"accept": "application/x-ndjson"})
+    redaction = await watched.ask("POST", f"{PATH}/redact", {"seqs": list(range(10, 1000)), "reason": "asked for"})
+    assert len(redaction.json()["seqs"]) == 990
+    await watched.ask("POST", f"{PATH}/fork", {})
+    await watched.ask("POST", f"{PATH}/replay", {})
+
+
+@pytest.mark.long
+async def test_a_session_of_100_000_events(watched: WatchedServer, model: ScriptedModel) -> None:
+    await watched.fill_turns(100_000)
+    await watched.ask("GET", PATH)
+    model.say("Yes.")
+    assert (await watched.ask("POST", f"{PATH}/runs", {"input": "hello"})).json()["output_text"] == "Yes."
+    assert (await watched.ask("GET", f"{PATH}/verify")).json()["valid"]
+    exported = await watched.ask("GET", f"{PATH}/events", headers={"accept": "application/x-ndjson"})
+    assert exported.text.count("\n") > 100_000
+    await watched.ask("GET", f"{PATH}/transcript?format=markdown")
+    await watched.ask("GET", "/openai/v1/conversations/long/items?limit=100")
+    await watched.ask("POST", f"{PATH}/fork", {})
+    await watched.ask("POST", f"{PATH}/redact", {"seqs": [3], "reason": "asked for"})
+    await watched.ask("DELETE", PATH)
+
+
+@pytest.mark.long
+@ON_SQLITE
+async def test_long_session_becomes_documents_and_streams(watched: WatchedServer) -> None:
+    await watched.fill(3_000)
+    for form in ("markdown", "html"):
+        await watched.ask("GET", f"{PATH}/transcript?format={form}")
+
+    def follow() -> None:
+        with watched._client.stream("GET", f"{PATH}/events", headers={"accept": "text/event-stream"}) as answer:
+            ids = (line for line in answer.iter_lines() if line.startswith("id: "))
+            assert list(itertools.islice(ids, 3_751))[-1] == "id: 3751"
+
+    await watched.watch(follow)
+
+
+@pytest.mark.long
+@ON_POSTGRES
+async def test_wide_context_made_changed_and_used(watched: WatchedServer, model: ScriptedModel) -> None:
+    made = await watched.ask("POST", "/v1/sessions", {"context_variables": WIDE})
+    session = f"/v1/sessions/{made.json()['id']}"
+    model.call("remember", {"key": "k", "value": "v"})
+    model.say("Kept.")
+    await watched.ask("POST", f"{session}/runs", {"input": "Keep it."})
+    assert (await watched.ask("GET", session)).json()["context_variables"] == {**WIDE, "k": "v"}
+    await watched.ask("PATCH", session, {"context_variables": {key: {"b": None} for key in WIDE}})
+    model.say("Hello.")
+    await watched.ask("POST", f"{session}/runs", {"input": "hello", "context_variables": WIDE})
+    for place in ("", "/events", "/verify", "/transcript?format=html"):
+        await watched.ask("GET", session + place)
+
+
+@pytest.mark.long
+@ON_POSTGRES
+async def test_maximum_messages_begin_sessions_and_runs(watched: WatchedServer, model: ScriptedModel) -> None:
+    made = await watched.ask("POST", "/v1/sessions", {"messages": MESSAGES})
+    model.say("All of it.")
+    await watched.ask("POST", f"/v1/sessions/{made.json()['id']}/runs", {"input": MESSAGES})
+
+
+@pytest.mark.long
+@ON_SQLITE
+async def test_chat_resends_maximum_messages(watched: WatchedServer, model: ScriptedModel) -> None:
+    path, headers = "/openai/v1/chat/completions", {"X-Session-Id": "chat"}
+    for more in ({}, {"store": False}, {"stream": True}):
+        model.say("All of it.")
+        body = {"model": "Front", "messages": MESSAGES, **more}
+        answer = await watched.ask("POST", path, body, headers=headers)
+        assert "All of it." in answer.text or '"of "' in answer.text
+    calls: list[Any] = []
+    for number in range(4_999):
+        function = {"name": "open_door", "arguments": "{}"}
+        call = {"id": f"c{number}", "type": "function", "function": function}
+        calls.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        calls.append({"role": "tool", "tool_call_id": f"c{number}", "content": "open"})
+    for answered in ([], [{"role": "assistant", "content": "All open."}]):
+        model.say("All open.")
+        body = {"model": "Front", "messages": [*calls, *answered, {"role": "user", "content": "Well?"}]}
+        await watched.ask("POST", path, body, headers={"X-Session-Id": "doors"})
+    model.say("Yes.")
+    parts = [{"type": "text", "text": "y"}] * 60_000
+    await watched.ask("POST", path, {"model": "Front", "messages": [{"role": "user", "content": parts}]})
+    model.say(["piece "] * 10_000)
+    answer = await watched.ask("POST", path, {"model": "Front", "messages": MESSAGES[:1], "stream": True})
+    assert answer.text.count('"content":"piece "') == 10_000
+
+
+@pytest.mark.long
+@ON_SQLITE
+async def test_model_sends_large_calls_and_many_pieces(watched: WatchedServer, model: ScriptedModel) -> None:
+    session = await watched.server.session()
+    model.call("get_weather", {"city": [[1]] * 60_000})
+    model.say("No such city.")
+    await watched.ask("POST", f"{session}/runs", {"input": "Where?"})
+    model.say(["piece "] * 10_000)
+    answer = await watched.ask("POST", f"{session}/runs", {"input": "Tell me.", "stream": True})
+    assert answer.text.count("event: message.delta") == 10_000
+    for large in ("[" + "1," * 19_990 + "1]", "[" + "1," * 1_000_000 + "1]"):
+        model.say(large)
+        asked = {"input": "Tell me.", "response_format": {"type": "json_object"}}
+        ran = await watched.ask("POST", f"{session}/runs", asked)
+        assert (ran.json()["output"] is None) is (len(large) > 1_000_000)
+    for _ in range(8):
+        model.say("[" + "1," * 19_990 + "1]")
+        await watched.ask("POST", f"{session}/runs", {"input": "x", "response_format": {"type": "json_object"}})
+    assert len((await watched.ask("GET", f"{session}/runs")).json()["data"]) >= 8
+    model.say("x" * 5_000_000)
+    await watched.ask("POST", f"{session}/runs", {"input": "Tell me more."})
+    model.say("Yes.")
+    await watched.ask("POST", f"{session}/runs", {"input": "y" * 5_000_000})
+
+
+@pytest.mark.long
+@ON_POSTGRES
+async def test_large_pictures_received_sent_and_returned(watched: WatchedServer, model: ScriptedModel) -> None:
+    session = (await watched.ask("POST", "/v1/sessions", {})).json()["id"]
+    path, last = f"/v1/sessions/{session}", 0
+    for seed in range(3):
+        picture = make_png(4_900_000, seed)
+        model.say("A cat.")
+        await watched.ask("POST", f"{path}/runs", {"input": [make_message(make_inline_picture(picture))]})
+    await watched.ask("GET", f"{path}/blobs/{hash_content(picture)}")
+    for event in (await watched.ask("GET", f"{path}/events?type=message.added&limit=200")).json()["data"]:
+        last = event["seq"]
+    await watched.ask("GET", f"{path}/events/{last}/request")
+    await watched.ask("GET", f"{path}/verify")
+    await watched.ask("GET", f"{path}/events", headers={"Accept": "application/x-ndjson"})
+    await watched.ask("POST", f"{path}/fork", {})
+    for limit in (1, 100):
+        await watched.ask("GET", f"/openai/v1/conversations/{session}/items?limit={limit}")
+    await watched.ask("POST", f"{path}/redact", {"seqs": [last - 1], "reason": "private"})
+    await watched.ask("DELETE", path)
+
+
+@pytest.mark.long
+@ON_SQLITE
+async def test_long_inputs_of_openai_s_clients(watched: WatchedServer, model: ScriptedModel) -> None:
+    said = [*MESSAGES[:9_900], {"role": "user", "content": "hello"}]
+    for path, name in (("chat/completions", "messages"), ("responses", "input")):
+        for store in (True, False):
+            model.say("Yes.")
+            await watched.ask("POST", f"/openai/v1/{path}", {"model": "Front", name: said, "store": store})
+    short = [{"role": message["role"], "content": "x"} for message in said]
+    for _ in range(3):
+        model.say("A summary.")
+    await watched.ask("POST", "/openai/v1/responses/compact", {"model": "Front", "input": short})
+
+
+@pytest.mark.long
+@ON_SQLITE
+async def test_many_references_and_names_are_counted_first(watched: WatchedServer) -> None:
+    named = [{"type": "item_reference", "id": f"msg_{'x' * 20}.c{number}"} for number in range(60_000)]
+    tools = [{"type": "function", "name": f"f{number}"} for number in range(60_000)]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": tools}
+    chosen = [{"type": "function", "function": {"name": tool["name"]}} for tool in tools]
+    chat = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": chosen}}
+    session = await watched.server.session()
+    for path, body in (
+        ("/openai/v1/responses", {"model": "Front", "input": named}),
+        ("/openai/v1/responses", {"model": "Front", "input": "hi", "tool_choice": choice}),
+        ("/openai/v1/chat/completions", {"model": "Front", "messages": MESSAGES[:1], "tool_choice": chat}),
+        (f"{session}/runs", {"input": "hi", "tool_choice": chat}),
+    ):
+        answer = await watched.refuse("POST", path, body)
+        assert answer.status_code in (400, 413), answer.text[:500]

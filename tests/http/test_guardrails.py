@@ -1,0 +1,63 @@
+"""Guardrails over HTTP and in OpenAI's API: what is refused is in no answer, and says by whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from openai import AsyncOpenAI
+
+from tests.http.server import RunningServer, scripted, start_server
+from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+SECRET = "swordfish"
+
+
+@pytest.fixture
+async def guarded(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
+    async with start_server(scripted(ready_url, model, agents=["tests.http.guarded_team"])) as running:
+        yield running
+
+
+async def test_an_agent_shows_its_guardrails(guarded: RunningServer) -> None:
+    shown = (await guarded.get("/v1/agents/Guarded")).json()
+    assert shown["input_guardrails"] == ["length_limit", "no_secrets"]
+    assert (shown["output_guardrails"], shown["tool_guardrails"]) == (["no_secrets"], {"note": ["no_secrets"]})
+
+
+async def test_guardrail_refusal_told_everywhere(guarded: RunningServer, model: ScriptedModel) -> None:
+    session = await guarded.session()
+    run = await guarded.run(session, f"It is {SECRET}.")
+    assert (run["status"], run["stop_reason"], run["output_text"]) == ("completed", "guardrail", "Not here.")
+    messages = (await guarded.get(f"{session}/messages")).json()["data"]
+    assert [message["guardrail"] for message in messages] == ["no_secrets", "no_secrets"]
+    model.say(["It is sword", "fish."])
+    frames = await guarded.read_stream(f"{session}/runs", {"input": "What is it?", "stream": True}, method="POST")
+    assert [frame.event for frame in frames if frame.event == "message.delta"] == []
+    everything = json.dumps([await guarded.events(session), (await guarded.get(f"{session}/messages")).json()])
+    assert "fish." not in everything.replace("swordfish.", "")
+    transcript = await guarded.get(f"{session}/transcript")
+    assert "refuses the answer: it is not shown to anybody" in transcript.text
+    assert "refuses what was said" in transcript.text
+    replayed = (await guarded.post(f"{session}/replay")).json()
+    assert (replayed["matches"], replayed["divergences"]) == (True, [])
+    assert (await guarded.get(f"{session}/verify")).json()["valid"] is True
+
+
+async def test_guardrail_refusal_is_response_answer(guarded: RunningServer, model: ScriptedModel) -> None:
+    async with AsyncOpenAI(base_url=f"{guarded.url}/openai/v1", api_key="none", max_retries=0) as openai:
+        made = await openai.responses.create(model="Guarded", input=f"It is {SECRET}.")
+        assert (made.status, made.output_text, made.incomplete_details) == ("completed", "Not here.", None)
+        assert await openai.responses.retrieve(made.id) == made
+        assert len((await openai.responses.input_items.list(made.id)).data) == 1
+        model.say([f"It is {SECRET[:5]}", SECRET[5:]])
+        stream = await openai.responses.create(
+            model="Guarded", input="What is it?", stream=True, previous_response_id=made.id
+        )
+        events = [event async for event in stream]
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Not here."
+        assert events[-1].type == "response.completed"
+        assert [message["content"] for message in model.requests[0]["messages"][1:]] == ["What is it?"]

@@ -1,0 +1,116 @@
+"""The OpenAPI document and its page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import swarmkeep
+from swarmkeep.events.codec import Json
+from swarmkeep.http import pages
+from tests.http.server import RunningServer, check_problem
+from tests.http.test_errors import CODES
+
+METHODS = {"get", "post", "patch", "delete"}
+
+
+async def read_document(service: RunningServer) -> Json:
+    answer = await service.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    found: Json = answer.json()
+    return found
+
+
+async def test_every_route_is_described(plain: RunningServer) -> None:
+    made = await read_document(plain)
+    routes = {
+        (method.lower(), route.path_format)
+        for route in plain.app.routes
+        for method in getattr(route, "methods", ())
+        if route.path != "/" and not route.path.startswith(("/docs", "/openai", "/openapi", "/page"))
+    }
+    described = {(method, path) for path, item in made["paths"].items() for method in item}
+    assert described == {(method, path) for method, path in routes if method in METHODS}
+    operations = [operation for item in made["paths"].values() for operation in item.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
+    assert all(operation["summary"] and operation["tags"] for operation in operations)
+    assert made["info"]["version"] == swarmkeep.__version__
+
+
+async def test_every_code_described_with_status(plain: RunningServer) -> None:
+    made = await read_document(plain)
+    # Of the router.
+    elsewhere = {"not_found", "method_not_allowed"}
+    found: dict[int, set[str]] = {}
+    for item in made["paths"].values():
+        for operation in item.values():
+            for status, answer in operation["responses"].items():
+                if int(status) >= 400:
+                    assert list(answer["content"]) == ["application/problem+json"]
+                    found.setdefault(int(status), set()).update(re.findall(r"`(\w+)`", answer["description"]))
+    assert found == {status: left for status, codes in CODES.items() if (left := codes - elsewhere)}
+
+
+async def test_bodies_and_answers_have_schemas(plain: RunningServer) -> None:
+    made = await read_document(plain)
+    schemas = made["components"]["schemas"]
+    references = set(re.findall(r"#/components/schemas/(\w+)", str(made)))
+    assert references == set(schemas)
+    for name in ("NewSession", "SessionPatch", "Fork", "NewRun", "Resume"):
+        assert schemas[name]["additionalProperties"] is False
+    run = made["paths"]["/v1/sessions/{session_id}/runs"]["post"]
+    assert run["requestBody"]["required"] is True
+    assert made["paths"]["/v1/sessions"]["post"]["requestBody"]["required"] is False
+    assert set(run["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    assert set(run["responses"]["202"]["content"]) == {"application/json"}
+    events = made["paths"]["/v1/sessions/{session_id}/events"]["get"]["responses"]["200"]["content"]
+    assert set(events) == {"application/json", "text/event-stream", "application/x-ndjson"}
+
+
+async def test_json_routes_describe_their_refusals(plain: RunningServer) -> None:
+    made = await read_document(plain)
+    operations = [operation for item in made["paths"].values() for operation in item.values()]
+    taking = [one for one in operations if "application/json" in one.get("requestBody", {}).get("content", {})]
+    silent = {
+        one["operationId"]: missing for one in taking if (missing := {"413", "415", "422"} - set(one["responses"]))
+    }
+    # It changes nothing, so that a key makes no difference to it.
+    assert silent == {"replay_session": {"422"}}
+
+
+async def test_the_page_loads_nothing_from_outside(plain: RunningServer) -> None:
+    page = await plain.get("/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "http" not in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert loaded
+    for address in loaded:
+        if not address.startswith("data:"):
+            assert "//" not in address
+            assert (await plain.get(f"/{address}")).status_code == 200
+    assert "<script>" not in page.text
+    styles = (await plain.get("/docs/swagger-ui.css")).text
+    assert all(address.startswith("data:") for address in re.findall(r"url\(\s*[\"']?([^)\"']*)", styles))
+    assert "@import" not in styles
+
+
+async def test_unchanged_page_is_not_resent(plain: RunningServer) -> None:
+    first = await plain.get("/docs/init.js")
+    again = await plain.get("/docs/init.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+    for name in ("nothing.js", "..%2Fdocs.py", "LICENSE", "%2e%2e"):
+        check_problem(await plain.get(f"/docs/{name}"), 404, "not_found")
+
+
+def test_vendored_files_have_their_licence() -> None:
+    vendored = Path(pages.__file__).parents[2] / "web" / "vendor"
+    folders = [path for path in vendored.iterdir() if path.is_dir()]
+    assert folders
+    for folder in folders:
+        assert (folder / "LICENSE").stat().st_size
+        assert (folder / "package.json").stat().st_size

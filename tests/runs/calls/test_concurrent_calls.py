@@ -1,0 +1,247 @@
+"""Calls of one reply that run at once, on stored sessions: starts, results, cancels and time limits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from msgspec.structs import replace
+
+from swarmkeep import Agent, Refusal, Result, tool
+from swarmkeep.decide.commands import Approval, ToolAnswer
+from swarmkeep.events.codec import Json
+from swarmkeep.events.records import CallerFunction, CallerTool, RunOptions
+from swarmkeep.runs.calls import runs_alone
+from swarmkeep.store.contracts import SessionKey
+from tests.decide import test_concurrent_calls as decided
+from tests.events.given import active_run
+from tests.runs.calls.doors import (
+    SECONDS,
+    Doors,
+    ask_for,
+    find_sent_results,
+    list_results,
+    list_starts,
+    make_agent,
+    wait_for_results,
+)
+from tests.runs.cluster import (
+    KEY,
+    LIMITS,
+    EngineCluster,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    run_to_end,
+    wait_for_end,
+)
+from tests.support.scripted import Call, ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+
+async def test_concurrent_results_are_recorded_as_they_come(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    engine = await cluster.open_engine(make_agent(doors))
+    await open_session(engine)
+    ask_for(model, "x", "y", "z")
+    model.say("Done.")
+    await engine.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y", "z")
+    for name in ("z", "x", "y"):
+        doors.open(name)
+        await wait_for_results(engine, name)
+    assert (await wait_for_end(engine)).output_text == "Done."
+    assert list_starts(await read_log(engine)) == [("x", 1), ("y", 1), ("z", 1)]
+    assert [call_id for call_id, _ in list_results(await read_log(engine))] == ["z", "x", "y"]
+    assert find_sent_results(model) == ["x", "y", "z"]
+    assert (await read_state(engine)).context_variables == {"x": True, "y": True, "z": True, "last": "z"}
+    # Each saw the context as it was when they began.
+    results = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    assert results == ["x saw []", "y saw []", "z saw []"]
+
+
+async def test_plain_functions_run_concurrently_in_threads(cluster: EngineCluster, model: ScriptedModel) -> None:
+    both = threading.Barrier(2)
+
+    @tool(concurrent=True)
+    def meet() -> str:
+        both.wait(SECONDS)
+        return "met"
+
+    engine = await cluster.open_engine(Agent(name="A", functions=[meet], concurrent_tools=True))
+    await open_session(engine)
+    model.calls([Call("meet", id="1"), Call("meet", id="2")])
+    model.say("Done.")
+    assert (await run_to_end(engine)).status == "completed"
+    assert [status for _, status in list_results(await read_log(engine))] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("agent_says_so", [True, False])
+async def test_undeclared_calls_run_sequentially(
+    cluster: EngineCluster, model: ScriptedModel, agent_says_so: bool
+) -> None:
+    order: list[str] = []
+
+    async def step(name: str) -> str:
+        order.append(f"{name} begins")
+        await asyncio.sleep(0)
+        order.append(f"{name} ends")
+        return name
+
+    function = step if agent_says_so else tool(step, concurrent=True)
+    engine = await cluster.open_engine(Agent(name="A", functions=[function], concurrent_tools=agent_says_so))
+    await open_session(engine)
+    model.calls([Call("step", {"name": "x"}), Call("step", {"name": "y"})])
+    model.say("Done.")
+    await run_to_end(engine)
+    assert order == ["x begins", "x ends", "y begins", "y ends"]
+
+
+async def test_sequential_function_runs_between_concurrent_ones(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    doors.open("x", "y", "alone", "z")
+    engine = await cluster.open_engine(make_agent(doors))
+    await open_session(engine)
+    asked = [("look", "x"), ("look", "y"), ("alone", "alone"), ("look", "z")]
+    model.calls([Call(function, {"name": name}, id=name) for function, name in asked])
+    model.say("Done.")
+    await run_to_end(engine)
+    events = await read_log(engine)
+    assert sorted(call_id for call_id, _ in list_results(events)[:2]) == ["x", "y"]
+    assert [call_id for call_id, _ in list_results(events)[2:]] == ["alone", "z"]
+    contents = {m["tool_call_id"]: m["content"] for m in model.requests[-1]["messages"] if m["role"] == "tool"}
+    assert contents["alone"] == "alone with ['last', 'x', 'y']"
+
+
+async def test_cancel_stops_all_and_keeps_finished(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    engine = await cluster.open_engine(make_agent(doors))
+    await open_session(engine)
+    ask_for(model, "x", "y", "z")
+    await engine.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y", "z")
+    doors.open("y")
+    await wait_for_results(engine, "y")
+    await engine.runs.cancel(KEY, "r1")
+    assert (await wait_for_end(engine)).status == "cancelled"
+    await doors.wait_until_cancelled("x", "z")
+    assert "y" not in doors.cancelled
+    assert list_results(await read_log(engine)) == [("y", "ok")]
+    assert (await read_state(engine)).context_variables == {"y": True, "last": "y"}
+    # The next run's model gets a result for each.
+    model.say("Again.")
+    assert (await run_to_end(engine, run_id="r2")).status == "completed"
+    assert find_sent_results(model) == ["x", "y", "z"]
+
+
+async def test_each_has_its_own_time_limit(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    doors.open("quick")
+    engine = await cluster.open_engine(make_agent(doors, timeout=0.05))
+    await open_session(engine)
+    # The quick one has as much time as it likes: on a busy machine it may take longer than the slow one may.
+    model.calls([Call("look", {"name": "slow"}, id="slow"), Call("again", {"name": "quick"}, id="quick")])
+    model.say("Done.")
+    await run_to_end(engine)
+    assert dict(list_results(await read_log(engine))) == {"quick": "ok", "slow": "timeout"}
+    assert (await read_state(engine)).context_variables == {"quick": True, "last": "quick"}
+
+
+async def test_run_deadline_ends_every_call(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    # On a busy machine the time may be up before they begin.
+    for seconds in (0.3, 3, 30):
+        key = SessionKey(KEY.tenant, f"s{seconds}")
+        engine = await cluster.open_engine(make_agent(doors), limits=replace(LIMITS, run_seconds=seconds))
+        await open_session(engine, key)
+        ask_for(model, "x", "y")
+        run = await run_to_end(engine, key=key)
+        if doors.begun:
+            break
+    assert (run.status, run.error and run.error.code) == ("failed", "run_timeout")
+    assert list_results(await read_log(engine, key)) == [("x", "timeout"), ("y", "timeout")]
+
+
+async def test_one_call_error_spares_the_others(cluster: EngineCluster, model: ScriptedModel) -> None:
+    @tool(concurrent=True)
+    async def fail() -> str:
+        raise ValueError("no")
+
+    doors = Doors()
+    doors.open("x")
+    agent = make_agent(doors)
+    agent.functions.append(fail)
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    model.calls([Call("fail", id="f"), Call("look", {"name": "x"}, id="x"), Call("look", "{", id="odd")])
+    model.say("Done.")
+    assert (await run_to_end(engine)).status == "completed"
+    assert dict(list_results(await read_log(engine))) == {"f": "error", "x": "ok", "odd": "error"}
+
+
+async def test_guardrail_refuses_only_its_call(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    doors.open("x", "y")
+
+    def refuse_y(call: Json, context_variables: Json) -> Refusal | None:
+        return Refusal("not y") if call["arguments"]["name"] == "y" else None
+
+    engine = await cluster.open_engine(make_agent(doors, guardrails=[refuse_y]))
+    await open_session(engine)
+    ask_for(model, "x", "y")
+    model.say("Done.")
+    await run_to_end(engine)
+    assert dict(list_results(await read_log(engine))) == {"x": "ok", "y": "refused"}
+    assert doors.begun == ["x"]
+
+
+async def test_concurrency_works_with_approvals_and_caller_functions(
+    cluster: EngineCluster, model: ScriptedModel
+) -> None:
+    doors = Doors()
+    doors.open("x", "y", "late")
+    agent = make_agent(doors)
+
+    @tool(concurrent=True, requires_approval=True)
+    async def buy(name: str) -> Result:
+        await doors.pass_through(name)
+        return Result("bought", context_variables={"last": "bought"})
+
+    agent.functions.append(buy)
+    engine = await cluster.open_engine(agent)
+    await open_session(engine)
+    model.calls(
+        [
+            Call("look", {"name": "x"}, id="x"),
+            Call("theirs", {}, id="t"),
+            Call("buy", {"name": "late"}, id="b"),
+            Call("look", {"name": "y"}, id="y"),
+        ]
+    )
+    options = RunOptions(tools=(CallerTool(function=CallerFunction(name="theirs")),))
+    run = await run_to_end(engine, options=options)
+    assert [call.tool_call_id for call in run.pending] == ["b", "t"]
+    assert dict(list_results(await read_log(engine))) == {"x": "ok", "y": "ok"}
+    assert (await read_state(engine)).context_variables == {"x": True, "last": "x"}
+    model.say("Done.")
+    await engine.runs.resume(
+        KEY,
+        "r1",
+        tool_results=[ToolAnswer(tool_call_id="t", content="theirs")],
+        approvals=[Approval(tool_call_id="b", decision="approve")],
+    )
+    assert (await wait_for_end(engine)).status == "completed"
+    assert (await read_state(engine)).context_variables == {"x": True, "y": True, "last": "y"}
+    assert find_sent_results(model) == ["x", "t", "b", "y"]
+
+
+def test_call_behind_unfinished_one_runs_not_alone() -> None:
+    state, _ = decided.ask_for("look", "ask", guarded=("look",))
+    first, second = active_run(state).calls
+    assert not runs_alone(active_run(state), second)
+    assert not runs_alone(active_run(state), first)
+    state, _ = decided.ask_for("look")
+    assert runs_alone(active_run(state), active_run(state).calls[0])

@@ -1,0 +1,381 @@
+"""However a completion is cut into chunks, it is put together again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmkeep.events.codec import Json, encode
+from swarmkeep.models.assembly import Assembly
+from swarmkeep.models.failures import TruncatedStream
+from swarmkeep.models.limits import ReplyLimits, read_text_chunk
+from swarmkeep.models.model import normalise_message
+
+
+def assemble(chunks: list[Json]) -> Json:
+    assembly = Assembly(ReplyLimits())
+    for chunk in chunks:
+        list(assembly.add(chunk))
+    return assembly.completion()
+
+
+def assemble_message(chunks: list[Json]) -> Json:
+    message: Json = assemble(chunks)["choices"][0]["message"]
+    return message
+
+
+def make_chunk(delta: Json, finish_reason: str | None = None, index: int | None = 0) -> Json:
+    return {"id": "x", "model": "m", "choices": [{"index": index, "delta": delta, "finish_reason": finish_reason}]}
+
+
+END = make_chunk({}, "stop")
+
+
+def make_call(identifier: str, name: str, arguments: str) -> Json:
+    return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def make_piece(name: str | None = None, arguments: str | None = None, **fields: Any) -> Json:
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    return {**fields, "function": function}
+
+
+# Any splitting of a completion.
+
+# Calls are numbered in one of these ways: as OpenAI does, from another number or with gaps, not at all but each piece
+# with its id, all under one number, and (whole calls one after the other) with neither.
+DIALECTS = ("index", "gaps", "ids", "one index", "nothing")
+
+
+@st.composite
+def cut_text(draw: st.DrawFn, text: str) -> list[str]:
+    """The text in any number of pieces, empty ones among them."""
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
+    return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+@st.composite
+def call_pieces(draw: st.DrawFn, calls: list[Json]) -> list[Json]:
+    """Deltas of all calls, in an order in which their server might send them."""
+    dialect = draw(st.sampled_from(DIALECTS))
+    numbers = [2 * n + 3 for n in range(len(calls))] if dialect == "gaps" else list(range(len(calls)))
+    rows: list[list[Json]] = []
+    for number, asked in zip(numbers, calls, strict=True):
+        function = asked["function"]
+        first, *rest = draw(cut_text(function["arguments"]))
+        row = [make_piece(function["name"], first, id=asked["id"], type="function")]
+        row += [make_piece(arguments=text) for text in rest]
+        for part in row:
+            if dialect in ("index", "gaps"):
+                part["index"] = number
+            elif dialect == "one index":
+                part["index"] = 0
+            elif dialect == "ids":
+                part["id"] = asked["id"]
+        rows.append(row)
+    if dialect in ("one index", "nothing"):
+        return [part for row in rows for part in row]
+    # Begun in order, and then in each other's way.
+    mixed = [row.pop(0) for row in rows]
+    while left := [row for row in rows if row]:
+        mixed.append(draw(st.sampled_from(left)).pop(0))
+    return mixed
+
+
+TEXT = st.text(max_size=12)
+
+
+@st.composite
+def completions(draw: st.DrawFn) -> tuple[Json, list[Json]]:
+    """A message, and chunks that it might come in."""
+    content = draw(st.none() | TEXT)
+    count = draw(st.integers(0, 4))
+    calls = [
+        make_call(f"call_{n}", draw(st.sampled_from(("look", "look", "pay"))), json.dumps({"q": draw(TEXT)}))
+        for n in range(count)
+    ]
+    message: Json = {"role": "assistant", "content": content}
+    deltas: list[Json] = [{"role": "assistant", "content": None}]
+    if content is not None:
+        deltas += [{"content": text} for text in draw(cut_text(content))]
+    if calls:
+        message["tool_calls"] = calls
+        pieces = draw(call_pieces(calls))
+        while pieces:
+            many = draw(st.integers(1, 3))
+            deltas.append({"tool_calls": pieces[:many]})
+            del pieces[:many]
+    chunks = [make_chunk(delta) for delta in deltas]
+    for _ in range(draw(st.integers(0, 3))):
+        extra = draw(
+            st.sampled_from(
+                ({"id": "x", "choices": []}, make_chunk({}), {}, {"choices": None}, make_chunk({"content": None}))
+            )
+        )
+        chunks.insert(draw(st.integers(0, len(chunks))), extra)
+    if draw(st.booleans()):
+        chunks.append(make_chunk({}, "stop"))
+    else:
+        chunks[-1] = make_chunk((chunks[-1].get("choices") or [{"delta": {}}])[0]["delta"], "stop")
+    if draw(st.booleans()):
+        chunks.append({"id": "x", "choices": [], "usage": {"total_tokens": 7}})
+    return message, chunks
+
+
+@given(completions())
+def test_any_splitting_assembles_the_same(made: tuple[Json, list[Json]]) -> None:
+    message, chunks = made
+    assert assemble_message(chunks) == message
+    assert assemble_message([read_text_chunk(encode(chunk)) or chunk for chunk in chunks]) == message
+
+
+def test_text_pieces_are_read_at_once() -> None:
+    empty = {"refusal": None, "tool_calls": None, "function_call": None, "reasoning_content": None}
+    for delta in ({"content": "a"}, {"role": "assistant", "content": "a", **empty}):
+        assembly = Assembly(ReplyLimits())
+        chunk = read_text_chunk(encode({**make_chunk(delta), "usage": None, "obfuscation": "x"}))
+        assert chunk is not None
+        assert assembly.add(chunk) == [{"content": "a", "tool_calls": None}]
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        make_chunk({}),
+        make_chunk({"content": None}),
+        make_chunk({"content": ["a"]}),
+        make_chunk({"content": "a", "reasoning_content": "b"}),
+        make_chunk({"content": "a", "unheard_of": "b"}),
+        make_chunk({"content": "a", "tool_calls": []}),
+        make_chunk({"content": "a"}, "stop"),
+        make_chunk({"content": "a"}, index=1),
+        {**make_chunk({"content": "a"}), "usage": {"total_tokens": 1}},
+        {**make_chunk({"content": "a"}), "error": {"message": "no"}},
+        {"choices": []},
+        {"choices": [*make_chunk({"content": "a"})["choices"] * 2]},
+        {"choices": [{"message": {"content": "a"}}]},
+    ],
+    ids=str,
+)
+def test_richer_text_chunks_are_read_fully(chunk: Json) -> None:
+    assert read_text_chunk(encode(chunk)) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"[DONE]", b"{", b"[]", b'{"choices":' * 5000, b'{"a":"\xff"}'], ids=len)
+def test_non_chunk_is_no_text_piece(data: bytes) -> None:
+    assert read_text_chunk(data) is None
+
+
+@given(completions())
+def test_deltas_add_up_to_the_message(made: tuple[Json, list[Json]]) -> None:
+    message, chunks = made
+    assembly = Assembly(ReplyLimits())
+    deltas = [delta for chunk in chunks for delta in assembly.add(chunk)]
+    assert "".join(delta["content"] or "" for delta in deltas) == (message["content"] or "") == assembly.text
+    arguments: dict[int, str] = {}
+    for delta in deltas:
+        for part in delta["tool_calls"] or ():
+            arguments[part["index"]] = arguments.get(part["index"], "") + (part["function"]["arguments"] or "")
+    calls = message.get("tool_calls", [])
+    assert arguments == {n: asked["function"]["arguments"] for n, asked in enumerate(calls)}
+
+
+@given(completions(), st.data())
+def test_stream_without_end_is_incomplete(made: tuple[Json, list[Json]], data: st.DataObject) -> None:
+    _, chunks = made
+    end = next(n for n, chunk in enumerate(chunks) if any(c.get("finish_reason") for c in chunk.get("choices") or ()))
+    with pytest.raises(TruncatedStream):
+        assemble(chunks[: data.draw(st.integers(0, end))])
+
+
+# Odd shapes, seen in the wild.
+
+
+def test_any_chunk_may_bring_usage_or_reason() -> None:
+    completion = assemble(
+        [
+            {"choices": [], "prompt_filter_results": []},
+            make_chunk({"content": "hi"}),
+            make_chunk({}, "length"),
+            make_chunk({}),
+            {"id": "other", "choices": [], "usage": {"total_tokens": 3}},
+            {"choices": [], "usage": None},
+        ]
+    )
+    assert completion == {
+        "id": "x",
+        "model": "m",
+        "usage": {"total_tokens": 3},
+        "choices": [
+            {"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": "hi"}},
+        ],
+    }
+
+
+def test_other_alternatives_are_ignored() -> None:
+    assert (
+        assemble_message([make_chunk({"content": "a"}), make_chunk({"content": "b"}, index=1), END])["content"] == "a"
+    )
+
+
+def test_choice_without_index_is_first() -> None:
+    assert assemble_message([make_chunk({"content": "a"}, index=None), END])["content"] == "a"
+
+
+def test_message_may_replace_a_delta() -> None:
+    choice = {"message": {"role": "assistant", "content": "whole"}, "finish_reason": "stop"}
+    assert assemble_message([{"choices": [choice]}])["content"] == "whole"
+
+
+def test_an_index_counted_from_one() -> None:
+    chunks = [
+        make_chunk({"tool_calls": [make_piece("look", "", id="a", index=1)]}),
+        make_chunk({"tool_calls": [make_piece(arguments="{}", index=1)]}),
+        make_chunk({"tool_calls": [make_piece("pay", '{"n"', id="b", index=2)]}),
+        make_chunk({"tool_calls": [make_piece(arguments=": 1}", index=2)]}),
+        END,
+    ]
+    assert assemble_message(chunks)["tool_calls"] == [make_call("a", "look", "{}"), make_call("b", "pay", '{"n": 1}')]
+
+
+def test_late_call_id_is_accepted() -> None:
+    chunks = [
+        make_chunk({"tool_calls": [make_piece("look", "{", index=0)]}),
+        make_chunk({"tool_calls": [make_piece(None, "}", id="a", index=0)]}),
+        END,
+    ]
+    assert assemble_message(chunks)["tool_calls"] == [make_call("a", "look", "{}")]
+
+
+def test_same_id_calls_differ_by_index() -> None:
+    begun = [make_piece("look", '{"n"', id="a", index=0), make_piece("look", '{"n"', id="a", index=1)]
+    chunks = [
+        make_chunk({"tool_calls": begun}),
+        make_chunk({"tool_calls": [make_piece(None, ": 1}", id="a", index=0), make_piece(None, ": 2}", index=1)]}),
+        END,
+    ]
+    calls = assemble_message(chunks)["tool_calls"]
+    assert calls == [make_call("a", "look", '{"n": 1}'), make_call("a", "look", '{"n": 2}')]
+
+
+def test_split_and_repeated_names_assemble() -> None:
+    chunks = [
+        make_chunk({"tool_calls": [make_piece("look_", id="a", index=0), make_piece("pay", "{", id="b", index=1)]}),
+        make_chunk({"tool_calls": [make_piece("up", "{}", index=0), make_piece("pay", "}", index=1)]}),
+        END,
+    ]
+    assert assemble_message(chunks)["tool_calls"] == [make_call("a", "look_up", "{}"), make_call("b", "pay", "{}")]
+
+
+def test_whole_calls_without_index_or_id() -> None:
+    chunks = [make_chunk({"tool_calls": [make_piece("look", "{}"), make_piece("look", "{}")]}), END]
+    calls = assemble_message(chunks)["tool_calls"]
+    assert [asked["function"] for asked in calls] == [{"name": "look", "arguments": "{}"}] * 2
+
+
+def test_arguments_as_an_object() -> None:
+    chunks = [make_chunk({"tool_calls": [{"id": "a", "function": {"name": "look", "arguments": {"q": 1}}}]}), END]
+    assert assemble_message(chunks)["tool_calls"][0]["function"]["arguments"] == '{"q":1}'
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"tool_calls": None},
+        {"tool_calls": []},
+        {"tool_calls": [None]},
+        {"content": None, "role": None},
+        {},
+    ],
+)
+def test_what_says_nothing_adds_nothing(delta: Json) -> None:
+    assert assemble_message([make_chunk(delta), make_chunk({"content": "a"}), END]) == {
+        "role": "assistant",
+        "content": "a",
+    }
+
+
+@pytest.mark.parametrize("part", [{"id": "a"}, {"id": "a", "function": None}, {"id": "a", "function": "look"}])
+def test_functionless_call_is_kept_unnamed(part: Json) -> None:
+    calls = assemble_message([make_chunk({"tool_calls": [part]}), END])["tool_calls"]
+    assert calls == [make_call("a", "", "")]
+
+
+def test_other_fields_are_kept() -> None:
+    chunks = [
+        make_chunk({"reasoning_content": "I th", "refusal": "N"}),
+        make_chunk({"reasoning_content": "ink", "refusal": "o", "annotations": [{"url": "x"}]}),
+        END,
+    ]
+    assert assemble_message(chunks) == {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "I think",
+        "refusal": "No",
+        "annotations": [{"url": "x"}],
+    }
+
+
+def test_unknown_call_keys_are_kept() -> None:
+    google = {"google": {"thought_signature": "SIG"}}
+    function = {"name": "look", "arguments": "", "note": "a"}
+    pieces = [
+        {"index": 0, "id": "a", "type": "function", "function": function, "extra_content": google, "steps": [1]},
+        {"index": 0, "function": {"arguments": "{}", "note": None}, "extra_content": None, "steps": [2]},
+    ]
+    chunks = [make_chunk({"tool_calls": [piece], "reasoning_details": [n]}) for n, piece in enumerate(pieces)]
+    message = assemble_message([*chunks, make_chunk({"reasoning_details": []}), END])
+    call = {**make_call("a", "look", "{}"), "extra_content": google, "steps": [1, 2]}
+    assert message["tool_calls"] == [{**call, "function": {"name": "look", "arguments": "{}", "note": "a"}}]
+    assert message["reasoning_details"] == [0, 1]
+
+
+def test_empty_reply_is_a_reply() -> None:
+    assert assemble_message([END]) == {"role": "assistant", "content": None}
+
+
+def test_nothing_at_all_is_no_completion() -> None:
+    for chunks in ([], [{}], [{"choices": []}], [{"choices": [{"index": 0}]}]):
+        with pytest.raises(TruncatedStream):
+            assemble(chunks)
+
+
+def test_content_parts_become_text() -> None:
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    chunks = [
+        make_chunk({"content": [thinking, {"type": "text", "text": "It "}]}),
+        make_chunk({"content": "rains."}),
+        END,
+    ]
+    message = assemble_message(chunks)
+    assert message["content"] == [thinking, {"type": "text", "text": "It rains."}]
+    assert normalise_message(message, "A", (), ("m", ""))["content"] == "It rains."
+
+
+def test_split_thoughts_are_joined() -> None:
+    def think(text: str) -> Json:
+        return {"type": "thinking", "thinking": [{"type": "text", "text": text}]}
+
+    detail = {"type": "reasoning.text", "index": 0}
+    deltas: list[Json] = [
+        {"content": [think("h")], "thinking_blocks": [{"type": "thinking", "thinking": "h"}]},
+        {"content": [think("m")], "thinking_blocks": [{"type": "thinking", "thinking": "m"}]},
+        {"content": "It ", "thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "S"}]},
+        {"content": "rains.", "thinking_blocks": [{"type": "thinking", "thinking": "more"}]},
+        {"reasoning_details": [detail | {"text": "h"}, detail | {"text": "m", "signature": None}]},
+        {"reasoning_details": [detail | {"signature": "S"}, {"type": "reasoning.encrypted", "data": "x"}]},
+    ]
+    message = assemble_message([*map(make_chunk, deltas), END])
+    assert message["content"] == [think("hm"), {"type": "text", "text": "It rains."}]
+    assert message["thinking_blocks"] == [
+        {"type": "thinking", "thinking": "hm", "signature": "S"},
+        {"type": "thinking", "thinking": "more"},
+    ]
+    assert message["reasoning_details"] == [
+        detail | {"text": "hm", "signature": "S"},
+        {"type": "reasoning.encrypted", "data": "x"},
+    ]

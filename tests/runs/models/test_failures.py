@@ -1,0 +1,344 @@
+"""Failed model calls as data: a stable code, whether to try again, and the provider's status."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import pytest
+from openai import AsyncOpenAI
+
+from swarmkeep.events.codec import Json
+from swarmkeep.events.facts import RunError
+from swarmkeep.models.model import ChatModel
+from tests.runs.models.provider import open_provider
+from tests.runs.models.test_transports import HELLO, collect_reply, expect_failure, make_request
+from tests.support.scripted import USAGE, ScriptedModel
+
+
+@pytest.fixture
+async def provider(model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
+    async with open_provider(model.url) as client:
+        yield client
+
+
+STREAM = pytest.mark.parametrize("stream", [False, True])
+
+
+async def expect_error(client: AsyncOpenAI, stream: bool) -> RunError:
+    return (await expect_failure(ChatModel(client), make_request(HELLO, stream=stream), stream=stream)).error
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("status", "code", "retryable"),
+    [
+        (400, "provider_bad_request", False),
+        (401, "provider_authentication", False),
+        (403, "provider_permission", False),
+        (404, "provider_not_found", False),
+        (408, "provider_timeout", True),
+        (409, "provider_conflict", True),
+        (413, "context_length_exceeded", False),
+        (418, "provider_error", False),
+        (422, "provider_bad_request", False),
+        (429, "provider_rate_limited", True),
+        (500, "provider_error", True),
+        (502, "provider_error", True),
+        (503, "provider_error", True),
+        (529, "provider_error", True),
+    ],
+)
+async def test_each_status_has_its_code(
+    model: ScriptedModel, provider: AsyncOpenAI, status: int, code: str, retryable: bool, stream: bool
+) -> None:
+    model.fail(status, message="no such luck")
+    error = await expect_error(provider, stream)
+    assert error == RunError(code=code, message="no such luck", retryable=retryable, provider_status=status)
+
+
+@pytest.mark.parametrize(
+    ("status", "provider_code", "message", "code"),
+    [
+        (400, "context_length_exceeded", "too long", "context_length_exceeded"),
+        (400, None, "This model's maximum context length is 8192 tokens.", "context_length_exceeded"),
+        (400, "content_filter", "blocked", "content_filter"),
+        (404, "model_not_found", "The model `gpt-9` does not exist.", "provider_not_found"),
+        (429, "insufficient_quota", "You exceeded your current quota.", "provider_quota_exceeded"),
+        (500, None, "crashed: context window of the worker", "provider_error"),
+    ],
+)
+async def test_provider_details_refine_the_error(
+    model: ScriptedModel, provider: AsyncOpenAI, status: int, provider_code: str | None, message: str, code: str
+) -> None:
+    model.fail(status, code=provider_code, message=message)
+    error = await expect_error(provider, stream=False)
+    assert error.code == code
+    assert error.message == message
+    assert error.retryable is (status == 500)
+
+
+PAGE = "<html><head><title>502 Bad\nGateway &amp; more</title></head><body><h1>nginx</h1></body></html>"
+
+
+@STREAM
+async def test_an_error_page_of_some_proxy(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
+    model.raw(PAGE, status=502, content_type="text/html")
+    error = await expect_error(provider, stream)
+    assert (error.code, error.retryable, error.provider_status) == ("provider_error", True, 502)
+    assert error.message == "a web page instead of an answer: 502 Bad Gateway & more"
+
+
+@STREAM
+async def test_web_page_instead_of_answer_fails(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
+    model.raw("<html><h1>Welcome to nginx!</h1></html>", content_type="text/html; charset=utf-8")
+    error = await expect_error(provider, stream)
+    assert (error.code, error.retryable, error.provider_status) == ("provider_web_page", False, None)
+    assert error.message.endswith("a web page instead of an answer: Welcome to nginx!")
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ('{"choices": [', "provider_not_json"),
+        ("", "provider_not_json"),
+        ("<html>", "provider_not_json"),
+        ("[" * 20_000, "provider_not_json"),
+        ("[]", "provider_malformed"),
+        ("null", "provider_malformed"),
+        ("{}", "provider_empty_answer"),
+        ('{"choices": null}', "provider_empty_answer"),
+        ('{"choices": []}', "provider_empty_answer"),
+        ('{"choices": [{"message": null}]}', "provider_empty_answer"),
+        ('{"choices": [{"text": "a completion of old"}]}', "provider_empty_answer"),
+        ("\xff\xfe", "provider_not_json"),
+    ],
+)
+async def test_an_answer_that_is_no_completion(
+    model: ScriptedModel, provider: AsyncOpenAI, body: str, code: str, stream: bool
+) -> None:
+    model.raw(body.encode("latin-1"), content_type="application/json")
+    error = await expect_error(provider, stream)
+    assert (error.code, error.retryable, error.provider_status) == (code, True, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("<html>Welcome to nginx!</html>", "provider_stream_cut"),
+        ("", "provider_stream_cut"),
+        (": working on it\n\n", "provider_stream_cut"),
+        ("data: [DONE]\n\n", "provider_empty_answer"),
+        ('data: {"choices": []}\n\ndata: [DONE]\n\n', "provider_empty_answer"),
+        ('data: {"choices": [\n\n', "provider_not_json"),
+        ("data: []\n\n", "provider_malformed"),
+        ('data: {"choices": [5]}\n\n', "provider_malformed"),
+        ('data: {"error": {"message": "overloaded"}}\n\n', "provider_error"),
+        ('data: {"error": "overloaded"}\n\n', "provider_error"),
+    ],
+)
+async def test_a_stream_that_is_none(model: ScriptedModel, provider: AsyncOpenAI, body: str, code: str) -> None:
+    model.raw(body, content_type="text/event-stream")
+    error = await expect_error(provider, stream=True)
+    assert (error.code, error.retryable) == (code, True)
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("reported", "code", "retryable", "status"),
+    [
+        ({"message": "out of memory"}, "provider_error", True, None),
+        ({"message": "out of memory", "code": 500}, "provider_error", True, 500),
+        ({"message": "slow down", "code": "429"}, "provider_rate_limited", True, 429),
+        ({"message": "slow down", "type": "rate_limit_error"}, "provider_rate_limited", True, None),
+        ({"message": "no", "code": 401}, "provider_authentication", False, 401),
+        ({"message": "no", "code": "context_length_exceeded"}, "context_length_exceeded", False, None),
+        ({"message": "blocked", "code": "content_filter"}, "content_filter", False, None),
+        ({"message": "no", "code": 99999999999, "type": None}, "provider_error", True, None),
+    ],
+)
+async def test_error_instead_of_answer_fails(
+    model: ScriptedModel,
+    provider: AsyncOpenAI,
+    reported: Json,
+    code: str,
+    retryable: bool,
+    status: int | None,
+    stream: bool,
+) -> None:
+    if stream:
+        model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half"}}]}, {"error": reported}])
+    else:
+        model.raw({"error": reported})
+    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=stream), stream=stream)
+    expected = RunError(code=code, message=reported["message"], retryable=retryable, provider_status=status)
+    assert failed.error == expected
+    assert failed.partial == ("Half" if stream else "")
+
+
+@STREAM
+async def test_an_answer_that_the_filter_stopped(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
+    model.say("This is how to", finish_reason="content_filter")
+    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=stream), stream=stream)
+    assert (failed.error.code, failed.error.retryable) == ("content_filter", False)
+    assert failed.partial == "This is how to"
+    assert failed.usage == USAGE
+
+
+FAILED = ("error", "network_error", "insufficient_system_resource", "MALFORMED_FUNCTION_CALL", "abort", "tool_calls")
+
+
+@STREAM
+@pytest.mark.parametrize("text", ["half an ans", ""])
+@pytest.mark.parametrize("reason", [*FAILED, "function_call_filter: MALFORMED_FUNCTION_CALL"])
+async def test_an_end_that_says_generation_failed(
+    model: ScriptedModel, provider: AsyncOpenAI, reason: str, text: str, stream: bool
+) -> None:
+    model.say(text, finish_reason=reason)
+    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=stream), stream=stream)
+    assert (failed.error.code, failed.error.retryable) == ("provider_failed", True)
+    assert repr(reason) in failed.error.message
+    assert (failed.partial, failed.usage, failed.finish_reason) == (text, USAGE, reason)
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("reason", "ending"),
+    [
+        ("eos", "stop"),
+        ("STOP", "stop"),
+        ("end_turn", "stop"),
+        ("MAX_TOKENS", "length"),
+        ("max_output_tokens", "length"),
+    ],
+)
+async def test_a_good_end_has_many_names(
+    model: ScriptedModel, provider: AsyncOpenAI, reason: str, ending: str, stream: bool
+) -> None:
+    model.say("Hi.", finish_reason=reason)
+    _, reply = await collect_reply(ChatModel(provider), make_request(HELLO, stream=stream), stream=stream)
+    assert (reply.completion.finish_reason, reply.completion.ending) == (reason, ending)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "kept"),
+    [
+        (["null", "stop"], "stop"),
+        (["tool_use", "stop"], "tool_use"),
+        (["length", "stop"], "length"),
+        (["stop", ""], "stop"),
+        (["SAFETY", "stop"], None),
+        (["error", "stop"], None),
+    ],
+)
+async def test_the_gravest_of_several_ends_counts(
+    model: ScriptedModel, provider: AsyncOpenAI, reasons: list[str], kept: str | None
+) -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}}
+    model.chunks(
+        [{"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": reason}]} for reason in reasons]
+    )
+    chat, request = ChatModel(provider), make_request(HELLO, stream=True)
+    if kept is None:
+        await expect_failure(chat, request, stream=True)
+    else:
+        assert (await collect_reply(chat, request, stream=True))[1].completion.finish_reason == kept
+
+
+async def test_half_a_stream_keeps_its_words(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+    model.half_stream(["Half ", "a sen"])
+    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=True), stream=True)
+    assert (failed.error.code, failed.error.retryable) == ("provider_stream_cut", True)
+    assert failed.partial == "Half a sen"
+
+
+async def test_stream_without_finish_reason_is_cut(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+    model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half a"}}]}], done=False)
+    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=True), stream=True)
+    assert (failed.error.code, failed.partial) == ("provider_stream_cut", "Half a")
+
+
+async def test_half_an_answer(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+    model.half_stream("Half")
+    error = await expect_error(provider, stream=False)
+    assert error.retryable
+    assert error.code in ("provider_unreachable", "provider_stream_cut")
+
+
+async def test_unanswered_model_request_times_out(model: ScriptedModel) -> None:
+    model.hang()
+    async with open_provider(model.url, timeout=0.05) as client:
+        error = await expect_error(client, stream=False)
+    assert error == RunError(code="provider_timeout", message="the model did not answer in time", retryable=True)
+
+
+async def test_mid_answer_silence_times_out(model: ScriptedModel) -> None:
+    # On a busy machine the time may be up before it has said anything.
+    for seconds in (0.2, 2, 20):
+        model.hang("Well, ")
+        async with open_provider(model.url, timeout=seconds) as client:
+            failed = await expect_failure(ChatModel(client), make_request(HELLO, stream=True), stream=True)
+        if failed.partial:
+            break
+    assert (failed.error.code, failed.error.retryable) == ("provider_timeout", True)
+    assert failed.partial == "Well, "
+
+
+@STREAM
+async def test_a_model_that_is_not_there(stream: bool) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+    async with open_provider(url) as client:
+        error = await expect_error(client, stream)
+    assert (error.code, error.retryable, error.provider_status) == ("provider_unreachable", True, None)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/v1?key=secret", "http://user:secret@127.0.0.1:1/v1"])
+async def test_no_message_shows_a_secret(url: str) -> None:
+    async with open_provider(url, api_key="sk-secret") as client:
+        assert "secret" not in (await expect_error(client, stream=False)).message
+
+
+async def test_the_message_is_never_empty(model: ScriptedModel, provider: AsyncOpenAI) -> None:
+    script: list[Callable[[], None]] = [
+        lambda: model.raw("", status=500),
+        lambda: model.raw({"error": {"message": ""}}, status=500),
+        lambda: model.raw({"error": "plain text"}, status=500),
+        lambda: model.raw({"message": "flat"}, status=500),
+    ]
+    for answer in script:
+        answer()
+        assert (await expect_error(provider, stream=False)).message
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("params", "words", "advice"),
+    [
+        ({}, "Unsupported parameter: 'parallel_tool_calls'", '"parallel_tool_calls": "omit"'),
+        (
+            {"max_tokens": 5},
+            "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.",
+            '"tokens_parameter": "max_completion_tokens"',
+        ),
+        ({"max_tokens": 5}, "max_tokens is too large: 5", "leave max_tokens out of model_settings"),
+        ({}, "System message must be at the beginning.", '"system_messages": "one_leading"'),
+        ({}, "messages[1].role: unknown variant `developer`", '"developer_role": "system"'),
+        ({}, "Function call is missing a thought_signature", '"missing_attachments": "signature"'),
+        ({}, "property 'reasoning' is unsupported", '"attachments": "omit"'),
+        ({"temperature": 0}, "temperature does not support 0 with this model", '{"temperature": null}'),
+        ({}, "something else is wrong", None),
+    ],
+)
+async def test_a_refused_parameter_names_the_setting_that_helps(
+    model: ScriptedModel, provider: AsyncOpenAI, stream: bool, params: Json, words: str, advice: str | None
+) -> None:
+    model.fail(400, message=words)
+    asked = make_request(HELLO, stream=stream)
+    request = msgspec.structs.replace(asked, params={**asked.params, **params})
+    error = (await expect_failure(ChatModel(provider), request, stream=stream)).error
+    assert error.message.startswith(words.rstrip("."))
+    assert (advice or "To help") in error.message if advice else "To help" not in error.message

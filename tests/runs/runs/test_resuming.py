@@ -1,0 +1,210 @@
+"""Runs that wait for their caller or for approvals, and go on on any server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from swarmkeep import Agent, tool
+from swarmkeep.decide.commands import Approval, ToolAnswer
+from swarmkeep.events.errors import AlreadyDecided, InvalidRequest, RunNotFound, RunNotWaiting, SessionBusy
+from swarmkeep.runs.engine import Engine
+from swarmkeep.runs.limits import Limits
+from tests.runs.cluster import (
+    KEY,
+    EngineCluster,
+    collect_stream,
+    make_start_run,
+    pick_recorded,
+    read_log,
+    run_to_end,
+    take_items,
+    wait_for_end,
+)
+from tests.runs.runs.sessions import NO_TOOLS, approve, look, open_engine
+from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+
+async def test_calls_that_others_carry_out(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+    model.calls([("look", {"city": "Oslo"}, "c1"), ("elsewhere", {}, "c2")])
+    view = await run_to_end(engine, options=NO_TOOLS)
+    assert (view.status, view.stop_reason) == ("waiting", "tool_calls")
+    assert [(call.tool_call_id, call.name, call.reason) for call in view.pending] == [
+        ("c1", "look", "tool_results"),
+        ("c2", "elsewhere", "tool_results"),
+    ]
+    assert (await engine.reader.view(KEY)).status == "waiting"
+    with pytest.raises(SessionBusy):
+        await engine.runs.start(KEY, make_start_run(run_id="r2"))
+    # One result now, on this server, and one later, on another.
+    feed = await engine.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c2", content="there")])
+    assert feed.run_id == "r1"
+    view = await wait_for_end(engine)
+    assert [call.tool_call_id for call in view.pending] == ["c1"]
+    other = await cluster.open_engine(Agent(name="A"))
+    model.say("Done.")
+    await other.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c1", content="sun")])
+    assert (await wait_for_end(other)).output_text == "Done."
+    results = [(m["tool_call_id"], m["content"]) for m in model.requests[1]["messages"] if m["role"] == "tool"]
+    assert results == [("c1", "sun"), ("c2", "there")]
+
+
+class Rocket:
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+
+        @tool(requires_approval=True)
+        def launch(where: str) -> str:
+            self.launched.append(where)
+            return f"launched to {where}"
+
+        self.agent = Agent(name="A", functions=[launch, look])
+
+    async def run_until_waiting(self, cluster: EngineCluster, model: ScriptedModel) -> Engine:
+        engine = await open_engine(cluster, self.agent)
+        model.calls([("launch", {"where": "Mars"}, "c1"), ("launch", {"where": "Venus"}, "c2")])
+        view = await run_to_end(engine)
+        assert (view.status, view.stop_reason) == ("waiting", "approval")
+        assert [call.reason for call in view.pending] == ["approval", "approval"]
+        return engine
+
+
+def deny(call_id: str, **more: Any) -> Approval:
+    return Approval(tool_call_id=call_id, decision="deny", **more)
+
+
+async def test_approved_calls_run_denied_do_not(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    engine = await rocket.run_until_waiting(cluster, model)
+    model.say("Launched.")
+    await engine.runs.resume(KEY, "r1", approvals=[approve("c1", by="Ann"), deny("c2", reason="too hot")])
+    view = await wait_for_end(engine)
+    assert (view.status, rocket.launched) == ("completed", ["Mars"])
+    one, two = (message["content"] for message in view.messages if message["role"] == "tool")
+    assert one == "launched to Mars"
+    assert "not approved" in two
+    assert "too hot" in two
+    decided = [event.fact for event in await read_log(engine) if event.type == "approval.decided"]
+    assert [(fact.decision, fact.by) for fact in decided] == [("approve", "Ann"), ("deny", None)]  # type: ignore[union-attr]
+
+
+async def test_any_server_may_approve_a_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    await rocket.run_until_waiting(cluster, model)
+    other = await cluster.open_engine(rocket.agent)
+    model.say("Launched.")
+    await other.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
+    assert (await wait_for_end(other)).status == "completed"
+    assert rocket.launched == ["Mars", "Venus"]
+
+
+async def test_the_first_decision_wins(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    engine = await rocket.run_until_waiting(cluster, model)
+    await engine.runs.resume(KEY, "r1", approvals=[deny("c1")])
+    for second in ([approve("c1")], [deny("c1")], [approve("c2"), approve("c1")]):
+        with pytest.raises(AlreadyDecided):
+            await engine.runs.resume(KEY, "r1", approvals=second)
+    assert [call.tool_call_id for call in (await engine.reader.get_run(KEY, "r1")).pending] == ["c2"]
+    model.say("Done.")
+    await engine.runs.resume(KEY, "r1", approvals=[deny("c2")])
+    await wait_for_end(engine)
+    with pytest.raises((AlreadyDecided, RunNotWaiting)):
+        await engine.runs.resume(KEY, "r1", approvals=[approve("c2")])
+    assert rocket.launched == []
+
+
+async def test_concurrent_decisions_have_one_winner(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    engine = await rocket.run_until_waiting(cluster, model)
+    other = await cluster.open_engine(rocket.agent)
+    model.say("Done.")
+    tried = await asyncio.gather(
+        *(
+            one.runs.resume(KEY, "r1", approvals=[(approve, deny)[n % 3 == 0]("c1"), approve("c2")])
+            for n, one in enumerate([engine, other] * 8)
+        ),
+        return_exceptions=True,
+    )
+    assert sum(not isinstance(one, BaseException) for one in tried) == 1
+    assert {type(one) for one in tried if isinstance(one, BaseException)} == {AlreadyDecided}
+    assert (await wait_for_end(engine)).status == "completed"
+    assert len(rocket.launched) in (1, 2)
+    assert len(set(rocket.launched)) == len(rocket.launched)
+
+
+async def test_unfitting_resume_changes_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    engine = await rocket.run_until_waiting(cluster, model)
+    before = await read_log(engine)
+    with pytest.raises(InvalidRequest):
+        await engine.runs.resume(KEY, "r1")
+    with pytest.raises(InvalidRequest):
+        await engine.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("nobody")])
+    with pytest.raises(InvalidRequest):
+        await engine.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c1", content="forged")])
+    with pytest.raises(RunNotFound):
+        await engine.runs.resume(KEY, "r2", approvals=[approve("c1")])
+    assert await read_log(engine) == before
+    await engine.runs.cancel(KEY, "r1")
+    with pytest.raises(RunNotWaiting):
+        await engine.runs.resume(KEY, "r1", approvals=[approve("c1")])
+
+
+async def test_a_running_run_cannot_be_resumed(engine: Engine, model: ScriptedModel) -> None:
+    model.hang(then="Hello.")
+    await engine.runs.start(KEY, make_start_run())
+    with pytest.raises(RunNotWaiting):
+        await engine.runs.resume(KEY, "r1")
+    model.release()
+    await wait_for_end(engine)
+
+
+async def test_approvals_expire_when_the_server_says(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine = await open_engine(
+        cluster, Rocket().agent, limits=Limits(lease_seconds=30, grace_seconds=0.05, approval_seconds=3600)
+    )
+    model.call("launch", {"where": "Mars"})
+    [pending] = (await run_to_end(engine)).pending
+    assert pending.expires_at is not None
+    assert pending.expires_at.endswith("Z")
+
+
+async def test_run_stream_ends_at_wait_and_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    engine = await rocket.run_until_waiting(cluster, model)
+    before = pick_recorded(await collect_stream(engine))
+    assert before[-1].type == "run.waiting"
+    model.say(["Launch", "ed."])
+    feed = await engine.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
+    async with asyncio.timeout(20), aclosing(engine.reader.follow_run(KEY, feed)) as items:
+        after = pick_recorded([item async for item in items])
+    assert after[0].seq == before[-1].seq + 1
+    assert after[-1].type == "run.completed"
+    assert [event.seq for event in pick_recorded(await collect_stream(engine))] == [
+        event.seq for event in [*before, *after]
+    ]
+
+
+async def test_early_reader_sees_resumed_run_end(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    engine = await rocket.run_until_waiting(cluster, model)
+    model.hang(then="Launched.")
+    await engine.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
+    await model.wait_for_requests_async(2)
+    position = await engine.reader.find_position(KEY, "r1")
+    async with asyncio.timeout(20), aclosing(engine.reader.follow_run(KEY, position)) as items:
+        # It is seen to be under way; by the time that the reader comes to its wait, it is over.
+        seen = await take_items(items, 1)
+        model.release()
+        await wait_for_end(engine)
+        seen += [item async for item in items if item is not None]
+    types = [event.type for event in pick_recorded(seen)]
+    assert types[0] == "run.started"
+    assert types.count("run.waiting") == 1
+    assert types[-1] == "run.completed"

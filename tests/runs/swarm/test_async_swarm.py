@@ -1,0 +1,278 @@
+"""AsyncSwarm alone: it leaves the event loop to others, stops in the middle, runs many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from swarmkeep import Agent, AsyncSwarm, tool
+from swarmkeep.events.codec import Json
+from tests.runs.swarm.runners import list_tool_texts, user_message
+from tests.support.scripted import ScriptedModel
+
+
+@pytest.fixture
+def swarm(async_client: AsyncOpenAI) -> AsyncSwarm:
+    return AsyncSwarm(async_client)
+
+
+async def test_a_stream_may_be_awaited_first(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    model.say(["Hel", "lo"])
+    frames = await swarm.run(Agent(), [user_message("Hi")], stream=True)
+    assert [frame["content"] async for frame in frames if frame.get("content")] == ["Hel", "lo"]
+
+
+async def test_blocking_tool_spares_the_loop(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    reached, released = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def block() -> str:
+        loop.call_soon_threadsafe(reached.set)
+        assert released.wait(20)
+        return "done"
+
+    model.call("block")
+    model.say("Done.")
+    run = asyncio.create_task(swarm.run(Agent(functions=[block]), [user_message("Go")]))
+    await reached.wait()
+    # The tool blocks its thread, and here others run: this line is the proof.
+    released.set()
+    assert list_tool_texts(await run) == ["done"]
+
+
+async def test_slow_model_spares_the_loop(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    model.hang(then="Finally.", when=lambda request: request["messages"][-1]["content"] == "slow")
+    model.say("Quick.", when=lambda request: request["messages"][-1]["content"] == "quick")
+    slow = asyncio.create_task(swarm.run(Agent(), [user_message("slow")]))
+    await model.wait_for_requests_async(1)
+    quick = await swarm.run(Agent(), [user_message("quick")])
+    assert quick.messages[-1]["content"] == "Quick."
+    assert not slow.done()
+    model.release()
+    assert (await slow).messages[-1]["content"] == "Finally."
+
+
+async def test_stream_gives_deltas_as_they_come(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    model.hang("First, ", then="then.")
+    frames = aiter(swarm.run(Agent(), [user_message("Hi")], stream=True))
+    while (await anext(frames)).get("content") != "First, ":
+        pass
+    rest = asyncio.create_task(anext(frames))
+    await asyncio.sleep(0)
+    assert not rest.done()
+    model.release()
+    assert (await rest)["content"] == "then."
+    assert "response" in [frame async for frame in frames][-1]
+
+
+async def test_concurrent_runs_do_not_mix(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    def remember(name: str, context_variables: Json) -> str:
+        context_variables["name"] = name
+        return name
+
+    def last_is(text: str) -> Any:
+        return lambda request: request["messages"][-1]["content"] == text
+
+    for n in range(10):
+        model.call("remember", {"name": f"n{n}"}, when=last_is(f"I am n{n}"))
+        model.say(f"Hello n{n}", when=last_is(f"n{n}"))
+    agent = Agent(functions=[remember])
+    runs = [swarm.run(agent, [user_message(f"I am n{n}")]) for n in range(10)]
+    for n, response in enumerate(await asyncio.gather(*runs)):
+        assert response.messages[-1]["content"] == f"Hello n{n}"
+        assert response.context_variables == {"name": f"n{n}"}
+
+
+async def test_early_left_stream_leaves_nothing_running(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    before = asyncio.all_tasks()
+    model.hang("Once upon")
+    async for frame in swarm.run(Agent(), [user_message("A story!")], stream=True):
+        if frame.get("content"):
+            break
+    await model.wait_for_disconnects_async(1)
+    assert asyncio.all_tasks() == before
+    model.say("Yes?")
+    assert (await swarm.run(Agent(), [user_message("Hello?")])).messages[-1]["content"] == "Yes?"
+
+
+async def test_a_cancelled_run_stops_asking(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    model.hang()
+    run = asyncio.create_task(swarm.run(Agent(), [user_message("Hi")]))
+    await model.wait_for_requests_async(1)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    await model.wait_for_disconnects_async(1)
+
+
+async def test_run_cancelled_in_tool_is_cancelled(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    reached = asyncio.Event()
+    seen: list[str] = []
+
+    async def wait() -> str:
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+        return "never"
+
+    model.call("wait")
+    run = asyncio.create_task(swarm.run(Agent(functions=[wait]), [user_message("Hi")]))
+    await reached.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert seen == ["cancelled"]
+
+
+async def test_self_cancelled_tool_is_an_error(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    async def give_up() -> str:
+        job = asyncio.create_task(asyncio.Event().wait())
+        await asyncio.sleep(0)
+        job.cancel()
+        await job
+        return "never"
+
+    model.call("give_up")
+    model.say("It gave up.")
+    response = await swarm.run(Agent(functions=[give_up]), [user_message("Hi")])
+    assert "give_up failed: CancelledError" in list_tool_texts(response)[0]
+    assert response.messages[-1]["content"] == "It gave up."
+
+
+@pytest.mark.parametrize("word", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration])
+async def test_a_thread_cannot_stop_the_program(
+    swarm: AsyncSwarm, model: ScriptedModel, word: type[BaseException]
+) -> None:
+    def stop() -> str:
+        raise word
+
+    model.call("stop")
+    model.say("It stopped.")
+    response = await swarm.run(Agent(functions=[stop]), [user_message("Hi")])
+    assert word.__name__ in list_tool_texts(response)[0]
+
+
+async def test_slow_async_tool_is_cancelled(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    ended = asyncio.Event()
+
+    @tool(timeout=0.01)
+    async def wait() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return "never"
+
+    model.call("wait")
+    model.say("Too slow.")
+    [text] = list_tool_texts(await swarm.run(Agent(functions=[wait]), [user_message("Hi")]))
+    assert "did not finish within 0.01 s" in text
+    assert ended.is_set()
+
+
+async def test_tools_see_the_callers_context(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+
+    def plain() -> str:
+        return f"plain {who.get()}"
+
+    async def waits() -> str:
+        return f"async {who.get()}"
+
+    who.set("Ann")
+    model.calls([("plain", {}), ("waits", {})])
+    model.say("Done.")
+    response = await swarm.run(Agent(functions=[plain, waits]), [user_message("Hi")])
+    assert list_tool_texts(response) == ["plain Ann", "async Ann"]
+
+
+async def test_a_synchronous_client_is_refused(client: OpenAI) -> None:
+    with pytest.raises(TypeError, match="use Swarm with it"):
+        AsyncSwarm(client)
+
+
+async def test_any_object_serves_as_client() -> None:
+    class Completions:
+        def __init__(self) -> None:
+            self.asked: list[Json] = []
+
+        async def create(self, **arguments: Any) -> Any:
+            self.asked.append(arguments)
+            if arguments.get("stream"):
+                return self._stream()
+            return {"choices": [{"message": {"role": "assistant", "content": "plain"}, "finish_reason": "stop"}]}
+
+        async def _stream(self) -> AsyncIterator[Json]:
+            for text in ("str", "eam"):
+                yield {"choices": [{"delta": {"content": text}}]}
+            yield {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+
+    def look() -> str:
+        """Look."""
+        return ""
+
+    completions = Completions()
+    swarm = AsyncSwarm(SimpleNamespace(chat=SimpleNamespace(completions=completions)))
+    assert (await swarm.run(Agent(), [user_message("Hi")])).messages[-1]["content"] == "plain"
+    frames = [frame async for frame in swarm.run(Agent(functions=[look]), [user_message("Hi")], stream=True)]
+    assert frames[-1]["response"].messages[-1]["content"] == "stream"
+    plain, streamed = completions.asked
+    assert plain == {
+        "model": "gpt-4o",
+        "messages": [{"role": "system", "content": "You are a helpful agent."}, user_message("Hi")],
+    }
+    assert streamed["stream"] is True
+    assert streamed["tools"][0]["function"]["description"] == "Look."
+
+
+async def test_concurrent_functions_run_at_once(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    both = threading.Barrier(2)
+
+    @tool(concurrent=True)
+    def meet(name: str, context_variables: Json) -> str:
+        both.wait(20)
+        context_variables["last"] = name
+        return name
+
+    model.calls([("meet", {"name": "x"}), ("meet", {"name": "y"})])
+    model.say("Done.")
+    agent = Agent(functions=[meet], concurrent_tools=True)
+    response = await swarm.run(agent, [user_message("Go")])
+    assert sorted(list_tool_texts(response)) == ["x", "y"]
+    assert response.context_variables == {"last": "y"}
+    sent = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    assert sent == ["x", "y"]
+
+
+async def test_abandoned_run_stops_all_concurrent_work(swarm: AsyncSwarm, model: ScriptedModel) -> None:
+    begun, stopped = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    @tool(concurrent=True)
+    async def hang() -> str:
+        begun.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.release()
+        return "never"
+
+    model.calls([("hang", {}), ("hang", {})])
+    run = asyncio.create_task(swarm.run(Agent(functions=[hang], concurrent_tools=True), [user_message("Go")]))
+    async with asyncio.timeout(20):
+        for _ in range(2):
+            await begun.acquire()
+        run.cancel()
+        for _ in range(2):
+            await stopped.acquire()
+    with pytest.raises(asyncio.CancelledError):
+        await run

@@ -1,0 +1,196 @@
+"""An agent that is asked needs an approval: who asked waits, and the decision reaches both."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from msgspec.structs import replace
+
+from swarmkeep import Agent, tool
+from swarmkeep.decide.commands import Approval
+from swarmkeep.events.errors import QuotaExceeded
+from swarmkeep.events.facts import RunWaiting
+from swarmkeep.history.export import iterate_keys, write_export
+from swarmkeep.history.import_export import import_export
+from swarmkeep.history.replay import replay_session
+from swarmkeep.history.verify import verify
+from swarmkeep.runs.identifiers import derive_child_run
+from swarmkeep.runs.runs import IdempotentRequest
+from swarmkeep.runs.teams import ApprovalBelow
+from swarmkeep.store.contracts import SessionKey
+from tests.runs.cluster import (
+    KEY,
+    LIMITS,
+    EngineCluster,
+    kill_engine,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    read_types,
+    wait_for_end,
+    wait_for_state,
+)
+from tests.runs.teams.team import ask_for_payment, find_child, make_team, open_team
+from tests.support.scripted import Call, ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+
+async def test_asker_waits_for_child_approval(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    view = await wait_for_end(engine)
+    assert (view.status, view.stop_reason) == ("waiting", "approval")
+    assert [(call.tool_call_id, call.reason, call.session_id) for call in view.pending] == [("c1", "session", child.id)]
+    assert engine.active_session_count() == 0
+    below = await engine.runs.wait(child, derive_child_run(child))
+    assert [(call.tool_call_id, call.reason) for call in below.pending] == [("p1", "approval")]
+    model.say("Paid.")
+    model.say("It is paid.")
+    await engine.runs.resume(child, below.id, approvals=[Approval(tool_call_id="p1", decision="approve")])
+    # It goes on before whoever decided is answered.
+    assert (await read_state(engine)).status in ("running", "idle")
+    assert (await wait_for_end(engine)).output_text == "It is paid."
+    assert (await read_types(engine)).count("tool.started") == 1
+
+
+async def test_mid_chain_decision_is_told_above(cluster: EngineCluster, model: ScriptedModel) -> None:
+    desk = make_team()
+    engine = await cluster.open_engine(Agent(name="Head", functions=[desk.as_tool("ask_desk", "Ask the desk.")]))
+    await open_session(engine)
+    model.call("ask_desk", {"input": "Pay 7."}, id="d1")
+    model.call("ask_clerk", {"input": "Pay 7."}, id="c1")
+    model.call("pay", {"amount": 7}, id="p1")
+    await engine.runs.start(KEY, make_start_run())
+    await wait_for_state(engine, lambda state: state.status == "waiting")
+    middle = await find_child(engine)
+    below = await find_child(engine, middle)
+    for text in ("Paid.", "It is paid.", "Done."):
+        model.say(text)
+    approval = ApprovalBelow(below.id, derive_child_run(below), Approval(tool_call_id="p1", decision="approve"))
+    await engine.approvals_below.decide(middle, derive_child_run(middle), [approval])
+    # Before recovery looks, which leaves alone for up to a minute what has waited for long.
+    assert (await read_state(engine)).status in ("running", "idle")
+    assert (await wait_for_end(engine)).output_text == "Done."
+
+
+async def test_decision_reaches_imported_waiting_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, first_child = await ask_for_payment(cluster, model)
+    text = b"".join([piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)])
+    copy = SessionKey(KEY.tenant, "copy")
+    await import_export(engine.store, KEY.tenant, io.BytesIO(text), as_id=copy.id)
+    model.call("pay", {"amount": 7}, id="p2")
+    await engine.runs.resume(copy, "r1", approvals=[Approval(tool_call_id="c1", decision="approve")])
+    [pending] = (await wait_for_end(engine, key=copy)).pending
+    assert (pending.reason, pending.session_id == first_child.id) == ("session", False)
+    child = SessionKey(KEY.tenant, str(pending.session_id))
+    model.say("Paid.")
+    model.say("It is paid.")
+    await engine.runs.resume(
+        child, derive_child_run(child), approvals=[Approval(tool_call_id="p2", decision="approve")]
+    )
+    await wait_for_state(engine, lambda state: state.run is None, copy)
+    assert (await engine.reader.get_run(copy, "r1")).output_text == "It is paid."
+
+
+async def test_parent_decision_is_refused_before_recording(cluster: EngineCluster, model: ScriptedModel) -> None:
+    _, child = await ask_for_payment(cluster, model)
+    decision = ApprovalBelow(child.id, derive_child_run(child), Approval(tool_call_id="p1", decision="approve"))
+    once = IdempotentRequest("key", "d" * 64)
+    for refusing in ({"max_session_events": 3}, {"max_stored_bytes": 1}, {"max_tokens_per_day": 1}):
+        engine = await open_team(cluster, limits=replace(LIMITS, **refusing))
+        before = (await read_state(engine)).seq
+        with pytest.raises(QuotaExceeded):
+            await engine.approvals_below.decide(KEY, "r1", [decision], idempotency=once)
+        assert (await read_state(engine)).seq == before
+    engine = await open_team(cluster)
+    model.say("Paid.")
+    model.say("It is paid.")
+    await engine.approvals_below.decide(KEY, "r1", [decision], idempotency=once)
+    assert (await wait_for_end(engine)).output_text == "It is paid."
+    assert (await engine.approvals_below.decide(KEY, "r1", [decision], idempotency=once)).repeated
+
+
+async def test_decision_is_noticed_by_another_server(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one, child = await ask_for_payment(cluster, model)
+    # As if whoever decided died before it told the session above.
+    one.runs.children = None
+    model.say("Paid.")
+    run_id = derive_child_run(child)
+    await one.runs.resume(child, run_id, approvals=[Approval(tool_call_id="p1", decision="approve")])
+    assert (await one.runs.wait(child, run_id)).status == "completed"
+    await kill_engine(one)
+    model.say("It is paid.")
+    two = await open_team(cluster)
+    await wait_for_state(two, lambda state: state.status == "idle")
+    assert (await wait_for_end(two)).output_text == "It is paid."
+
+
+async def test_waiting_call_records_its_child_session(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    fact = (await read_log(engine))[-1].fact
+    assert isinstance(fact, RunWaiting)
+    assert fact.pending[0].session_id == child.id
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("order", ["pa", "ap"])
+@pytest.mark.parametrize("first", ["own", "below"])
+async def test_own_and_child_approvals_pend_together(
+    cluster: EngineCluster, model: ScriptedModel, first: str, order: str, at_once: bool
+) -> None:
+    paid: list[int] = []
+
+    @tool(requires_approval=True, concurrent=at_once)
+    def spend(amount: int) -> str:
+        """Spend an amount."""
+        paid.append(amount)
+        return f"spent {amount}"
+
+    clerk = Agent(name="Clerk", functions=[spend])
+    desk = Agent(
+        name="Desk",
+        functions=[spend, clerk.as_tool("ask_clerk", "Ask the clerk.", concurrent=at_once)],
+        concurrent_tools=at_once,
+    )
+    engine = await cluster.open_engine(desk)
+    await open_session(engine)
+    calls = {"p": Call("spend", {"amount": 1}, "own"), "a": Call("ask_clerk", {"input": "Spend 2."}, "asked")}
+    model.calls([calls[name] for name in order])
+    model.call("spend", {"amount": 2}, id="below", when=lambda request: request["messages"][-1]["role"] == "user")
+    await engine.runs.start(KEY, make_start_run())
+    if order == "pa" and not at_once:
+        # In their order: the clerk is asked once this one is decided.
+        await wait_for_state(engine, lambda state: state.status == "waiting")
+        first = "own"
+    else:
+        await wait_for_state(
+            engine,
+            lambda state: state.run is not None and {"own", "asked"} == {c.tool_call_id for c in state.run.pending},
+        )
+    yes = [Approval(tool_call_id="own", decision="approve")]
+
+    async def decide_below() -> None:
+        child = await find_child(engine)
+        await wait_for_state(engine, lambda state: state.status == "waiting", child)
+        approval = [Approval(tool_call_id="below", decision="approve")]
+        await engine.runs.resume(child, derive_child_run(child), approvals=approval)
+
+    model.say("Spent.", when=lambda request: request["messages"][-1]["content"] == "spent 2")
+    model.say("All spent.")
+    if first == "own":
+        await engine.runs.resume(KEY, "r1", approvals=yes)
+        if order == "pa" and not at_once:
+            await wait_for_state(engine, lambda state: state.run is not None and bool(state.run.awaited_calls))
+        await decide_below()
+    else:
+        await decide_below()
+        await wait_for_state(
+            engine, lambda state: state.run is not None and [c.tool_call_id for c in state.run.pending] == ["own"]
+        )
+        await engine.runs.resume(KEY, "r1", approvals=yes)
+    assert (await wait_for_end(engine)).output_text == "All spent."
+    assert sorted(paid) == [1, 2]
+    assert (await replay_session(engine.store, engine.registry, KEY)).divergences == []
+    assert (await verify(engine.store, KEY)).valid

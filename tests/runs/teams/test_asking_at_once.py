@@ -1,0 +1,177 @@
+"""Several agents that are asked in one reply, at once: each in its own session, and told in the order of the calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from swarmkeep import Agent, AsyncSwarm, Result, tool
+from swarmkeep.decide.commands import Approval
+from swarmkeep.events.facts import ToolStarted
+from swarmkeep.history.replay import replay_session
+from swarmkeep.history.verify import verify
+from swarmkeep.runs.engine import Engine
+from swarmkeep.runs.identifiers import derive_child_run
+from swarmkeep.store.contracts import SessionKey
+from tests.runs.calls.doors import Doors, find_sent_results, list_results, list_starts, wait_for_results
+from tests.runs.cluster import (
+    KEY,
+    EngineCluster,
+    kill_engine,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    read_types,
+    wait_for_end,
+    wait_for_state,
+)
+from tests.support.scripted import Call, ScriptedModel
+
+
+@tool(requires_approval=True)
+def pay(name: str) -> str:
+    """Pay somebody."""
+    return f"saw {name}"
+
+
+def make_desk(doors: Doors) -> Agent:
+    """An agent that asks several others at once, each of which looks at a door, or pays."""
+
+    @tool(idempotent=True)
+    async def look(name: str) -> Result:
+        await doors.pass_through(name)
+        return Result(f"saw {name}", context_variables={name: True, "last": name})
+
+    clerk = Agent(name="Clerk", functions=[look, pay])
+    ask = clerk.as_tool("ask_clerk", "Ask the clerk.", concurrent=True)
+    return Agent(name="Desk", functions=[ask], concurrent_tools=True)
+
+
+def last_says(text: str) -> Callable[[Any], bool]:
+    return lambda request: request["messages"][-1]["content"] == text
+
+
+def ask_for(model: ScriptedModel, **functions: str) -> None:
+    """The script: a reply that asks for all of these, and what those that are asked do and say."""
+    model.calls([Call("ask_clerk", {"input": name}, id=name) for name in functions])
+    for name, function in functions.items():
+        model.call(function, {"name": name}, id=f"of-{name}", when=last_says(name))
+        model.say(f"{name} is fine", when=last_says(f"saw {name}"))
+    model.say("Done.")
+
+
+async def find_children(engine: Engine) -> dict[str, SessionKey]:
+    starts = [event.fact for event in await read_log(engine) if isinstance(event.fact, ToolStarted)]
+    return {fact.tool_call_id: SessionKey(KEY.tenant, str(fact.session_id)) for fact in starts}
+
+
+async def check_log(engine: Engine) -> None:
+    """What is recorded is in order, and today's agents do the same."""
+    assert (await replay_session(engine.store, engine.registry, KEY)).divergences == []
+    assert (await verify(engine.store, KEY)).valid
+
+
+async def test_concurrent_answers_keep_call_order(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    engine = await cluster.open_engine(make_desk(doors))
+    await open_session(engine)
+    ask_for(model, x="look", y="look", z="look")
+    await engine.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y", "z")
+    for name in ("z", "x", "y"):
+        doors.open(name)
+        await wait_for_results(engine, name)
+    assert (await wait_for_end(engine)).output_text == "Done."
+    events = await read_log(engine)
+    assert list_starts(events) == [("x", 1), ("y", 1), ("z", 1)]
+    assert list_results(events) == [("z", "ok"), ("x", "ok"), ("y", "ok")]
+    assert find_sent_results(model) == ["x", "y", "z"]
+    assert (await read_state(engine)).context_variables == {"x": True, "y": True, "z": True, "last": "z"}
+    await check_log(engine)
+
+
+@pytest.mark.parametrize("ended", [(), ("x",), ("y",)])
+async def test_kill_between_answers_asks_no_repeats(
+    cluster: EngineCluster, model: ScriptedModel, ended: tuple[str, ...]
+) -> None:
+    doors = Doors()
+    one = await cluster.open_engine(make_desk(doors))
+    await open_session(one)
+    ask_for(model, x="look", y="look", z="look")
+    await one.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y", "z")
+    for name in ended:
+        doors.open(name)
+        await wait_for_results(one, name)
+    children = await find_children(one)
+    await kill_engine(one)
+    doors.open("x", "y", "z")
+    two = await cluster.open_engine(make_desk(doors))
+    assert (await wait_for_end(two)).output_text == "Done."
+    assert list_starts(await read_log(two)) == [("x", 1), ("y", 1), ("z", 1)]
+    assert dict(list_results(await read_log(two))) == {"x": "ok", "y": "ok", "z": "ok"}
+    assert (await read_state(two)).context_variables == {"x": True, "y": True, "z": True, "last": "z"}
+    for child in children.values():
+        assert (await read_types(two, child)).count("run.started") == 1
+    await check_log(two)
+
+
+async def test_run_waits_below_after_other_answers(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    engine = await cluster.open_engine(make_desk(doors))
+    await open_session(engine)
+    ask_for(model, x="pay", y="look", z="pay")
+    await engine.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("y")
+    children = await find_children(engine)
+    for name in ("x", "z"):
+        await wait_for_state(engine, lambda state: state.status == "waiting", children[name])
+    assert (await read_state(engine)).status == "running"
+    doors.open("y")
+    for name, left in (("z", ["x", "z"]), ("x", ["x"])):
+        view = await wait_for_end(engine)
+        assert [(call.tool_call_id, call.reason) for call in view.pending] == [(each, "session") for each in left]
+        asked = [call.approvals[0] for call in view.pending if call.approvals]
+        assert [(each.tool_call_id, each.session_id) for each in asked] == [
+            (f"of-{each}", children[each].id) for each in left
+        ]
+        decided = [Approval(tool_call_id=f"of-{name}", decision="approve")]
+        await engine.runs.resume(children[name], derive_child_run(children[name]), approvals=decided)
+        await wait_for_results(engine, name)
+    assert (await wait_for_end(engine)).output_text == "Done."
+    assert list_results(await read_log(engine)) == [("y", "ok"), ("z", "ok"), ("x", "ok")]
+    await check_log(engine)
+
+
+async def test_a_cancel_ends_all_of_them(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    engine = await cluster.open_engine(make_desk(doors))
+    await open_session(engine)
+    model.calls([Call("ask_clerk", {"input": name}, id=name) for name in ("x", "y")])
+    for name in ("x", "y"):
+        model.call("look", {"name": name}, when=last_says(name))
+    await engine.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y")
+    await engine.runs.cancel(KEY, "r1")
+    children = await find_children(engine)
+    assert set(children) == {"x", "y"}
+    for child in children.values():
+        assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
+    await doors.wait_until_cancelled("x", "y")
+
+
+async def test_memory_sessions_ask_concurrently(model: ScriptedModel, async_client: AsyncOpenAI) -> None:
+    doors = Doors()
+    ask_for(model, x="look", y="look")
+    asked: list[Any] = [{"role": "user", "content": "Go."}]
+    running = asyncio.create_task(AsyncSwarm(client=async_client).run(make_desk(doors), asked))
+    await doors.wait_until_begun("x", "y")
+    doors.open("y", "x")
+    answer = await running
+    assert answer.messages[-1]["content"] == "Done."
+    assert answer.context_variables == {"x": True, "y": True, "last": "y"}

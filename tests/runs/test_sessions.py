@@ -1,0 +1,450 @@
+"""Sessions: made once, patched by many, copied, removed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import delete
+
+from swarmkeep import Agent
+from swarmkeep.events.codec import Json
+from swarmkeep.events.errors import (
+    AgentNotFound,
+    EventNotFound,
+    HistoryDamaged,
+    InvalidRequest,
+    RunNotFound,
+    SeqMismatch,
+    SessionBusy,
+    SessionExists,
+    SessionNotFound,
+)
+from swarmkeep.events.records import RunOptions
+from swarmkeep.events.state import Origin
+from swarmkeep.history.redact import redact
+from swarmkeep.runs.engine import Engine
+from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.tables import events
+from tests.runs.cluster import (
+    KEY,
+    EngineCluster,
+    kill_engine,
+    list_contents,
+    make_start_run,
+    open_session,
+    read_log,
+    read_state,
+    read_types,
+    run_to_end,
+    start_hanging_run,
+    wait_for_end,
+)
+from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
+
+OTHER = SessionKey("default", "s2")
+
+
+@pytest.fixture
+async def engine(cluster: EngineCluster) -> Engine:
+    return await cluster.open_engine(Agent(name="Triage"), Agent(name="Sales"))
+
+
+async def create(engine: Engine, **given: Any) -> tuple[Any, bool]:
+    return await engine.sessions.create("default", **given)
+
+
+# Making one.
+
+
+async def test_session_defaults_to_first_agent_and_id(engine: Engine) -> None:
+    view, made = await create(engine)
+    assert made
+    assert view.id.startswith("sess_")
+    assert (view.agent, view.status, view.seq, view.active_run_id) == ("Triage", "idle", 1, None)
+    assert view.created_at == view.updated_at
+    assert (await engine.reader.view(SessionKey("default", view.id))) == view
+
+
+async def test_a_session_can_begin_with_everything(engine: Engine) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello", "sender": "Old"}]
+    view, _ = await create(
+        engine, session_id="s1", agent="Sales", context_variables={"a": None}, metadata={"m": 1}, messages=messages
+    )
+    assert (view.id, view.agent, view.context_variables, view.metadata) == ("s1", "Sales", {"a": None}, {"m": 1})
+    assert (view.seq, view.message_count) == (3, 2)
+    assert [entry.message for entry in (await read_state(engine)).messages] == [
+        {"role": "user", "content": "Hi", "sender": "user"},
+        {"role": "assistant", "content": "Hello", "sender": "Old"},
+    ]
+
+
+async def test_repeated_creation_returns_original_session(engine: Engine, model: ScriptedModel) -> None:
+    given: Json = {"session_id": "s1", "context_variables": {"a": 1}, "messages": [{"role": "user", "content": "Hi"}]}
+    first, made = await create(engine, **given)
+    assert made
+    assert await create(engine, **given) == (first, False)
+    model.say("Hello.")
+    await run_to_end(engine)
+    await engine.sessions.update(KEY, metadata={"later": True})
+    assert await create(engine, **given) == (first, False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"agent": "Sales"},
+        {"context_variables": {"a": 1.0}},
+        {"context_variables": {"a": True}},
+        {"context_variables": {"a": 1, "b": 2}},
+        {"metadata": {"m": 1}},
+        {"messages": []},
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Hi"}]},
+        {"messages": [{"role": "user", "content": "Ho"}]},
+    ],
+)
+async def test_different_session_with_same_id_is_refused(engine: Engine, other: Json) -> None:
+    given: Json = {"session_id": "s1", "context_variables": {"a": 1}, "messages": [{"role": "user", "content": "Hi"}]}
+    await create(engine, **given)
+    with pytest.raises(SessionExists):
+        await create(engine, **{**given, **other})
+
+
+async def test_concurrent_creation_makes_one_session(cluster: EngineCluster, engine: Engine) -> None:
+    other = await cluster.open_engine(Agent(name="Triage"))
+    made = await asyncio.gather(*(create(one, session_id="s1") for one in [engine, other] * 8))
+    assert sum(new for _, new in made) == 1
+    assert len({view.hash for view, _ in made}) == 1
+    assert len(await read_log(engine)) == 1
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 129, "é", "a\n", "%", ".", ".."])
+async def test_an_id_is_of_plain_characters(engine: Engine, name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await create(engine, session_id=name)
+
+
+async def test_id_may_use_every_allowed_character(engine: Engine) -> None:
+    for name in ("A-Z_a.z:0-9", "x" * 128, "...", ":"):
+        assert (await create(engine, session_id=name))[0].id == name
+
+
+@pytest.mark.parametrize(
+    ("given", "pointer"),
+    [
+        ({"context_variables": {"a": float("nan")}}, "/context_variables"),
+        ({"metadata": {"a": {1, 2}}}, "/metadata"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "/messages/0/role"),
+        ({"messages": [{"role": "user", "content": "x"}, {"content": "x"}]}, "/messages/1/role"),
+        ({"messages": [{"role": "user"}]}, "/messages/0/content"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "/messages/0/tool_call_id"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "c"}]}]}, "/messages/0/tool_calls/0/function"),
+    ],
+)
+async def test_unkeepable_values_are_refused_by_place(engine: Engine, given: Json, pointer: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await create(engine, session_id="s1", **given)
+    assert refused.value.errors[0]["pointer"] == pointer
+    with pytest.raises(SessionNotFound):
+        await engine.reader.view(KEY)
+
+
+async def test_an_agent_that_is_not_there(engine: Engine) -> None:
+    with pytest.raises(AgentNotFound) as refused:
+        await create(engine, agent="Nobody")
+    assert refused.value.known_agents == ["Triage", "Sales"]
+
+
+# Reading.
+
+
+async def test_a_session_as_it_was(engine: Engine, model: ScriptedModel) -> None:
+    await open_session(engine, context_variables={"n": 0})
+    await engine.sessions.update(KEY, context_variables={"n": 1})
+    await engine.sessions.update(KEY, context_variables={"n": 2})
+    assert [(await engine.reader.view(KEY, at=n)).context_variables for n in (1, 2, 3)] == [{"n": n} for n in range(3)]
+    for at in (0, 4, -1):
+        with pytest.raises(EventNotFound):
+            await engine.reader.view(KEY, at=at)
+    with pytest.raises(SessionNotFound):
+        await engine.reader.view(OTHER)
+
+
+async def test_events_by_place_and_type(engine: Engine, model: ScriptedModel) -> None:
+    await open_session(engine)
+    model.say("Hello.")
+    await run_to_end(engine)
+    events = await engine.reader.read_events(KEY)
+    assert [event.seq for event in events] == [1, 2, 3, 4, 5]
+    assert [event.seq for event in await engine.reader.read_events(KEY, after=2, limit=2)] == [3, 4]
+    assert [event.seq for event in await engine.reader.read_events(KEY, types=["message.added"])] == [3, 4]
+    assert await engine.reader.read_events(KEY, after=5) == []
+    with pytest.raises(SessionNotFound):
+        await engine.reader.read_events(OTHER)
+
+
+async def test_a_tenant_sees_its_own_only(engine: Engine) -> None:
+    await open_session(engine)
+    with pytest.raises(SessionNotFound):
+        await engine.reader.view(SessionKey("other", KEY.id))
+    assert (await engine.reader.list_page("other")).sessions == []
+    await engine.sessions.create("other", session_id=KEY.id)
+    assert [view.id for view in (await engine.reader.list_page("default")).sessions] == ["s1"]
+
+
+async def test_list_shows_status_agent_and_metadata(engine: Engine, model: ScriptedModel) -> None:
+    await open_session(engine, metadata={"team": "red"})
+    await open_session(engine, OTHER, agent="Sales")
+    model.hang()
+    await engine.runs.start(OTHER, make_start_run())
+
+    async def found(**by: Any) -> list[str]:
+        return [view.id for view in (await engine.reader.list_page("default", **by)).sessions]
+
+    assert await found() == ["s2", "s1"]
+    assert await found(agent="Sales") == ["s2"]
+    assert await found(status="running") == ["s2"]
+    assert await found(status="idle") == ["s1"]
+    assert await found(metadata={"team": "red"}) == ["s1"]
+    model.release()
+    await wait_for_end(engine, key=OTHER)
+
+
+# Changing.
+
+
+async def test_patches_merge_by_key(engine: Engine) -> None:
+    await open_session(engine, context_variables={"a": {"x": 1, "y": 2}, "b": 1}, metadata={"m": 1})
+    view = await engine.sessions.update(
+        KEY, context_variables={"a": {"x": None, "z": 3}, "c": 1}, metadata={"m": None, "n": 2}, agent="Sales"
+    )
+    assert view.context_variables == {"a": {"y": 2, "z": 3}, "b": 1, "c": 1}
+    assert (view.metadata, view.agent) == ({"n": 2}, "Sales")
+
+
+async def test_what_holds_already_is_no_event(engine: Engine) -> None:
+    await open_session(engine, context_variables={"a": 1}, metadata={"m": 1})
+    view = await engine.sessions.update(
+        KEY, context_variables={"a": 1, "gone": None}, metadata={"m": 1}, agent="Triage"
+    )
+    assert view.seq == 1
+
+
+async def test_writers_of_different_keys_both_win(cluster: EngineCluster, engine: Engine) -> None:
+    other = await cluster.open_engine(Agent(name="Triage"))
+    await open_session(engine)
+    await asyncio.gather(
+        *(one.sessions.update(KEY, context_variables={f"k{n}": n}) for n, one in enumerate([engine, other] * 8))
+    )
+    assert (await read_state(engine)).context_variables == {f"k{n}": n for n in range(16)}
+    assert [event.seq for event in await read_log(engine)] == list(range(1, 18))
+
+
+async def test_conditional_patch_needs_named_seq(engine: Engine) -> None:
+    await open_session(engine)
+    assert (await engine.sessions.update(KEY, metadata={"a": 1}, if_match=1)).seq == 2
+    with pytest.raises(SeqMismatch) as refused:
+        await engine.sessions.update(KEY, metadata={"a": 2}, if_match=1)
+    assert refused.value.actual == 2
+    assert (await read_state(engine)).metadata == {"a": 1}
+
+
+async def test_conditional_patches_have_one_winner(cluster: EngineCluster, engine: Engine) -> None:
+    other = await cluster.open_engine(Agent(name="Triage"))
+    await open_session(engine)
+    tried = await asyncio.gather(
+        *(one.sessions.update(KEY, metadata={"n": n}, if_match=1) for n, one in enumerate([engine, other] * 8)),
+        return_exceptions=True,
+    )
+    assert sum(not isinstance(one, BaseException) for one in tried) == 1
+    assert sum(isinstance(one, SeqMismatch) for one in tried) == 15
+
+
+async def test_patch_reaches_the_active_run(engine: Engine, model: ScriptedModel) -> None:
+    await open_session(engine, context_variables={"a": 1})
+    await start_hanging_run(engine, model, then="Hello.")
+    await engine.sessions.update(KEY, context_variables={"b": 2})
+    model.release()
+    view = await wait_for_end(engine)
+    assert view.status == "completed"
+    assert view.context_variables == {"a": 1, "b": 2}
+    assert await read_types(engine) == [
+        "session.created", "run.started", "message.added", "context.updated", "message.added", "run.completed",
+    ]  # fmt: skip
+
+
+async def test_invalid_patches_are_refused(engine: Engine) -> None:
+    with pytest.raises(SessionNotFound):
+        await engine.sessions.update(KEY, metadata={"a": 1})
+    await open_session(engine)
+    with pytest.raises(AgentNotFound):
+        await engine.sessions.update(KEY, agent="Nobody")
+    with pytest.raises(InvalidRequest):
+        await engine.sessions.update(KEY, context_variables={"a": object()})
+
+
+# Copying.
+
+
+async def test_fork_shares_history_and_diverges(engine: Engine, model: ScriptedModel) -> None:
+    await open_session(engine, context_variables={"a": 1}, metadata={"m": 1})
+    model.say("One.")
+    await run_to_end(engine, "first")
+    before = await read_log(engine)
+    view = await engine.sessions.fork(KEY, session_id="s2", metadata={"n": 2})
+    assert (view.id, view.status, view.metadata) == ("s2", "idle", {"m": 1, "n": 2})
+    assert view.forked_from == Origin(session_id="s1", seq=5, hash=before[-1].hash)
+    copied = await read_log(engine, OTHER)
+    assert [event.hash for event in copied[:5]] == [event.hash for event in before]
+    assert [event.type for event in copied[5:]] == ["session.forked", "session.updated"]
+    model.say("Two.")
+    await run_to_end(engine, "second", "r2", OTHER)
+    assert list_contents(model.requests[1]["messages"][1:]) == ["first", "One.", "second"]
+    assert await read_log(engine) == before
+
+
+async def test_a_fork_at_any_event(engine: Engine, model: ScriptedModel) -> None:
+    def look() -> str:
+        return "rain"
+
+    engine.registry.get("Triage").functions = [look]
+    await open_session(engine)
+    model.call("look")
+    model.say("Rain.")
+    await run_to_end(engine)
+    for at in range(1, (await read_state(engine)).seq + 1):
+        view = await engine.sessions.fork(KEY, at=at, session_id=f"at-{at}")
+        assert (view.status, view.active_run_id) == ("idle", None)
+        model.say(f"Fork {at}.")
+        made = await run_to_end(engine, "go on", "r2", SessionKey("default", f"at-{at}"))
+        assert made.output_text == f"Fork {at}."
+    with pytest.raises(EventNotFound):
+        await engine.sessions.fork(KEY, at=99)
+    with pytest.raises(SessionNotFound):
+        await engine.sessions.fork(SessionKey("default", "nobody"))
+
+
+async def test_fork_of_running_session_does_not_run(engine: Engine, model: ScriptedModel) -> None:
+    await open_session(engine)
+    await start_hanging_run(engine, model, then="Hello.")
+    view = await engine.sessions.fork(KEY, session_id="s2")
+    assert view.status == "idle"
+    copy = await engine.reader.get_run(OTHER, "r1")
+    assert copy.status == "interrupted"
+    model.release()
+    assert (await wait_for_end(engine)).status == "completed"
+
+
+async def test_fork_onto_existing_session_is_refused(engine: Engine) -> None:
+    await open_session(engine)
+    await open_session(engine, OTHER)
+    with pytest.raises(SessionExists):
+        await engine.sessions.fork(KEY, session_id="s2")
+    with pytest.raises(InvalidRequest):
+        await engine.sessions.fork(KEY, session_id="not an id")
+
+
+# Removing.
+
+
+async def test_deleted_session_is_gone_and_id_free(engine: Engine, model: ScriptedModel) -> None:
+    await open_session(engine, context_variables={"secret": 1})
+    model.say("Hello.")
+    await run_to_end(engine)
+    await engine.sessions.delete(KEY)
+    for use in (engine.reader.view(KEY), engine.reader.get_run(KEY, "r1"), engine.sessions.delete(KEY)):
+        with pytest.raises(SessionNotFound):
+            await use
+    assert await read_log(engine) == []
+    await open_session(engine)
+    assert (await read_state(engine)).context_variables == {}
+    model.say("Hello again.")
+    assert (await run_to_end(engine)).output_text == "Hello again."
+
+
+async def test_busy_session_deletion_needs_force(engine: Engine, model: ScriptedModel) -> None:
+    await open_session(engine)
+    await start_hanging_run(engine, model, options=RunOptions(stream=True))
+    with pytest.raises(SessionBusy) as refused:
+        await engine.sessions.delete(KEY)
+    assert refused.value.run_id == "r1"
+    waiting = asyncio.create_task(wait_for_end(engine))
+    await asyncio.sleep(0)
+    await engine.sessions.delete(KEY, force=True)
+    # Its model call is dropped, and whoever waited is told at once.
+    await model.wait_for_disconnects_async(1)
+    with pytest.raises(SessionNotFound):
+        await waiting
+    await open_session(engine)
+    model.say("A new one.")
+    assert (await run_to_end(engine)).output_text == "A new one."
+
+
+async def test_a_waiting_session_is_busy_too(engine: Engine, model: ScriptedModel) -> None:
+    await open_session(engine)
+    model.call("look", id="c1")
+    assert (await run_to_end(engine, options=RunOptions(execute_tools=False))).status == "waiting"
+    with pytest.raises(SessionBusy):
+        await engine.sessions.delete(KEY)
+    await engine.sessions.delete(KEY, force=True)
+
+
+async def test_remotely_deleted_session_is_left_alone(
+    cluster: EngineCluster, engine: Engine, model: ScriptedModel
+) -> None:
+    other = await cluster.open_engine(Agent(name="Triage"))
+    await open_session(engine)
+    await start_hanging_run(engine, model, then="Too late.")
+    waiting = asyncio.create_task(wait_for_end(engine))
+    await other.sessions.delete(KEY, force=True)
+    await open_session(other)
+    model.release()
+    with pytest.raises((RunNotFound, SessionNotFound)):
+        await waiting
+    assert await read_types(other) == ["session.created"]
+
+
+async def test_an_abandoned_session_can_be_deleted(cluster: EngineCluster, model: ScriptedModel) -> None:
+    first = await cluster.open_engine(Agent(name="Triage"))
+    await open_session(first)
+    await start_hanging_run(first, model)
+    await kill_engine(first)
+    second = await cluster.open_engine(Agent(name="Triage"), start=False)
+    await second.sessions.delete(KEY, force=True)
+    await second.start()
+    with pytest.raises(SessionNotFound):
+        await second.reader.view(KEY)
+
+
+# A log that has lost its end.
+
+CHANGES: dict[str, Callable[[Engine], Awaitable[object]]] = {
+    "run": lambda engine: engine.runs.start(KEY, make_start_run()),
+    "patch": lambda engine: engine.sessions.update(KEY, metadata={"a": 1}),
+    "redact": lambda engine: redact(engine.store, KEY, [1], "asked for"),
+    "delete": lambda engine: engine.sessions.delete(KEY),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_truncated_log_is_refused_without_endless_retries(
+    cluster: EngineCluster, engine: Engine, change: str
+) -> None:
+    await open_session(engine, messages=[{"role": "user", "content": "hi"}])
+    cut_off = delete(events).where(events.c.session_id == KEY.id, events.c.seq == 2)
+    await engine.store.database.write(lambda connection: connection.execute(cut_off))  # type: ignore[attr-defined]
+    other = await cluster.open_engine(Agent(name="Triage"))
+    async with asyncio.timeout(20):
+        with pytest.raises(HistoryDamaged, match="verify"):
+            await CHANGES[change](other)
+    assert await read_types(other) == ["session.created"]
+    # Nothing proves what is left of it. It can be removed.
+    with pytest.raises(HistoryDamaged):
+        await other.sessions.fork(KEY, at=1, session_id="s2")
+    await other.sessions.delete(KEY, force=True)
+    with pytest.raises(SessionNotFound):
+        await other.reader.view(KEY)
