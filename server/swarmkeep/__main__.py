@@ -1,4 +1,4 @@
-"""Where the command line begins: `swarmkeep`, and `python -m swarmkeep` for wherever the script is not on the path."""
+"""Run the command line: `swarmkeep`, and `python -m swarmkeep` for wherever the script is not on the path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 
 def open_standard_streams() -> None:
-    """Those that whoever started this has closed (`>&-`) are open again, to nothing.
+    """Standard streams that the caller has closed (`>&-`) are open again, to nothing.
 
     The next file, a database even, would get their number, and what is printed would be written into that.
     """
@@ -30,7 +30,7 @@ def main() -> None:
     atexit.register(gc.freeze)
     open_standard_streams()
     try:
-        # Loading takes long enough for somebody to think better of it.
+        # Loading takes long enough for a user to think better of it.
         from swarmkeep.cli.app import main as run
 
         run()

@@ -93,8 +93,8 @@ Tone = Literal["plain", "good", "notice", "bad"]
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event of a timeline.
 
-    `speaker` is whoever speaks or acts (a user, an agent, a tool), or empty; `headline` a line about it; `text` what
-    was said, whole; `calls` the calls that it is about, as Python writes calls; `changes` what it changed in context
+    `speaker` is the one who speaks or acts (a user, an agent, a tool), or empty; `headline` a line about it; `text`
+    the whole message; `calls` the calls that it is about, as Python writes calls; `changes` its changes of context
     variables or metadata. `model`, `usage` and `duration_ms` are of a model call, a tool call or a run. `warning` says
     why there is less to tell than there was.
     """
@@ -160,14 +160,14 @@ def describe_run_event(
 def _describe_begin(
     make_entry: MakeEntry, fact: RunStarted | RunQueued, done: str, happened: str, text: str = ""
 ) -> TimelineEntry:
-    """Who began a run, where that is known; `happened` says it without anybody."""
+    """Name the one who began a run, if that is known; `happened` says it without anybody."""
     speaker = put_name_first(fact.by) if fact.by else ""
     said = (done if speaker else happened, *_describe_options(fact.options))
     return make_entry(speaker=speaker, headline=" ".join(said), text=text)
 
 
 def _describe_options(options: RunOptions) -> tuple[str, ...]:
-    """How the run is asked for, where that is not as usual."""
+    """Describe the options of a run that are not as usual."""
     said = []
     if options.model:
         said.append(f"with the model {options.model}")
@@ -248,7 +248,7 @@ def _describe_end(
 
 
 def _measure_run(before: State, event: RecordedEvent) -> float | None:
-    """How long the run that the event ends has taken, in milliseconds."""
+    """Measure the duration of the run that the event ends, in milliseconds."""
     if before.run is None or before.run.id != event.run_id:
         return None
     started, ended = parse_timestamp(before.run.created_at), parse_timestamp(event.at)

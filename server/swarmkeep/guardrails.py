@@ -39,7 +39,7 @@ def ask_model(question: str, *, client: Any, model: str, message: str = "I canno
 
 
 def describe(passing: Any) -> str:
-    """What is about to pass as a text, whatever it is: a reply, new messages, or a call."""
+    """Describe as a text any content that is about to pass: a reply, new messages, or a call."""
     if isinstance(passing, str):
         return passing
     if isinstance(passing, dict):

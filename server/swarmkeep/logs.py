@@ -1,4 +1,4 @@
-"""How a log line is written: as text for people, or as a JSON object for programs. Secrets are masked in both."""
+"""Format log lines: as text for people, or as a JSON object for programs. Secrets are masked in both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.wording import escape_line
 
-# What every log line of a request or a run says: ids that its caller, wherever it is, does not have to hand on.
+# Keep the fields that every log line of a request or a run has: ids that its caller, wherever it is, does not have
+# to hand on.
 
 _fields: ContextVar[Mapping[str, str | int]] = ContextVar("swarmkeep_log_fields", default={})  # noqa: B039, never changed
 
@@ -57,7 +58,7 @@ def only_log_fields(**fields: str | int | None) -> Iterator[None]:
         _fields.set(before)
 
 
-# Which trace the code that runs just now belongs to. Loads nothing: where nobody makes traces, there is none.
+# Find the trace that the code that runs just now belongs to. Loads nothing: if no traces are made, there is none.
 
 
 class TraceIds(NamedTuple):
@@ -83,12 +84,12 @@ ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tu
 
 _LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _TRACEBACK_INDENT = "    "
-# What every record has; whatever else it has came as `extra`. The last one is uvicorn's, for terminals.
+# The fields of every record; all others came as `extra`. The last one is uvicorn's, for terminals.
 _STANDARD = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "color_message"}
 
 
 class TextFormatter(logging.Formatter):
-    """Lines that nobody else can begin: names, texts and exceptions of others stay in theirs."""
+    """Lines whose beginnings cannot be forged: names, texts and exceptions of others stay in theirs."""
 
     def __init__(self, mask: Mask) -> None:
         super().__init__(_LAYOUT)
@@ -141,7 +142,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        # The line's own fields come first, and are nobody else's to set.
+        # The line's own fields come first, and no other field may set them.
         fields = {**fields, **current_fields(), **_find_trace(), **extra, **fields}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
@@ -162,7 +163,7 @@ log = logging.getLogger(__name__)
 
 Concerned = Literal["streams broken off", "requests refused", "changes delayed"]
 
-# Whoever waits for the database tries again within a second. That some can read while nobody can write is no end.
+# A process that waits for the database tries again within a second. If some can read and none write, it is no end.
 _SETTLED_SECONDS = 1.5
 _REMINDER_SECONDS = 60.0
 
@@ -185,7 +186,7 @@ class OutageLog:
         self._noted_at = self._written_at = 0.0
 
     def note(self, error: Exception, concerned: Concerned | None = None) -> None:
-        """Somebody could not use the database. `concerned` is what became of them; these are counted."""
+        """Note that a command could not use the database. `concerned` is what became of them; these are counted."""
         self._noted_at = self._clock()
         if concerned is not None:
             self._counts[concerned] += 1
@@ -201,7 +202,7 @@ class OutageLog:
             )
 
     def note_answer(self) -> None:
-        """The database has answered somebody who asks regularly. The outage is over once nobody notes it any more."""
+        """Note that the database has answered a regular request. The outage is over once it is not noted any more."""
         if self._began_at is None or self._clock() - self._noted_at < self._settled_seconds:
             return
         seconds = self._noted_at - self._began_at

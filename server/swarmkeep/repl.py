@@ -121,7 +121,8 @@ class MemorySessions:
 
 
 class MemoryChatSession:
-    """One session in memory. Its runs are advanced by whoever follows them, in their thread, and so are its tools."""
+    """One session in memory. Its runs are advanced by the code that follows them, in its thread, and so are its
+    tools."""
 
     place = "in memory"
 
@@ -168,7 +169,7 @@ class MemoryChatSession:
             )
 
     def open_below(self, session_id: str) -> MemoryChatSession:
-        """Raises LookupError: who is asked in memory waits for nobody."""
+        """Raise LookupError: an agent that is asked in memory waits for no answer."""
         raise LookupError(session_id)
 
     def close(self) -> None:

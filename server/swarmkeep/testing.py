@@ -32,8 +32,8 @@ class RecordedConversation:
 def recorded(*patterns: str | Path) -> list[RecordedConversation]:
     """The conversations in the export files that the patterns (with `*`, `?` and `**`) match, in order of their names.
 
-    Raises FileNotFoundError for a pattern that matches nothing, lest a test of nothing succeed, and InvalidImport for a
-    file that is not an export.
+    Raises FileNotFoundError for a pattern that matches nothing, so that no test of nothing succeeds, and
+    InvalidImport for a file that is not an export.
     """
     found = []
     for pattern in patterns:
@@ -57,7 +57,7 @@ def differences(
     ignore: str | Collection[str] = (),
     model: str | None = None,
 ) -> list[Divergence]:
-    """What today's agents would do differently; no model and no tool is called.
+    """Return the differences in what today's agents would do; no model and no tool is called.
 
     `agents` are agents, or the file, folder or module that defines them, `model` that of agents that name none.
     """

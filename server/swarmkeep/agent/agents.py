@@ -180,7 +180,7 @@ class Agent(BaseModel):
         return self
 
     def output(self) -> OutputFormat | None:
-        """What final answers have to be, if that is said; cheap to ask again.
+        """The form that final answers must have, if one is set; cheap to ask again.
 
         Raises OutputTypeError for a type that cannot be described, and InvalidFunctionError where a function has the
         name of the one that takes the output.
@@ -295,7 +295,7 @@ async def _await_text(text: Awaitable[Any]) -> str:
     return str(await text)
 
 
-# What a function and a run give back: Result, with its Files, or ToolFailed; and Response.
+# Define the results of a function and of a run: Result, with its Files, or ToolFailed; and Response.
 
 
 @dataclass(frozen=True)
@@ -314,10 +314,11 @@ class File:
 
 
 class Result(BaseModel):
-    """What a function returns to do more than answer: hand over to `agent`, update the context variables, give files.
+    """The return value of a function that does more than answer: hand over to `agent`, update the context variables,
+    give files.
 
-    `value` is kept as the text that the model reads: dict, list, pydantic model and dataclass as JSON, anything
-    else as `str(value)`. `context_variables` are merged into the session's.
+    `value` is kept as the text that the model reads: dict, list, pydantic model and dataclass as JSON, anything else as
+    `str(value)`. `context_variables` are merged into the session's.
     """
 
     model_config = ConfigDict(validate_assignment=True)
@@ -359,7 +360,7 @@ class ToolFailed(Exception):
 
 
 class Response(BaseModel):
-    """What a run gives back: its new messages, the agent that is active now, the context variables.
+    """The result of a run: its new messages, the agent that is active now, the context variables.
 
     `output` is the answer as the agent's `output_type` says, if it has one.
     """
@@ -371,7 +372,7 @@ class Response(BaseModel):
 
 
 def to_result(value: object) -> Result:
-    """What a function returned, as a Result.
+    """Return a function's return value as a Result.
 
     An Agent is a handoff to it; a File, or a list of nothing but Files, is given as such. An object with the three
     attributes that a Result had first, such as another library's Result, counts as one. Raises NotJsonError, and

@@ -13,8 +13,8 @@ _MAX_CHARACTERS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a guardrail returns for what must not pass. `message` is said in its place: to people, or, of a call, to
-    the model.
+    """The result of a guardrail for content that must not pass. `message` is said in its place: to people, or, of a
+    call, to the model.
 
     Raises ValueError for a message that is empty, longer than 10,000 characters, or no text that can be stored.
     """
@@ -66,7 +66,7 @@ def name_guardrail(function: Guardrail) -> str:
 
 
 def runs_in_replays(function: Guardrail) -> bool:
-    """Whether `check` may run it; not so where it asks somebody outside, which its `runs_in_replays = False` says."""
+    """Tell if `check` may run it; not so if it asks something outside, which its `runs_in_replays = False` says."""
     inner: Any = function
     while getattr(inner, "runs_in_replays", True) is not False:
         if not isinstance(inner, functools.partial):

@@ -84,7 +84,7 @@ class MCPServer(BaseModel):
 
     @property
     def address(self) -> str:
-        """Where it is, without anything that may be secret: the program, or the URL's host."""
+        """The address of the server, without anything that may be secret: the program, or the URL's host."""
         if self.command:
             return PurePath(self.command[0]).name
         parts = _split(self.url)
@@ -102,7 +102,7 @@ class MCPServer(BaseModel):
         return self.tools is None or tool in self.tools
 
     def needs_approval(self, tool: str, *, is_destructive: bool) -> bool:
-        """Whether a person decides before a call of this tool, by the server's own name for it."""
+        """Tell if a person decides before a call of this tool, by the server's own name for it."""
         if isinstance(self.requires_approval, bool):
             return self.requires_approval or (self.trust_hints and is_destructive)
         return tool in self.requires_approval or (self.trust_hints and is_destructive)

@@ -1,4 +1,4 @@
-"""What an agent's final answer has to be: described to the model by a JSON schema, and checked when it has come."""
+"""Define the form of an agent's final answer: described to the model by a JSON schema, and checked when it has come."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from swarmkeep.agent.schema_bounds import (
 )
 from swarmkeep.agent.values import ModelSettingsError, NotJsonError, copy_json_object, to_plain_json
 
-# What providers hold a model to exactly: the part of JSON Schema that they call strict.
+# Apply the rules that providers hold a model to exactly: the part of JSON Schema that they call strict.
 
 _KEYWORDS = {
     *("type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref", "$defs"),
@@ -40,7 +40,7 @@ _DATA = frozenset({"const", "enum", "default", "examples", "required"})
 
 
 def is_strict(schema: Schema) -> bool:
-    """Whether it keeps to the rules: every object says all that it has, requires all of it, and allows no more."""
+    """Tell if it keeps to the rules: every object says all that it has, requires all of it, and allows no more."""
     if schema.get("type") != "object" or "anyOf" in schema:
         return False
     definitions = [part for name in _DEFINITIONS for part in _read_map(schema, name).values()]
@@ -94,7 +94,7 @@ def _count_properties(value: Any) -> int:
 
 
 def tighten(schema: Schema) -> Schema:
-    """The schema of a type, such that whatever it allows, the type takes: with every property, and no other."""
+    """Return a type's schema such that the type takes all it allows: with every property, and no other."""
     made: Schema = _tighten_part(inline_references(schema))
     return made
 
@@ -203,7 +203,7 @@ class OutputFormat:
 
 
 def is_too_large(text: str) -> bool:
-    """Whether an answer is too large to be taken apart. Commas and brackets in its texts count as well."""
+    """Tell if an answer is too large to be parsed. Commas and brackets in its texts count as well."""
     return len(text) > MAX_CHARACTERS or sum(map(text.count, ",[{")) > MAX_VALUES
 
 
@@ -296,15 +296,16 @@ def check_schema(schema: Schema, label: str) -> None:
 
 @functools.cache
 def _load_rules() -> Any:
-    """What checks schemas. It is its own, because a schema can name another by an address, which would be fetched."""
+    """Load the library that checks schemas. It is its own, because a schema can name another by an address, which would
+    be fetched."""
     import jsonschema_rs  # only what brings a schema needs it
 
     return jsonschema_rs.Draft202012Validator({"$ref": _RULES}, retriever=_refuse_retrieval)
 
 
 def _make_validator(schema: Schema, label: str) -> Any:
-    """What checks values by an agent's schema. Raises OutputTypeError where that cannot be done, or would take too
-    long."""
+    """Make the validator of values by an agent's schema. Raises OutputTypeError where that cannot be done, or would
+    take too long."""
     check_schema(schema, label)
     import jsonschema_rs
 

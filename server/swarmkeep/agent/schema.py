@@ -61,7 +61,7 @@ def find_namespace(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def takes_call_id(hint: Any) -> bool:
-    """Whether a hint is ToolCallId, also inside Annotated, Optional or another union."""
+    """Tell if a hint is ToolCallId, also inside Annotated, Optional or another union."""
     if hint is ToolCallId:
         return True
     origin = typing.get_origin(hint)
@@ -136,7 +136,8 @@ def read_shape(function: Callable[..., Any]) -> Shape:
 
 
 def unwrap_partial(function: Callable[..., Any]) -> tuple[Callable[..., Any], frozenset[str]]:
-    """What a partial, or a partial of partials, calls in the end; and the names of the arguments given on the way."""
+    """Return the function that a partial, or a partial of partials, calls in the end; and the names of the arguments
+    given on the way."""
     bound: set[str] = set()
     while isinstance(function, functools.partial):
         bound.update(function.keywords)
@@ -181,7 +182,7 @@ def _read_doc(inner: Callable[..., Any]) -> str:
 
 
 def _explain_refusal(inner: object, name: str) -> str:
-    """Why this cannot be a tool; empty if it can."""
+    """Explain why this cannot be a tool; empty if it can."""
     if isinstance(inner, type) or typing.get_origin(inner) is not None:
         return "it is a class; pass a function that makes one"
     if not callable(inner):
@@ -196,7 +197,7 @@ def _explain_refusal(inner: object, name: str) -> str:
 
 
 def _test_code(test: Callable[[Any], bool], inner: Callable[..., Any]) -> bool:
-    """Whether a test holds for a function, or for the `__call__` of a callable object."""
+    """Tell if a test holds for a function, or for the `__call__` of a callable object."""
     return test(inner) or (not isinstance(inner, (FunctionType, MethodType)) and test(type(inner).__call__))
 
 
@@ -231,7 +232,7 @@ class _SchemaGenerator(GenerateJsonSchema):
 
 
 def function_schema(function: Callable[..., Any]) -> Schema:
-    """The Chat Completions tool schema of a function, made anew.
+    """Make the Chat Completions tool schema of a function, a new one each time.
 
     The docstring is the description; parameters without a default are required; hints become JSON types. A
     docstring's parameter section also describes the parameters. `context_variables`, parameters hinted
@@ -407,7 +408,7 @@ def _iterate_references(schema: Any) -> Iterator[str]:
 
 
 def _describe_parameters(shape: Shape) -> dict[str, str]:
-    """What the docstring says of each parameter; a description in the hint itself goes before it."""
+    """Return the docstring's description of each parameter; a description in the hint itself goes before it."""
     wanted = {p.name for p in shape.model_parameters if not _describes_itself(p.hint)}
     if "\n" not in shape.doc or not any(name in shape.doc for name in wanted):
         return {}

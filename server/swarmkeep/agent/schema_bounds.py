@@ -1,4 +1,4 @@
-"""What a JSON schema may refer to, how much of it there may be once it is followed, and what reading by it may take.
+"""Bound the references of a JSON schema, its size once they are followed, and the cost of reading by it.
 
 Of a union of models that contain it, each one is tried on each level of a value: what 250 bytes hold may be read a
 hundred thousand times.
@@ -49,14 +49,14 @@ def find_missing_reference(schema: Schema) -> str | None:
 
 
 def count_patterns(schema: Schema) -> int:
-    """How many regular expressions it has; what only looks like one counts, too."""
+    """Count its regular expressions; what only looks like one counts, too."""
     texts = sum(isinstance(part.get("pattern"), str) for part in iterate_objects(schema))
     maps = (part.get("patternProperties") for part in iterate_objects(schema))
     return texts + sum(len(found) for found in maps if isinstance(found, dict))
 
 
 def has_too_many_parts(schema: Schema) -> bool:
-    """Whether it grows beyond measure when each reference is followed: a few lines can say the same thing a billion
+    """Tell if it grows beyond measure when each reference is followed: a few lines can say the same thing a billion
     times.
     """
     counts: dict[int, int] = {}
@@ -103,7 +103,7 @@ def iterate_objects(value: Any) -> Iterator[Schema]:
 
 
 class _Tried:
-    """What a value is tried by as a whole, a reference in the place of what it refers to; looked up once.
+    """The parts by which a value is tried as a whole, a reference in the place of its target; looked up once.
 
     `by_tag`: of these one is chosen before it is tried, by the value's own word for it.
     """
@@ -146,7 +146,7 @@ class _Tried:
 
 
 class UnionBounds:
-    """Bounds what reading values by a schema takes: linear in the value, whatever unions refer to themselves.
+    """Bounds on reading values by a schema: linear in the value, even if unions refer to themselves.
 
     `is_tagged`: of a `oneOf` one is chosen before it is tried, as pydantic does; its `anyOf` tries all.
     """
@@ -159,7 +159,7 @@ class UnionBounds:
         self._may_grow = bool(names & {*_REFERENCES}) and bool(names & {*_WHOLE_LISTS})
 
     def is_too_deep(self, value: Any, schema: Schema | None = None) -> bool:
-        """Whether to read the value would take far more than what it is; it is found in the time of that. `schema` is
+        """Tell if reading the value would cost far more than its size; it is found in the time of that. `schema` is
         the part that the value is to be read by, if not all of it."""
         if not self._may_grow or not isinstance(value, (dict, list)):
             return False
@@ -169,7 +169,7 @@ class UnionBounds:
         return readings > min(_FEW_READINGS + _READINGS_A_VALUE * values, _MOST_READINGS)
 
     def _count(self, schema: Any, value: Any, counts: dict[tuple[int, int], int]) -> int:
-        """How many parts of the schema are tried on parts of the value: each pair is looked at once."""
+        """Count the parts of the schema that are tried on parts of the value: each pair is looked at once."""
         tried = self._tried.get(id(schema))
         if tried is None:
             tried = self._tried[id(schema)] = self._resolve(schema)
@@ -221,8 +221,8 @@ def _read_tag(value: Schema, name: str) -> str | None:
 
 
 def advise_on_unions(schema: Schema) -> str | None:
-    """What is wrong with a union of models that contain it and cannot be told apart before they are read, and which
-    discriminator would help; None if there is no such union."""
+    """Describe the fault of a union of models that contain it and cannot be told apart before they are read, and
+    name the discriminator that would help; None if there is no such union."""
     definitions = schema.get("$defs", {})
     reached = {name: _find_reached(part, definitions) for name, part in definitions.items()}
     for part in iterate_objects(schema):

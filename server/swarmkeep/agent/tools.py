@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
-    """How a function may be run; the defaults are those of an undecorated function."""
+    """Options for how a function may be run; the defaults are those of an undecorated function."""
 
     requires_approval: bool = False
     idempotent: bool = False
@@ -145,7 +145,7 @@ def make_asking_function(
     guardrails: Sequence[Guardrail],
     concurrent: bool,
 ) -> Callable[[str], str]:
-    """A function that stands for asking the agent: whoever carries out a run's calls does that, not the function."""
+    """Return a function that stands for asking the agent: the code that carries out a run's calls does that."""
 
     def ask(input: Annotated[str, Field(description=_INPUT)]) -> str:
         raise TypeError(f"{name} asks agent {agent.name!r}, which only a run can do: give it to another agent")
@@ -250,7 +250,7 @@ class Tool:
         return functools.partial(self.function, *positional, **named)
 
     def parse_arguments(self, arguments: str) -> dict[str, Any]:
-        """A model's JSON text as an object, whatever is in it. Raises ToolArgumentsError."""
+        """Return a model's JSON text as an object, with any content. Raises ToolArgumentsError."""
         if not arguments or arguments.isspace():
             return {}
         try:
@@ -310,7 +310,7 @@ class Tool:
 
 
 class _RepeatedKey(Exception):
-    """An object names a key twice. Whoever approved of the one value may not have meant the other."""
+    """An object names a key twice. An approver of the one value may not have meant the other."""
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

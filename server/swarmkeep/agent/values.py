@@ -107,7 +107,8 @@ def to_json_text(value: object, label: str = "value") -> str:
 
 
 def to_text(value: object, label: str = "value") -> str:
-    """What the model reads of a value: text as it is; dict, list, model and dataclass as JSON; else `str(value)`.
+    """Return a value as the text that the model reads: text as it is; dict, list, model and dataclass as JSON; else
+    `str(value)`.
 
     Raises NotJsonError if the value has no such text.
     """
@@ -177,7 +178,7 @@ def _copy_object(value: dict[object, object], depth: int, unwrap: _Unwrap) -> Js
 
 
 def _copy_scalar(value: str | int | float) -> JsonValue:
-    # The base class's own method gives the plain value of a subclass (an Enum's, say), whatever it overrides.
+    # The base class's own method gives the plain value of a subclass (an Enum's, say), even if that overrides it.
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, float):
@@ -408,7 +409,7 @@ def _is_deeper_than(value: object, levels: int) -> bool:
     return any(_is_deeper_than(item, levels - 1) for item in items)
 
 
-# How a model wants to be asked: the few things in which servers of Chat Completions differ.
+# Describe how a model is to be asked: the few things in which servers of Chat Completions differ.
 
 # The first of each is what holds for a model of which nothing is known.
 PROFILE_FIELDS: dict[str, tuple[str, ...]] = {

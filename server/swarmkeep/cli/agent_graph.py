@@ -37,7 +37,7 @@ def list_handoffs(agents: Sequence[GraphAgent]) -> Iterator[tuple[int, int]]:
 
 
 def list_asked(agents: Sequence[GraphAgent]) -> Iterator[tuple[int, int]]:
-    """Which agent can ask which, by their places: each pair once, however many functions do so."""
+    """List which agent can ask which, by their places: each pair once, however many functions do so."""
     return _list_edges(agents, lambda agent: dict.fromkeys(agent.asks.values()))
 
 
@@ -140,7 +140,7 @@ def format_svg(agents: Sequence[GraphAgent]) -> Iterator[str]:
 
 
 def _find_columns(agents: Sequence[GraphAgent]) -> list[int]:
-    """How many edges away from the first agent each is; those that no edge leads to begin, too."""
+    """Count the edges between the first agent and each; those that no edge leads to begin, too."""
     following: dict[int, list[int]] = {}
     for start, end in (*list_handoffs(agents), *list_asked(agents)):
         following.setdefault(start, []).append(end)

@@ -240,7 +240,7 @@ def _open_prompt(history: Iterable[str]) -> PromptSession[str]:
 class ChatSession(Protocol):
     """One session, spoken with. Each stream of items ends with the run's Done.
 
-    A new session is not made before `begin`: whoever leaves without a word leaves nothing behind. `place` says where
+    A new session is not made before `begin`: a user who leaves without a word leaves nothing behind. `place` says where
     it is.
     """
 
@@ -268,7 +268,7 @@ class ChatSession(Protocol):
         ...
 
     def find_latest_run(self) -> Run | None:
-        """The newest run, whatever has become of it."""
+        """Return the newest run, in any state."""
         ...
 
     def open_below(self, session_id: str) -> ChatSession:
@@ -334,7 +334,7 @@ class ServerChatSession:
             self._session.cancel()
 
     def close(self) -> None:
-        """Nothing to do: whoever opened the client closes it."""
+        """Do nothing: the code that opened the client closes it."""
 
 
 P = ParamSpec("P")
@@ -541,7 +541,7 @@ class Chat:
         return run
 
     def _ask_decision(self, call: PendingCall) -> Approval:
-        """What is decided of a call. Raises Leave, and the call goes on waiting, or KeyboardInterrupt."""
+        """Ask for the decision on a call. Raises Leave, and the call goes on waiting, or KeyboardInterrupt."""
         asked = f"Approve {escape_line(format_call(call.name, call.arguments))}? [yes/no] "
         while True:
             if not self.at_terminal:
@@ -620,7 +620,7 @@ class LocalChatSession:
         self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or make_id("sess"))
         # Runs that others have left are theirs to take up again.
         store = open_store(settings.database_url, only=self._key, integrity_key=settings.integrity_keys)
-        # Whoever leaves in the middle of an answer does not wait for it; it can be resumed.
+        # A user who leaves in the middle of an answer does not wait for it; it can be resumed.
         self._engine = build_engine(settings, registry, store, grace_seconds=0.0)
         self._background = Background()
         try:

@@ -1,4 +1,5 @@
-"""What the shell offers at a tab: ids of sessions and runs, names of agents, where the command would look for them."""
+"""Complete words in the shell at a tab: ids of sessions and runs, names of agents, where the command would look for
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from swarmkeep.cli.sources import Source
 
 
-# More are not looked at: somebody waits, and nobody reads a longer list.
+# More are not looked at: the user waits, and does not read a longer list.
 _MAX_SESSIONS = 200
 _ASKS = "_SWARMKEEP_COMPLETE"
 # Bash takes them for ends of words, so that a URL is several, and puts what it is offered behind the last one.
@@ -33,7 +34,8 @@ _ALIVE = frozenset("\"'`$\\!")
 
 @dataclass(frozen=True)
 class BashWord:
-    """What bash has of the word at the cursor, and leaves as it is: its beginning, and whether a quotation mark."""
+    """The part of the word at the cursor that bash has, and leaves as it is: its beginning, and whether a quotation
+    mark."""
 
     kept: str = ""
     is_quoted: bool = False
@@ -108,7 +110,7 @@ def _find_session(ctx: typer.Context) -> str:
 
 
 def _open_source(ctx: typer.Context) -> AbstractContextManager[Source]:
-    """Where the line says, or the settings, as far as the line goes."""
+    """Open the source that the line names, or the settings, as far as the line goes."""
     from swarmkeep.cli.opening import open_source
 
     return open_source(SourceOptions(*(ctx.params.get(name) for name in ("url", "database_url", "tenant", "api_key"))))
@@ -135,7 +137,7 @@ def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
 def _offer(find: Callable[[], list[str]], incomplete: str) -> list[str]:
     """Those that begin so, and do nothing in a shell's line; none where they cannot be found out.
 
-    Nothing is said in the middle of somebody's line.
+    Nothing is said in the middle of a user's line.
     """
     try:
         with contextlib.redirect_stderr(io.StringIO()):

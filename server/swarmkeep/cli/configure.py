@@ -49,7 +49,7 @@ def load_settings(**flags: Any) -> Settings:
 
 
 def load_prices() -> PriceTable | None:
-    """What models cost by the settings."""
+    """Load the price table of the settings."""
     from swarmkeep.history.compare import PricesError, read_prices
 
     settings = load_settings()
@@ -60,7 +60,7 @@ def load_prices() -> PriceTable | None:
 
 
 def _find_broken_lines(file: Path) -> Iterator[str]:
-    """What to say about lines that are no settings, and therefore ignored. Never what is in them."""
+    """Describe lines that are no settings, and therefore ignored. Never what is in them."""
     from dotenv.parser import parse_stream
 
     if file.is_file():
@@ -70,7 +70,7 @@ def _find_broken_lines(file: Path) -> Iterator[str]:
 
 
 def _find_misspelt_names(settings: type[Settings]) -> Iterator[str]:
-    """What to say about variables that are no settings, and look like one."""
+    """Describe variables that are no settings, and look like one."""
     from pydantic_settings import DotEnvSettingsSource
 
     known = [*(name.upper() for name in settings.model_fields), *CLIENT_SETTINGS]
@@ -91,7 +91,7 @@ def _describe_problem(error: ValidationError) -> str:
 
 
 def has_model(settings: Settings) -> bool:
-    """Whether it is known whom to ask: a provider, a server that speaks its protocol, or the offline model."""
+    """Tell if it is known which model to ask: a provider, a server that speaks its protocol, or the offline model."""
     return bool(settings.offline or settings.openai_api_key or settings.openai_base_url)
 
 

@@ -231,7 +231,7 @@ class DatabaseSource:
         return self._background.iterate(pieces)
 
     def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
-        # A page may cost as much as the whole: groups of runs are sorted anew for each.
+        # A page may cost as much as the whole: groups of runs are sorted again for each.
         run, change, prices = self._background.run, msgspec.structs.replace, load_prices()
         asked = change(asked, limit=USAGE_PAGE_SIZE, with_shares=prices is not None)
         for page in iterate_pages(

@@ -10,8 +10,8 @@ from swarmkeep.cli.completing import complete_session
 
 
 def refuse_empty(value: str | None) -> str | None:
-    """Refuse `--tenant "$TENANT"` where there is no such variable: nobody meant the tenant, or the database, that
-    is taken where the option is left out."""
+    """Refuse `--tenant "$TENANT"` if there is no such variable: the user did not mean the tenant, or the
+    database, that is taken if the option is left out."""
     if value == "":
         raise typer.BadParameter("it is empty; give a value, or leave the option out")
     return value

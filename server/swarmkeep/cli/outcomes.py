@@ -1,4 +1,4 @@
-"""What became of cases, as a table."""
+"""Show the outcomes of cases as a table."""
 
 from __future__ import annotations
 

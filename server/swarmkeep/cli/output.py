@@ -70,7 +70,7 @@ def _open_beside(output: Path) -> Iterator[BinaryIO]:
     """A new file in the same folder, which takes the other's place at the end."""
     partial = output.parent / f".{output.name}.{os.getpid()}.part"
     _remove_leftovers(output.parent, output.name)
-    # What somebody else has put there is neither followed nor written to: the name can be guessed.
+    # A file of another user is neither followed nor written to: the name can be guessed.
     descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w+b") as file:
@@ -108,7 +108,7 @@ def _remove_leftovers(folder: Path, name: str) -> None:
 
 
 def _is_other(process_id: int) -> bool:
-    """Whether there is such a process beside this one on this machine; if in doubt, there is."""
+    """Tell if there is such a process beside this one on this machine; if in doubt, there is."""
     if process_id == os.getpid():
         return False
     try:
@@ -155,7 +155,7 @@ class Background:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns, or raises."""
+        """Run the coroutine; return its result, or raise its error."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def iterate(self, items: AsyncGenerator[T | None]) -> Iterator[T]:

@@ -37,7 +37,7 @@ def format_event_line(event: RecordedEvent, *, clock_only: bool = False) -> str:
 
 
 def summarize_event(event: RecordedEvent, length: int = MAX_LENGTH) -> str:
-    """What the event says, on one line. A type that this release does not know is shown as its JSON."""
+    """Summarize the event on one line. A type that this release does not know is shown as its JSON."""
     data = decode(read_data(event))
     describe = _SUMMARIZERS.get(event.type)
     try:
@@ -195,7 +195,7 @@ _SUMMARIZERS: dict[str, Callable[[Json], str]] = {
 # A session and its messages, as text.
 
 MAX_TEXT = 400
-# Before each further line of a text, so that nobody can write one that looks like another message.
+# Before each further line of a text, so that no text can look like another message.
 _FURTHER_LINE = "\n     │ "
 
 
@@ -265,7 +265,7 @@ def format_message(message: Message) -> str:
 
 
 def _describe_asking(message: Message) -> str:
-    """Where another agent was asked for this result."""
+    """Name the session in which another agent was asked for this result."""
     asked = message.get("session_id")
     return f" (asked in session {asked})" if asked else ""
 
@@ -286,7 +286,7 @@ SIDE_BY_SIDE_COLUMNS = 100
 
 
 def has_room_beside() -> bool:
-    """Whether the output is a terminal that is wide enough for two sides."""
+    """Tell if the output is a terminal that is wide enough for two sides."""
     return is_terminal(sys.stdout) and get_terminal_size().columns >= SIDE_BY_SIDE_COLUMNS
 
 

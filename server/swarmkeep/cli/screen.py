@@ -35,7 +35,7 @@ class Screen:
         sys.stdout.flush()
 
     def line(self, text: str, style: str = "") -> None:
-        """A line of its own, whatever was being said."""
+        """Print a line of its own, even in the middle of a message."""
         self.end_line()
         self.write(text, style)
 
@@ -58,7 +58,7 @@ class Screen:
 
     def _begin(self) -> None:
         if self._open:
-            # Joined anew in the middle of a message: it comes again from its start.
+            # Joined again in the middle of a message: it comes again from its start.
             self.write(" …", "dim")
         self._open = self._streamed = False
 
@@ -105,7 +105,7 @@ class Screen:
         self.line(f"  → {call}{prefix}{shorten(text, MAX_TEXT)}", "dim" if status == "ok" else "red")
 
     def _end_call(self, call_id: str) -> str:
-        """What says which call has ended, where others ran beside it."""
+        """Return the text that says which call has ended, if others ran beside it."""
         call = self._started.pop(call_id, "")
         named = f"{call}: " if call and self._at_once else ""
         self._at_once = self._at_once and bool(self._started)

@@ -255,5 +255,5 @@ def _to_session_state(session: Session) -> SessionState:
 
 
 def _choose_type_filter(types: Sequence[str]) -> str | None:
-    """What the server can sort out by itself: one type or all."""
+    """Return the types that the server can sort out by itself: one type or all."""
     return types[0] if len(types) == 1 else None

@@ -1,4 +1,4 @@
-"""What commands ask of sessions, whether a server has them or a database. Commands are written once, for both."""
+"""The interface of commands to sessions, in a server or in a database. Commands are written once, for both."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FileForm = Literal["export", "chat", "swarm", "assistants"]
 
 
 class SessionFilter(TypedDict, total=False):
-    """Which sessions are listed, and in which order."""
+    """The choice and order of the sessions in a list."""
 
     agent: str | None
     status: SessionStatus | None
@@ -71,7 +71,7 @@ class Walk:
 
 
 class ChatSource(Protocol):
-    """What a chat looks up, and forks, in the sessions where it is held."""
+    """The interface through which a chat looks up, and forks, the sessions where it is held."""
 
     def session(self, session_id: str, *, at: int | None = None) -> SessionState: ...
 
@@ -91,7 +91,7 @@ class Source(ChatSource, Protocol):
         ...
 
     def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
-        """The runs that go on, or those that wait for somebody; fetched as they are needed."""
+        """Yield the runs that go on, or those that wait for an answer; fetched as they are needed."""
         ...
 
     def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[RecordedEvent]: ...
@@ -127,7 +127,7 @@ class Source(ChatSource, Protocol):
         ...
 
     def heads(self) -> Iterator[CheckpointHead]:
-        """Where each session and audit log ends: in a database, where no tenant is named, those of all."""
+        """Yield the end of each session and audit log: in a database, where no tenant is named, those of all."""
         ...
 
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:
@@ -135,14 +135,14 @@ class Source(ChatSource, Protocol):
         ...
 
     def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
-        """How many there are, as far as that is counted; None where nobody says.
+        """Count the sessions, as far as that is possible; None if there is no count.
 
         `of_all_tenants`: in a database, where none is named.
         """
         ...
 
     def counts(self, *, children: bool) -> SessionCounts:
-        """How many are busy, and in how many the last run ended badly."""
+        """Count the busy sessions, and those whose last run ended badly."""
         ...
 
     def export(
@@ -189,18 +189,18 @@ class Source(ChatSource, Protocol):
         ...
 
     def read_clock(self) -> datetime | None:
-        """What time it is where the sessions are; None if that cannot be told."""
+        """Return the time at the place of the sessions; None if that cannot be told."""
         ...
 
     def close(self) -> None: ...
 
 
-# Where a command's sessions are, as its options and the environment say.
+# Find a command's sessions by its options and the environment.
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the options of a command say about where its sessions are."""
+    """The options of a command that say where its sessions are."""
 
     url: str | None = None
     database_url: str | None = None
@@ -242,7 +242,7 @@ def warn_if_damaged(found: Source, session_id: str) -> None:
         )
 
 
-# Who works without a server.
+# Name the person who works without a server.
 
 
 def name_operator() -> str:

@@ -37,7 +37,7 @@ _MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def describe_os_error(error: OSError) -> str:
-    """What the system says about a file, and what to do about it where that is known."""
+    """Describe the system's error with a file, and its remedy if that is known."""
     said = error.strerror or str(error)
     if error.errno in NO_SPACE:
         return f"{said}; free some space, or write somewhere else"
@@ -147,7 +147,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def can_show(text: str, stream: TextIO) -> bool:
-    """Whether the stream's encoding has these characters."""
+    """Tell if the stream's encoding has these characters."""
     try:
         text.encode(stream.encoding or "ascii")
     except UnicodeEncodeError:
@@ -156,12 +156,12 @@ def can_show(text: str, stream: TextIO) -> bool:
 
 
 def has_cursor(stream: TextIO) -> bool:
-    """Whether it is a terminal on which a line can be written over."""
+    """Tell if it is a terminal on which a line can be written over."""
     return is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 def is_interactive() -> bool:
-    """Whether it is a person who types the input and reads the output."""
+    """Tell if it is a person who types the input and reads the output."""
     return is_terminal(sys.stdin) and is_terminal(sys.stdout)
 
 
@@ -173,17 +173,18 @@ def escape_unencodable() -> None:
 
 
 def drop_stdout() -> None:
-    """What could not be written is dropped, or the interpreter tries it once more as it ends, and complains."""
+    """Drop output that could not be written, or the interpreter tries it again as it ends, and complains."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether colours may be used there; see https://no-color.org."""
+    """Tell if colours may be used there; see https://no-color.org."""
     return has_cursor(stream) and not os.environ.get("NO_COLOR")
 
 
-# How far long work is: a line on standard error, for a person at a terminal, and what is said when Ctrl-C ends it.
+# Show the progress of long work: a line on standard error, for a person at a terminal, and what is said when Ctrl-C
+# ends it.
 
 T = TypeVar("T")
 
@@ -195,7 +196,7 @@ _CLEAR_LINE = "\r\x1b[2K"
 
 
 class Progress:
-    """What is done so far, of how much, if that is known."""
+    """The amount done so far, and the total, if that is known."""
 
     def __init__(self, what: str, unit: str, total: int | None = None) -> None:
         self.what = what
@@ -232,7 +233,7 @@ class WorkIsOver(Exception):
 class TrackedFile:
     """A file whose bytes count as they are read; where it is read again from its beginning, they count again.
 
-    Once the work is over it gives no more, so that nobody waits for a thread that reads to the end.
+    Once the work is over it gives no more, so that no caller waits for a thread that reads to the end.
     """
 
     def __init__(self, file: BinaryIO, progress: Progress) -> None:
@@ -404,7 +405,7 @@ def end_early() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-# Which errors are shown as one line instead of a traceback.
+# Choose the errors that are shown as one line instead of a traceback.
 
 # By the module that defines them: what has not been imported has not been raised.
 _REFUSED = {
@@ -428,7 +429,7 @@ class Refusal:
 
 
 def find_refusal(error: Exception) -> Refusal | None:
-    """What the command says, if the error is an answer; None for one that is a mistake of ours."""
+    """Return the message of the command, if the error is an answer; None for one that is a mistake of ours."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         # Task groups wrap what one of their tasks raised.
         error = error.exceptions[0]
@@ -455,7 +456,7 @@ def _is_in_a_folder() -> bool:
 
 
 def _make_hint(error: SwarmkeepError) -> str:
-    """What to do about an answer of a server; of one that says no more, where its log does."""
+    """Return a hint on an answer of a server; of one that says no more, where its log does."""
     if error.code == "unauthenticated":
         return _KEY_HINT
     return f" (request {error.request_id})" if error.code == "internal_error" and error.request_id else ""

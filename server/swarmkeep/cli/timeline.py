@@ -67,7 +67,7 @@ class TimelinePrinter:
 
 
 def format_lines(entry: TimelineEntry) -> Iterator[StyledLine]:
-    """What is said of an entry, line by line, each in parts with their styles."""
+    """Format an entry line by line, each in parts with their styles."""
     tone = _TONE_STYLES[entry.tone]
     first: StyledLine = [(entry.speaker, "bold blue")] if entry.speaker else []
     rest: list[StyledLine] = [[(f"  {call}", "magenta")] for call in entry.calls]
@@ -94,7 +94,7 @@ def format_lines(entry: TimelineEntry) -> Iterator[StyledLine]:
 
 
 def format_figures(entry: TimelineEntry) -> str:
-    """What it cost: the model, tokens, and time."""
+    """Format its cost: the model, tokens, and time."""
     parts = [entry.model] if entry.model else []
     usage = entry.usage
     if usage is not None and usage.total_tokens:

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from swarmkeep_client import Approval, PendingCall
 
 
-# What a person looks at, and what a key changes of it. Nothing is drawn here, and nothing is asked.
+# The view that a person looks at, and its changes by keys. Nothing is drawn here, and nothing is asked.
 
 Mode = Literal["list", "filter", "confirm", "events"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What somebody is asked for because of a key. `call_id` is the call that is decided about, as it was shown."""
+    """The work that a key asks for. `call_id` is the call that is decided about, as it was shown."""
 
     kind: Literal["quit", "cancel", "find_call", "decide", "open", "close"]
     row: Row | None = None
@@ -93,7 +93,7 @@ class View:
         self.mode, self.question, self.asked = "confirm", question, job
 
     def press(self, key: str) -> Job | None:
-        """What is to be done about a key; most change what is looked at only."""
+        """Return the job to be done about a key; most change what is looked at only."""
         self.notice = ""
         match self.mode:
             case "list":
@@ -178,7 +178,7 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class Room:
-    """How large the screen is, and which characters it knows."""
+    """The size of the screen, and the characters it knows."""
 
     width: int
     height: int
@@ -275,7 +275,7 @@ def _ask(view: View) -> str:
 
 
 def _draw_question(view: View, width: int, space: int) -> list[tuple[str, str]]:
-    """All of what is asked, in the place of the list: nobody should say yes to what they have not seen."""
+    """Draw all of the question, in the place of the list: no user should agree to an unseen text."""
     lines = [("", ""), *((line, "bold yellow") for line in chop_cells(_ask(view), max(width, 2)))]
     return lines if len(lines) <= space else [*lines[: space - 1], (_CUT, "bold red")]
 
@@ -369,7 +369,7 @@ def format_seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f} s"
 
 
-# What is asked of the source: in a thread of its own, so that the screen never waits for a server.
+# Carry out the requests to the source: in a thread of its own, so that the screen never waits for a server.
 
 Change = Callable[[View], None]
 
@@ -484,7 +484,7 @@ class Work:
 
 
 def _make_report(job: Job | None, sentence: str) -> Change:
-    """What went wrong: of a key once, of the reading until it goes well again."""
+    """Report an error: of a key once, of the reading until it goes well again."""
     if job is not None and job.kind in ("cancel", "find_call", "decide"):
         return _make_notice(sentence)
 

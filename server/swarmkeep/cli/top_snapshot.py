@@ -1,4 +1,4 @@
-"""What a server or a database is doing at one moment."""
+"""Take a snapshot of the work of a server or a database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from swarmkeep_client import ActiveRun, UsageRow
 
 
-# What one server counts: the few of its metrics that a person watches.
+# Read the counts of one server: the few of its metrics that a person watches.
 
 TIMEOUT_SECONDS = 5.0
 _MOST_BYTES = 4_000_000
@@ -86,7 +86,7 @@ FAILURES_EVERY_SECONDS = 15.0
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that goes on, or waits for somebody."""
+    """A run that goes on, or waits for an answer."""
 
     id: str
     session_id: str
@@ -114,7 +114,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Today(msgspec.Struct, frozen=True, kw_only=True):
-    """What the calls of this day (UTC) took, over all servers; seconds are of one call, as a mean."""
+    """The totals of this day's calls (UTC), over all servers; seconds are of one call, as a mean."""
 
     model_calls: int
     tool_calls: int
@@ -236,7 +236,7 @@ class RecentReadings:
 
     def add(self, reading: Reading) -> None:
         if self._readings and self._readings[-1].usage.model_calls > reading.usage.model_calls:
-            # A new day has begun, or sessions were deleted: the sums begin anew.
+            # A new day has begun, or sessions were deleted: the sums begin again.
             self._readings.clear()
         self._readings.append(reading)
         # One that is older stays, so that the whole minute lies between it and the last.

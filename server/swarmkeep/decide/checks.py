@@ -59,7 +59,7 @@ def make_invalid_request(error: msgspec.ValidationError, type_: Any, pointer: st
 
 
 def add_choices(detail: str, type_: Any, steps: Sequence[str] = ()) -> str:
-    """What is wrong with a value, and if it is none of several known ones, which these are."""
+    """Describe the fault of a value, and if it is none of several known ones, list these."""
     choices = _list_choices(inspect.type_info(type_), steps) if detail.startswith(_WRONG_CHOICE) else []
     return f"{detail}; known: {', '.join(choices)}" if choices else detail
 

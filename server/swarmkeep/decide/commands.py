@@ -51,10 +51,10 @@ OnBusy = Literal["reject", "queue", "interrupt"]
 class StartRun(msgspec.Struct, frozen=True, kw_only=True):
     """A command to run. `messages` are the input, `context_variables` a merge patch applied first.
 
-    `on_busy`, where another run is active or queued: `reject` refuses this one, `queue` puts it at the end of the
-    queue, `interrupt` cancels the active run and begins this one in its place, before whatever is queued. One that is
-    not to be `behind_waiting` is refused where it would queue behind a run that waits for somebody, and so is one that
-    is to follow `after_run` where that is not the last run any more. `by`: who asks; `traceparent`: in which trace.
+    `on_busy`, if another run is active or queued: `reject` refuses this one, `queue` puts it at the end of the queue,
+    `interrupt` cancels the active run and begins this one in its place, before all queued ones. One that is not to be
+    `behind_waiting` is refused if it would queue behind a run that waits for an answer, and so is one that is to follow
+    `after_run` if that is not the last run any more. `by`: who asks; `traceparent`: in which trace.
     """
 
     run_id: str
@@ -122,7 +122,7 @@ def start_run(state: State, command: StartRun, partial: PartialReply = NOTHING_S
     if command.after_run is not None:
         _refuse_unless_last(state, command.after_run)
     if command.on_busy == "queue" and (active is not None or state.queue):
-        # Nobody knows yet what will come before it.
+        # It is not known yet what will come before it.
         refuse_stray_results(command.messages, "/input")
         return draft_events(state.agent, [_queue_run(command)], command.run_id)
     if command.on_busy == "interrupt":
@@ -249,11 +249,11 @@ def resume_run(
 ) -> list[EventDraft]:
     """Decide approvals and deliver results for a waiting run; it goes on once nothing that it needs is missing.
 
-    It goes on with `messages` after the results, and by `options`, which is for whoever gives all that it waits for.
+    It goes on with `messages` after the results, and by `options`, for a caller who gives all that it waits for.
 
-    The first decision of a call wins: a second one is AlreadyDecided, whatever it says, and so is one that comes after
-    the request has expired at `now`. All of it is taken, or none. An interrupted run is tried again by a resume with
-    neither.
+    The first decision of a call wins: a second one is AlreadyDecided, even if it is the same, and so is one that comes
+    after the request has expired at `now`. All of it is taken, or none. An interrupted run is tried again by a resume
+    with neither.
     """
     run = state.run
     decisions: list[Approval | ToolAnswer] = [*approvals, *answers]
@@ -282,7 +282,7 @@ def resume_run(
 
 
 def _refuse_repeated(field: str, decisions: Sequence[Approval | ToolAnswer]) -> None:
-    """Raises InvalidRequest for a call that has two: nobody can say which one counts, and neither is taken."""
+    """Raise InvalidRequest for a call that has two: it is unclear which one counts, and neither is taken."""
     seen: set[str] = set()
     for place, decision in enumerate(decisions):
         if decision.tool_call_id in seen:
@@ -311,7 +311,7 @@ def _refuse_pending(state: State) -> None:
 
 
 def describe_pending(call: PendingCall) -> str:
-    """What a run waits for, in a sentence."""
+    """Describe the call that a run waits for, in a sentence."""
     return "the person who has taken over" if call.reason == "person" else f"{call.name} ({call.tool_call_id})"
 
 
@@ -327,7 +327,7 @@ def _resume_if_ready(
 
 
 def expire_approvals(state: State, now: datetime) -> list[EventDraft]:
-    """Deny what nobody decided in time; the run goes on once nothing that it needs is missing."""
+    """Deny approvals that were not decided in time; the run goes on once nothing that it needs is missing."""
     run = state.run
     overdue = (
         [] if run is None or run.status != "waiting" else [call for call in run.open_calls if _is_expired(call, now)]
@@ -426,7 +426,7 @@ def _retry_interrupted(state: State, run_id: str, decisions: Sequence[Approval |
 
 
 def _give_up_redacted(state: State) -> list[EventDraft]:
-    """The results of calls whose arguments were removed before they ran: with others nobody has asked for them."""
+    """Return results for calls whose arguments were removed before they ran: the model asked for no others."""
     drafts: list[EventDraft] = []
     for call in () if state.run is None else state.run.own_open_calls:
         # A denied one does not run anyway. An agent that was asked knows by itself what it was asked.

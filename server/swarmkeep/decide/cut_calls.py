@@ -14,7 +14,7 @@ from swarmkeep.events.messages import Entry, read_tool_calls
 from swarmkeep.events.state import Run, State, ToolCall
 
 REPLY_CUT = "reply_cut"
-# So many replies in a row of which nothing could be run end a run, whatever its other limits are: each was paid for.
+# So many replies in a row of which nothing could be run end a run, regardless of its other limits: each was paid for.
 MAX_CUT_REPLIES = 3
 
 

@@ -77,7 +77,7 @@ def preview_event(seq: int, draft: EventDraft, at: str) -> RecordedEvent:
 
 
 def await_session(call: ToolCall, session_id: str | None, approvals: tuple[AwaitedApproval, ...] = ()) -> PendingCall:
-    """The call, whose own session waits for somebody. `approvals`: what has to be decided there."""
+    """Return the call, whose own session waits for an answer. `approvals`: what has to be decided there."""
     return PendingCall(
         tool_call_id=call.id,
         name=call.name,
@@ -89,7 +89,7 @@ def await_session(call: ToolCall, session_id: str | None, approvals: tuple[Await
 
 
 def list_awaited(pending: Sequence[PendingCall], session_id: str, run_id: str, agent: str) -> list[AwaitedApproval]:
-    """What has to be decided before a run with these pending calls goes on, in its session and in those below it."""
+    """List the decisions that these pending calls need before the run goes on, in its session and those below it."""
     found: list[AwaitedApproval] = []
     for call in pending:
         if call.approvals is not UNSET:

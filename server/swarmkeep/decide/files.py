@@ -1,4 +1,4 @@
-"""Takes inline content out of messages that somebody sends: checked, and named by its hash from then on."""
+"""Take inline content out of messages from outside: checked, and named by its hash from then on."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ class KeptFiles(msgspec.Struct, frozen=True):
 def keep_files(
     files: Sequence[File], limits: FileLimits, mask: Callable[[bytes], bytes] = lambda content: content
 ) -> KeptFiles:
-    """What is kept of the files that a function gave, as `mask` gives it back. Hashes all of it."""
+    """Return the files to keep of those that a function gave, as `mask` gives them back. Hashes all of it."""
     parts: list[Json] = []
     content: dict[str, bytes] = {}
     lines: list[str] = []

@@ -1,4 +1,5 @@
-"""What is recorded at the end of a session that was taken in from a file: that it was, and what becomes of its runs."""
+"""Record the import at the end of a session that was taken in from a file: that it was, and what becomes of its
+runs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from swarmkeep.events.state import Run, State
 def finish_import(state: State, *, source: str, digest: str, by: str | None) -> list[EventDraft]:
     """The import, and what follows from it: nothing runs by being imported, and what waits is asked for again.
 
-    Of what a waiting run says that it waits for, and by when, nothing is taken over: that is made anew of its calls.
+    The list of pending calls of a waiting run, and its deadline, are not taken over: both are made from its calls.
     """
     imported = SessionImported(source=source, digest=digest, last_seq=state.seq, by=by)
     drafts = draft_events(state.agent, [imported], None)

@@ -134,7 +134,7 @@ def hide_run(state: State, run_id: str, by: str | None = None, part: int | None 
 
 # A person takes over from the agent, answers in its place, and hands back.
 
-# Whoever it is, where nobody has a name because no keys are needed.
+# Any person, if there are no names because no keys are needed.
 NOBODY_KNOWN = "person"
 _NOTE = (
     "[A note from a person who had taken over this conversation and now hands it back to you; it is no message of the "

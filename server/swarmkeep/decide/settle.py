@@ -1,4 +1,4 @@
-"""Tells the next steps that follow from a state by themselves from those that need somebody outside.
+"""Tell the next steps that follow from a state by themselves from those that need something outside.
 
 Outside steps are three: to ask the model for what comes next, to ask it for a summary, and to run calls whose starts
 are recorded. All other steps are follow-ups, and are recorded in the commit that they follow from.
@@ -44,10 +44,10 @@ def _ask_nobody(state: State, call: ToolCall) -> str | None:
 
 
 class Approvals(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked before a call starts. `find_guarded` names the tools that need an approval by today's code: a
-    call may be older than that. `expires_at` is until when a request made now may be answered. `find_bare` names the
-    tools without parameters. `find_batch` gives the calls that start together, if it is time for any; `find_session`
-    names the session of a call that asks another agent.
+    """The approvals that are requested before a call starts. `find_guarded` names the tools that need an approval by
+    today's code: a call may be older than that. `expires_at` is until when a request made now may be answered.
+    `find_bare` names the tools without parameters. `find_batch` gives the calls that start together, if it is time for
+    any; `find_session` names the session of a call that asks another agent.
     """
 
     find_guarded: Callable[[State], Collection[str]] = _name_nothing
@@ -129,7 +129,7 @@ def _start_tools(state: State, run: Run, approvals: Approvals, *alone: ToolCall)
 
 
 def find_outside_step(state: State) -> AskModel | Compact | CallTool | CallTools | None:
-    """The next step, if somebody outside is needed for it: a model, or tools."""
+    """Return the next step, if it needs something outside: a model, or tools."""
     match next_step(state):
         case AskModel() | Compact() | CallTools() as step:
             return step

@@ -19,7 +19,7 @@ _MIN_REPEATS = 3
 
 
 def is_looping(state: State, run: Run) -> bool:
-    """Whether the last `options.loop_turns` turns of the run ask for the same calls, or for a short circle of them.
+    """Tell if the last `options.loop_turns` turns of the run ask for the same calls, or for a short circle of them.
 
     Two turns are alike when the same agent asks for the same functions with the same arguments; what came of it does
     not matter. A circle of p turns is found when the turns repeat with period p, at least three times.
@@ -102,14 +102,14 @@ class StartQueued(msgspec.Struct, frozen=True):
 
 
 class TellNote(msgspec.Struct, frozen=True):
-    """Record what whoever handed the session back wants its agent to know."""
+    """Record the note for the agent from the person who handed the session back."""
 
 
 Step = AskModel | Compact | CallTool | CallTools | Deny | Wait | Finish | StartQueued | TellNote
 
 
 def next_step(state: State) -> Step | None:
-    """The one thing to do next, or None: idle, or waiting for somebody outside.
+    """Return the one thing to do next, or None: idle, or waiting for something outside.
 
     Running, resuming after a crash and going on after an approval all ask this; there is no other order of things.
     """
@@ -127,7 +127,7 @@ def next_step(state: State) -> Step | None:
 
 
 def _next_turn_step(state: State, run: Run) -> TellNote | Finish | Wait | AskModel | Compact:
-    """What follows once no call is open."""
+    """Return the step that follows once no call is open."""
     if state.handback_note is not None:
         # Not before: between calls and their results there is room for nothing else.
         return TellNote()
@@ -172,15 +172,15 @@ def _next_call_step(run: Run) -> CallTool | CallTools | Deny | Wait:
     return Wait(outside, "tool_calls")
 
 
-# No call: whoever has taken over answers, or hands back.
+# No call: the person who has taken over answers, or hands back.
 PERSON = PendingCall(tool_call_id="", name="", arguments="", reason="person")
 
 
 def _has_begun(step: Step) -> bool:
-    """Whether a call is under way, which nobody can take back: what comes of it is recorded first."""
+    """Tell if a call is under way, which cannot be taken back: its outcome is recorded first."""
     return isinstance(step, CallTools) or (isinstance(step, CallTool) and step.call.attempts > 0)
 
 
 def _wait_for_person(step: Step | None = None) -> Wait:
-    """In the place of a step that nobody has begun. What else the run waits for may be decided meanwhile."""
+    """Wait in the place of a step that has not begun. What else the run waits for may be decided meanwhile."""
     return Wait((PERSON, *(step.pending if isinstance(step, Wait) else ())), "person")

@@ -373,13 +373,14 @@ EDITED = (
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a tool call ended. `patch` and `nulls` are its change of the context that it was given, as `diff` says it.
+    """The outcome of a tool call. `patch` and `nulls` are its change of the context that it was given, as `diff` says
+    it.
 
     Others may have changed the context meanwhile, so the whole of it would take their changes back. `values` are new
-    values of whole keys: so a call that runs beside others says what takes the place of theirs.
-    `trip`: the guardrail that refused it, so that it did not run. `session_id` and `usage`: see ToolRecord; where the
-    session `waits` for somebody, the call has not ended, and `approvals` are what has to be decided there.
-    `files`: content parts that refer to what it gave beside its text, and `file_content` what they refer to, by hash.
+    values of whole keys: so a call that runs beside others says what takes the place of theirs. `trip`: the guardrail
+    that refused it, so that it did not run. `session_id` and `usage`: see ToolRecord; if the session `waits` for an
+    answer, the call has not ended, and `approvals` are to be decided there. `files`: content parts that refer to what
+    it gave beside its text, and `file_content` what they refer to, by hash.
     """
 
     status: ToolStatus | str
@@ -452,9 +453,9 @@ def request_approval(call: ToolCall, expires_at: str | None) -> ApprovalRequeste
 
 
 def request_approvals(run: Run, guarded: Collection[str], expires_at: str | None) -> list[SessionEvent]:
-    """A request for each call that has not been started and needs an approval, if nobody was asked for it before.
+    """Request an approval for each call that has not been started and needs one, if none was requested before.
 
-    One that came by an import needs one whatever it is: no model has asked for it here.
+    One that came by an import needs one in any case: no model has asked for it here.
     """
     return [
         request_approval(call, expires_at)
@@ -502,8 +503,8 @@ def make_result_message(call: ToolCall, content: str, agent: str) -> Json:
 
 
 def record_waits(run: Run, waiting: Sequence[tuple[ToolCall, ToolOutcome]]) -> list[SessionEvent]:
-    """The run waits for the sessions of these calls, as far as they are open still, and for the approvals that are
-    requested for others: what can be decided is pending, in whatever order it was asked for."""
+    """Record that the run waits for the sessions of these calls, as far as they are open still, and for the
+    approvals that are requested for others: all that can be decided is pending, in any order of requests."""
     open_ids = {call.id for call in run.open_calls}
     sessions = [
         await_session(call, outcome.session_id, outcome.approvals) for call, outcome in waiting if call.id in open_ids
@@ -527,7 +528,7 @@ def make_pending_call(call: ToolCall, stop_reason: StopReason) -> PendingCall:
 
 
 def _add_edit_note(call: ToolCall, outcome: ToolOutcome) -> str:
-    """What the model is told of a call that was carried out with other arguments than its own, which it sees."""
+    """Tell the model of a call that was carried out with other arguments than its own, which it sees."""
     if call.original_arguments is None or outcome.status in ("denied", "refused"):
         return outcome.content
     return EDITED.format(arguments=call.arguments) + outcome.content
@@ -626,7 +627,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_verdict(run: Run, verdict: Verdict, agent: str, usage: Usage) -> list[SessionEvent]:
-    """What follows from a verdict. `run` is as it was before the answer, `usage` includes it."""
+    """Record the consequences of a verdict. `run` is as it was before the answer, `usage` includes it."""
     number = run.corrections + 1
     is_last = bool(verdict.problems) and number > verdict.retries
     said = _describe_problems(verdict)

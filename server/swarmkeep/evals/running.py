@@ -77,14 +77,14 @@ class Judge:
         )
 
     async def ask(self, claim: str, transcript: str) -> Verdict:
-        """What the model says; no verdict at all counts against the claim."""
+        """Return the verdict of the model; no verdict at all counts against the claim."""
         question = f"Claim: {claim}\n\nTranscript:\n{transcript}"
         try:
             response = await self._swarm.run(
                 self._agent, [{"role": "user", "content": question}], max_turns=1, execute_tools=False
             )
         except Exception as error:
-            # Whatever a client raises: one verdict less is no reason to lose all the others.
+            # For any error of a client: one verdict less is no reason to lose all the others.
             return Verdict(False, f"the judge could not be asked: {type(error).__name__}: {error}")
         calls = [call for message in response.messages for call in read_tool_calls(message)]
         try:
@@ -324,7 +324,8 @@ class CaseRunner:
     async def _run_message(
         self, engine: Engine, key: SessionKey, text: str, case: Case, *, may_be_refused: bool
     ) -> str | None:
-        """Why the run did not come to its end; None if it did, or a guardrail ended it and may."""
+        """Run a message; return the reason why the run did not come to its end; None if it did, or a guardrail ended it
+        and may."""
         command = StartRun(
             run_id=make_id("run"),
             messages=({"role": "user", "content": text},),
@@ -358,7 +359,7 @@ class CaseRunner:
         return bool(decisions)
 
     async def _replay_recorded(self, case: Case, session_id: str) -> list[str]:
-        """Whether today's agents would take the recorded way, and whether that is the expected one."""
+        """Check if today's agents would take the recorded way, and if that is the expected one."""
         assert self.recorded is not None
         key = SessionKey(DEFAULT_TENANT, session_id)
         replayed = await replay_session(self.recorded, self.registry, key, ignore=case.ignore)
@@ -380,7 +381,7 @@ class CaseRunner:
 
 
 async def _observe_since(store: EventStore, key: SessionKey, before: State) -> Observation:
-    """What has happened since the session was like that."""
+    """Observe the changes of the session since that state."""
     events = await store.read(key, after=before.seq, types=(GuardrailTripped.type,))
     refused = tuple(event.fact.name for event in events if isinstance(event.fact, GuardrailTripped))
     return observe(await store.state(key), first=len(before.messages), guardrails=refused)
@@ -400,7 +401,7 @@ def _use_team_data(folder: Path) -> Iterator[None]:
             os.environ[TEAM_DATA_VARIABLE] = before
 
 
-# What became of cases.
+# Report the outcomes of cases.
 
 Status = Literal["passed", "failed", "skipped"]
 

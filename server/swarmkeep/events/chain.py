@@ -81,7 +81,8 @@ class Chain(Sequence[T]):
         return self._items
 
     def recall(self, kind: type[M]) -> M | None:
-        """What `remember` was given for this chain, or for one with the same beginning; None if there is nothing."""
+        """Return the value that `remember` was given for this chain, or for one with the same beginning; None if there
+        is nothing."""
         memo = self._items.recall(kind, self._length, self._edits)[1]
         return memo if isinstance(memo, kind) else None
 
@@ -96,8 +97,8 @@ class Chain(Sequence[T]):
         self._items.memos[type(memo)] = (length, self._edits, memo)
 
     def branch(self) -> Chain[T]:
-        """The same items, for trying out what would follow: whatever is done with it, the next append to this chain or
-        exchange in it costs what it would have."""
+        """Return the same items, for trying out what would follow: whichever way it is used, the next append to this
+        chain or exchange in it costs the same as before."""
         return _Branch(self, _NOTHING)
 
     def _copy(self) -> Chain[T]:
@@ -107,7 +108,7 @@ class Chain(Sequence[T]):
         items, length, edits = self._items, self._length, self._edits
         if len(items) == length and len(items.edits) == edits:
             items.append(item)
-            # Another thread may have appended between the two lines; whoever finds its item in place owns the list.
+            # Another thread may have appended between the two lines; the thread with its item in place owns the list.
             if items[length] is not item:
                 items, edits = items.copy_first(length, edits), 0
                 items.append(item)
@@ -161,7 +162,7 @@ class Chain(Sequence[T]):
         return self._length
 
     def __iter__(self) -> Iterator[T]:
-        # A longer chain may extend the shared list while somebody iterates.
+        # A longer chain may extend the shared list while another thread iterates.
         if not self._edits:
             return islice(self._items, self._length)
         return self._items.iterate(range(self._length), self._edits)
@@ -263,12 +264,12 @@ class _Branch(Chain[T]):
         return chain(kept, self._added)
 
 
-# Whoever appends to it gets a list of their own: it is not at the end of this one.
+# An appender gets a list of its own: it is not at the end of this one.
 _NOTHING: Chain[Any] = Chain([None]).drop_last()
 
 
 class WorkedOut(Protocol):
-    """What was worked out of the first `upto` items; made without arguments, of none."""
+    """The result of work on the first `upto` items; made without arguments, of none."""
 
     @property
     def upto(self) -> int: ...
@@ -278,7 +279,7 @@ W = TypeVar("W", bound=WorkedOut)
 
 
 def work_out(items: Sequence[T], kind: type[W], extend: Callable[[W, Sequence[T]], W], upto: int | None = None) -> W:
-    """What `extend` makes of the first `upto` items, by default of all, one stretch after the other. It is kept with a
+    """Return the result of `extend` on the first `upto` items, by default all, stretch by stretch. It is kept with a
     chain, so that it costs what has been added since."""
     end = len(items) if upto is None else upto
     known = items.recall(kind) if isinstance(items, Chain) else None

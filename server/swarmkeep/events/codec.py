@@ -98,7 +98,7 @@ def decode(text: str | bytes, type: Any = Any) -> Any:
 
 
 def build_decoder(type: Any) -> msgspec.json.Decoder[Any]:
-    """What `decode` reads text with."""
+    """Build the decoder that `decode` reads text with."""
     # What msgspec knows of a struct it finds out at its first use, and a thread that uses the struct before that is
     # complete takes the process down with it.
     with _build_lock:
@@ -140,12 +140,12 @@ def replace_surrogates(value: Any) -> Any:
 
 
 def is_deeper_than(levels: int, text: str) -> bool:
-    """Whether JSON text has more levels of arrays and objects. Raises MalformedJson, also for more than can be read."""
+    """Tell if JSON text has more levels of arrays and objects. Raises MalformedJson, also for more than can be read."""
     return text.count("[") + text.count("{") > levels and count_levels(decode(text)) > levels
 
 
 def count_levels(value: object) -> int:
-    """How many levels of arrays and objects a JSON value has."""
+    """Count the levels of arrays and objects of a JSON value."""
     levels, level = 0, [value]
     while nested := [item for item in level if isinstance(item, dict | list)]:
         levels += 1
@@ -154,13 +154,13 @@ def count_levels(value: object) -> int:
 
 
 def has_more_values(text: bytes, max_values: int) -> bool:
-    """Whether JSON text holds more values than that; found before it is read, and so before it costs anything."""
+    """Tell if JSON text holds more values than that; found before it is read, and so before it costs anything."""
     # What stands in texts is counted here, too: enough to let nearly everything pass.
     return _count_marks(text) > max_values and count_values(text) > max_values
 
 
 def count_values(body: bytes, *, slice_bytes: int = _SLICE_BYTES) -> int:
-    """How many arrays and objects a JSON text has, and how many commas between the values in them."""
+    """Count the arrays and objects of a JSON text, and the commas between the values in them."""
     counter = ValueCounter()
     for start in range(0, len(body), slice_bytes):
         counter.feed(body[start : start + slice_bytes])

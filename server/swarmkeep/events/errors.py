@@ -31,7 +31,7 @@ class InvalidRequest(DomainError):
 
 
 class TooLarge(DomainError):
-    """More than a limit allows. The sentence names the limit, for whoever may change it."""
+    """More than a limit allows. The sentence names the limit, for the operator who may change it."""
 
     code = "too_large"
 
@@ -104,7 +104,7 @@ class RequestNotKept(DomainError):
 
 
 class OwnApproval(DomainError):
-    """Whoever started a run decides on what it may do, where that is for somebody else."""
+    """An approval decided by the one who started the run, although that is for another person."""
 
     code = "forbidden"
 
@@ -179,7 +179,7 @@ class NotTakenOver(DomainError):
 
 
 class TakenOverByOther(DomainError):
-    """`by` is empty for somebody without a name."""
+    """`by` is empty for a person without a name."""
 
     code = "taken_over"
 

@@ -19,7 +19,7 @@ from swarmkeep.events.records import (
     Usage,
 )
 
-# What all facts are.
+# Define the base of all facts.
 
 
 # Not tracked by the garbage collector, here and in `RecordedEvent`: JSON has no cycles, and going through those of a
@@ -120,7 +120,7 @@ class SessionHandedBack(Fact, frozen=True, kw_only=True):
 
 
 class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
-    """Who answers in the agent's place, and since when."""
+    """The person who answers in the agent's place, and since when."""
 
     by: str | None
     at: str
@@ -128,13 +128,13 @@ class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandbackNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent is told by whoever handed back, before its model is asked again."""
+    """A note to the agent from the person who handed back, told before its model is asked again."""
 
     text: str
     by: str | None
 
 
-# Where a session comes from that was made for a call of an agent to another one.
+# Record the origin of a session that was made for a call of an agent to another one.
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -185,7 +185,7 @@ class ToolsListed(Fact, frozen=True, kw_only=True):
 
 
 class ToolListing(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent is offered of an MCP server."""
+    """The tools of an MCP server that an agent is offered."""
 
     agent: str
     fact: ToolsListed
@@ -297,7 +297,7 @@ class GuardrailTripped(Fact, frozen=True, kw_only=True):
     the run goes on), `output` or `tool`.
 
     `messages`: the seqs of the input that no model is sent from here on. `digest`: the SHA-256 (hex) of the text that
-    nobody is shown. `error`: what the guardrail failed with, if that is why.
+    is shown to no one. `error`: what the guardrail failed with, if that is why.
     """
 
     type: ClassVar[str] = "guardrail.tripped"
@@ -355,7 +355,7 @@ class ApprovalRequested(Fact, frozen=True, kw_only=True):
 
 
 class ApprovalDecided(Fact, frozen=True, kw_only=True):
-    """`arguments`: the JSON text that the call is carried out with, where whoever approved it has changed it."""
+    """`arguments`: the JSON text that the call is carried out with, if the approver has changed it."""
 
     type: ClassVar[str] = "approval.decided"
     tool_call_id: str
@@ -383,9 +383,9 @@ class AwaitedApproval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PendingCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that waits for an approval or for a result from outside. `arguments` is the model's JSON text.
 
-    With the reason `session`, somebody has to decide in the session `session_id`, in which another agent is asked;
-    `approvals` lists the calls. With the reason `person`, whoever has taken the session over has to answer, or to hand
-    it back: this is not a call, and names none.
+    With the reason `session`, a decision is needed in the session `session_id`, in which another agent is asked;
+    `approvals` lists the calls. With the reason `person`, the person who has taken the session over has to answer, or
+    to hand it back: this is not a call, and names none.
     `arguments_digest`, of a call that waits for an approval, is the SHA-256 of its arguments, to be given back with a
     decision. It is made where the call is shown: a recorded one would tell of arguments that were redacted.
     """
@@ -406,7 +406,7 @@ class RunWaiting(Fact, frozen=True, kw_only=True):
 
 
 class RunResumed(Fact, frozen=True, kw_only=True):
-    """`options`: how the run goes on from here, where whoever resumed it said so."""
+    """`options`: how the run goes on from here, if the resuming caller said so."""
 
     type: ClassVar[str] = "run.resumed"
     reason: str
@@ -414,7 +414,8 @@ class RunResumed(Fact, frozen=True, kw_only=True):
 
 
 class RunError(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why a run failed. `retryable`: the same input may well succeed later. `provider_status`: its HTTP status."""
+    """The reason why a run failed. `retryable`: the same input may well succeed later. `provider_status`: its HTTP
+    status."""
 
     code: str
     message: str
@@ -434,7 +435,7 @@ class RunHidden(Fact, frozen=True, kw_only=True):
 
 
 class RunEnded(Fact, frozen=True, kw_only=True):
-    """What the four terminal events share."""
+    """The fields that the four terminal events share."""
 
     stop_reason: str
     usage: Usage = Usage()
@@ -476,7 +477,7 @@ SessionEvent = (
 FACTS: dict[str, type[Fact]] = {fact.type: fact for fact in get_args(SessionEvent) if fact is not UnknownFact}
 
 
-# Where a fact was recorded: the envelope around it, on its way to the log and back.
+# Wrap a recorded fact: the envelope around it, on its way to the log and back.
 
 
 class EventDraft(msgspec.Struct, frozen=True):
@@ -558,7 +559,7 @@ def decode_fact(type_: str, payload: str) -> SessionEvent:
 
 
 def is_redacted(event: RecordedEvent) -> bool:
-    """Whether a stand-in took the place of what was recorded; it says so beside its fields."""
+    """Tell if a stand-in took the place of the recorded content; it says so beside its fields."""
     if '"redacted"' not in event.payload:
         return False
     try:

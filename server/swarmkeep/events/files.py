@@ -1,4 +1,4 @@
-"""Where files stand in the JSON of messages, and how their content gets there.
+"""Find the places of files in the JSON of messages, and put their content there.
 
 The JSON of a history is kept from one request to the next, with references in it: so no content is in memory but for
 the time of a request.
@@ -39,12 +39,12 @@ class FileReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def has_content_kind(part: object) -> bool:
-    """Whether it is a part of a kind that brings content."""
+    """Tell if it is a part of a kind that brings content."""
     return isinstance(part, dict) and isinstance(part.get("type"), str) and part["type"] in KINDS
 
 
 def read_reference(part: object) -> FileReference | None:
-    """What a content part refers to; None if it does not refer to any content."""
+    """Return the reference of a content part; None if it does not refer to any content."""
     if not isinstance(part, dict) or "blob" not in part or not has_content_kind(part):
         return None
     try:
@@ -56,7 +56,7 @@ def read_reference(part: object) -> FileReference | None:
 
 
 def list_references(message: Json) -> list[FileReference]:
-    """What a message's parts refer to, in their order."""
+    """List the references of a message's parts, in their order."""
     content = message.get("content")
     return list_part_references(content) if isinstance(content, list) else []
 
@@ -81,7 +81,7 @@ def restore_part(part: Json, reference: FileReference, content: bytes) -> Json:
 
 
 def make_stand_in(part: Json, reference: FileReference, why: str) -> Json:
-    """What a model is sent where it is not sent the content."""
+    """Make the part that a model is sent in the place of the content."""
     return {"type": "text", "text": f"{describe_reference(part['type'], reference)[:-1]}: {why}]"}
 
 
@@ -123,7 +123,7 @@ class FilePlace(msgspec.Struct, frozen=True):
 
 
 class Media(msgspec.Struct, frozen=True):
-    """How many parts are something else than text, and the bytes of the JSON that they take."""
+    """The number of parts other than text, and the bytes of the JSON that they take."""
 
     count: int = 0
     size: int = 0
@@ -184,7 +184,8 @@ def choose_sent_files(places: Sequence[FilePlace]) -> list[str]:
 
 
 def _find_first_sent(places: Sequence[FilePlace], files: Mapping[str, bytes] | None = None) -> int:
-    """Where what is sent begins. What `files` are there counts as what it is, if less is said of it."""
+    """Return the place of the first file that is sent. What `files` are there counts as what it is, if less is said of
+    it."""
     size, first = 0, len(places)
     while first and (size := size + _measure(places[first - 1], files)) <= MAX_SENT_BYTES:
         first -= 1
@@ -234,7 +235,7 @@ def _restore(place: FilePlace, files: Mapping[str, bytes], *, is_sent: bool) -> 
     return restore_part(place.part, place.reference, content)
 
 
-# What the first bytes of a file say that it is.
+# Recognize the type of a file by its first bytes.
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -292,7 +293,7 @@ def recognise(content: bytes) -> str | None:
 
 
 def choose_shown_type(content: bytes) -> str:
-    """The media type to serve content as, whatever somebody said that it is."""
+    """Choose the media type to serve content as, independent of its declared type."""
     found = recognise(content)
     return found if found in SHOWN else UNKNOWN
 
@@ -304,7 +305,7 @@ def get_said_type(text: str) -> str:
 
 
 def find_contradiction(media_type: str, content: bytes) -> str | None:
-    """What content is recognised as that is said to be of this type; None if it may well be.
+    """Return the type that content is recognised as, against its declared one; None if it may well be.
 
     A provider refuses such a picture, and with it every later request of the session.
     """

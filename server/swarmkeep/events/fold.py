@@ -90,7 +90,7 @@ def exchange_call(calls: Calls, changed: ToolCall) -> Calls:
 
 
 def list_unsettled(pending: tuple[PendingCall, ...], calls: Calls) -> tuple[PendingCall, ...]:
-    """What still waits, by how the calls are now."""
+    """List the calls that still wait, by how the calls are now."""
     settled = {call.id for call in calls if call.done or call.approval in ("approve", "deny")}
     return tuple(waited for waited in pending if waited.tool_call_id not in settled)
 
@@ -128,8 +128,8 @@ def forget_sessions(state: State) -> State:
 
 
 def forget_approvals(state: State) -> State:
-    """The state where another session goes on from it: what was approved there was approved once, and nobody has said
-    yes here. So a call is asked about anew, with the arguments that the model gave it."""
+    """Return the state from which another session goes on: what was approved there was approved once, and there is no
+    approval here. So an approval of a call is requested again, with the arguments that the model gave it."""
     if state.run is not None:
         return replace(state, run=_forget_approvals_of_run(state.run))
     if not len(state.finished) or state.finished[-1].status != "interrupted":
@@ -148,7 +148,7 @@ def _forget_approvals_of_run(run: Run) -> Run:
 
 
 def make_undecided(call: ToolCall) -> ToolCall:
-    """The call as its model asked for it, of which nobody has said anything."""
+    """Return the call as its model asked for it, without any decision."""
     asked = call.arguments if call.original_arguments is None else call.original_arguments
     return replace(call, approval=None, approval_reason=None, expires_at=None, arguments=asked, original_arguments=None)
 
@@ -318,7 +318,7 @@ def apply_message_removed(state: State, event: RecordedEvent, fact: MessageRemov
         state,
         messages=messages,
         finished=finished,
-        # Counted as they are told, so that the count is the same for whoever has let go of old messages.
+        # Counted as they are told, so that the count is the same for a process that has let go of old messages.
         removed_messages=state.removed_messages + len(fact.seqs),
         last_change=event.seq,
     )
@@ -342,7 +342,7 @@ def hide_run(state: State, run_id: str | None, part: int | UnsetType) -> State:
 def _hide(run: Run, part: int | UnsetType) -> Run:
     if part is UNSET:
         return replace(run, hidden=True)
-    # It has no others, whatever an event of a file says.
+    # It has no others, even if an event of a file says so.
     if part > run.waits or part in run.hidden_parts:
         return run
     return replace(run, hidden_parts=(*run.hidden_parts, part))
@@ -396,7 +396,7 @@ def refuse_messages(messages: Chain[Entry], fact: GuardrailTripped) -> Chain[Ent
     return messages
 
 
-# Fold an import: whatever came out of the file, nobody has decided it here.
+# Fold an import: nothing that came out of the file was decided here.
 
 
 def apply_session_imported(state: State, by: str | UnsetType) -> State:
@@ -413,9 +413,9 @@ def apply_session_imported(state: State, by: str | UnsetType) -> State:
 
 
 def mark_imported(run: Run, by: str | UnsetType) -> Run:
-    """The run without whatever was decided on its open calls, and without a trace.
+    """Return the run without any decision on its open calls, and without a trace.
 
-    Who started it, only whoever imported it says.
+    Only the importing caller says who started it.
     """
     calls = tuple(call if call.done else replace(make_undecided(call), imported=True) for call in run.calls)
     return replace(run, calls=calls, by=by, traceparent=UNSET)
@@ -431,7 +431,7 @@ def apply_tools_listed(state: State, event: RecordedEvent, fact: ToolsListed) ->
 
 
 def find_listing(state: State, agent: str, server: str) -> ToolsListed | None:
-    """What an agent is offered of a server, as the session last recorded it."""
+    """Return the tools of a server that an agent is offered, as the session last recorded them."""
     places = find_ids(state.listings, _Listed, lambda listing: [_name(listing.agent, listing.fact.server)])
     found = places.find(_name(agent, server))
     return state.listings[found[-1]].fact if found else None
@@ -442,7 +442,7 @@ class _Listed(KnownIds, frozen=True):
 
 
 def _name(agent: str, server: str) -> str:
-    # With a length in front no two are alike, whatever names a file brings.
+    # With a length in front no two are alike, with any names that a file brings.
     return f"{len(agent)} {agent} {server}"
 
 
@@ -460,7 +460,7 @@ def apply_takeover(state: State, event: RecordedEvent, fact: SessionTakenOver | 
     return replace(state, taken_over=None, run=run, handback_note=told)
 
 
-# A run that waits for its turn or for somebody outside, and one that goes on.
+# A run that waits for its turn or for an answer from outside, and one that goes on.
 
 
 def make_waiting(run: Run, event: RecordedEvent, fact: RunWaiting) -> Run:
@@ -569,7 +569,7 @@ def _apply_run_event(state: State, event: RecordedEvent, fact: RunFact) -> State
     match fact:
         case RunQueued():
             queued = QueuedRun(run_id=event.run_id or "", seq=event.seq, at=event.at, fact=fact)
-            # Its event refers to them, whatever becomes of the run.
+            # Its event refers to them, regardless of the run's end.
             files = state.queued_files
             for name in list_file_names(fact.messages):
                 files = files.append(name)
@@ -584,7 +584,7 @@ def _apply_run_event(state: State, event: RecordedEvent, fact: RunFact) -> State
             return update_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
         case ApprovalDecided():
             if fact.decision not in ("approve", "deny"):
-                # Of a later release. Whatever it means, here nobody has said yes.
+                # Of a later release. It may mean anything, but is no approval here.
                 return state
             state = note_approval(state, event, fact)
             return decide_call(state, event, fact)
@@ -656,7 +656,7 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
         context, run = make_held_changes(state.context_variables, state.run)
         state = _end_active(replace(state, context_variables=context), run, event, ended)
     origin = Origin(session_id=fact.from_session_id, seq=fact.from_seq, hash=fact.from_hash)
-    # A fork is asked nothing by anybody, and nobody speaks in it for its agent.
+    # A fork waits for no answer, and no person speaks in it for its agent.
     return replace(
         forget_approvals(forget_sessions(state)),
         queue=(),

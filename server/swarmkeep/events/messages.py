@@ -40,13 +40,13 @@ def list_result_references(tool: ToolRecord | None) -> list[FileReference]:
 
 
 def is_sent(part: Json) -> bool:
-    """Whether models are sent it: pictures, audio and PDF; Chat Completions knows no others."""
+    """Tell if models are sent it: pictures, audio and PDF; Chat Completions knows no others."""
     reference = read_reference(part)
     return reference is not None and (part["type"] != "file" or reference.media_type == _PDF)
 
 
 def name_part(number: int, part: Json) -> str:
-    """How the text of a result calls the n-th file of it, and how the message behind the results does."""
+    """Name the n-th file of a result, in its text and in the message behind the results."""
     return f"{KINDS[part['type']][0]} {number}"
 
 
@@ -57,7 +57,8 @@ def describe_result_part(number: int, part: Json, reference: FileReference) -> s
 
 
 def make_files_message(results: Iterable[tuple[Json, ToolRecord | None]]) -> Json | None:
-    """What a model is sent right behind these results; None if they gave nothing that it can be shown."""
+    """Make the message that a model is sent right behind these results; None if they gave nothing that it can be
+    shown."""
     content: list[Json] = []
     for message, tool in results:
         parts = list_result_parts(tool)
@@ -141,13 +142,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_question(self) -> bool:
-        """Whether it is what a user says, rather than what is said in the user's place: about a wrong answer, or by
-        whoever had taken over."""
+        """True if it is a user's message, rather than one in the user's place: about a wrong answer, or by a person
+        who had taken over."""
         return self.role == "user" and not self.is_correction and not self.is_unsent and self.person is None
 
     @property
     def is_unsent(self) -> bool:
-        """Whether no model is sent it: input that a guardrail refused, or the answer to that."""
+        """True if no model is sent it: input that a guardrail refused, or the answer to that."""
         return self.guardrail is not None and self.completion is None
 
     @property
@@ -214,7 +215,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def is_empty(self) -> bool:
-        """Whether it is a reply without words or calls. Several servers refuse a history that has one."""
+        """True if it is a reply without words or calls. Several servers refuse a history that has one."""
         return self.role == "assistant" and not any(
             self.chat_message.get(key) for key in ("content", "tool_calls", "refusal")
         )
@@ -230,7 +231,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             place["files"] = list(given)
         if self.person is not None:
             place["person"] = self.person
-        # Twice: first in order, and last in force whatever keys the message brings.
+        # Twice: first in order, and last in force over any keys that the message brings.
         return {**place, "sender": None, **hide_attached(self.shown_message), **place}
 
 
@@ -240,7 +241,7 @@ def list_shown(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def find_message(messages: Sequence[Entry], seq: int) -> int | None:
-    """Where the message with this seq stands."""
+    """Return the place of the message with this seq."""
     at = bisect_left(messages, seq, key=lambda entry: entry.seq)
     return at if at < len(messages) and messages[at].seq == seq else None
 
@@ -427,7 +428,7 @@ def pair_results(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def ends_calls(entry: Entry) -> bool:
-    """Whether the calls before this message are over with it: what answers them later is not sent."""
+    """Tell if the calls before this message are over with it: what answers them later is not sent."""
     return entry.role != "tool" and entry.role in ROLES and not entry.is_empty
 
 
@@ -479,7 +480,7 @@ def _list_calls(entry: Entry) -> tuple[str, ...]:
 
 
 def list_fact_references(fact: SessionEvent) -> list[FileReference]:
-    """What an event's messages refer to."""
+    """List the files that an event's messages refer to."""
     match fact:
         case MessageAdded():
             return [*list_references(fact.message), *list_result_references(fact.tool)]

@@ -1,4 +1,5 @@
-"""What is known of models and their servers: a table, over which settings, agents and callers have the last word."""
+"""Look up the properties of models and their servers: a table, over which settings, agents and callers have the last
+word."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from swarmkeep.agent.values import PROFILE_FIELDS, choose_fields
 from swarmkeep.events.codec import Json, count_levels, encode, replace_surrogates
 from swarmkeep.events.records import MessageRules
 
-# What a model attached to its message and to its calls: opaque, kept beside them, and sent back to that model only.
+# Keep the data that a model attached to its message and to its calls: opaque, kept beside them, and sent back to
+# that model only.
 
 PROVIDER = "provider"
 MAX_ATTACHED_BYTES = 1_000_000
@@ -27,7 +29,7 @@ _MESSAGE_KEYS = frozenset(
 )
 _CALL_KEYS = frozenset(("id", "type", "index", "function"))
 _FUNCTION_KEYS = frozenset(("name", "arguments", "parsed_arguments"))
-# DeepSeek and Kimi look for the key, whatever it says.
+# DeepSeek and Kimi look for the key, with any value.
 _SENT_EMPTY = frozenset(("reasoning_content",))
 # What Google documents for calls that have none of their own.
 _PLACEHOLDER = {"google": {"thought_signature": "skip_thought_signature_validator"}}
@@ -202,7 +204,7 @@ _DEFAULTS = {name: choices[0] for name, choices in PROFILE_FIELDS.items()}
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """What holds for models of these names at these hosts; either may be left open."""
+    """The properties of models of these names at these hosts; either may be left open."""
 
     model: str
     host: str
@@ -226,7 +228,8 @@ _PATTERNS = [(re.compile(row.model), re.compile(row.host), row.fields) for row i
 
 
 class ModelServer(msgspec.Struct, frozen=True):
-    """Where models are asked: the host of its base URL, if it is known, and what its settings say of its models."""
+    """The place where models are asked: the host of its base URL, if it is known, and what its settings say of its
+    models."""
 
     host: str = ""
     profiles: Json = {}

@@ -157,7 +157,7 @@ def _convert_part(role: str, part: Json) -> Json:
 
 
 def _is_plain(kind: str, part: Json) -> bool:
-    """Whether it is a part with exactly what a strict provider takes, as nearly all are."""
+    """Tell if it is a part with exactly what a strict provider takes, as nearly all are."""
     if kind in ("text", "refusal"):
         return len(part) == 2 and isinstance(part.get(kind), str)
     return False

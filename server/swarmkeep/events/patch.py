@@ -49,7 +49,7 @@ def diff(before: Json, after: Json) -> tuple[Json, tuple[str, ...]]:
 
 
 def has_effect(target: Json, patch: Json, nulls: tuple[str, ...] = ()) -> bool:
-    """Whether a change as `diff` returns it changes anything in `target`."""
+    """Tell if a change as `diff` returns it changes anything in `target`."""
     return bool(patch or nulls) and any(diff(target, apply(target, patch, nulls)))
 
 

@@ -1,4 +1,5 @@
-"""What comes with a message: of a model's, the request and what the provider said; of a tool's, how the call ended."""
+"""Record the data that comes with a message: of a model's, the request and what the provider said; of a tool's, how the
+call ended."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ class MessageRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a model was sent, beside the messages: two content hashes (SHA-256, hex) and the other parameters.
+    """The request to a model, beside the messages: two content hashes (SHA-256, hex) and the other parameters.
 
     `history_from`: the seq that the messages begin with, when earlier ones were left out. `history_upto`: the seq up to
     which the log made up the messages, when some of them were taken out while the model spoke. `rules`: by which rules
@@ -91,7 +92,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CompletionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where an assistant message came from, as the provider reported it. `partial`: cut off before its end.
+    """The origin of an assistant message, as the provider reported it. `partial`: cut off before its end.
 
     `time_to_first_token_ms`: of one that came as a stream, how long it was until its first text or call.
     """
@@ -107,12 +108,12 @@ class CompletionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def ending(self) -> Ending | None:
-        """How the reply ended, whatever its provider calls that."""
+        """The ending of the reply, by any name its provider has for that."""
         return classify_finish(self.finish_reason)
 
 
 class ContextChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a call changes of the context: a merge patch and pointers to nulls, as in `context.updated`, and then
+    """The change of the context by a call: a merge patch and pointers to nulls, as in `context.updated`, and then
     `values`, which take the place of what those keys hold by then."""
 
     patch: Json = {}
@@ -130,7 +131,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a tool call ended. `handoff` names the agent it returned, whether or not that handoff was made.
+    """The outcome of a tool call. `handoff` names the agent it returned, whether or not that handoff was made.
 
     `output`: the call's arguments are the run's output, and it ends with them. `context`: its change of the context,
     where a call before it was still open; a `context.updated` follows once none is. `session_id`: the session in which
@@ -180,7 +181,7 @@ def sum_usage(one: Usage, other: Usage) -> Usage:
     return Usage(prompt, completion, total, one.model_calls + other.model_calls)
 
 
-# How a run was asked for.
+# Hold the options that a run was asked for with.
 
 # Of a JSON schema, what may say that an object has keys.
 _KEYS = ("properties", "required", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
@@ -199,7 +200,7 @@ class CallerFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallerTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function of whoever asks for a run, as Chat Completions describes it: offered to the model, never run here."""
+    """A function of the caller of a run, as Chat Completions describes it: offered to the model, never run here."""
 
     type: Literal["function"] = "function"
     function: CallerFunction
@@ -211,10 +212,10 @@ OpenAI's API shows again, which names the session. The page has the same list in
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a run was asked for, and the limits that hold for it; None is without limit.
+    """The options that a run was asked for with, and the limits that hold for it; None is without limit.
 
     `max_turns` counts model calls. After `loop_turns` turns in a circle the run ends. A model is sent the last
-    `history_turns` turns. `tools` are functions of whoever asks; `tool_choice` and `parallel_tool_calls` go before the
+    `history_turns` turns. `tools` are functions of the caller; `tool_choice` and `parallel_tool_calls` go before the
     agent's, and null sends none of the latter. `model_settings` and `model_profile` go over the agent's, name by name,
     and null takes a setting out; `instructions` follow the agent's own; `response_format` stands in for what agents say
     of their output. `request` is what else was asked for, kept to be shown again.
@@ -236,7 +237,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request: Json | UnsetType = UNSET
 
     def list_asked(self) -> Json:
-        """What a caller asked for, as the body of another run has it: every option but those in `NOT_ASKED`."""
+        """List the options that a caller asked for, as the body of another run has them: every option but those in
+        `NOT_ASKED`."""
         options: Json = msgspec.to_builtins(self)
         return {name: value for name, value in options.items() if name not in NOT_ASKED and value is not None}
 

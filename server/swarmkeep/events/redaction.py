@@ -55,7 +55,7 @@ Absent = TypeVar("Absent", None, UnsetType)
 
 REDACTED = "[redacted]"
 _ARGUMENTS = "{}"
-# Names that programmers give. Anything else in the place of a name may be something that somebody wrote.
+# Names that programmers give. Anything else in the place of a name may be a person's text.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}", re.ASCII)
 
 
@@ -68,7 +68,7 @@ def redact_payload(event: RecordedEvent) -> str:
 
 
 def is_stand_in(event: RecordedEvent) -> bool:
-    """Whether the event's payload is one that redaction can leave of an event like this: redacted, it says the same.
+    """Tell if the event's payload is one that redaction can leave of an event like this: redacted, it says the same.
 
     A release that knew fewer fields left them out, so members may be missing; none may be added.
     """
@@ -156,7 +156,7 @@ def _redact_history_fact(
 
 
 def _redact_listing(fact: ToolsListed) -> ToolsListed:
-    # Without their schemas they are not offered any more: they are listed anew.
+    # Without their schemas they are not offered any more: they are listed again.
     tools = tuple(ListedTool(name=_redact_name(tool.name)) for tool in fact.tools)
     return ToolsListed(server=_redact_name(fact.server), tools=tools, error=_redact_text(fact.error))
 

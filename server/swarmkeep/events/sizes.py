@@ -1,4 +1,4 @@
-"""How large what is kept of a session may be: its context, its metadata, each message; and what counts as large.
+"""Bound the size of the stored parts of a session: its context, its metadata, each message; and what counts as large.
 
 What is heavy takes long to encode, copy and check, and is not worked on where others wait, such as an event loop.
 """
@@ -22,7 +22,7 @@ _LIGHT_CHARACTERS = 200_000
 
 
 class SizeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in bytes of JSON. Every append writes the whole context and the metadata anew, so these are small.
+    """Sizes in bytes of JSON. Every append writes the whole context and the metadata again, so these are small.
 
     What was larger before a limit was lowered stays, and may shrink.
     """
@@ -95,7 +95,7 @@ def _refuse_larger(what: str, value: Any, limit: int, setting: str, before: Json
 
 
 def is_heavy(*values: object) -> bool:
-    """Whether JSON values, or facts that hold them, are large. Looks no further than to where that is known."""
+    """Tell if JSON values, or facts that hold them, are large. Looks no further than to where that is known."""
     values_left, characters_left = _LIGHT_VALUES, _LIGHT_CHARACTERS
     # It grows as it is gone through.
     found: list[object] = list(values)

@@ -48,13 +48,12 @@ CHILD_PREFIX = "subsess"
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tool call of the current turn. `attempts` counts its starts; `handoff` is the agent that it returned.
 
-    `agent` is the one that asked for it: the call is to its function, whoever is active by now. It is empty where the
-    log does not say.
-    `imported`: it came out of a file. Whatever that says, nobody has approved it here before `approval` says so.
-    `held`: its change of the context, which has yet to be made, after those of the calls before it.
-    `session_id`: where it was started, the session in which another agent is asked.
-    `original_arguments`: those that the model gave, where whoever approved the call has changed them.
-    `redacted`: its arguments were removed, and are not known any more.
+    `agent` is the one that asked for it: the call is to its function, even if another is active by now. It is empty
+    where the log does not say. `imported`: it came out of a file. Even if the file says so, it is not approved here
+    before `approval` says so. `held`: its change of the context, which has yet to be made, after those of the calls
+    before it. `session_id`: where it was started, the session in which another agent is asked. `original_arguments`:
+    those that the model gave, if the approver has changed them. `redacted`: its arguments were removed, and are not
+    known any more.
     """
 
     id: str
@@ -146,7 +145,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def outside_open_calls(self) -> tuple[ToolCall, ...]:
-        """Those whose results come from whoever asked for the run."""
+        """The open calls whose results come from the run's caller."""
         if not self.options.execute_tools:
             return self.open_calls
         outside = self.options.caller_tool_names
@@ -171,7 +170,7 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a fork came from."""
+    """The place that a fork came from."""
 
     session_id: str
     seq: int
@@ -179,7 +178,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the messages from `first_seq` to `last_seq` come to, by event `seq`."""
+    """The summary of the messages from `first_seq` to `last_seq`, by event `seq`."""
 
     seq: int
     at: str
@@ -252,7 +251,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def message_count(self) -> int:
-        """How many messages there are to show."""
+        """The number of messages to show."""
         return max(len(self.messages) - self.removed_messages, 0)
 
     @property
@@ -261,7 +260,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def due_at(self) -> float | None:
-        """When somebody has to go on with a session that is not running, in seconds since 1970.
+        """The time by which a server has to go on with a session that is not running, in seconds since 1970.
 
         One whose runs wait in the queue is due at once (0), one that waits for approvals when the first expires. One
         that waits for what is decided in another session is looked at now and then.
@@ -319,7 +318,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class KnownIds(msgspec.Struct, frozen=True):
-    """Which of the first `upto` items have an id: in a few parts, each at least twice as large as the next. So to add
+    """The ids of the first `upto` items: in a few parts, each at least twice as large as the next. So to add
     some costs about the same however many there are, and to look for one only a little more.
 
     What is kept with a chain is kept by its type: each kind of ids has one.
@@ -371,7 +370,7 @@ def find_finished_runs(finished: Sequence[Run]) -> RunIds:
 
 
 def find_ids(items: Sequence[T], kind: type[K], list_ids: Callable[[T], Iterable[str]]) -> K:
-    """The ids of the items, of which each keeps its own whatever it is exchanged for. Kept with a session's own."""
+    """Return the ids of the items, of which each keeps its own even if it is exchanged. Kept with a session's own."""
     return work_out(items, kind, lambda known, later: extend_ids(known, later, list_ids))
 
 
@@ -407,11 +406,12 @@ def _list_answered(entry: Entry) -> tuple[str, ...]:
     return (answered,) if isinstance(answered, str) else ()
 
 
-# What a model has said of a message that is not complete.
+# Record the part of a message that a model has said before it is complete.
 
 
 class PartialReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model of a run has said so far on the history up to `seq`, asked as `agent`; without text, nothing.
+    """The text that the model of a run has said so far on the history up to `seq`, asked as `agent`; without text,
+    nothing.
 
     `finish_reason`: what its provider said, if that ended it.
     """
@@ -423,7 +423,7 @@ class PartialReply(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
 
     def is_current(self, state: State, run: Run) -> bool:
-        """Whether it has text, and that is not in the log yet: no reply of the run was recorded since it was begun."""
+        """Tell if it has text, and that is not in the log yet: no reply of the run was recorded since it was begun."""
         if not self.text or self.run_id != run.id:
             return False
         for index in range(run.last_message - 1, run.first_message - 1, -1):

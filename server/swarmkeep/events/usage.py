@@ -16,7 +16,7 @@ USAGE_GROUPS: tuple[UsageGroup, ...] = get_args(UsageGroup)
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What model calls cost by the server's current price table: computed when it is read, and never recorded.
+    """The cost of model calls by the server's current price table: computed when it is read, and never recorded.
 
     `unpriced_calls`: how many model calls are not included, because the table has no price for their model.
     """
@@ -27,7 +27,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the calls of one group took. Tokens are as providers counted them; times are in milliseconds.
+    """The usage of the calls of one group. Tokens are as providers counted them; times are in milliseconds.
 
     `day` (UTC), `agent`, `model`, `session_id` and `run_id` name the group, as far as it was asked for. Tool calls
     belong to no `model` (null), and calls outside a run to no `run_id`. `cost` is present if a price is known.
@@ -51,7 +51,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model's calls took of a group's tokens: what a cost is made of."""
+    """The share of one model's calls in a group's tokens: what a cost is made of."""
 
     model: str
     model_calls: int
@@ -61,7 +61,8 @@ class ModelShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which calls, and by what they are grouped; by nothing they are one sum. Days, both included, are `YYYY-MM-DD`.
+    """The choice of calls, and how they are grouped; by nothing they are one sum. Days, both included, are
+    `YYYY-MM-DD`.
 
     `with_shares` asks for the part of each model, too.
     """
@@ -92,7 +93,8 @@ def parse_usage_groups(names: Iterable[str], pointer: str = "/query/group_by") -
     return tuple(next(group for group in USAGE_GROUPS if group == name) for name in wanted)
 
 
-# What models cost: a table of prices, and what calls come to by it. It is computed on reading, and never a fact.
+# Compute the costs of models: a table of prices, and what calls come to by it. It is computed on reading, and never
+# a fact.
 
 # Below the smallest part that a single token comes to.
 _DECIMALS = 9
@@ -124,7 +126,7 @@ class PriceTable:
         return self._find(model) if len(model) <= _LONGEST_KEPT_NAME else self._look_up(model)
 
     def add_up(self, shares: Iterable[ModelShare]) -> Cost | None:
-        """What these calls cost; None where not one of them has a price."""
+        """Return the cost of these calls; None where not one of them has a price."""
         amount, priced, unpriced = 0.0, 0, 0
         for share in shares:
             price = self.find(share.model)
@@ -150,7 +152,7 @@ class PriceTable:
 
 
 def _fits(pattern: str, model: str) -> bool:
-    """Whether it is `model` where `*` is any text and `?` any character, as the page has it.
+    """Tell if it is `model`, with `*` for any text and `?` for any character, as the page has it.
 
     What is between two stars is put as early as it can be, and never moved: however many stars there are, it takes no
     longer than the one text times the other.

@@ -136,7 +136,7 @@ def view_session(session_id: str, state: State) -> SessionView:
 
 
 def view_stored_session(session_id: str, state: State) -> SessionView:
-    """What the store keeps, and lists show with the columns beside it."""
+    """View a session as the store keeps it, and as lists show it with the columns beside it."""
     return SessionView(
         id=session_id,
         status=state.status,
@@ -167,7 +167,7 @@ def find_last_run_status(state: State) -> RunStatus | None:
 
 
 def find_run(state: State, run_id: str) -> Run | None:
-    """The run with that id, in whatever state it is."""
+    """Return the run with that id, in any state."""
     begun = find_begun_run(state, run_id)
     if begun is not None or not state.queue:
         return begun
@@ -256,7 +256,7 @@ def _sum_asked(run: Run, entries: Sequence[Entry]) -> Usage | UnsetType:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a run has said last, and whether it was asked for in JSON."""
+    """The last text of a run, and whether it was asked for in JSON."""
 
     text: str = ""
     is_json: bool = False

@@ -40,7 +40,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def put_name_first(actor: str) -> str:
-    """Somebody as people read it: an API key's name before its id, anybody else as they are."""
+    """Name an actor as people read it: an API key's name before its id, any other as it is."""
     return _KEY_LABEL.sub(r"\2 (\1)", actor)
 
 

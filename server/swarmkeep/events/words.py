@@ -61,7 +61,7 @@ class Snippet(msgspec.Struct, frozen=True):
 
 
 def parse_terms(text: str) -> tuple[Term, ...]:
-    """What somebody searches for: up to MAX_TERMS words, of which a text has to have each. No signs have a meaning."""
+    """Parse the terms of a search: up to MAX_TERMS words, of which a text has to have each. No signs have a meaning."""
     found: dict[str, Term] = {}
     for word in _WORD.finditer(_normalise(text[:MAX_QUERY_CHARACTERS])):
         term = _make_term(word.group())
@@ -120,14 +120,14 @@ def _find_places(word: re.Match[str], terms: Sequence[Term]) -> Iterator[tuple[T
 
 
 def list_said(message: Json) -> str:
-    """What a message says, and asks functions to do."""
+    """List the texts of a message, and of its calls of functions."""
     calls = [f"{name} {arguments}" for _, name, arguments in read_tool_calls(message)]
     said = join_text(message.get("content"), "\n")
     return "\n".join([said, *calls]) if calls else said
 
 
 def list_labels(session_id: str, metadata: Json) -> str:
-    """What a session is found by beside what was said in it: its id, and its metadata."""
+    """List the words that a session is found by beside its messages: its id, and its metadata."""
     return "\n".join([session_id, *(f"{name}: {value}" for name, value in _flatten(metadata))])
 
 
@@ -176,7 +176,8 @@ def _make_keys(word: str) -> list[str]:
 
 
 def _fold(word: str) -> str:
-    """What is compared of a word: of one that stands between others its beginning, of dense scripts all of it."""
+    """Return the form of a word that is compared: of one that stands between others its beginning, of dense scripts all
+    of it."""
     if word.isascii():
         return word[:_MAX_WORD].lower()
     if _IS_DENSE.match(word):
@@ -210,20 +211,20 @@ def _join_places(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-# What a session is called: what somebody has named it, or else how it began.
+# Find the title of a session: the name that a user gave it, or else how it began.
 
 MAX_TITLE_CHARACTERS = 80
 FIRST_MESSAGES = 20
 """Those that a title is looked for in, with every append. A history that begins otherwise has none."""
 
-# Whoever wants a longer title than these many characters of a message has named the session.
+# A user who wants a longer title than these many characters of a message has named the session.
 _LOOKED_AT = 400
 
 
 def find_title(state: State) -> str | None:
     """`metadata.title`, or else the first line or so of what a user said first. None before that.
 
-    It is stored with the session, and `verify` makes it anew: what it makes of a state stays.
+    It is stored with the session, and `verify` computes it again: its result for a state stays.
     """
     named = state.metadata.get("title")
     if isinstance(named, str) and (title := shorten(named)):

@@ -197,7 +197,7 @@ def _read_data(payload: str) -> msgspec.Raw:
     try:
         decode(payload)
     except MalformedJson:
-        # Somebody damaged it.
+        # The payload was damaged.
         return msgspec.Raw(encode(payload))
     return msgspec.Raw(payload.encode())
 

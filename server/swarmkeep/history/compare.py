@@ -31,7 +31,7 @@ class RunStatusChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session's events from `before` to `after` made of its state.
+    """The changes that a session's events from `before` to `after` made to its state.
 
     `changes` are of the agent, the status, the context variables, the metadata and the usage; `messages` those that
     are new or different, as they are after it; `removed` the seqs of those that were taken out.
@@ -82,7 +82,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def diff_session(store: EventStore, key: SessionKey, before: int, after: int) -> StateDiff:
-    """What happened to a session between two of its events. Raises SessionNotFound, EventNotFound, InvalidRequest."""
+    """Return the changes of a session between two of its events. Raises SessionNotFound, EventNotFound,
+    InvalidRequest."""
     if before > after:
         raise InvalidRequest("`before` must not be later than `after`", "/query/before")
     first = await store.state(key, at=before) if before else State()
@@ -127,7 +128,7 @@ def _summarize(state: State) -> Json:
 
 
 async def compare_sessions(store: EventStore, a: SessionKey, b: SessionKey) -> Comparison:
-    """Where two sessions part, and what each did since. Raises SessionNotFound."""
+    """Return the place where two sessions part, and the events of each since. Raises SessionNotFound."""
     logs = []
     for key in (a, b):
         logs.append(await store.read(key))
@@ -151,7 +152,7 @@ def compare_logs(a_id: str, a: Sequence[RecordedEvent], b_id: str, b: Sequence[R
 
 
 def _count_shared(a: Sequence[RecordedEvent], b: Sequence[RecordedEvent]) -> int:
-    """How many events are the same; a hash covers all that came before it."""
+    """Count the events that are the same; a hash covers all that came before it."""
     count = 0
     for one, other in zip(a, b, strict=False):
         if one.hash != other.hash:
@@ -190,7 +191,7 @@ def _list_calls(entries: Iterable[Entry]) -> list[CallView]:
     return calls
 
 
-# A price table as somebody wrote it: JSON in a setting, or a file.
+# Read a price table as an operator wrote it: JSON in a setting, or a file.
 
 
 class PricesError(ValueError):

@@ -137,7 +137,7 @@ async def import_conversations(
         for plan, end in zip(new, made, strict=True):
             if end is not None:
                 ends[plan.key] = end
-            # Somebody else has just recorded it, and may even have deleted it since.
+            # Another process has just recorded it, and may even have deleted it since.
             elif await _is_still_here(store, plan):
                 known |= await store.read_heads([plan.key])
     return _build_report(plans, known, ends, dry_run)
@@ -260,7 +260,7 @@ def _find_last_speaker(messages: Sequence[Json]) -> str | None:
 
 
 async def _is_still_here(store: EventStore, plan: ImportPlan) -> bool:
-    """Whether a session that was here has not been deleted since; if so, it was made of this conversation, and may have
+    """Tell if a session that was here has not been deleted since; if so, it was made of this conversation, and may have
     gone on. Raises SessionExists if it is another one."""
     count = plan.events.count
     events = await store.read(plan.key, upto=count + 1)

@@ -86,7 +86,7 @@ class ReplayFindings:
 
 
 def check_kinds(names: Collection[str], pointer: str = "/ignore") -> frozenset[str]:
-    """Kinds of differences that somebody named. Raises InvalidRequest for one that there is not."""
+    """Check kinds of differences that a caller named. Raises InvalidRequest for one that there is not."""
     for name in names:
         if name not in DIVERGENCE_KINDS:
             raise InvalidRequest(f"unknown kind of difference {name!r}; known: {', '.join(DIVERGENCE_KINDS)}", pointer)
@@ -96,7 +96,7 @@ def check_kinds(names: Collection[str], pointer: str = "/ignore") -> frozenset[s
 def compare_requests(
     recorded: RequestRecord, actual: ModelRequest, texts: Mapping[str, str]
 ) -> Iterator[tuple[DivergenceKind, Any, Any]]:
-    """How a request of today differs from the recorded one, beside its messages, which are the log's own."""
+    """Compare a request of today with the recorded one, beside its messages, which are the log's own."""
     today = actual.record
     if today.instructions != recorded.instructions:
         yield "instructions", _find_text(recorded.instructions, texts), actual.instructions
@@ -166,8 +166,8 @@ def find_recorded_batch(events: Iterable[RecordedEvent], run: Run) -> Sequence[T
 
 
 def count_given_up(events: Iterable[RecordedEvent], run: Run | None) -> int:
-    """How many of these events, right behind those that had a run go on, are about calls whose arguments were redacted:
-    whoever resumed it recorded that they do not run any more."""
+    """Count the events, right behind those that had a run go on, about calls whose arguments were redacted: the
+    resuming code recorded that they do not run any more."""
     redacted = set() if run is None else {call.id for call in run.open_calls if call.redacted}
     count = 0
     for event in events:
@@ -212,7 +212,7 @@ def changes_context(fact: SessionEvent) -> bool:
 
 
 def follows_verdict(fact: MessageAdded, before: SessionEvent) -> bool:
-    """Whether it came in one commit with the final answer that it is about, or with the refusal that it says."""
+    """Tell if it came in one commit with the final answer that it is about, or with the refusal that it says."""
     if fact.guardrail is not UNSET and fact.completion is None:
         return True
     if fact.correction is not UNSET or (fact.tool is not None and fact.tool.output is True):

@@ -32,7 +32,7 @@ def _show_control(found: re.Match[str]) -> str:
 
 
 def is_message(entry: TimelineEntry) -> bool:
-    """Whether the entry is somebody speaking or answering; the others are what happened in between."""
+    """Tell if the entry is a message or an answer; the others are events in between."""
     return entry.type == "message.added"
 
 
@@ -52,7 +52,7 @@ def format_time(at: str) -> str:
 
 
 def format_figures(entry: TimelineEntry) -> str:
-    """What it took: the model, tokens, time."""
+    """Format its figures: the model, tokens, time."""
     said = [show_controls(entry.model)] if entry.model else []
     if entry.usage is not None and entry.usage.total_tokens:
         said.append(format_tokens(entry.usage))
@@ -66,7 +66,7 @@ def format_tokens(usage: Usage) -> str:
 
 
 def format_change(change: Change) -> tuple[str, str, str]:
-    """Where, from what and to what; a side that has nothing is a dash."""
+    """Return the place, the old value and the new one; a side that has nothing is a dash."""
     before, after = (
         "–" if value is UNSET else show_controls(encode_text(replace_surrogates(value)))
         for value in (change.before, change.after)
@@ -75,7 +75,7 @@ def format_change(change: Change) -> tuple[str, str, str]:
 
 
 def list_closing_facts(state: State) -> list[tuple[str, str]]:
-    """What stands at the end: how far this goes, and by what that can be proved."""
+    """List the facts at the end: how far this goes, and by what that can be proved."""
     return [
         ("Status", state.status),
         ("Active agent", show_controls(state.agent)),

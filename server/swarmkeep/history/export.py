@@ -27,7 +27,7 @@ MAX_NULLS = 100_000
 
 
 def find_odd_value(fact: SessionEvent) -> str | None:
-    """What is wrong with the first such value; None if there is none."""
+    """Describe the first such value; None if there is none."""
     match fact:
         case ApprovalRequested(expires_at=end):
             return _explain_times([end])
@@ -64,7 +64,7 @@ _BEGINNINGS = (b'{"session_id":', b'{"record":')
 _ADVICE = "for the file of another program, set `from` (`--from`) to chat, swarm or assistants"
 _NO_EXPORT = f"this is not a line of an export; {_ADVICE}"
 
-# A line is whatever somebody sends: no repetition gives back what it took, and JSON values are left to a JSON scanner.
+# A line may be anything: no repetition gives back what it took, and JSON values are left to a JSON scanner.
 _TEXT_PATTERN = r'"(?:[^"\\\x00-\x1f]|\\.)*+"'
 _BEFORE_DATA = re.compile(
     rf'\{{"session_id":({_TEXT_PATTERN}),"seq":([0-9]{{1,16}}),"type":({_TEXT_PATTERN}),"version":([0-9]{{1,10}}),'
@@ -80,7 +80,7 @@ _SCANNER = json.JSONDecoder(object_pairs_hook=len, parse_int=len, parse_float=le
 
 
 class ExportStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a session's first line adds: how far the session goes, and the hash that this proves it by.
+    """The content that a session's first line adds: how far the session goes, and the hash that this proves it by.
 
     `alone`: the document is this session, and ends with its last event; others end with a line that says so.
     """
@@ -155,7 +155,7 @@ def write_event_line(one: SealedEvent, texts: Mapping[str, str], begin: ExportSt
 
 
 def read_export_line(line: bytes) -> EventLine | FileLine | ExportEnd:
-    """What a line, without its break, says. Raises InvalidLine."""
+    """Read a line without its break. Raises InvalidLine."""
     if line.startswith(_BEGINNINGS[0]):
         return _read_event_line(line)
     try:
@@ -173,7 +173,7 @@ def read_export_line(line: bytes) -> EventLine | FileLine | ExportEnd:
 
 
 def explain_cut_line(line: bytes) -> str:
-    """What is wrong with the last line of a file, which has no break."""
+    """Explain the fault of a file's last line, which has no break."""
     is_event = any(begin.startswith(line[: len(begin)]) for begin in _BEGINNINGS)
     return "the export is cut off in the middle of this line" if is_event else _NO_EXPORT
 
@@ -392,7 +392,7 @@ def _take_new_names(event: RecordedEvent, named: set[str]) -> list[str]:
 
 
 class _Tally:
-    """What was exported so far, for the last line."""
+    """The totals exported so far, for the last line."""
 
     def __init__(self) -> None:
         self.sessions = self.events = 0
@@ -482,7 +482,7 @@ MakeError = Callable[[str], InvalidImport]
 
 
 class ExportedFiles:
-    """What was brought and referred to so far."""
+    """The files brought and referred to so far."""
 
     def __init__(self) -> None:
         self._named: dict[str, int] = {}

@@ -123,7 +123,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def _explain(text: bytes, error: MalformedJson) -> tuple[str, int | None]:
-    """What is wrong with a document, and in which line."""
+    """Explain the fault of a document, and in which line it is."""
     try:
         json.loads(text)
     except json.JSONDecodeError as found:

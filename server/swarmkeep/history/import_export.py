@@ -37,7 +37,7 @@ from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import ChainCheck
 from swarmkeep.store.records import EventStore, Restoration, SealedBatch, SessionHead, StorageQuota
 
-# How much a session of a file may hold at once: each event that follows costs what it holds.
+# Bound the amounts that a session of a file may hold at once: each event that follows costs what it holds.
 
 MAX_QUEUED_RUNS = 10_000
 """In one session, where no setting says how many: more than any server has let wait."""
@@ -46,7 +46,7 @@ MAX_REPLY_CALLS = 1000
 
 
 def find_excess(state: State, max_queued_runs: int) -> str | None:
-    """What a state has too much of."""
+    """Name the part of a state that there is too much of."""
     if len(state.queue) > max_queued_runs:
         waiting = pluralize(max_queued_runs, "run waits", "runs wait")
         return f"more than {waiting} in the session's queue (SWARMKEEP_MAX_QUEUED_RUNS)"
@@ -99,7 +99,7 @@ class ExportLines:
         """The events of the session that is being read that have a file before them, once for each."""
 
     def next(self) -> ExportLine | None:
-        """What the next line says; None after the last. Raises InvalidImport."""
+        """Read the next line; None after the last. Raises InvalidImport."""
         text = self._file.readline(self._max_line_bytes + 1)
         if not text:
             return None
@@ -122,7 +122,7 @@ class ExportLines:
 
     @property
     def end(self) -> int:
-        """Where the last line that was read ends."""
+        """The end of the last line that was read."""
         return self._next_offset
 
     def find_line(self, place: ExportedSession, seq: int) -> int:
@@ -340,7 +340,7 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an import did, or with `dry_run` would do. `sessions` names the first thousand."""
+    """The effect of an import, or with `dry_run` its effect if it were done. `sessions` names the first thousand."""
 
     dry_run: bool
     imported: int
@@ -391,14 +391,14 @@ async def import_export(
         )
         for number, end in zip(new, made, strict=True):
             if end is None:
-                # Somebody else has just recorded it, and may even have deleted it since.
+                # Another process has just recorded it, and may even have deleted it since.
                 await _is_still_here(store, keys[number], places[number])
                 present[number] = True
     return _build_report(keys, places, present, dry_run)
 
 
 async def read_known_heads(store: EventStore, keys: Sequence[SessionKey]) -> dict[SessionKey, SessionHead]:
-    """Where those of the sessions end that are here."""
+    """Return the heads of those of the sessions that are here."""
     known: dict[SessionKey, SessionHead] = {}
     for start in range(0, len(keys), _HEADS_AT_ONCE):
         known |= await store.read_heads(keys[start : start + _HEADS_AT_ONCE])
@@ -438,7 +438,7 @@ def _make_restoration(
 
 
 async def _is_still_here(store: EventStore, key: SessionKey, place: ExportedSession) -> bool:
-    """Whether a session that was here has not been deleted since; if so, it has all that the file has of it.
+    """Tell if a session that was here has not been deleted since; if so, it has all that the file has of it.
 
     A hash stands for everything up to it. Raises SessionExists if it is another one.
     """

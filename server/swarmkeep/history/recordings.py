@@ -106,9 +106,9 @@ class EndOfRecordedLog(Exception):
 class RecordedLog:
     """A session log that is written already.
 
-    Its state is always the fold of the recorded events, never of what the loop makes of them: so each step is
-    compared for itself, and a difference does not drag others behind it. Whatever came from outside (inputs,
-    decisions, cancels, failures of the provider) is taken over as it is.
+    Its state is always the fold of the recorded events, never of what the loop makes of them: so each step is compared
+    for itself, and a difference does not drag others behind it. Everything from outside (inputs, decisions, cancels,
+    failures of the provider) is taken over as it is.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class RecordedLog:
 
     @property
     def is_redacted_reply(self) -> bool:
-        """Whether the next event was a model's reply, and what it said and was asked is redacted."""
+        """Tell if the next event was a model's reply whose text and request are redacted."""
         return is_reply(self.next_event) and is_redacted(self.next_event)
 
     def note_redacted(self) -> None:
@@ -211,7 +211,7 @@ class RecordedLog:
 
     async def settle(self) -> list[RecordedEvent]:
         settled: list[RecordedEvent] = []
-        # What somebody did after a follow-up may lead to another one.
+        # A person's action after a follow-up may lead to another one.
         while draft_follow_up(self.state, approvals=self._approvals) is not None:
             settled += await self.commit(decide_nothing)
         return settled
@@ -309,20 +309,20 @@ class RecordedLog:
             passing = isinstance(fact, _PASSING)
             self.candidates = [*self.candidates, self.state] if passing else [self.state]
             if isinstance(fact, RunResumed):
-                # Whoever took over had started nothing itself.
+                # The process that took over had started nothing itself.
                 self._is_taken_over = True
                 for _ in range(count_given_up(self.list_next(), self.state.run)):
                     self._apply()
 
     def _is_made_by_loop(self, event: RecordedEvent) -> bool:
-        """Whether the loop led to this event, rather than somebody outside."""
+        """Tell if the loop led to this event, rather than a command from outside."""
         running = self.state.run is not None and self.state.run.status == "running"
         match event.fact:
             case MessageAdded(completion=completion) if completion is not None:
                 asked = completion.request is not None or is_redacted(event)
                 return completion.partial is not True and asked
             case MessageAdded(person=person) if person is not UNSET:
-                # An answer is somebody's own; a note follows from handing back.
+                # An answer is a person's own; a note follows from handing back.
                 return self.state.handback_note is not None and event.fact.message.get("role") == "user"
             case MessageAdded(tool=tool, correction=correction, guardrail=guardrail):
                 return (tool is not None or correction is not UNSET or guardrail is not UNSET) and running
@@ -334,7 +334,7 @@ class RecordedLog:
                 # What a caller delivers may decide one, too, while the run waits.
                 return running and not self._belongs_to_end(event)
             case RunCompleted() | ApprovalRequested() | RunWaiting():
-                # While it waits, only a person's answer completes it, and only an import asks anew.
+                # While it waits, only a person's answer completes it, and only an import asks again.
                 return self.state.run is None or running
             case UnknownFact():
                 return event.type in FACTS and not self._is_input(event)
@@ -342,7 +342,7 @@ class RecordedLog:
                 return False
 
     def _belongs_to_end(self, event: RecordedEvent) -> bool:
-        """Whether somebody who ended the run recorded it: what calls were to change that had ended by then. A fork may
+        """Tell if a command that ended the run recorded it: the context changes of calls had ended by then. A fork may
         have cut off that end."""
         for later in islice(self._events, event.seq, None):
             if not isinstance(later.fact, ContextUpdated | HandoffMade | HandoffIgnored):
@@ -350,7 +350,7 @@ class RecordedLog:
         return True
 
     def _is_input(self, event: RecordedEvent) -> bool:
-        """Whether an event that cannot be read must be what the user said: no request is compared by that."""
+        """Tell if an event that cannot be read must be a user's message: no request is compared by that."""
         if event.type != MessageAdded.type:
             return False
         return event.run_id is None or isinstance(self._events[self._next - 1].fact, RunStarted)
@@ -362,7 +362,7 @@ class RecordedLog:
 class RecordedGuards(Guards):
     """Stands in for what asks guardrails; a verdict that would be another one today is noted.
 
-    Those that ask somebody outside are not asked. Of a reply that was refused no text is kept, so nothing can be
+    Those that ask something outside are not asked. Of a reply that was refused no text is kept, so nothing can be
     compared there.
     """
 
@@ -469,7 +469,7 @@ class RecordedCalls:
         self._toolbox = toolbox
 
     async def perform(self, state: State, agent: Agent | None, tool: Tool | None, call: ToolCall) -> ToolOutcome:
-        """How the call ended then; what would be otherwise today is noted."""
+        """Return the recorded outcome of the call; what would be otherwise today is noted."""
         outcome = self._read_outcome(state, call)
         if agent is None:
             return outcome
@@ -499,7 +499,7 @@ class RecordedCalls:
             self._recording.note("arguments", f"{call.name}: {call.arguments}", str(error))
 
     def _read_outcome(self, state: State, call: ToolCall) -> ToolOutcome:
-        """How the call ended then, with the change of the context that was recorded beside it."""
+        """Read the recorded outcome of the call, with the change of the context that was recorded beside it."""
         event, after = self._recording.next_event, self._recording.event_after_next
         trip = read_trip(event, "tool")
         if trip is not None:

@@ -139,7 +139,7 @@ def _find_queued_context(events: Events) -> Iterator[Copies]:
         queued = [event.seq for event in run if isinstance(event.fact, RunQueued)]
         for event in run if queued else ():
             if isinstance(event.fact, MessageAdded):
-                # Whatever changes the context from here on was not asked for with the run.
+                # Any change of the context from here on was not asked for with the run.
                 break
             if isinstance(event.fact, ContextUpdated):
                 yield _share(*queued, event.seq)
@@ -482,7 +482,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed: `seqs`, recorded by the event `seq` (null: there was nothing left to remove)."""
+    """The removed content: `seqs`, recorded by the event `seq` (null: there was nothing left to remove)."""
 
     session: SessionView
     seqs: list[int]
@@ -520,7 +520,7 @@ async def redact(
     told = await store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
     fact = told[-1].fact if told and at is not None else None
     removed = {*seqs, *(fact.seqs if isinstance(fact, SessionRedacted) else ())}
-    # Done again with its idempotency key it is told as it was then, whatever has followed.
+    # Repeated with its idempotency key it is told as it was then, even if more has followed.
     state = await store.state(key, at=at)
     return Redaction(
         session=view_session(key.id, state),
@@ -726,5 +726,5 @@ async def _read_events(store: Archive, key: SessionKey) -> list[RecordedEvent]:
 
 
 def is_lost(event: RecordedEvent) -> bool:
-    """Whether an event of a known type does not say any more what it said: redacted, or not readable."""
+    """Tell if an event of a known type no longer has its original content: redacted, or not readable."""
     return is_redacted(event) or (isinstance(event.fact, UnknownFact) and event.type in FACTS)

@@ -79,7 +79,7 @@ async def replay_session(
 ) -> Replayed:
     """Compare a stored session, for no longer than `seconds` if it is given. Reads only. Raises SessionNotFound."""
     recorded = await load_recorded_session(store, key)
-    # A team's instructions may take their time, or the session be long: nobody else is to wait for it.
+    # A team's instructions may take their time, or the session be long: no other task is to wait for it.
     return await asyncio.to_thread(replay, recorded.events, registry, recorded.texts, ignore=ignore, seconds=seconds)
 
 
@@ -297,7 +297,7 @@ class _RecordedPolicy:
 
 
 async def _run_in_place(function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
-    """Where instructions are made. A replay has a thread of its own."""
+    """Run the function that makes instructions, in place. A replay has a thread of its own."""
     value = function()
     return await value if inspect.isawaitable(value) else value
 

@@ -1,6 +1,6 @@
 """A session as a document for people: Markdown, or a page of HTML that needs nothing else.
 
-Whatever was said is shown as text and never as markup: a transcript of a hostile conversation is a dull document.
+Every message is shown as text and never as markup: a transcript of a hostile conversation is a dull document.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def open_transcript(
 
 
 def describe_damage(found: Verification) -> str | None:
-    """What to tell whoever is shown a log that does not verify."""
+    """Describe the damage to the reader of a log that does not verify."""
     if found.valid:
         return None
     first = found.problems[0]
@@ -70,17 +70,17 @@ async def _write_document(
     yield _encode(writer.write_head(key.id, warning))
     state = State()
     while events := await store.read(key, after=state.seq, upto=last, limit=_PAGE_EVENTS, max_bytes=_PAGE_BYTES):
-        # Messages may be long, and nobody else waits until they are written.
+        # Messages may be long, and no other task waits until they are written.
         page, state = await asyncio.to_thread(_write_page, writer, state, events)
         yield page
     if state.seq < last:
-        # Nobody is to take what there is for all of it.
+        # No reader is to take this part for all of it.
         raise StoreUnavailable(f"session {key.id!r} was deleted while its transcript was written")
     yield _encode(writer.write_foot(key.id, state))
 
 
 def _write_page(writer: TranscriptWriter, state: State, events: Sequence[RecordedEvent]) -> tuple[bytes, State]:
-    """What is said of some events that follow a state, and the state after them."""
+    """Write the descriptions of some events that follow a state, and return the state after them."""
     pieces = []
     for event in events:
         before, state = state, evolve(state, event)

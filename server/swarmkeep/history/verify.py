@@ -1,8 +1,8 @@
 """`verify`: whether a stored session is what it was when it was recorded, and where it is not.
 
 What is found: any change, insertion, removal or reordering of events, and anything beside them that does not follow
-from them. What cannot be found from the rows alone: a log that was rewritten from some event on with all hashes made
-anew, or cut off together with its head row. A head that was noted down elsewhere finds both.
+from them. Two changes cannot be found from the rows alone: a log that was rewritten from some event on with all
+hashes recomputed, or cut off together with its head row. A head that was noted down elsewhere finds both.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ def check_labels(evidence: SessionRows, state: State, findings: Problems) -> Non
 
 
 class ReferenceCheck:
-    """What the events name besides each other: texts, files, and runs that idempotency keys may lead to."""
+    """The check of the things that the events name besides each other: texts, files, and runs that idempotency keys may
+    lead to."""
 
     def __init__(self, evidence: SessionRows, findings: Problems) -> None:
         self._evidence = evidence
@@ -239,7 +240,7 @@ class ReferenceCheck:
 def check_turn(before: State, event: RecordedEvent, findings: Problems) -> None:
     """Say what does not fit, if this event is the one after `before`.
 
-    Messages from outside are not looked at: a history that somebody brings may be as odd as it likes.
+    Messages from outside are not looked at: a history that a caller brings may be as odd as it likes.
     """
     fact = event.fact
     if isinstance(fact, MessageAdded):
@@ -255,7 +256,7 @@ def check_turn(before: State, event: RecordedEvent, findings: Problems) -> None:
 
 
 def _find_calls(state: State, event: RecordedEvent) -> tuple[ToolCall, ...] | None:
-    """The calls of the turn that an event belongs to; None if it belongs to none, or nobody can say any more."""
+    """Return the calls of the turn that an event belongs to; None if it belongs to none, or that is unknown."""
     run = state.run
     if run is None or run.id != event.run_id:
         return None
@@ -455,7 +456,7 @@ def _check_fork(stored: Snapshot, key: SessionKey, check: _SessionCheck) -> None
     fact, _, first_hash = check.forked
     source = SessionKey(key.tenant, fact.from_session_id)
     first = stored.read_sealed(source, after=0, upto=1, limit=1)
-    # Deleted, and perhaps made anew under its id.
+    # Deleted, and perhaps recreated under its id.
     if not first or first[0].event.hash != first_hash:
         return
     shared = stored.read_sealed(source, after=fact.from_seq - 1, upto=fact.from_seq, limit=1)

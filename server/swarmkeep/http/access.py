@@ -56,7 +56,7 @@ _NO_BODY = (b"content-length", b"0")
 class RequestLog:
     """An ASGI application around another. What is logged inside of a request has the request's id.
 
-    `note_beginning` is shown the message that begins an answer, whoever sends it, and may add to its headers.
+    `note_beginning` is shown the message that begins an answer, from any sender, and may add to its headers.
     `refuse_cut_off` answers a request that is cancelled before its answer has begun; with none it is not answered.
     """
 
@@ -307,7 +307,8 @@ _CACHES = (
 
 
 def find_address_caches(app: Litestar) -> list[Callable[[], None]]:
-    """What empties each cache of addresses; not of those that a later release of the framework names otherwise."""
+    """List the functions that empty the caches of addresses; not of those that a later release of the framework names
+    otherwise."""
     found: list[Any] = [app.asgi_router.handle_routing]
     for module, name in _CACHES:
         try:
@@ -340,14 +341,14 @@ class LongAddresses:
 
 # Asks for a key where no route does it: for paths that are not there, and methods that a path does not have.
 
-# Gives the answer to whoever may not come in; None lets them in.
+# Gives the answer to a caller who may not come in; None lets them in.
 RefuseUnrouted = Callable[[Scope], Awaitable[Application | None]]
 
 _MISSING = (404, 405)
 
 
 class Unrouted:
-    """Below `prefixes` nobody is told what is there and what is not before `refuse` has let them in."""
+    """Below `prefixes` no caller is told which paths exist before `refuse` has let them in."""
 
     def __init__(self, within: Application, prefixes: tuple[str, ...], refuse: RefuseUnrouted) -> None:
         self._within = within
@@ -362,7 +363,7 @@ class Unrouted:
 
         async def pass_on(message: Message) -> None:
             nonlocal refusal
-            # Whoever came to a route was asked there, which the scope tells.
+            # A caller who came to a route was asked there, which the scope tells.
             if message["type"] == "http.response.start" and message["status"] in _MISSING and "auth" not in scope:
                 refusal = await self._refuse(scope)
             if refusal is None:

@@ -41,7 +41,7 @@ from swarmkeep.store.contracts import (
 )
 from swarmkeep.store.records import Clock, StoreUnavailable, utc_now
 
-# What each role may do.
+# Define the permissions of each role.
 
 # `read`: look at sessions. `run`: make and change sessions, start and cancel runs, give results of tools. `approve`:
 # decide on approvals. `audit`: read the audit log. `write`: delete, redact and import. `keys`: make and revoke keys.
@@ -64,7 +64,7 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
 
 
 class Unauthenticated(DomainError):
-    """Nobody that the server knows. `challenge` is what `WWW-Authenticate` says (RFC 6750)."""
+    """A caller that the server does not know. `challenge` is what `WWW-Authenticate` says (RFC 6750)."""
 
     code = "unauthenticated"
 
@@ -77,7 +77,7 @@ class Unauthenticated(DomainError):
 
 
 class Forbidden(DomainError):
-    """What a read-only key may not do, or a web page of somebody else's with an open server."""
+    """A request that a read-only key may not make, or another site's web page with an open server."""
 
     code = "forbidden"
 
@@ -113,7 +113,7 @@ _MAX_KEYS = 10_000
 
 
 class _CachedKey(msgspec.Struct, frozen=True):
-    """What the database has of a key, as of when it was asked."""
+    """The database's record of a key, as of when it was asked."""
 
     asked_at: float
     found: StoredApiKey | None
@@ -144,11 +144,11 @@ class Keyring:
 
     @property
     def has_keys(self) -> bool:
-        """Whether a key was seen to exist. From then on, for good: no server opens because its keys went away."""
+        """Tell if a key was seen to exist. From then on, for good: no server opens because its keys went away."""
         return self._has_keys
 
     async def is_locked(self) -> bool:
-        """Whether callers have to show a key, as of the last two seconds. Raises StoreUnavailable."""
+        """Tell if callers have to show a key, as of the last two seconds. Raises StoreUnavailable."""
         if not self._has_keys and self._clock() >= self._unlocked_until:
             await self._ask_once(None, self._look_for_keys)
         return self._has_keys
@@ -169,11 +169,11 @@ class Keyring:
         return found.key
 
     def was_used(self, secret: str) -> bool:
-        """Whether a key with this one's id was let in here in the last minute. The key itself is not compared."""
+        """Tell if a key with this one's id was let in here in the last minute. The key itself is not compared."""
         return parse_key_id(secret) in self._recently_used
 
     async def is_valid(self, key: ApiKey) -> bool:
-        """Whether a key that was shown before still counts. Raises StoreUnavailable."""
+        """Tell if a key that was shown before still counts. Raises StoreUnavailable."""
         found = await self._look_up(key.id)
         return found is not None and found.key.is_valid(self._now())
 
@@ -192,7 +192,7 @@ class Keyring:
     async def _ask_once(self, key_id: str | None, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Ask the database once for all who want to know the same: streams that began together ask at the same time.
 
-        Nobody waits for a question whose answer would be too old: it may hang on a dead connection.
+        No caller waits for a question whose answer would be too old: it may hang on a dead connection.
         """
         asking, now = self._asking.get(key_id), self._clock()
         if asking is None or now - asking.asked_at >= CACHE_SECONDS:
@@ -206,7 +206,7 @@ class Keyring:
         if asking is not None and asking.task is task:
             del self._asking[key_id]
         if not task.cancelled():
-            # Those who asked may all have gone; then nobody else would read the error.
+            # All callers may have gone; then no other code would read the error.
             task.exception()
 
     async def _note_use(self, key_id: str) -> None:
@@ -295,10 +295,10 @@ class Service:
 
     `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
     call it then. Without `rate_limiter` keys may ask as often as they like, and without `address_limiter` others: there
-    are two, so that made-up addresses displace no key. With `separate_approvers` nobody decides on approvals of a run
-    of their own. One that `is_offline` asks the built-in offline model, whatever models agents name. `session_headers`
-    name the session of a chat completion, beside the usual ones. With `prices` usage has a cost. `stopping` is set when
-    the server is told to stop, `drained` when the last of its runs has ended.
+    are two, so that made-up addresses displace no key. With `separate_approvers` no caller decides on approvals of a
+    run of their own. One that `is_offline` asks the built-in offline model, for any model that agents name.
+    `session_headers` name the session of a chat completion, beside the usual ones. With `prices` usage has a cost.
+    `stopping` is set when the server is told to stop, `drained` when the last of its runs has ended.
     """
 
     def __init__(
@@ -346,7 +346,7 @@ class Service:
         return frames
 
     def count_request(self, key: ApiKey | None, address: str) -> None:
-        """Count a request for whoever sent it: a key, or else an address. Raises RateLimited."""
+        """Count a request by its sender: a key, or else an address. Raises RateLimited."""
         limiter = self.address_limiter if key is None else self.rate_limiter
         if limiter is not None:
             limiter.count(address if key is None else key.id)
@@ -373,7 +373,7 @@ _MAX_KEY_CHARACTERS = 255
 
 
 class Principal:
-    """Whoever sent a request. Without a key it is nobody known.
+    """The sender of a request. Without a key the sender is unknown.
 
     `engine` carries out commands, `reader` reads sessions and runs; `store` is for what audits, sums up or transfers.
     """
@@ -402,23 +402,23 @@ class Principal:
 
     @property
     def name(self) -> str | None:
-        """Who this is, for events that say who did something; None while the server is open."""
+        """The caller's name, for events that say who did something; None while the server is open."""
         return None if self.api_key is None else self.api_key.label
 
     async def is_still_allowed(self) -> bool:
-        """Whether they would still be let in: asked again and again by what goes on for long, as streams do."""
+        """Tell if the caller would still be let in: asked again and again by what goes on for long, as streams do."""
         keyring = self.service.keyring
         if self.api_key is None:
             return not await keyring.is_locked()
         return await keyring.is_valid(self.api_key)
 
     def require(self, *permissions: Permission) -> None:
-        """Whether they may do what needs one of these permissions; while the server is open, anybody may but make keys.
+        """Require one of these permissions; while the server is open, anybody may but make keys.
 
         Raises Forbidden.
         """
         if self.api_key is None and permissions == ("keys",):
-            # Whoever asked first would lock out all others.
+            # The first caller would lock out all others.
             raise Forbidden(
                 "the server has no API keys yet; make the first one with `swarmkeep keys create`, on its database"
             )
@@ -427,7 +427,7 @@ class Principal:
             raise Forbidden(f"this needs the permission {needed}, which the API key's role `{self.api_key.role}` lacks")
 
     def may(self, permission: Permission) -> bool:
-        """Whether they may do what needs this permission."""
+        """Tell if the caller has this permission."""
         return self.api_key is None or permission in PERMISSIONS[self.api_key.role]
 
     async def read_idempotency(self) -> IdempotentRequest | None:
@@ -474,7 +474,7 @@ OWN_AUTH = "own_auth"
 
 
 async def require_key(connection: AnyConnection, handler: BaseRouteHandler) -> None:
-    """Let in whoever has a key, once there is one, and note whose it is.
+    """Let in a caller with a key, once there is one, and note whose it is.
 
     Raises Unauthenticated, RateLimited, Forbidden, StoreUnavailable.
     """
@@ -515,13 +515,14 @@ async def authenticate(service: Service, authorization: list[str], address: str)
 
 
 def get_client_address(scope: Mapping[str, Any]) -> str:
-    """Where a request comes from: who connected, or what a proxy says that was named to the server."""
+    """Return the address that a request comes from: who connected, or what a proxy says that was named to the
+    server."""
     client = scope.get("client")
     return "" if client is None else client[0]
 
 
 def _read_bearer_secret(authorization: list[str]) -> str:
-    """The text after `Bearer`; empty without one, and for several headers, because nobody could say which counts."""
+    """Return the text after `Bearer`; empty without one, and for several headers, as it is unclear which counts."""
     scheme, _, secret = authorization[0].strip().partition(" ") if len(authorization) == 1 else ("", "", "")
     return secret.strip() if scheme.lower() == "bearer" else ""
 
@@ -549,7 +550,7 @@ async def refuse_other_sites(service: Service, headers: Headers) -> None:
 
 
 def _describe_foreign_request(service: Service, headers: Headers) -> str:
-    """Why a request is not from this machine, or not from a page of ours; empty if it may well be."""
+    """Explain why a request is not from this machine, or not from a page of ours; empty if it may well be."""
     if any(_strip_port(host) not in service.hosts for host in headers.getall("host", [])):
         return (
             "without API keys the server answers only to its own name; use 127.0.0.1 or localhost, or name this host "
@@ -561,14 +562,14 @@ def _describe_foreign_request(service: Service, headers: Headers) -> str:
 
 
 def is_allowed_origin(service: Service, headers: Headers) -> bool:
-    """Whether a request is from no web page, from the server's own, or from one that may call it."""
+    """Tell if a request is from no web page, from the server's own, or from one that may call it."""
     origin = headers.get("origin")
     own = origin is None or headers.getall("host", []) == [origin.partition("://")[2]]
     return own or bool(service.origins & {origin, "*"})
 
 
 def _is_embedded_elsewhere(headers: Headers) -> bool:
-    """Whether another site's page loads this without an `Origin`: as a picture or a script, to learn whether it exists.
+    """Tell if another site's page loads this without an `Origin`: as a picture or a script, to learn whether it exists.
 
     Browsers say so (https://www.w3.org/TR/fetch-metadata/). Following a link from another site is allowed.
     """
@@ -585,7 +586,7 @@ def _strip_port(host: str) -> str:
 
 
 def log_refusal(refusals: RefusalLog, status: int | None, scope: Mapping[str, Any]) -> None:
-    """Note an answer that refuses somebody."""
+    """Note an answer that refuses a caller."""
     if status in REFUSALS:
         refusals.note(status, get_client_address(scope), _describe_request(scope))
 

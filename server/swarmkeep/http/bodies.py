@@ -43,17 +43,18 @@ from swarmkeep.store.contracts import SessionKey
 
 # Limits on request bodies that are not complete yet.
 
-# This much of each body is not counted. So only larger bodies are refused, and everyday requests get through whoever
+# So much of each body is not counted: only larger bodies are refused; everyday requests get through even if anyone
 # else sends slowly.
 UNCOUNTED_BYTES = 65_536
 MAX_FILES = 8
 
 
 class BodyLimits:
-    """What is still arriving in this process: bodies in memory, bounded in their sum, and files, bounded in number.
+    """The bodies that are still arriving in this process: bodies in memory, bounded in their sum, and files, bounded in
+    number.
 
-    A client that sends slowly holds what it has sent, and many could fill the memory or the disk with it.
-    `max_values` is how many JSON values a body may hold once it is complete.
+    A client that sends slowly holds what it has sent, and many could fill the memory or the disk with it. `max_values`
+    is how many JSON values a body may hold once it is complete.
     """
 
     def __init__(self, max_bytes: int, max_values: int = 200_000) -> None:
@@ -173,7 +174,7 @@ def _limit_time(seconds: float) -> Iterator[None]:
     except TimeoutError:
         raise RequestTimeout(f"the body did not arrive within {seconds:g} seconds") from None
     except InternalServerException:
-        # The client left in the middle of its request; nobody reads the answer.
+        # The client left in the middle of its request and will not read the answer.
         raise InvalidRequest("the body ended early") from None
 
 
@@ -270,7 +271,7 @@ class NewRun(Body, frozen=True, kw_only=True):
     async def to_command(
         self, idempotency: IdempotentRequest | None, max_messages: int, *, by: str | None = None
     ) -> StartRun:
-        """What is to be done; a long input is checked in a thread, and nobody waits for that.
+        """Make the command; a long input is checked in a thread, and no other request waits for that.
 
         Raises InvalidRequest and TooLarge.
         """
@@ -286,7 +287,7 @@ class NewRun(Body, frozen=True, kw_only=True):
             max_turns=self.max_turns,
             model=self.model,
             execute_tools=self.execute_tools,
-            # Whoever joins a background run, at any time, sees it speak.
+            # A client that joins a background run, at any time, sees it speak.
             stream=self.stream or self.background,
             tools=check_tools(self.tools) if self.tools else msgspec.UNSET,
             tool_choice=msgspec.UNSET if self.tool_choice is None else check_tool_choice(self.tool_choice),
@@ -342,7 +343,7 @@ class ApprovalDecision(Body, frozen=True, kw_only=True):
 
 
 class Resume(Body, frozen=True, kw_only=True):
-    """What the run waits for. An interrupted run is tried again by a resume with neither."""
+    """The answers that the run waits for. An interrupted run is tried again by a resume with neither."""
 
     may_be_absent: ClassVar[bool] = True
     tool_results: tuple[ToolResult, ...] = ()

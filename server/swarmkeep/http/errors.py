@@ -65,7 +65,7 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.Draining: 503,
 }
 
-# The phrase that goes with each code, and whatever else has one: the framework's errors and the database's.
+# The phrase of each code, and of anything else with one: the framework's errors and the database's.
 TITLES = {
     "invalid_request": "The request is not valid",
     "invalid_import": "The file cannot be imported",
@@ -127,7 +127,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was refused. `code` never changes its meaning; `detail` is for people."""
+    """The reason for refusing a request. `code` never changes its meaning; `detail` is for people."""
 
     type: str
     title: str
@@ -170,7 +170,7 @@ def describe_error(
 
 
 def _describe_missing_route(request: Request[Any, Any, Any], headers: dict[str, str]) -> dict[str, Any]:
-    """The route that is not there, for somebody who has mistyped it."""
+    """Describe a missing route, for a caller who has mistyped it."""
     path = request.url.path
     shown = path if len(path) <= _MAX_PATH_CHARACTERS else f"{path[:_MAX_PATH_CHARACTERS]}…"
     methods = next((value for name, value in headers.items() if name.lower() == "allow"), None)

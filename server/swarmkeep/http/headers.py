@@ -10,7 +10,7 @@ _ALWAYS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
-    # What sessions say is kept by nobody on the way.
+    # Sessions' texts are kept by no cache on the way.
     (b"cache-control", b"no-store"),
 )
 

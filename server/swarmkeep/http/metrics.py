@@ -69,7 +69,7 @@ class WorkerMetrics:
             yield
 
     async def combine(self, own: bytes) -> bytes:
-        """What all workers count, each with its number as a label."""
+        """Combine the counts of all workers, each with its number as a label."""
         numbers = [int(path.name) for path in self._folder.iterdir() if path.name != str(self._number)]
         answers = await asyncio.gather(*map(self._ask, numbers))
         texts = {number: text for number, text in zip(numbers, answers, strict=True) if text is not None}
@@ -91,7 +91,7 @@ class WorkerMetrics:
 def label_and_join(texts: Mapping[int, bytes]) -> bytes:
     """Texts of several workers as one, in which each line has its worker's number as the label `worker`.
 
-    Not summed: when a worker is replaced, its counts begin anew, and in a sum that would look like a reset of all.
+    Not summed: when a worker is replaced, its counts start at zero; in a sum that would look like a reset of all.
     """
     families: dict[str, Metric] = {}
     for number, text in sorted(texts.items()):
@@ -130,9 +130,9 @@ def _find_by_labels(metric: M) -> Callable[..., M]:
 
 
 class Metrics:
-    """One server's counts, in a registry of their own. They begin anew with the process.
+    """One server's counts, in a registry of their own. They start from zero with the process.
 
-    `token` is what whoever reads them has to show; without one they are open as long as the server is. `workers` are
+    `token` is the secret that a reader has to show; without one they are open as long as the server is. `workers` are
     those that share the port with this one, and answer for one another.
     """
 
@@ -190,7 +190,7 @@ class Metrics:
         )
 
     def add_gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
-        """Show a value as it is when somebody looks."""
+        """Show a value as it is at each reading."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
     def observe_response(self, message: Message, scope: Scope) -> None:

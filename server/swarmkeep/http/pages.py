@@ -10,7 +10,7 @@ Each module becomes a function that gives its exports, so that its names stay it
 
 A module that is loaded on demand, by `import("./timeline.js")`, begins a file of its own under its name, with what it
 needs and no file before it has. So does one that runs in a worker, named by `new URL("./work.js", import.meta.url)`; it
-shares nothing with the page. Whatever else JavaScript knows of modules is refused: see `PackingError`.
+shares nothing with the page. All other module syntax of JavaScript is refused: see `PackingError`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _write_import(found: re.Match[str]) -> str:
 
 
 def _list_taken(found: re.Match[str]) -> list[tuple[str, str]]:
-    """What an import takes, each as a pair of its name there and here."""
+    """List the names that an import takes, each as a pair of its name there and here."""
     default, names = found[1], found[2]
     return [("default", default)] if default else _split_names(names or "")
 
@@ -185,7 +185,7 @@ class _Packer:
             yield f'import {{ {", ".join(variables)} }} from "./{home}";\n'
 
     def _list_foreign(self, name: str, modules: list[str]) -> list[str]:
-        """What a file needs of others."""
+        """List the names that a file needs of others."""
         needed = {other for module in modules for other in self._get(module).needed} | {name}
         return sorted(other for other in needed if self._homes[other] != name)
 

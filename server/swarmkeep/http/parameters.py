@@ -99,7 +99,7 @@ def _parse_query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def describe_parameter(handler: BaseRouteHandler, name: str, detail: str) -> tuple[str, str]:
-    """What callers call a parameter of a handler, and what is wrong with it, with the values that it may have."""
+    """Describe a parameter of a handler: the callers' name for it, and its error, with its possible values."""
     field = handler.parsed_fn_signature.parameters.get(name)
     if field is None or not isinstance(field.kwarg_definition, QueryParameter):
         return name, detail
@@ -129,7 +129,7 @@ def read_metadata_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:
 
 
 def wants_listed_context(request: Request[Any, Any, Any]) -> bool:
-    """Whether a list of sessions has to have their context variables for a client that cannot ask for them.
+    """Tell if a list of sessions must have their context variables for a client that cannot ask for them.
 
     The client of 0.1 takes no other list.
     """
@@ -141,7 +141,7 @@ def read_time(text: str | None, name: str) -> str | None:
     if text is None:
         return None
     try:
-        # A `+` that nobody has encoded comes as a space.
+        # A `+` that was not encoded comes as a space.
         at = datetime.fromisoformat(text.strip().replace(" ", "+") if "T" in text else text)
         return to_timestamp(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
@@ -159,7 +159,7 @@ def parse_last_event_id(text: str | None) -> int | None:
 
 
 def parse_if_match(if_match: str | None) -> int | None:
-    """What `If-Match` asks for; any state does for `*`."""
+    """Parse the position that `If-Match` asks for; any state does for `*`."""
     if if_match is None or if_match.strip() == "*":
         return None
     # Proxies that compress an answer make its ETag a weak one; it is the same seq.
@@ -178,7 +178,7 @@ def parse_seq(text: str, pointer: str, detail: str) -> int:
 
 
 def takes_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a request's headers say that its answer may be gzipped."""
+    """Tell if a request's headers say that its answer may be gzipped."""
     for name, value in headers:
         if name.lower() != b"accept-encoding":
             continue

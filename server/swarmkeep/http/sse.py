@@ -1,4 +1,4 @@
-"""Streams: server-sent events and JSON lines, sent as they come and dropped as soon as nobody reads on."""
+"""Streams: server-sent events and JSON lines, sent as they come, dropped once the client stops reading."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class StreamResponse(Response[Any]):
                     await send_part({"type": "http.response.body", "body": part, "more_body": True})
                     count += 1
                     if count % _PARTS_IN_A_ROW == 0:
-                        # As long as there is more at once, nothing here waits, and nobody else gets a turn.
+                        # As long as there is more at once, nothing here waits, and no other task gets a turn.
                         await asyncio.sleep(0)
             except (StoreUnavailable, Overloaded) as error:
                 self._note_break(error)

@@ -23,7 +23,7 @@ from swarmkeep.store.records import StoreUnavailable
 
 T = TypeVar("T")
 
-# What is sent of an item; and, if that was the last one, what the stream ends with.
+# List the frames to send for an item; and, if that was the last one, what the stream ends with.
 Written = tuple[bytes, bytes | None]
 
 PING = comment("ping")
@@ -35,7 +35,7 @@ def write_session_frames(
 ) -> AsyncGenerator[bytes]:
     """Every event after `after`, and then what happens, until the session is deleted or the server stops.
 
-    One that has no event `after`, or is made anew, is given from its beginning.
+    A session that has no event `after`, or is recreated, is given from its beginning.
 
     With `types`, events of these only, and nothing that passes.
     """
@@ -60,7 +60,7 @@ def write_run_frames(
 
 
 def write_change_frames(principal: Principal) -> AsyncGenerator[bytes]:
-    """Which of the tenant's sessions change, until the caller may not read them any more or the server stops."""
+    """Write which of the tenant's sessions change, until the caller may not read them or the server stops."""
     check = StreamCheck(principal, None, stop=principal.service.stopping)
     engine = principal.engine
     following = engine.changes.follow(principal.tenant, silent_seconds=engine.limits.poll_seconds)
@@ -90,12 +90,12 @@ class StreamCheck:
         return self._stop.is_set()
 
     def is_due(self, now: float) -> bool:
-        """Whether the caller's permission is to be checked again. That is often, because silence may follow, and cheap,
+        """Tell if the caller's permission is to be checked again. That is often, because silence may follow, and cheap,
         because the answer is nearly always cached."""
         return now - self._allowed_at >= self._gone_seconds / 4
 
     async def passes(self, items: object) -> bool:
-        """Whether the items, if there are any, may be shown, and the stream goes on. Asks the database now and then
+        """Tell if the items, if there are any, may be shown, and the stream goes on. Asks the database now and then
         only, and whether the session exists once for all its readers."""
         now = time.monotonic()
         if self.is_due(now):
@@ -131,7 +131,7 @@ async def wait_until_refused(principal: Principal) -> None:
     allowed = True
     while allowed:
         await asyncio.sleep(seconds)
-        # While the database is away nobody knows, and nothing new is shown either.
+        # While the database is away this is unknown, and nothing new is shown either.
         with suppress(StoreUnavailable, Overloaded):
             allowed = await principal.is_still_allowed()
     await asyncio.sleep(seconds)

@@ -81,7 +81,7 @@ class _FrameHeader(msgspec.Struct):
 
 
 async def read_command(text: bytes, max_values: int) -> SocketCommand:
-    """Read a frame, a large one in a thread: nobody else waits for it. Raises InvalidRequest and TooLarge."""
+    """Read a frame, a large one in a thread: no other connection waits for it. Raises InvalidRequest and TooLarge."""
     return await run_aside(len(text) > UNCOUNTED_BYTES, _parse_command, text, max_values)
 
 
@@ -136,7 +136,7 @@ def _read_idempotency(key: SessionKey, command: SocketCommand) -> IdempotentRequ
     )
 
 
-# Frames of a WebSocket, whatever they say: received, and sent last when a connection is refused.
+# Read and write frames of a WebSocket: received, and sent last when a connection is refused.
 
 Socket = WebSocket[Any, Any, Any]
 
@@ -214,7 +214,7 @@ async def refuse_handshake(
 
 
 async def authenticate_handshake(service: Service, scope: WebSocketScope) -> Principal:
-    """Who opens the connection, and may at least watch.
+    """Return the principal that opens the connection, and may at least watch.
 
     Raises Unauthenticated, RateLimited, Forbidden, StoreUnavailable.
     """
@@ -244,7 +244,7 @@ def parse_after(scope: WebSocketScope) -> int:
     return parse_seq(after, "/query/after", "`after` must be the seq of the last event seen")
 
 
-# What a connection does at once: tasks of their own, of which the first to end takes the others along.
+# Run the concurrent tasks of a connection: tasks of their own, of which the first to end takes the others along.
 
 
 async def run_until_first(socket: Socket, lock: asyncio.Lock, *work: Coroutine[Any, Any, None]) -> None:
@@ -267,7 +267,7 @@ async def run_until_first(socket: Socket, lock: asyncio.Lock, *work: Coroutine[A
 
 @websocket("/sessions/{session_id:str}/live", opt={OWN_AUTH: True})
 async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
-    """Events from every run of the session, and commands to it, until somebody closes.
+    """Send events from every run of the session, and take commands to it, until either side closes.
 
     Who may not come in gets no connection: until then nothing is read of what they send, and nothing kept for them.
     All other refusals are told over it: a browser shows its page nothing of an answer to a handshake.
@@ -317,14 +317,14 @@ class _SessionSocket:
             work = self._send_events(feed, joined), self._execute_commands(), self._leave_when_refused()
             await run_until_first(self._socket, self._command_lock, *work)
         finally:
-            # Also where nobody has begun to read it.
+            # Also before any reader has begun to read it.
             if feed is not None:
                 feed.close()
 
     async def _send_events(self, feed: Feed | None, joined: int) -> None:
         """Send what happens, and each run that ends after event `joined`.
 
-        A slow reader makes this wait, and nobody else: what it misses here is in the log.
+        A slow reader makes only this wait: what it misses here is in the log.
         """
         principal, key = self._principal, self._key
         last = 0
@@ -334,7 +334,7 @@ class _SessionSocket:
                 if not await check.passes(item is not None):
                     break
                 if isinstance(item, RecordedEvent):
-                    # A session that is made anew begins again, and none of its runs was there before.
+                    # A session that is recreated begins again, and none of its runs was there before.
                     joined, last = 0 if item.seq <= last else joined, item.seq
                 for parts in await self._list_frames(item, joined):
                     await self._socket.send_text(_frame(*parts))
@@ -349,7 +349,8 @@ class _SessionSocket:
         raise WebSocketDisconnect(detail="the API key is no longer valid")
 
     async def _list_frames(self, item: Item | None, joined: int) -> list[FrameParts]:
-        """What is sent of an item; with the last event of a run that ended since the connection began, the run."""
+        """List the frames to send for an item; with the last event of a run that ended since the connection began, the
+        run."""
         if item is None:
             return []
         sent = list_frame_parts(item)

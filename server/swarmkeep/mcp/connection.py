@@ -64,7 +64,7 @@ async def _accept_result(name: str, result: CallToolResult) -> None:
 
 
 async def list_offered(client: Client, server: MCPServer) -> tuple[list[OfferedTool], list[str]]:
-    """What is offered of its tools, and the names of those that are wanted and are too large or too many.
+    """List the tools that are offered, and the names of those wanted that are too large or too many.
 
     A list that is not read to its end is named first, and which pages of it were read.
     """
@@ -124,7 +124,7 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-# What a server offers, and whether that is still so.
+# Keep the list of a server's offer, and whether that still holds.
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class ToolList:
         self._is_stale = False
 
     def is_older_than(self, seconds: float) -> bool:
-        """Whether it was listed before that, or the server has said that it has changed."""
+        """Tell if it was listed before that, or the server has said that it has changed."""
         return self._is_stale or asyncio.get_running_loop().time() - self._listed_at > seconds
 
     async def list_anew(self, client: Client) -> None:
@@ -155,7 +155,7 @@ class ToolList:
         self._listed_at = asyncio.get_running_loop().time()
 
     def _tell_left(self, left: list[str]) -> None:
-        """Tell whoever runs this which tools agents do without, once."""
+        """Tell the operator which tools agents do without, once."""
         names = self._secrets.mask(", ".join(left))[:_NAMES_CHARACTERS]
         if names and names != self.left:
             log.warning(
@@ -179,7 +179,7 @@ class ToolList:
             self._is_stale = True
 
 
-# What is asked of a connection, and why it may not be answered.
+# The requests to a connection, and why one may not be answered.
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -232,7 +232,7 @@ class Connection:
         self._waiting = 0
 
     async def find_tools(self) -> tuple[OfferedTool, ...] | None:
-        """What it offers now; what it did last, if it cannot be reached in time."""
+        """Return the tools that it offers now; what it did last, if it cannot be reached in time."""
         if await self._wait_until_settled() and self._list.is_older_than(self._limits.list_seconds):
             try:
                 await self._submit(self._list.list_anew, self._limits.probe_seconds)
@@ -241,7 +241,7 @@ class Connection:
         return self.tools
 
     async def call(self, tool: str, arguments: dict[str, Any], call_id: str) -> Result:
-        """What the tool gives. Raises ToolFailed. Cancelled, it tells the server."""
+        """Return the result of the tool. Raises ToolFailed. Cancelled, it tells the server."""
         try:
             result = await self._ask(partial(call_tool, tool=tool, arguments=arguments, call_id=call_id))
         except ServerUnreachable as error:
@@ -258,7 +258,7 @@ class Connection:
         return Result(text, files=files)
 
     async def _ask(self, do: Callable[[Client], Awaitable[T]]) -> T:
-        """What the server answers, over a new connection if it has forgotten this one. Raises ToolFailed."""
+        """Return the answer of the server, over a new connection if it has forgotten this one. Raises ToolFailed."""
         for is_last in (False, True):
             if not await self._wait_until_settled():
                 break
@@ -271,7 +271,7 @@ class Connection:
 
     @property
     def tools(self) -> tuple[OfferedTool, ...] | None:
-        """What it offered last; None before it said so."""
+        """The tools that it offered last; None before it said so."""
         return self._list.tools
 
     @property
@@ -284,7 +284,7 @@ class Connection:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is a connection, or an attempt to make one."""
+        """True if there is a connection, or an attempt to make one."""
         return self._owner is not None and not self._owner.done()
 
     async def close(self) -> None:
@@ -302,7 +302,7 @@ class Connection:
         return f"the MCP server {name} cannot be reached{why}"
 
     async def _wait_until_settled(self) -> bool:
-        """Whether there is a connection; waits for the first attempt to make one, as long as settings say."""
+        """Tell if there is a connection; waits for the first attempt to make one, as long as settings say."""
         self.last_used = asyncio.get_running_loop().time()
         if not self.has_begun:
             self._settled.clear()
@@ -339,7 +339,7 @@ class Connection:
                 log.warning(
                     "MCP server %s: %s; its last output: %s", self.server.name, self.error, self.last_words or "-"
                 )
-                # After the first time whoever asks waits for the next attempt; later not before it is due.
+                # After the first time a caller waits for the next attempt; later not before it is due.
                 await self._pause(pause, is_told_at_once=pause > self._limits.first_pause_seconds)
                 pause = min(pause * 2, self._limits.longest_pause_seconds)
         finally:
@@ -348,7 +348,7 @@ class Connection:
             self._refuse_waiting()
 
     async def _pause(self, seconds: float, *, is_told_at_once: bool) -> None:
-        """Wait, and then for somebody who wants something of the server."""
+        """Wait, and then until a caller wants something of the server."""
         if is_told_at_once:
             self._settled.set()
         else:
@@ -393,7 +393,7 @@ class Connection:
             self._scope.cancel()
 
     def _turn_away(self) -> None:
-        """Who comes now waits for the next connection."""
+        """Make later callers wait for the next connection."""
         if self.status == "connected":
             self.status = "connecting"
         self._settled.clear()
@@ -410,7 +410,7 @@ class Connection:
                     tasks.start_soon(self._do, client, work)
 
     async def _do(self, client: Client, work: Work) -> None:
-        """One piece of work beside the others. Whoever gives up waiting for it has it cancelled."""
+        """One piece of work beside the others. A caller who gives up waiting for it has it cancelled."""
         with anyio.CancelScope() as scope:
             work.done.add_done_callback(lambda done: scope.cancel())
             is_in_vain = is_forgotten = False

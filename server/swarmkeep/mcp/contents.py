@@ -1,4 +1,4 @@
-"""What servers say, as what models are given: tools as functions, and their results."""
+"""Convert the content of servers for models: tools as functions, and their results."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def _choose_name(server: MCPServer, tool: str, used: Collection[str]) -> str | N
 
 
 def read_result(result: CallToolResult, limits: FileLimits | None = None) -> Result:
-    """What a tool gave, whether it failed or not. Texts as they are, and pictures, audio and resources that are no text
-    as files.
+    """Read the result of a tool, whether it failed or not. Texts as they are, and pictures, audio and resources that
+    are no text as files.
 
     Without `limits` no files are taken, and there is no more than text, which names them. Nothing is decoded that is
     known not to be kept before that.
@@ -174,7 +174,7 @@ class _Inline(msgspec.Struct, frozen=True):
         return f"[{self.what}, {_cut(self.media_type)}{': ' if more else ''}{more}]"
 
     def take(self, limits: FileLimits) -> tuple[str, File | None]:
-        """What is said of it, and the file; none where it cannot be decoded, or need not be: what it is, and how
+        """Return the text about it, and the file; none where it cannot be decoded, or need not be: what it is, and how
         large, is known before."""
         try:
             check_said_type(self.media_type, limits)

@@ -1,5 +1,5 @@
-"""The connections to MCP servers, in a thread with an event loop of its own: whatever a server sends, nobody else waits
-for it to be read."""
+"""The connections to MCP servers, in a thread with an event loop of its own: no one else waits for a server's messages
+to be read, however large."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TooManyConnections(Exception):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server offers; None if it has never said so here, with the error that it could not be reached with."""
+    """The offer of a server; None if it has never said so here, with the error that it could not be reached with."""
 
     tools: tuple[OfferedTool, ...] | None
     error: str | None
@@ -48,7 +48,7 @@ class ServerPool:
         self._limits = limits or ConnectionLimits()
         self._connections: dict[tuple[str, str], Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        # Those that wait for others to be closed, and whose place nobody else is given.
+        # Those that wait for others to be closed, and whose place no other is given.
         self._held: list[Connection] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="swarmkeep-mcp", daemon=True)
@@ -66,11 +66,11 @@ class ServerPool:
             self._loop.close()
 
     async def find_tools(self, scope: str, server: MCPServer) -> Offer:
-        """What the server offers, or did last."""
+        """Return the tools that the server offers, or did last."""
         return await self._cross(self._find_tools(scope, server))
 
     async def call(self, scope: str, server: MCPServer, tool: str, arguments: dict[str, Any], call_id: str) -> Result:
-        """What a tool gives. Raises ToolFailed."""
+        """Return the result of a tool. Raises ToolFailed."""
         return await self._cross(self._call(scope, server, tool, arguments, call_id))
 
     def open(self, server: MCPServer, scope: str) -> None:
@@ -105,7 +105,7 @@ class ServerPool:
             closing = [] if not key[1] or found.has_begun else self._list_awaited()
             if not closing:
                 return found
-            # Before the new one begins, whoever asks for it: there are never more processes than may be.
+            # Before the new one begins, for any caller: there are never more processes than may be.
             self._held.append(found)
             try:
                 await asyncio.wait(closing, return_when=asyncio.FIRST_COMPLETED)
@@ -156,7 +156,7 @@ class ServerPool:
                 await self._begin_to_close(found)
 
     def list_statuses(self) -> list[ServerStatus]:
-        """How it is with each server; of those with a connection for each session, with the one used last."""
+        """List the status of each server; of those with a connection for each session, with the one used last."""
         found: dict[str, ServerStatus] = {}
         for (server_digest, _), one in list(self._connections.items()):
             found[server_digest] = ServerStatus(

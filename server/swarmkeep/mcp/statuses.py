@@ -1,4 +1,4 @@
-"""How it is with an MCP server, for whoever runs it."""
+"""Tell the operator the status of an MCP server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How it is with a server, for its operator.
+    """The status of a server, for its operator.
 
     `tools` is how many it offers, if it ever said so; `left` names those that are too large or too many to be offered;
     `last_words` is what it wrote to its standard error before it went.

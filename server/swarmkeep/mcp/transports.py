@@ -39,13 +39,13 @@ from swarmkeep.decide.files import FileLimits
 from swarmkeep.events.codec import ValueCounter, encode
 from swarmkeep.models.failures import is_event_stream
 
-# How much is read of what a server sends, and how long is waited for it.
+# Bound the amount that is read of a server, and the time that is waited for it.
 
 
 class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a server. `message_values`: about as many values as one message may have, because each takes
-    time. Of a flood of messages, of lines of event streams, or of bytes, so much is read in `window_seconds`; then the
-    connection is closed."""
+    """The limits of reading from a server. `message_values`: about as many values as one message may have, because each
+    takes time. Of a flood of messages, of lines of event streams, or of bytes, so much is read in `window_seconds`;
+    then the connection is closed."""
 
     message_bytes: int = 4_000_000
     message_values: int = 50_000
@@ -99,7 +99,7 @@ class Bound:
 
 
 class MessageSize:
-    """How large one message is that comes in pieces, before anything of it is read."""
+    """The size of one message that comes in pieces, before anything of it is read."""
 
     def __init__(self, limits: MessageLimits) -> None:
         self._limits = limits
@@ -107,7 +107,7 @@ class MessageSize:
         self._values = ValueCounter()
 
     def find_excess(self, piece: bytes) -> str | None:
-        """Why the message is not read, if it is not, with this piece of it."""
+        """Return the reason why the message is not read, if it is not, with this piece of it."""
         self._bytes += len(piece)
         if self._bytes > self._limits.message_bytes:
             return f"it is larger than {self._limits.message_bytes:,} bytes"
@@ -214,7 +214,7 @@ class LineReader:
             log.debug("a line of an MCP server's output is not a message")
             return ()
         if isinstance(message, JSONRPCError) and message.error.code == CONNECTION_CLOSED:
-            # The client's own code for a connection that is lost. Servers have it for whatever went wrong.
+            # The client's own code for a connection that is lost. Servers have it for any failure.
             message.error.code = INTERNAL_ERROR
         return (SessionMessage(message),)
 
@@ -225,7 +225,7 @@ def _refuse(request_id: int, why: str) -> SessionMessage:
 
 
 def _is_idle_talk(line: bytes) -> bool:
-    """Whether it is a line for a log, or about progress: nobody here looks at them, and they may be many."""
+    """Tell if it is a line for a log, or about progress: these are ignored here, and they may be many."""
     return _IDLE_TALK.match(line[:_EDGE_BYTES]) is not None
 
 
@@ -239,13 +239,13 @@ class LastWords:
 
     @property
     def reason(self) -> str:
-        """Why it says nothing any more, as far as that is known here."""
+        """The reason why it says nothing any more, as far as that is known here."""
         ended = "" if self.exit_code is None else f"its process ended with code {self.exit_code}"
         return self.refusal or ended
 
     @property
     def text(self) -> str:
-        """What it said last. It may be about anybody's call."""
+        """The last text that it said. It may be about anybody's call."""
         return " / ".join(list(self.lines)[-3:])
 
 
@@ -352,8 +352,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 async def _wait_for_exit(process: asyncio.subprocess.Process, seconds: float) -> bool:
-    """Whether it ends in time. Looks again and again: `wait` waits for the ends of its pipes, too, which whatever it
-    has started may hold."""
+    """Tell if it ends in time. Looks again and again: `wait` waits for the ends of its pipes, too, which any process
+    it has started may hold."""
     for _ in range(max(1, round(seconds / _EXIT_POLL_SECONDS))):
         if process.returncode is not None:
             return True
@@ -371,7 +371,7 @@ def _send_signal(process: asyncio.subprocess.Process, number: int) -> None:
 
 # A server that is spoken to over streamable HTTP: no answer of it is read past a bound, and no redirect followed.
 
-# A stream of events may be silent for long; whoever waits for an answer has a limit of their own.
+# A stream of events may be silent for long; a caller who waits for an answer has a limit of their own.
 _READ_SECONDS = 900.0
 # No server's code: what a server answers that does not know the session is told by it.
 SESSION_GONE = -39_404
@@ -430,7 +430,7 @@ async def _bound_response(response: httpx2.Response, bound: Bound) -> None:
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """What is read of a body: up to a bound; of a stream of events, each of them."""
+    """The part of a body that is read: up to a bound; of a stream of events, each of them."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, bound: Bound, is_streamed: bool) -> None:
         self._inner = inner

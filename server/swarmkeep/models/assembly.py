@@ -45,14 +45,14 @@ class Assembly:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the reply's end has been seen, whatever may follow it."""
+        """True if the reply's end has been seen, even if more follows."""
         if self._first.finish_reason is not None or (self._has_ended and self._looks_whole):
             return True
         return not self._first.has_content and any(part.finish_reason for part in self._others.values())
 
     @property
     def _looks_whole(self) -> bool:
-        """Whether what is there could be all: some servers end their streams without a reason."""
+        """Tell if the text so far could be all: some servers end their streams without a reason."""
         parts = (self._first, *self._others.values())
         return all(part.calls.looks_whole for part in parts) and any(part.has_content for part in parts)
 
@@ -226,8 +226,8 @@ class _MessagePieces:
         return "".join(shown)
 
     def _find_rest(self, key: str, text: str, *, is_whole: bool) -> str:
-        """What of a whole message's text has not come by now. Some servers send pieces under `message`, too, and some
-        each time all that there is so far."""
+        """Return the part of a whole message's text that has not come by now. Some servers send pieces under `message`,
+        too, and some each time all that there is so far."""
         so_far = self.get_text(key)
         if not so_far:
             return text
@@ -238,7 +238,7 @@ class _MessagePieces:
         return "" if self._has_deltas else text
 
     def finish(self) -> list[Json]:
-        """What was held back, as deltas."""
+        """Return the text that was held back, as deltas."""
         is_cut = classify_finish(self.finish_reason) not in ("stop", "tool_calls")
         deltas: list[Json] = []
         for key, half in self._halves.items():
@@ -282,7 +282,7 @@ class _Thought:
         self.add(piece)
 
     def takes(self, piece: object) -> bool:
-        """Whether the piece is more of the same part: a signature ends one, unless they are numbered."""
+        """Tell if the piece is more of the same part: a signature ends one, unless they are numbered."""
         if not isinstance(piece, dict) or ("signature" in self._texts and "index" not in self._fields):
             return False
         return all(
@@ -360,7 +360,7 @@ def _convert_legacy(choice: Json) -> Json:
 
 
 def merge_choices(first: Json, others: Sequence[Json]) -> tuple[Json, Any]:
-    """What belongs to the first choice's message of the others', and the reason for the end.
+    """Return the others' parts that belong to the first choice's message, and the reason for the end.
 
     GitHub Copilot puts the text of Claude into one choice and its calls into another. A choice that has again what is
     there already is another answer, which was not asked for.
@@ -395,7 +395,7 @@ def list_objects(value: object, name: str) -> list[Json]:
 def read_content(content: object) -> str | None:
     """The text of a message, or of a piece of one. It may come in parts, as some models that think aloud send it.
 
-    Raises MalformedReply if it is anything else: nobody would see that there was something.
+    Raise MalformedReply if it is anything else: otherwise no one would see that there was something.
     """
     if content is None or isinstance(content, str):
         return content

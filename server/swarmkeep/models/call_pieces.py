@@ -54,7 +54,7 @@ def join_half(half: str, text: str) -> str:
 
 
 def ends_in_half(text: str) -> bool:
-    """Whether the other half of the last character is missing."""
+    """Tell if the other half of the last character is missing."""
     return "\ud800" <= text[-1:] <= "\udbff"
 
 
@@ -141,7 +141,7 @@ class _Call:
         return self.append(text)
 
     def flush(self) -> str:
-        """What of the arguments was not shown, at the end."""
+        """Return the part of the arguments that was not shown, at the end."""
         rest = ("{}" if self.is_held else "") + self.half
         if self.half:
             self._parts.append(self.half)
@@ -149,7 +149,7 @@ class _Call:
         return rest
 
     def is_whole(self, checker: _Checker) -> bool:
-        """Whether the arguments are JSON from end to end, so that nothing can follow."""
+        """Tell if the arguments are JSON from end to end, so that nothing can follow."""
         if self._is_whole is None:
             # Not put together for nothing: a name may come with each of many pieces.
             self._is_whole = (
@@ -171,7 +171,7 @@ class _Checker:
         self._room = 4 * limits.bytes
 
     def allows(self, characters: int) -> bool:
-        """Whether so much may be looked at."""
+        """Tell if so much may be looked at."""
         self._room -= characters
         return self._room >= 0
 
@@ -182,7 +182,7 @@ class _Checker:
         return self.allows(len(text)) and is_json(stripped, self._limits)
 
     def are_equal(self, one: str, other: str) -> bool:
-        """Whether two texts that are whole JSON say the same; of long ones, whether they are the same."""
+        """Tell if two texts that are whole JSON say the same; of long ones, whether they are the same."""
         if one == other or len(one) + len(other) > _LONG_CHARACTERS:
             return one == other
         try:
@@ -192,12 +192,12 @@ class _Checker:
 
 
 def may_end_json(text: str) -> bool:
-    """Whether JSON of an object, a list or a text could end so; as far as is seen in its last characters."""
+    """Tell if JSON of an object, a list or a text could end so; as far as is seen in its last characters."""
     return text[-_LAST_CHARACTERS:].rstrip()[-1:] in ("}", "]", '"')
 
 
 def is_json(arguments: str, limits: ReplyLimits) -> bool:
-    """Whether a call's arguments are JSON, or are refused anyway for what they hold."""
+    """Tell if a call's arguments are JSON, or are refused anyway for their content."""
     if has_excess_values(arguments, limits):
         return True
     try:
@@ -238,7 +238,7 @@ class _Meeting(msgspec.Struct):
 
     @property
     def fills(self) -> bool:
-        """Whether the call has neither name nor arguments, and the piece brings some."""
+        """Tell if the call has neither name nor arguments, and the piece brings some."""
         return not (self.call.name or self.call.has_arguments) and bool(self.names or self.text)
 
     @property
@@ -251,7 +251,7 @@ class _Meeting(msgspec.Struct):
 
     @property
     def has_key(self) -> bool:
-        """Whether the server said which call it is a piece of."""
+        """Tell if the server said which call it is a piece of."""
         return self.by_index or bool(self.piece.id)
 
     @property
@@ -264,12 +264,12 @@ class _Meeting(msgspec.Struct):
 
     @property
     def tells_calls_apart(self) -> bool:
-        """Whether a second call would come with an id or an index of its own."""
+        """Tell if a second call would come with an id or an index of its own."""
         return bool(self.call.id) or self.counts_calls
 
     @property
     def is_beside(self) -> bool:
-        """Whether it stands in one list with the last piece of the call, and nothing says that they are of one call."""
+        """Tell if it stands in one list with the last piece of the call, and nothing says that they are of one call."""
         return self.piece.chunk == self.call.chunk and not (self.has_key or self.tells_calls_apart)
 
     @property
@@ -278,17 +278,18 @@ class _Meeting(msgspec.Struct):
 
     @property
     def is_beginning(self) -> bool:
-        """Whether the server names calls at another time, so that an id without a name may begin one."""
+        """Tell if the server names calls at another time, so that an id without a name may begin one."""
         return self.other_id and (self.call.is_named_late or self.call.is_named_again)
 
     @property
     def opens(self) -> bool:
-        """Whether its text may be the beginning of arguments."""
+        """Tell if its text may be the beginning of arguments."""
         return self.text.lstrip()[:1] == "{"
 
 
 class Rule(NamedTuple):
-    """What a piece means for its call where `fits` holds, and why; `seen`: the servers that send such pieces."""
+    """The meaning of a piece for its call where `fits` holds, and the reason; `seen`: the servers that send such
+    pieces."""
 
     act: Act
     fits: Callable[[_Meeting], bool]
@@ -435,7 +436,7 @@ class StreamedCalls:
 
     @property
     def looks_whole(self) -> bool:
-        """Whether the arguments of all calls could be all: they are JSON, or there are none."""
+        """Tell if the arguments of all calls could be all: they are JSON, or there are none."""
         return all(not call.arguments.strip() or is_json(call.arguments, self._limits) for call in self._calls)
 
     def assemble(self) -> list[Json]:

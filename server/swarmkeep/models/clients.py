@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
-# What the HTTP client reads of an answer: no redirect is followed, and no body becomes large by being inflated.
+# Bound the part of an answer that the HTTP client reads: no redirect is followed, and no body becomes large by
+# being inflated.
 
 ENCODINGS = "gzip, deflate"
 # What is inflated in one go: less than the event loop would notice.
@@ -90,7 +91,7 @@ def refuse_redirect(status: int, headers: Mapping[str, str]) -> None:
 
 
 def _check_encoding(headers: Mapping[str, str]) -> bool:
-    """Whether a body has to be inflated."""
+    """Tell if a body has to be inflated."""
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", "x-gzip", "deflate"):
         raise UnreadableReply(f"the model's answer is compressed as {encoding[:40]!r}, which was not asked for")
@@ -110,7 +111,7 @@ async def bound_body(
 
 
 class BodyBound:
-    """How much of a body may be read; once `is_cut`, no more of it is wanted."""
+    """The amount of a body that may be read; once `is_cut`, no more of it is wanted."""
 
     def __init__(self, headers: Mapping[str, str], limits: ReplyLimits, *, is_error: bool) -> None:
         self._most = limits.stream_bytes if is_event_stream(headers.get("content-type", "")) else limits.bytes
@@ -120,7 +121,7 @@ class BodyBound:
         self.is_cut = False
 
     def feed(self, data: bytes) -> Iterable[bytes]:
-        """What came, inflated. Raises OversizedReply."""
+        """Return the received data, inflated. Raises OversizedReply."""
         if self._inflate is None and len(data) <= self._room:
             self._room -= len(data)
             return (data,)
@@ -156,7 +157,7 @@ _SMALL_BODY_BYTES = 1_000_000
 
 
 class _Template(msgspec.Struct, frozen=True):
-    """What the official client sends beside the body."""
+    """The data that the official client sends beside the body."""
 
     url: Any
     headers: dict[str, str]
@@ -353,7 +354,7 @@ def _make_connection_error(error: httpx2.HTTPError) -> Exception:
     return openai.APIConnectionError(request=request)
 
 
-# How a request reaches a client: the official ones take bytes, any other object gets keyword arguments.
+# Pass a request to a client: the official ones take bytes, any other object gets keyword arguments.
 
 _HEADERS = {"headers": {"Content-Type": "application/json"}}
 
@@ -370,7 +371,7 @@ def choose_transport(client: Any, limits: ReplyLimits) -> Transport:
     """Choose by the client's exact class: a subclass (Azure's, say) may build its requests in its own way."""
     if isinstance(own := getattr(client, "transport", None), DirectTransport):
         return own
-    # Whoever has an official client has imported openai; nobody else need load it.
+    # A user of an official client has imported openai; no one else need load it.
     openai = sys.modules.get("openai")
     if openai is not None and type(client) is openai.AsyncOpenAI:
         return AsyncOpenAITransport(client, limits)
@@ -488,7 +489,7 @@ class GenericTransport:
 
 
 def _name_arguments(client: Any, params: Json) -> Json:
-    """The parameters as `create` takes them: an official client's has names, and whatever else goes into the body."""
+    """Return the parameters as `create` takes them: an official client's by name, and the rest in the body."""
     openai = sys.modules.get("openai")
     if openai is None or not isinstance(client, openai.OpenAI | openai.AsyncOpenAI):
         return params
@@ -554,7 +555,7 @@ def load_model_client(settings: ModelSettings) -> None:
 def load_in_background(settings: ModelSettings) -> None:
     """Begin to load it in a thread, for a server that is ready: its first run would wait for seconds otherwise.
 
-    Nobody waits for the thread. What is wrong shows at the first request, which loads it again.
+    The caller does not wait for the thread. What is wrong shows at the first request, which loads it again.
     """
 
     def load() -> None:
@@ -606,7 +607,7 @@ def make_provider_client(
 
 
 def _needs_proxy(url: str) -> bool:
-    """Whether the environment has a proxy between here and there, which the official client knows how to use."""
+    """Tell if the environment has a proxy between here and there, which the official client knows how to use."""
     parts = urlsplit(url)
     proxies = getproxies()
     return bool(proxies.get(parts.scheme) or proxies.get("all")) and not proxy_bypass(parts.hostname or "")

@@ -14,7 +14,7 @@ import msgspec
 
 from swarmkeep.events.facts import RunError
 
-# What kind of answer a `Content-Type` names.
+# Recognize the kind of answer that a `Content-Type` names.
 
 
 def _read_media_type(content_type: str) -> str:
@@ -22,7 +22,7 @@ def _read_media_type(content_type: str) -> str:
 
 
 def is_web_page(content_type: str) -> bool:
-    """Whether it is a web page, which no model sends but many a proxy does."""
+    """Tell if it is a web page, which no model sends but many a proxy does."""
     return _read_media_type(content_type) == "text/html"
 
 
@@ -31,7 +31,7 @@ def is_event_stream(content_type: str) -> bool:
 
 
 def may_be_stream(content_type: str) -> bool:
-    """Whether an answer to a request for a stream is one; some servers send the whole at once."""
+    """Tell if an answer to a request for a stream is one; some servers send the whole at once."""
     return _read_media_type(content_type) not in ("application/json", "text/html")
 
 
@@ -144,9 +144,9 @@ _TITLE_CHARACTERS = 4000
 
 
 class ProviderFailure(msgspec.Struct, frozen=True):
-    """Why one model call gave no usable reply.
+    """The reason why one model call gave no usable reply.
 
-    `is_transient`: the same call may be made again by itself, as long as nobody was shown any of it. `wait_seconds` is
+    `is_transient`: the same call may be made again by itself, as long as none of it was shown. `wait_seconds` is
     how long the provider asks to wait before that.
     """
 

@@ -29,7 +29,7 @@ class _TextChoice(msgspec.Struct):
 
 
 class TextChunk(msgspec.Struct):
-    """A chunk that is a piece of text in its only choice. Whatever else it may hold is of no use to anybody."""
+    """A chunk that is a piece of text in its only choice. Any other content is of no use."""
 
     choices: Annotated[list[_TextChoice], msgspec.Meta(min_length=1, max_length=1)]
     id: str | None = None
@@ -52,7 +52,7 @@ def read_text_chunk(data: bytes) -> TextChunk | None:
         return None
 
 
-# How much of a model's answer is read and kept, whoever sends it: a provider may be broken, or not who it says.
+# Bound the part of a model's answer that is read and kept: a provider may be broken, or not who it says.
 
 
 class ReplyLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class ReplyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_excess_values(text: str | bytes, limits: ReplyLimits) -> bool:
-    """Whether JSON text is not to be read."""
+    """Tell if JSON text is too large to be read."""
     # Nearly every text is shorter than that.
     if len(text) <= limits.values:
         return False

@@ -37,11 +37,11 @@ from swarmkeep.request.request import ModelRequest
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """How often, and after how many seconds: the pause doubles from the first to the longest, with up to half of it
-    left to chance, so that sessions that failed together do not come back together.
+    """The number of retries, and the seconds between them: the pause doubles from the first to the longest, with up to
+    half of it left to chance, so that sessions that failed together do not come back together.
 
-    A provider that says how long to wait is not asked sooner. One that says longer than `patience_seconds` is not
-    asked again: whoever waits for the run learns of it at once.
+    A provider that says how long to wait is not asked sooner. One that says longer than `patience_seconds` is not asked
+    again: the caller that waits for the run learns of it at once.
     """
 
     count: int = 0
@@ -50,7 +50,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     patience_seconds: float = 60.0
 
     def choose_pause(self, failure: ProviderFailure, retried: int) -> float | None:
-        """How long to wait before the next attempt, after `retried` of them; None if there is to be none."""
+        """Choose how long to wait before the next attempt, after `retried` of them; None if there is to be none."""
         if not failure.is_transient or retried >= self.count:
             return None
         if failure.wait_seconds is None:
@@ -101,7 +101,7 @@ class TurnFailed(Exception):
         self.client_error = client_error
 
     def mask(self, secrets: Secrets) -> TurnFailed:
-        """The failure as whoever asked may be told of it."""
+        """Return the failure as the caller may be told of it."""
         return TurnFailed(msgspec.structs.replace(self.error, message=secrets.mask(self.error.message)))
 
 
@@ -161,7 +161,7 @@ class ChatModel:
             await self._pause(pause)
 
     def _choose_pause(self, attempt: _Attempt, error: Exception, retried: int, params: Json) -> float:
-        """How long to wait before the next attempt. Raises TurnFailed if there is to be none."""
+        """Choose how long to wait before the next attempt. Raises TurnFailed if there is to be none."""
         failure = describe_failure(error)
         failure = msgspec.structs.replace(failure, error=advise(failure.error, params))
         # What was shown cannot be taken back, so it is kept, and the run ends here.
@@ -225,7 +225,7 @@ class _Attempt:
             self._note_shown(deltas)
 
     def finish(self) -> list[Json]:
-        """What is left to be shown once the stream has ended."""
+        """Return the rest to be shown once the stream has ended."""
         deltas = self._assembly.finish()
         self._note_shown(deltas)
         return deltas
@@ -281,7 +281,7 @@ class _Attempt:
 
 
 def _make_run_error(failure: ProviderFailure) -> RunError:
-    """The error, with the time that the provider asks for: nobody else tells those who want to try again."""
+    """Make the error, with the time that the provider asks for: only this tells callers when to try again."""
     if failure.wait_seconds is None:
         return failure.error
     text = f"{failure.error.message.rstrip('. ')}; the provider asks to wait {failure.wait_seconds:.0f} s"
@@ -298,7 +298,7 @@ def normalise_message(
     """The message as it is kept: role, content, tool calls with ids of their own, the sender, and beside these what the
     model attached. `source` is the model, and the host of its server.
 
-    `taken` are the session's call ids so far. Some servers leave ids out or count them anew each turn; a result could
+    `taken` are the session's call ids so far. Some servers leave ids out or repeat them each turn; a result could
     then be taken for another call's, so such an id is replaced. Missing arguments become `{}`, unless the end of the
     reply may have cut them.
     """

@@ -1,4 +1,4 @@
-"""What a model's server answers, as bytes: a completion, or the chunks of a stream."""
+"""Read the answer of a model's server, as bytes: a completion, or the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 
 def _drop_logprobs(body: bytes) -> bytes:
-    """The answer without the probabilities of its tokens, which nobody reads: with alternatives an ordinary answer that
-    comes whole has hundreds of thousands of values in them."""
+    """Return the answer without the probabilities of its tokens, which are not used: with alternatives an ordinary
+    answer that comes whole has hundreds of thousands of values in them."""
     try:
         [choice] = _ANSWER.decode(body).choices
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

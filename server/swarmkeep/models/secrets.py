@@ -1,4 +1,4 @@
-"""Secrets of this process's environment: taken out of whatever models and tools send back."""
+"""Secrets of this process's environment: taken out of everything that models and tools send back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Secrets:
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         written = {form for text in texts if len(text) >= _SHORTEST for form in _list_forms(text)}
-        # The longest first, lest one that is part of another leave the rest of that.
+        # The longest first, so that one that is part of another does not leave the rest of that.
         found = sorted(written, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
 

@@ -72,7 +72,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_chat_request(principal: Principal, body: CreateChatCompletion, headers: Headers) -> ChatRequest:
-    """What a request means; a long one is read in a thread. Raises Refused, InvalidRequest, TooLarge."""
+    """Read the meaning of a request; a long one is read in a thread. Raises Refused, InvalidRequest, TooLarge."""
     session_id = read_session_id(headers, principal.service.session_headers, body.metadata or {})
     is_long = is_heavy(body.messages, body.tools, body.response_format)
     return await run_aside(is_long, _read_request, principal, body, session_id)
@@ -121,7 +121,7 @@ def read_session_id(headers: Headers, more_headers: tuple[str, ...], metadata: M
     return found[0][0] if found else None
 
 
-# Which session a chat completion is in, and what of its messages is new there.
+# Find the session of a chat completion, and those of its messages that are new there.
 
 
 class ChatTarget(msgspec.Struct, frozen=True):
@@ -171,8 +171,8 @@ async def make_unstored_request(principal: Principal, chat: ChatRequest) -> RunR
 
 
 async def _find_passing(principal: Principal, chat: ChatRequest, history: list[Json]) -> list[int]:
-    """What of the messages up to the last answer the agent's guardrails let through: a client that sends all of them
-    each time sends what was refused, too."""
+    """Return those messages up to the last answer that the agent's guardrails let through: a client that sends all of
+    them each time sends what was refused, too."""
     return await principal.engine.unstored.find_passing(principal.tenant, chat.model, history) if history else []
 
 
@@ -212,12 +212,12 @@ def _describe_wait_below(call: PendingCall) -> str:
 
 
 def describe_below(approval: AwaitedApproval) -> str:
-    """Where a call waits that is another agent's."""
+    """Say where another agent's call waits."""
     return f"it is {approval.agent}'s, who is asked in session {approval.session_id}"
 
 
 def describe_decision(session_id: str, run_id: str) -> str:
-    """Where an approval is given."""
+    """Say where an approval is given."""
     return f"decide on the server's page, or by POST /v1/sessions/{session_id}/runs/{run_id}/resume"
 
 
@@ -240,7 +240,7 @@ class ChatAnswer:
 
     @property
     def error(self) -> RunError | None:
-        """Why it failed, if it did."""
+        """The error of a failed run, or None."""
         return self._builder.outcome.error
 
     @property
@@ -249,7 +249,7 @@ class ChatAnswer:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether there were more chunks than the one that begins it."""
+        """Tell if there were more chunks than the one that begins it."""
         return self._chunk_count > 1
 
     def make_completion(self) -> Json:
@@ -401,7 +401,8 @@ def _show_call(item: Json) -> Json:
 
 
 def find_finish_reason(outcome: Outcome, output: Sequence[Json]) -> str:
-    """Why it ended: `length`, too, where something else cut it short, as a limit of turns or a cancel."""
+    """Return the reason why it ended: `length`, too, where something else cut it short, as a limit of turns or a
+    cancel."""
     if outcome.status == "completed":
         return "tool_calls" if any(item["type"] == "function_call" for item in output) else "stop"
     return "content_filter" if outcome.reason == "content_filter" else "length"

@@ -1,7 +1,7 @@
-"""What becomes of each field of `POST chat/completions`. Nothing is ignored silently.
+"""Handle each field of `POST chat/completions`. Nothing is ignored silently.
 
 A field here is used; those in `SETTINGS` go to the model by their own names; those in `ECHOED` change nothing, and are
-kept with the run. Those that can only be null or neutral are refused otherwise, and whatever is not named is unknown.
+kept with the run. Those that can only be null or neutral are refused otherwise, and any other name is unknown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
 class ChatStreamOptions(StreamOptions, frozen=True, kw_only=True):
-    """What a stream is to have besides."""
+    """Options for the additional content of a stream."""
 
     include_usage: bool | None = None
 
@@ -130,7 +130,7 @@ def read_settings(body: CreateChatCompletion) -> Json:
 
 
 def read_tool_choice(choice: str | Json | None) -> str | Json | UnsetType:
-    """Which tool is to be called. Raises Refused."""
+    """Read the choice of the tool to be called. Raises Refused."""
     return read_choice(choice, _read_chosen, _read_allowed)
 
 
@@ -185,7 +185,7 @@ def _check_schema(fields: dict[Any, Any]) -> None:
 
 
 def collect_echo(body: CreateChatCompletion, model: str) -> Json:
-    """What the log keeps of the request, to be shown again."""
+    """Collect the part of the request that the log keeps, to be shown again."""
     echo: Json = {name: getattr(body, name) for name in (*ECHOED, *_SHOWN)}
     echo |= {
         "model": model,

@@ -26,7 +26,7 @@ from swarmkeep.store.contracts import SessionKey
 # A reader that was shown a message of which nothing came is given numbers that are greater by this from then on.
 ABANDONED = 2**46
 
-# As `after`: for whoever wants the response alone.
+# As `after`: for a caller who wants the response alone.
 NO_EVENTS = 2**53
 
 
@@ -49,7 +49,7 @@ class SequenceNumbers:
 
     @property
     def is_next_new(self) -> bool:
-        """Whether the reader does not have the next event yet."""
+        """True if the reader does not have the next event yet."""
         return self._number > self._last_known
 
     def write(self, kind: str, **fields: Any) -> list[Json]:
@@ -104,7 +104,7 @@ class StreamedMessage:
 
     @property
     def text(self) -> str:
-        """All of it so far. It may be long, so whoever only adds to it should not ask."""
+        """All of it so far. It may be long, so code that only adds to it should not ask."""
         return "".join(self._pieces)
 
     def add(self, piece: str) -> None:
@@ -267,7 +267,7 @@ class EventWriter(SequenceNumbers):
         return [{"type": kind, "sequence_number": self._last_known, "output_index": index, "item": item}]
 
     def _was_shown_an_attempt(self, start: int) -> bool:
-        """Whether the reader was shown something that a server that has died did not record."""
+        """Tell if the reader was shown something that a server that has died did not record."""
         return bool(self._behind_attempts) and start <= self._last_known_position < self._behind_attempts
 
     def write_reply(self, items: list[Json], place: ItemPlace) -> list[Json]:
@@ -418,7 +418,7 @@ def frame_event(event: Json) -> bytes:
 def write_frames(
     principal: Principal, key: SessionKey | None, items: AsyncGenerator[Item | None], translate: Translate
 ) -> AsyncGenerator[bytes]:
-    """What `translate` makes of the items, with pings in between, up to its end.
+    """Write the frames that `translate` makes of the items, with pings in between, up to its end.
 
     A stream that ends without `[DONE]` was cut off: by the end of the server, of the session, or of the caller's key.
     """

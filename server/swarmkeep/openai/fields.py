@@ -1,7 +1,7 @@
-"""What becomes of each field of a request. Nothing is ignored silently.
+"""Handle each field of a request. Nothing is ignored silently.
 
 A field of a struct here is used, or shown again, as the module `parameters` says. Those of the type None are refused
-unless they are null, and whatever is not named here is unknown.
+unless they are null, and a field not named here is unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tokens = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 ShortText = Annotated[str, Meta(max_length=64)]
 Verbosity = Literal["low", "medium", "high"]
 
-# Of whatever `include` may name, what changes nothing here: models' reasoning is not kept, and usage is always given.
+# Names that `include` takes without effect here: models' reasoning is not kept, and usage is always given.
 _INCLUDABLE = ("reasoning.encrypted_content", "usage")
 
 
@@ -51,7 +51,7 @@ class TextOptions(Body, frozen=True, kw_only=True):
 
 
 class ReasoningOptions(Body, frozen=True, kw_only=True):
-    """How much a model is to think."""
+    """Options for how much a model is to think."""
 
     effort: ShortText | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -68,7 +68,7 @@ class StreamOptions(Body, frozen=True, kw_only=True):
 
 
 class _ResponseInput(Body, frozen=True, kw_only=True):
-    """What the requests about responses share."""
+    """The fields that the requests about responses share."""
 
     model: str | None = None
     input: str | list[Any] | None = None
@@ -213,7 +213,7 @@ ReadChosen = Callable[[Any, str], Json]
 
 
 def read_tool_choice(choice: str | Json | None) -> str | Json | UnsetType:
-    """Which tool is to be called, as Chat Completions has it. Raises Refused."""
+    """Read the choice of the tool to be called, in the form of Chat Completions. Raises Refused."""
     return read_choice(
         choice, _read_chosen, lambda some: read_allowed_tools(some, "tool_choice", _read_chosen, ("type",))
     )
@@ -309,7 +309,7 @@ def show_reasoning(asked: ReasoningOptions | None) -> Json | None:
 
 
 def collect_echo(body: CreateResponse, **more: Any) -> Json:
-    """What a response shows again of its request, and the log keeps for that."""
+    """Collect the part of a request that its response shows again, and the log keeps for that."""
     echo = {name: value for name in ECHOED if (value := getattr(body, name)) not in (None, False)}
     shown: Json = {
         "instructions": body.instructions,

@@ -55,7 +55,7 @@ class StoredResponse(msgspec.Struct, frozen=True):
 
 
 class ResponsePart(msgspec.Struct, frozen=True):
-    """How a response stands in its session. `last_seq` is known once it is over."""
+    """The place of a response in its session. `last_seq` is known once it is over."""
 
     is_over: bool
     is_last: bool
@@ -81,12 +81,12 @@ async def find_response(principal: Principal, name: str, *, to_change: bool = Fa
 
 
 def count_parts(run: Run) -> int:
-    """How many responses a run has become so far: each time that it goes on after a wait begins another one."""
+    """Count the responses that a run has become so far: each time that it goes on after a wait begins another one."""
     return run.waits + (1 if run.has_gone_on else 0)
 
 
 def is_findable(run: Run, part: int) -> bool:
-    """Whether a run has this response, and that was not deleted."""
+    """Tell if a run has this response, and that was not deleted."""
     return not run.hidden and part not in run.hidden_parts and part < count_parts(run)
 
 
@@ -254,6 +254,7 @@ def find_asked_call(session_id: str, run: Run, request_id: str) -> str | None:
 
 
 async def list_input_items(principal: Principal, found: StoredResponse) -> list[Json]:
-    """What a response's input was: the messages before its first reply, and the results that it went on with."""
+    """List the items of a response's input: the messages before its first reply, and the results that it went on
+    with."""
     builder = await build_response(principal, found)
     return await asyncio.to_thread(lambda: builder.input)

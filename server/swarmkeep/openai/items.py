@@ -35,7 +35,7 @@ def read_text(item: Json, name: str, param: str) -> str:
 
 
 def read_content(content: object, param: str) -> str | list[Json]:
-    """What a user, system or developer says, in parts of Chat Completions; texts alone as one text."""
+    """Read the text of a user, system or developer, in parts of Chat Completions; texts alone as one text."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -69,7 +69,7 @@ def _read_part(part: Any, param: str) -> Json:
 
 
 def read_assistant_content(content: object, param: str) -> Json:
-    """What a model said: `content`, and `refusal` where it refused."""
+    """Read the content of a model's message: `content`, and `refusal` where it refused."""
     if content is None or isinstance(content, str):
         return {"content": content or ""}
     if not isinstance(content, list):
@@ -153,7 +153,7 @@ class ApprovalAnswer(msgspec.Struct, frozen=True):
 
 
 class Input(msgspec.Struct):
-    """What was said. `messages` are in order; a result of a call is one with the role `tool`.
+    """The messages of an input. `messages` are in order; a result of a call is one with the role `tool`.
 
     `places`: which item of the request's field `param` each message begins with.
     """
@@ -183,7 +183,7 @@ def read_input(value: str | list[Any] | None, param: str = "input") -> Input:
 
 
 def is_reference(item: Any) -> bool:
-    """Whether this names an item instead of being one. The type may be left out, as it may of a message."""
+    """Tell if this names an item instead of being one. The type may be left out, as it may of a message."""
     if not isinstance(item, dict):
         return False
     kind = item.get("type")
@@ -253,7 +253,7 @@ def _read_approval(found: Input, item: Json, param: str) -> None:
 
 
 def _skip(found: Input, item: Json, param: str) -> None:
-    """What the call that it belongs to says, too."""
+    """Skip the item: the call that it belongs to says the same."""
 
 
 def _read_compaction(found: Input, item: Json, param: str) -> None:
@@ -264,7 +264,7 @@ SUMMARY_PREFIX = "summary:"
 
 
 def read_summary(text: str, param: str) -> str:
-    """What a compaction item holds: plain text, because it is the caller's own conversation."""
+    """Read the content of a compaction item: plain text, because it is the caller's own conversation."""
     if not text.startswith(SUMMARY_PREFIX):
         raise Refused("this compaction item was not made here", f"{param}.encrypted_content")
     return text.removeprefix(SUMMARY_PREFIX)
@@ -327,7 +327,8 @@ class ResponseId(msgspec.Struct, frozen=True):
 
 
 class ItemPlace(msgspec.Struct, frozen=True):
-    """Where an item comes from: an event by its `seq`, or the `turn` of a run, and of its calls the `index`."""
+    """The place that an item comes from: an event by its `seq`, or the `turn` of a run, and of its calls the
+    `index`."""
 
     session_id: str
     seq: int | None = None

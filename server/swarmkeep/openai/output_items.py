@@ -73,7 +73,7 @@ class ItemReader:
         self._turns[run_id] = turns
 
     def next_place(self, run_id: str) -> ItemPlace:
-        """Where the next reply of a run will stand."""
+        """Return the place of a run's next reply."""
         return ItemPlace(self._session_id, run_id=run_id, turn=self._turns.get(run_id, 0))
 
     def _read_reply(self, entry: Entry, options: RunOptions) -> list[Json]:
@@ -89,12 +89,12 @@ class ItemReader:
 
 
 def is_reply(entry: Entry) -> bool:
-    """Whether it is a model's reply, so that its place is that of a run's turn."""
+    """Tell if it is a model's reply, so that its place is that of a run's turn."""
     return entry.role == "assistant" and entry.completion is not None and entry.run_id is not None
 
 
 def is_callers(name: str, options: RunOptions) -> bool:
-    """Whether a call of this function is the caller's to carry out."""
+    """Tell if a call of this function is the caller's to carry out."""
     return not options.execute_tools or name in options.caller_tool_names
 
 
@@ -270,7 +270,7 @@ class CallIndex:
         self._decisions = find_ids(state.approvals, _DecisionIds, _list_decided)
 
     def count_turns(self, at: int) -> int:
-        """How many replies of its run come before this one."""
+        """Count the replies of its run before this one."""
         return bisect_left(self._replies.find(self._messages[at].run_id or ""), at)
 
     def find_reply(self, run_id: str, turn: int) -> int | None:
@@ -302,7 +302,7 @@ class CallIndex:
         return notes[first:last]
 
     def _skip_notes(self, notes: tuple[int, ...], at: int) -> int:
-        """How many of them come before that message."""
+        """Count those of them before that message."""
         return bisect_left(notes, self._messages[at].seq, key=lambda note: self._notes[note].seq)
 
     def _find_next_call(self, call_id: str, call_at: int) -> int | None:
@@ -469,7 +469,7 @@ class SessionItems:
         return self._calls[at]
 
     def _is_outside(self, run: Run | None, call_at: int, call_id: str, name: str) -> bool:
-        """Whether a call is the caller's. A run may have gone on with other functions than those it began with."""
+        """Tell if a call is the caller's. A run may have gone on with other functions than those it began with."""
         if run is None or is_callers(name, run.options):
             return True
         results = (self._state.messages[at].tool for at in self._index.list_results(call_id, call_at))
@@ -487,7 +487,7 @@ class SessionItems:
 
 
 def _list_places(items: Chain[Entry] | Chain[ApprovalNote], order: ItemOrder, seq: int | None, first: int = 0) -> range:
-    """Where they are, in order, from that event on; those before the `first` are left out."""
+    """List their places, in order, from that event on; those before the `first` are left out."""
     if order == "asc":
         return range(max(first, 0 if seq is None else bisect_left(items, seq, key=_get_seq)), len(items))
     end = len(items) if seq is None else bisect_right(items, seq, key=_get_seq)
@@ -503,7 +503,7 @@ def _is_behind(listed: ListedItem, other: ListedItem, order: ItemOrder) -> bool:
 
 
 def _is_gone(entry: Entry, item: Json) -> bool:
-    """Whether a part of a message was taken out of it."""
+    """Tell if a part of a message was taken out of it."""
     if item["type"] == "message":
         return entry.removed_content and entry.role == "assistant"
     return item.get("call_id") in entry.removed_calls
@@ -531,7 +531,7 @@ def list_page(items: Sequence[Json], *, limit: int, order: ItemOrder, after: str
 
 def list_session_page(items: SessionItems, *, limit: int, order: ItemOrder, after: str | None, max_bytes: int) -> Json:
     """A page of a session's items. Raises Refused."""
-    # Whoever deletes what a page shows goes on after what is gone.
+    # A client that deletes the content of a page goes on after the deleted items.
     before = None if after is None else items.find(after)
     if after is not None and before is None:
         raise make_not_found("item", after, "after")

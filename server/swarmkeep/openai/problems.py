@@ -57,7 +57,7 @@ def make_not_found(what: str, name: str, param: str | None = None) -> Refused:
 
 
 def make_client_gone() -> Refused:
-    """For the server's log: nobody reads it."""
+    """For the server's log: no client reads it."""
     return Refused("the client went away", code="client_closed_request", status=499)
 
 
@@ -124,12 +124,12 @@ _INPUT_CODES = ("context_length_exceeded", "content_filter")
 
 
 def is_too_many(error: RunError) -> bool:
-    """Whether a limit of rate or quota was reached."""
+    """Tell if a limit of rate or quota was reached."""
     return error.provider_status == 429 or error.code in _TOO_MANY_CODES
 
 
 def is_of_input(error: RunError) -> bool:
-    """Whether it is the conversation that the model does not take: too long, or filtered."""
+    """Tell if it is the conversation that the model does not take: too long, or filtered."""
     return error.code in _INPUT_CODES
 
 

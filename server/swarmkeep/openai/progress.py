@@ -99,7 +99,7 @@ _INCOMPLETE = {"length": _TOKENS, "content_filter": "content_filter"}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a response has come. Times are those of events; `last_seq` is its last event. `has_cut_call`: the end of
+    """The progress of a response. Times are those of events; `last_seq` is its last event. `has_cut_call`: the end of
     the last reply cut a call that was the caller's to carry out."""
 
     status: str = "in_progress"
@@ -252,7 +252,7 @@ class ResponseBuilder:
 
     @property
     def is_over(self) -> bool:
-        """Whether the response has ended, as far as was read."""
+        """True if the response has ended, as far as was read."""
         return self.outcome.is_over
 
     @property
@@ -336,7 +336,7 @@ class ResponseBuilder:
         if not self._is_wanted:
             return []
         first = not self.outcome.created_at
-        # Nobody is told that another server took over: whoever followed the first one counted what came after it.
+        # No reader is told that another server took over: one who followed the first counted what came after it.
         is_taken_over = not first and self.outcome.status == status
         self.outcome = Outcome(status=status, created_at=self.outcome.created_at or event.at, last_seq=event.seq)
         events = self._writer.settle()
@@ -422,7 +422,7 @@ class ResponseBuilder:
         return self._writer.write_item(show_approval_request(call))
 
     def _read_decision(self, fact: ApprovalDecided) -> list[Json]:
-        """What goes on after a decision was asked for with it."""
+        """Record the decision as input: the response that goes on was asked for with it."""
         call = self._reader.calls.get(fact.tool_call_id)
         if call is not None and self._is_wanted:
             self._input.append(show_approval_response(call, fact.decision == "approve", fact.reason))

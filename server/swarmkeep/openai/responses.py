@@ -141,7 +141,7 @@ async def get_response(
 )
 async def cancel_response(response_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
     found = await find_response(principal, response_id, to_change=True)
-    # An earlier part of a run has ended, whatever the run does now.
+    # An earlier part of a run has ended, even if the run goes on now.
     if found.id.part == count_parts(found.run) - 1:
         await principal.engine.runs.cancel(found.key, found.run.id, idempotency=await principal.read_idempotency())
     return JsonResponse(await _show(principal, response_id))
@@ -253,11 +253,11 @@ def _show_summary(text: str) -> Json:
 COMPACTION_ROUTES = [compact_response]
 
 
-# How large a response's first request to its model would be. An estimate: only a model's provider counts exactly.
+# Estimate the size of a response's first request to its model. An estimate: only a model's provider counts exactly.
 
-# Of text, whatever its language: few tokens are shorter, most of them in English are about as long.
+# Of text in any language: few tokens are shorter, most of them in English are about as long.
 _BYTES_PER_TOKEN = 4
-# A picture of 1024 × 1024 in detail. How large one is, or how long a file, nobody looks up for an estimate.
+# A picture of 1024 × 1024 in detail. The size of a picture or file is not looked up for an estimate.
 _TOKENS_PER_MEDIUM = 765
 
 
@@ -289,7 +289,7 @@ async def _preview(principal: Principal, run_request: RunRequest, session: Unsto
             given = answers.results, answers.approvals
             return resume_run(state, run.id, *given, messages=answers.messages, options=run_request.options, now=now)
     else:
-        # What another run is going to say nobody knows: as if it were cut off now.
+        # The future answer of another run is unknown: as if it were cut off now.
         command = replace(make_command(principal, session.state, run_request), on_busy="interrupt")
 
         def decide(state: State) -> list[EventDraft]:

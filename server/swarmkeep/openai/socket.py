@@ -45,7 +45,7 @@ CREATE = "response.create"
 
 
 class CreateFrame(CreateResponse, frozen=True, kw_only=True, tag_field="type", tag=CREATE):
-    """A response over a WebSocket is a stream in any case, and one that nobody else waits for."""
+    """A response over a WebSocket is a stream in any case, and one that no other request waits for."""
 
     stream: Literal[True] | None = None
     background: Literal[False] | None = None
@@ -68,7 +68,8 @@ def read_header(text: bytes) -> FrameHeader | None:
 
 
 async def read_create(text: bytes, max_values: int) -> CreateFrame:
-    """Read a frame, a large one in a thread: nobody else waits for it. Raises Refused, InvalidRequest and TooLarge."""
+    """Read a frame, a large one in a thread: no other connection waits for it. Raises Refused, InvalidRequest and
+    TooLarge."""
     return await run_aside(len(text) > UNCOUNTED_BYTES, _parse_create, text, max_values)
 
 
@@ -89,7 +90,7 @@ def make_error_frame(error: Exception) -> tuple[int, str, bytes]:
 
 @websocket("/responses", opt={OWN_AUTH: True})
 async def responses_socket(socket: Socket) -> None:
-    """Who may not come in gets no connection; all other refusals are told over it."""
+    """A client that may not come in gets no connection; all other refusals are told over it."""
     service, scope = socket.app.state.service, socket.scope
     try:
         await refuse_other_pages(service, scope)
@@ -159,7 +160,7 @@ class _ResponsesSocket:
             except Exception as error:
                 last = make_error_frame(error)[2]
             async with self._end_lock:
-                # Whoever has the last frame may send the next one at once.
+                # A client that has the last frame may send the next one at once.
                 self._idle.set()
                 await self._socket.send_text(last)
 
@@ -189,7 +190,8 @@ class _ResponsesSocket:
             )
 
     def _take_kept(self, text: bytes) -> _KeptResponse | None:
-        """What a frame goes on from, if that is kept here; from now on it is not, unless all goes well."""
+        """Return the response that a frame goes on from, if that is kept here; from now on it is not, unless all goes
+        well."""
         header, kept = read_header(text), self._kept
         if header is None or kept is None or header.previous_response_id != kept.response_id:
             return None

@@ -110,7 +110,7 @@ def _rename(param: str | None, given: Input) -> str | None:
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is the agent that begins, from a `conversation`, a `previous` response, or anew."""
+    """`model` is the agent that begins, from a `conversation`, a `previous` response, or from nothing."""
 
     model: str
     input: Input
@@ -146,7 +146,7 @@ def _read_run_request(principal: Principal, body: CreateResponse, items: str | l
     conversation = body.conversation.id if isinstance(body.conversation, Conversation) else body.conversation
     tools, answer_format = read_tools(body.tools), read_format(body.text)
     options = RunOptions(
-        # Whoever fetches the stream of a background response later sees it speak.
+        # A client that fetches the stream of a background response later sees it speak.
         stream=bool(body.stream or body.background),
         tools=check_tools(tools) if tools else UNSET,
         tool_choice=read_tool_choice(body.tool_choice),
@@ -202,14 +202,14 @@ def make_previous_not_found(name: str) -> Refused:
     return Refused(message, "previous_response_id", code="previous_response_not_found")
 
 
-# What a request gives a waiting run: results, decisions, and more messages.
+# Read the answers that a request gives a waiting run: results, decisions, and more messages.
 
 TAKEN_OVER = "a person has taken this conversation over from the agent"
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """What a waiting run is given: results and decisions for all that it waits for, and more messages; or the decisions
-    that it waits for in sessions `below` it."""
+    """The answers to a waiting run: results and decisions for all that it waits for, and more messages; or the
+    decisions that it waits for in sessions `below` it."""
 
     results: list[ToolAnswer]
     approvals: list[Approval]
@@ -218,7 +218,7 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 def read_answers(principal: Principal, session_id: str, run: Run, request: RunRequest) -> Answers:
-    """What a waiting run is given by a request. Raises Refused for a call that is left without an answer."""
+    """Read the answers that a request gives a waiting run. Raises Refused for a call that is left without an answer."""
     below = dict(list_requests_below(session_id, run.last_wait, run.pending))
     if below and request.input.approvals:
         return _read_below(principal, session_id, run, below, request)
@@ -331,7 +331,7 @@ def choose_agent(state: State, model: str) -> str | None:
     return None if model in (before, state.agent) else model
 
 
-# Which session a response is to be in: one that is there, a fork of it, or a new one.
+# Find the session that a response is to be in: one that is there, a fork of it, or a new one.
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -349,7 +349,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waiting(self) -> Run | None:
-        """The run that waits there for somebody."""
+        """The run that waits there for an answer."""
         run = self.state.run
         return run if run is not None and run.status == "waiting" else None
 
@@ -359,7 +359,7 @@ async def find_target(
 ) -> Target:
     """The session that a response is to be in; planned, new or as a fork, where it is not there yet. Raises Refused.
 
-    One that is there, and where nobody is waited for, may be as this process remembers it: the commit looks again.
+    A session that is there, and waits for no one, may be as this process remembers it: the commit looks again.
     """
     found = await find_existing(principal, request, idempotency, fresh=fresh)
     if found is not None and found.waiting is not None:
@@ -451,7 +451,7 @@ class StartedResponse(msgspec.Struct, frozen=True):
 class FollowedResponse(msgspec.Struct, frozen=True):
     """A response that has begun, and the items of its run from there on.
 
-    One that is not stored has no `key`; another one can go on from its `session` as long as somebody holds that.
+    One that is not stored has no `key`; another one can go on from its `session` as long as that is held.
     """
 
     key: SessionKey | None
@@ -479,7 +479,7 @@ async def finish_response(principal: Principal, followed: FollowedResponse, rece
 
     Raises Refused when the client is gone: a stored response goes on without it, any other ends.
     """
-    # What is not stored is for nobody else, so its client is watched from the beginning.
+    # A response that is not stored is for no other client, so its client is watched from the beginning.
     seconds = 0.0 if followed.key is None else principal.service.limits.leaving_seconds
     try:
         return await wait_for_client(followed.finish(principal), receive, seconds)
@@ -533,7 +533,7 @@ async def _begin(
         try:
             return await _begin_at(principal, target, request, idempotency)
         except SeqConflict:
-            # What is forked was redacted, or made anew, meanwhile.
+            # The source of the fork was redacted, or recreated, meanwhile.
             target = await find_target(principal, request, idempotency, fresh=True)
             raise
 
@@ -555,7 +555,7 @@ async def _begin_at(
     try:
         position = await principal.engine.runs.start(target.key, command, idempotency=idempotency, plan=target.plan)
     except SessionBusy:
-        # What this process remembered of the session was not all, or somebody was faster.
+        # This process did not remember all of the session, or another one was faster.
         newer = await find_target(principal, request, idempotency, fresh=True)
         is_new = newer.key != target.key or newer.state.seq > target.state.seq
         if not is_new or (newer.waiting is None and command.after_run is None):
@@ -579,7 +579,7 @@ async def _find_repeated(principal: Principal, key: SessionKey, record: Idempote
 async def _continue_run(
     principal: Principal, key: SessionKey, run: Run, request: RunRequest, idempotency: IdempotentRequest | None
 ) -> StartedResponse:
-    """Resume a run that waits; or go on in a fork, where somebody has answered it first, as if that had been before."""
+    """Resume a run that waits; or go on in a fork, if another caller has answered it, as if that had been before."""
     try:
         return await _resume(principal, key, run, request, idempotency)
     except (AlreadyDecided, RunNotWaiting):
@@ -610,7 +610,7 @@ async def _resume(
         tool_results=answers.results,
         approvals=answers.approvals,
         messages=answers.messages,
-        # Whoever may only decide does not say how the run goes on.
+        # A caller who may only decide does not say how the run goes on.
         options=request.options if principal.may("run") else UNSET,
         idempotency=idempotency,
     )

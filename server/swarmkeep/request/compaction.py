@@ -1,4 +1,4 @@
-"""What a compaction is to cover, piece by piece: questions to a state."""
+"""Plan the range of a compaction, piece by piece: questions to a state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swarmkeep.events.wording import format_calls, join_content
 from swarmkeep.request.history import STANDING_ROLES, History, find_window_start
 from swarmkeep.request.request import ModelRequest
 
-# How a model is asked for a summary.
+# Word the request to a model for a summary.
 
 INSTRUCTIONS = (
     "You sum up a conversation for whoever goes on with it, in the place of its messages. Keep what is needed to go "
@@ -46,13 +46,13 @@ def describe_message(message: Json) -> str:
     return "\n".join([f"{name}: {said}" if said or not calls else name, *(f"calls {call}" for call in calls)])
 
 
-# Where nobody says how much a model can take, a piece is what about any can.
+# If the limit of a model is unknown, a piece is as long as about any can take.
 _PIECE_CHARACTERS = 40_000
 _MIN_PIECE_CHARACTERS = 2_000
 
 
 class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a compaction is asked for: an agent's settings, or a caller's. Without turns to keep, of all there is."""
+    """The request for a compaction: an agent's settings, or a caller's. Without turns to keep, of all there is."""
 
     reason: CompactionReason
     keep_turns: int
@@ -73,7 +73,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def plan_compaction(state: State, plan: CompactionPlan) -> CompactionStarted | None:
-    """What is to be made shorter; None if there is nothing left to."""
+    """Plan which messages are to be made shorter; None if there is nothing left to."""
     covered = 0 if state.summary is None else state.summary.last_seq
     last_seq = _find_last_seq(state.messages, plan.keep_turns)
     if plan.keep_turns == 0 and state.messages:
@@ -99,7 +99,7 @@ def plan_compaction(state: State, plan: CompactionPlan) -> CompactionStarted | N
 
 
 def halve_piece(characters: int) -> int | None:
-    """How much to try next where a piece was too long; None if it was as short as can be."""
+    """Halve the size to try next after a piece that was too long; None if it was as short as can be."""
     return max(characters // 2, _MIN_PIECE_CHARACTERS) if characters > _MIN_PIECE_CHARACTERS else None
 
 
@@ -126,7 +126,8 @@ def _find_long_results(state: State, plan: CompactionPlan, covered: int) -> Iter
 
 
 def next_piece(state: State, characters: int) -> Piece:
-    """What is to be summed up next, of about so many characters at most. There must be a compaction under way."""
+    """Return the piece to be summed up next, of about so many characters at most. There must be a compaction under
+    way."""
     assert state.compaction is not None
     covered = 0 if state.summary is None else state.summary.last_seq
     last_seq = state.compaction.fact.last_seq
@@ -165,7 +166,8 @@ def _iterate_groups(entries: Sequence[Entry], after: int, upto: int) -> Iterator
 
 
 def build_summary_request(state: State, model: str, characters: int) -> tuple[ModelRequest, Piece]:
-    """What a model is asked to sum up next, with the summary so far; of about so many characters at most."""
+    """Build the request to a model for the next summary, with the summary so far; of about so many characters at
+    most."""
     assert state.compaction is not None
     piece = next_piece(state, characters)
     prompt = make_prompt("" if state.summary is None else state.summary.text, piece.text)

@@ -1,4 +1,4 @@
-"""What of a history is sent to a model, and its JSON: kept from one request to the next."""
+"""Choose the part of a history that is sent to a model, and make its JSON: kept from one request to the next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STANDING_ROLES = ("system", "developer")
 
 
 def begins_turn(entry: Entry, before: Entry | None) -> bool:
-    """Whether a turn begins here: with what a user says, or else with the model's reply."""
+    """Tell if a turn begins here: with what a user says, or else with the model's reply."""
     if entry.removed:
         return False
     if before is None:
@@ -48,7 +48,7 @@ def find_window_start(entries: Sequence[Entry], turns: int) -> int | None:
 
 
 def _iterate_turn_starts(entries: Sequence[Entry]) -> Iterator[int]:
-    """Where turns begin, the last one first."""
+    """Yield the places where turns begin, the last one first."""
     first = find_first_shown(entries)
     for index in range(len(entries) - 1, first - 1, -1):
         if begins_turn(entries[index], entries[index - 1] if index > first else None):
@@ -56,14 +56,14 @@ def _iterate_turn_starts(entries: Sequence[Entry]) -> Iterator[int]:
 
 
 class _TakenOut(msgspec.Struct, frozen=True):
-    """How many messages from the first on were taken out, one behind the other."""
+    """The number of messages from the first on that were taken out, one behind the other."""
 
     count: int = 0
 
 
 def find_first_shown(entries: Sequence[Entry]) -> int:
-    """Where the first message stands that was not taken out. Kept with a session's own messages: of some conversations
-    whatever is old is taken out."""
+    """Return the place of the first message that was not taken out. Kept with a session's own messages: of some
+    conversations all that is old is taken out."""
     known = (entries.recall(_TakenOut) if isinstance(entries, Chain) else None) or _TakenOut()
     first = next((at for at in range(known.count, len(entries)) if not entries[at].removed), len(entries))
     if first > known.count and isinstance(entries, Chain):
@@ -123,7 +123,7 @@ def _add_landmarks(known: _Landmarks, later: Sequence[Entry]) -> _Landmarks:
 
 
 class History(msgspec.Struct, frozen=True):
-    """What a model is sent of the first `upto` messages of a session, and its JSON, with commas in between.
+    """The part of the first `upto` messages that a model is sent, and its JSON, with commas in between.
 
     The JSON is in a few pieces, each at least twice as long as the next: so to add some costs about the same however
     long it is. `summary` stands in the place of the messages that it covers: of sessions that grew from one, each may
@@ -189,7 +189,7 @@ class History(msgspec.Struct, frozen=True):
         )
 
     def holds_for(self, rules: MessageRules | None) -> bool:
-        """Whether the same is sent by other rules."""
+        """Tell if the same is sent by other rules."""
         if rules == self.rules:
             return True
         return self.is_plain and not self.is_special and _are_plain(rules)
@@ -216,19 +216,20 @@ def _begin_history(rules: MessageRules | None) -> History:
 
 
 def _begin_behind_removed(messages: Sequence[Entry], rules: MessageRules | None) -> History:
-    """Whatever old messages were taken out, nothing is sent of them, nor does anything after them belong to them."""
+    """Begin behind old messages that were taken out: they are not sent, and nothing after them belongs to them."""
     return msgspec.structs.replace(_begin_history(rules), upto=find_first_shown(messages))
 
 
 def measure_new_history(state: State, rules: MessageRules | None = None) -> tuple[int, int]:
-    """How many messages the next request has to encode, because none before it did, and about how many bytes."""
+    """Count the messages that the next request has to encode, as none before it did, and roughly their bytes."""
     known = _recall_history(state.messages, state.summary, rules) or _begin_behind_removed(state.messages, rules)
     return len(state.messages) - known.upto, state.size - known.size
 
 
 def _recall_history(messages: Chain[Entry], summary: Summary | None, rules: MessageRules | None) -> History | None:
-    """What is kept, if calls are over where it ends. Another session that grew from the same messages may have kept it,
-    or the reply that ended them may have lost its words since; then what comes now may be results of theirs."""
+    """Return the kept history, if calls are over where it ends. Another session that grew from the same messages may
+    have kept it, or the reply that ended them may have lost its words since; then what comes now may be results of
+    theirs."""
     known = messages.recall(History)
     if known is None or known.summary != summary or not known.holds_for(rules):
         return None
@@ -239,7 +240,8 @@ def _recall_history(messages: Chain[Entry], summary: Summary | None, rules: Mess
 def cut_history(
     messages: Sequence[Entry], seq: int, summary: Summary | None, rules: MessageRules | None = None
 ) -> History:
-    """What is sent of these messages if they begin with that event: with what holds for all, and what was summed up."""
+    """Return the history to send of these messages if they begin with that event: with what holds for all, and what was
+    summed up."""
     sent = select_from(messages, seq)
     standing = sum(entry.seq < seq and entry.role in STANDING_ROLES for entry in sent)
     summed_up = [] if summary is None else [_make_summary_entry(summary)]
@@ -251,7 +253,7 @@ def _make_summary_entry(summary: Summary) -> Entry:
 
 
 def _begin_with_summary(messages: Sequence[Entry], summary: Summary, rules: MessageRules | None) -> History:
-    """What is sent in the place of the messages that were summed up."""
+    """Begin with the summary that is sent in the place of the messages that were summed up."""
     upto = bisect_right(messages, summary.last_seq, key=lambda entry: entry.seq)
     standing, question = select_earlier(messages, summary.last_seq + 1)
     # Whether it is sent must not hang on more than the next message, which is kept with what this is the beginning of.
@@ -263,8 +265,9 @@ def _begin_with_summary(messages: Sequence[Entry], summary: Summary, rules: Mess
 def collect_history(
     messages: Sequence[Entry], summary: Summary | None = None, rules: MessageRules | None = None
 ) -> History:
-    """What is sent of these messages. Of a session's own, all that came before the last answer, or whatever else ended
-    the calls before it, is kept with them: however long it is, the next request costs what has been said since."""
+    """Collect the history to send of these messages. Of a session's own, all that came before the last answer, or
+    before another end of the calls before it, is kept with them: however long it is, the next request costs what has
+    been said since."""
     if not isinstance(messages, Chain):
         begun = _begin_history(rules) if summary is None else _begin_with_summary(messages, summary, rules)
         return begun.extend(messages[begun.upto :])

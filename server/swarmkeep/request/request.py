@@ -19,15 +19,16 @@ from swarmkeep.events.state import Run, State, Summary
 from swarmkeep.events.wording import join_text
 from swarmkeep.request.history import History, collect_history, cut_history, find_window_start
 
-# Which functions a model may call, or has to: what was chosen, until a call that was forced has been made.
+# Choose the functions that a model may call, or has to: what was chosen, until a call that was forced has been
+# made.
 
 
 def find_tool_choice(
     state: State, agent: str, own: str | Json | None, asked: str | Json | UnsetType | None, *, answers_by_call: bool
 ) -> str | Json | None:
-    """What the next request says, by the agent's `own` choice and what the run's caller `asked` for.
+    """Return the next request's choice, by the agent's `own` and that which the run's caller `asked` for.
 
-    Whoever forces a call forces one: the caller the run's first reply, an agent its own first in a run. Where the
+    A forced call is forced once: by the caller in the run's first reply, by an agent in its own first. Where the
     answer is a call, it may be required of each.
     """
     run = state.run
@@ -105,7 +106,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def record(self) -> RequestRecord:
-        """What is kept of the request: with the messages of the log, enough to rebuild it to the byte."""
+        """Return the record of the request: with the messages of the log, enough to rebuild it to the byte."""
         return RequestRecord(
             instructions=digest(self.instructions),
             tools=None if self.tools is None else digest(self.tools),
@@ -156,7 +157,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def build_request(state: State, profile: Profile, *, stream: bool = False, turns: int | None = None) -> ModelRequest:
-    """What the active agent's model is asked next. Total: any state gives a request that providers accept.
+    """Build the next request to the active agent's model. Total: any state gives a request that providers accept.
 
     At most the last `turns` turns are sent, by default as many as the run's options allow.
     """
@@ -233,7 +234,7 @@ def _find_history_start(state: State, model: str, turns: int | None) -> int | No
 
 
 def find_last_reply(state: State) -> Entry | None:
-    """What a model has said last here."""
+    """Return the last reply of a model here."""
     for entry in reversed(state.messages):
         if entry.completion is not None and entry.completion.request is not None:
             return entry

@@ -1,4 +1,4 @@
-"""An agent as it is shown to whoever asks what is served."""
+"""Show an agent to clients that list the served agents."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Registry:
                 raise AgentsError(f"the alias {old!r} stands for {new!r}, but there is no agent of that name")
 
     def admit(self, agent: Agent) -> bool:
-        """Whether this agent may be handed over to: it must be served, for the log keeps no more than its name."""
+        """Tell if this agent may be handed over to: it must be served, for the log keeps no more than its name."""
         return agent.name in self._agents
 
     @property
@@ -181,8 +181,8 @@ class Registry:
     async def make_profile(
         self, agent: Agent, context_variables: Mapping[str, Any], runner: ToolRunner, more_tools: Sequence[str] = ()
     ) -> Profile:
-        """The agent as its model sees it now. Raises whatever its instructions raise. `more_tools` are schemas of its
-        servers' tools, as texts.
+        """The agent as its model sees it now. Raises the errors that its instructions raise. `more_tools` are schemas
+        of its servers' tools, as texts.
 
         Instructions that are made by a function are made where tools run, as they may take as long.
         """
@@ -232,7 +232,7 @@ def _join_schemas(own: str | None, more: Sequence[str]) -> str | None:
 
 
 class OpenRegistry(Registry):
-    """For a run that lives in one process: whatever agent a function returns is taken in."""
+    """For a run that lives in one process: any agent that a function returns is taken in."""
 
     def _add(self, agent: Agent) -> None:
         # Two agents of one name are no harm here: each is known by the function that hands over to it.
@@ -293,7 +293,7 @@ def load_registry(specs: Sequence[str], *, model: str | None = None, server: Mod
 
 
 def _hint_at_file(module: ModuleType) -> str:
-    """Where the agents of a package may be whose `__init__.py` has none."""
+    """Return a hint at the file with the agents of a package whose `__init__.py` has none."""
     file = Path(module.__file__ or "")
     is_beside = file.name == "__init__.py" and (file.parent / "agents.py").exists()
     return f"; import them in its __init__.py, or name {file.parent.name}/agents.py" if is_beside else ""
@@ -410,5 +410,5 @@ def _format_location(location: tuple[int | str, ...]) -> str:
 
 
 def _is_library_frame(filename: str) -> bool:
-    """Whether a line is none of the team's: what imports it, and what checks an Agent."""
+    """Tell if a line is none of the team's: what imports it, and what checks an Agent."""
     return "importlib" in filename or filename.startswith((_PACKAGE_FOLDER, _PYDANTIC_FOLDER))

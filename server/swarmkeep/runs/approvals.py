@@ -39,7 +39,7 @@ class ApprovalRules:
         return make_approvals(self._registry, expires_at, self._max_calls)
 
     def asks_agent(self, state: State, call: ToolCall) -> bool:
-        """Whether a call is to be answered by another agent."""
+        """Tell if a call is to be answered by another agent."""
         name = call.agent or state.agent
         agent = self._registry.get_active(name) if name in self._registry else None
         tool = None if agent is None else _find_tools(agent).get(call.name)
@@ -53,7 +53,7 @@ class ApprovalRules:
 
 
 def make_approvals(registry: Registry, expires_at: str | None = None, max_calls: int = MAX_AT_ONCE) -> Approvals:
-    """What a registry's agents ask for: the one that asked for the calls, and the active one."""
+    """Collect the approvals that a registry's agents ask for: the one that asked for the calls, and the active one."""
 
     def find_guarded(state: State) -> Collection[str]:
         names = {state.agent, _find_asking_agent(state)}
@@ -113,14 +113,14 @@ def _find_asking_agent(state: State) -> str:
     return ""
 
 
-# Functions of whoever asks for a run: they must not be taken for those of the agents, and what is chosen is there.
+# Check the functions of a run's caller: they must not be taken for the agents', and what is chosen is there.
 
 _NAMED_OWNERS = 5
 
 
 def refuse_wrong_functions(options: RunOptions, registry: Registry) -> None:
-    """Raise InvalidRequest for a function that has the name of one that an agent has, whichever is asked in the end;
-    and for a choice of one that nobody has, which no model could be held to.
+    """Raise InvalidRequest for a function that has the name of one of any agent, whichever is asked in the end; and
+    for a choice of one that does not exist, which no model could be held to.
     """
     chosen = _list_chosen(options.tool_choice)
     if not options.caller_tools and not chosen:
@@ -181,7 +181,7 @@ def _list_names(registry: Registry, agent: str) -> list[str]:
         return []
 
 
-# Arguments of calls that whoever approved them has changed, checked as a model's are: before any of it counts.
+# Check arguments that an approver has changed like a model's: before any of it counts.
 
 
 def check_sizes(approvals: Sequence[Approval], sizes: SizeLimits) -> None:
@@ -193,7 +193,7 @@ def check_sizes(approvals: Sequence[Approval], sizes: SizeLimits) -> None:
 
 
 def check_arguments(registry: Registry, state: State, approvals: Sequence[Approval]) -> None:
-    """Whether the functions take them. A call that is not open is refused elsewhere.
+    """Check that the functions take them. A call that is not open is refused elsewhere.
 
     Raises InvalidRequest and AgentUnavailable.
     """

@@ -1,4 +1,4 @@
-"""One tool call of a run: carried out in its time; whatever happens becomes an outcome that the model can read."""
+"""One tool call of a run: carried out in its time; each event becomes an outcome that the model can read."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ToolCalls:
 
 
 def runs_alone(run: Run, call: ToolCall) -> bool:
-    """Whether nothing runs beside the call, and nothing before it is still to come."""
+    """Tell if nothing runs beside the call, and nothing before it is still to come."""
     first, *others = run.own_open_calls
     return first.id == call.id and not any(other.attempts for other in others)
 
@@ -103,7 +103,7 @@ async def ask_agent(policy: LoopPolicy, state: State, tool: Tool, call: ToolCall
     """The answer of another agent. It has its own limits, that of this run and the tool's, if it sets one."""
     started = time.perf_counter()
     try:
-        # One whose arguments were redacted is not asked anew, but goes on with what it was asked.
+        # One whose arguments were redacted is not asked again, but goes on with what it was asked.
         bound = None if call.redacted else tool.bind(call.arguments, context_variables={}, tool_call_id=call.id)
     except ToolArgumentsError as error:
         return ToolOutcome(status="error", content=f"Error: {error}")
@@ -264,7 +264,7 @@ def make_unknown_tool_outcome(call: ToolCall, known: Iterable[str]) -> ToolOutco
 
 
 def goes_on(tool: Tool | None, call: ToolCall) -> bool:
-    """Whether a call that was cut off goes on where it was: another agent was asked, whose run is kept by itself."""
+    """Tell if a call that was cut off goes on where it was: another agent was asked, whose run is kept by itself."""
     asks = tool is not None and tool.asked_agent is not None and call.session_id is not None
     return asks and (not call.imported or call.approval == "approve")
 
@@ -283,7 +283,7 @@ RunTogether = Callable[[Sequence[ToolCall], CarryOut], AsyncGenerator[tuple[Tool
 async def run_together(calls: Sequence[ToolCall], carry_out: CarryOut) -> AsyncGenerator[tuple[ToolCall, ToolOutcome]]:
     """Begin all of them, and give each with its outcome as it ends; what ends together, in the order of the calls.
 
-    Those that still run when nobody takes outcomes any more are cancelled. To be closed by whoever stops early.
+    Those that still run when the caller stops taking outcomes are cancelled. To be closed by a caller who stops early.
     """
     tasks = {asyncio.ensure_future(carry_out(call)): call for call in calls}
     pending = set(tasks)
@@ -340,7 +340,7 @@ class StartedCalls:
 
     async def run_together(self, run: Run, calls: Sequence[ToolCall]) -> AsyncGenerator[RecordedEvent]:
         """Carry out calls at once, once it is known of each that it was not cut off; each result is recorded as it
-        comes. The run waits for those that wait for somebody once nothing else is under way."""
+        comes. The run waits for the calls that wait for an answer once nothing else is under way."""
         alone = next((call for call in calls if not self._is_carried_out(call, self._find_tool(call)[1])), None)
         if alone is not None:
             for event in await self.run(run, alone):
@@ -367,7 +367,7 @@ class StartedCalls:
     async def _carry_out(
         self, run: Run, calls: Sequence[ToolCall], waiting: list[Wait]
     ) -> AsyncGenerator[RecordedEvent]:
-        """Record what comes of calls; those that come to wait for somebody are added to `waiting`."""
+        """Record the outcomes of calls; those that come to wait for an answer are added to `waiting`."""
         self._own_starts -= {(call.id, call.attempts) for call in calls}
         before = self._log.state
 
@@ -415,7 +415,7 @@ class StartedCalls:
         return reply is not None and is_cut(run, reply, call, () if tool.has_parameters else (call.name,))
 
     def _is_carried_out(self, call: ToolCall, tool: Tool | None) -> bool:
-        """Whether a call was not cut off, or goes on where it was."""
+        """Tell if a call was not cut off, or goes on where it was."""
         return (call.id, call.attempts) in self._own_starts or goes_on(tool, call)
 
     async def _record_outcome(self, run: Run, call: ToolCall, outcome: ToolOutcome) -> list[RecordedEvent]:
@@ -479,6 +479,6 @@ class StartedCalls:
 
 
 async def mask(policy: LoopPolicy, value: T, *, aside: bool) -> T:
-    """What somebody sent, without what is secret."""
+    """Return a received value without its secrets."""
     work = partial(policy.secrets.mask, value)
     return await policy.run_aside(work) if aside else work()

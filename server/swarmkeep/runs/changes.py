@@ -39,11 +39,11 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class SessionLists(SessionIndex, Leases, Protocol):
-    """What this needs of a store."""
+    """The methods of a store that this needs."""
 
 
 class SessionChanges:
-    """The changes of each tenant's sessions, for as long as somebody reads them.
+    """The changes of each tenant's sessions, for as long as there are readers.
 
     The sessions in which something happened last are read, and compared with what they were: at once where something is
     recorded, here or by a process of which the database tells, and otherwise every `poll_seconds`. That is one query,
@@ -66,8 +66,8 @@ class SessionChanges:
         return sum(len(tenant.readers) for tenant in self._tenants.values())
 
     async def follow(self, name: str, *, silent_seconds: float) -> AsyncGenerator[Changes | None]:
-        """What changes in a tenant's sessions; never ends by itself. First comes that there may be `more`: from then on
-        nothing is missed. None says that there was nothing for `silent_seconds`."""
+        """Yield the changes in a tenant's sessions; never ends by itself. First comes that there may be `more`: from
+        then on nothing is missed. None says that there was nothing for `silent_seconds`."""
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = _Tenant(self._store, name, self._poll_seconds, self._page_bytes)
@@ -83,7 +83,7 @@ class SessionChanges:
 
 
 class _Reader:
-    """What one reader is still to be told: each session once, as it was last, and no more than so many."""
+    """The changes that one reader is still to be told: each session once, as it was last, and no more than so many."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, ChangedSession | None] = {}
@@ -142,7 +142,7 @@ class _Tenant:
             try:
                 await self._look()
             except Exception as error:
-                # Whoever needs the database notices by himself; here the next look does.
+                # Commands that need the database notice by themselves; here the next look does.
                 log.debug("could not check the sessions of %s: %s", self._name, error)
             await asyncio.sleep(min(_SHORTEST_PAUSE_SECONDS, self._poll_seconds))
             with suppress(TimeoutError):

@@ -45,7 +45,7 @@ CheckState = Callable[..., Awaitable[Trip | None]]
 
 
 class CompactionView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent to models in place of messages: `summary` replaces those from `first_seq` to `last_seq`.
+    """The content that is sent to models in place of messages: `summary` replaces those from `first_seq` to `last_seq`.
 
     Null if there is none. `error`: why the last summary that was asked for was not made.
     """
@@ -65,7 +65,7 @@ class UnstoredSummary(msgspec.Struct, frozen=True):
 
 
 class Compactions:
-    """Makes histories shorter for the model because somebody asks for it. What agents ask for, the loop does."""
+    """The maker of shorter histories for the model, on request. What agents ask for, the loop does."""
 
     def __init__(
         self,

@@ -101,12 +101,12 @@ class Engine:
         self.approvals_below = ApprovalsBelow(store, self.reader, self._worker, self.runs, self.limits)
 
     def active_session_count(self) -> int:
-        """How many sessions are advanced here at the moment."""
+        """The number of sessions that are advanced here at the moment."""
         return len(self._worker.tasks)
 
     def was_seen(self, key: SessionKey) -> bool:
-        """Whether a session that somebody follows here was there a moment ago, without a look into the database. False
-        if nobody knows."""
+        """Tell if a session that is followed here was there a moment ago, without a look into the database. False if
+        that is unknown."""
         return self._worker.watcher.was_seen(key)
 
     def publish(self, key: SessionKey, events: list[RecordedEvent]) -> None:
@@ -144,7 +144,7 @@ class Engine:
 
 
 class EngineSettings(ModelSettings, Protocol):
-    """What settings say about the model, and how often it is asked again. They also have the fields of Limits."""
+    """The settings of the model, and how often it is asked again. They also have the fields of Limits."""
 
     model_retries: int
     database_url: str
@@ -153,7 +153,7 @@ class EngineSettings(ModelSettings, Protocol):
 def build_engine(
     settings: EngineSettings, registry: Registry, store: Archive, tracing: Tracing | None = None, **limits: Any
 ) -> Engine:
-    """An engine on the configured model; `limits` go before those of the settings. Whoever gets it stops it.
+    """An engine on the configured model; `limits` go before those of the settings. The caller stops it.
 
     Raises AgentsError where something is missing that an agent needs.
     """

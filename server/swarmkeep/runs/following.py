@@ -14,8 +14,8 @@ from swarmkeep.store.records import EventStore, is_full_page
 
 
 class ReadPosition:
-    """How far a reader is: the last event that it was given, and where the last message of each run ended, of as many
-    runs as a feed may have pieces of."""
+    """The progress of a reader: the last event that it was given, and where the last message of each run ended, of as
+    many runs as a feed may have pieces of."""
 
     def __init__(self, after: int, *, most_runs: int = 4096) -> None:
         self.after = after
@@ -40,16 +40,17 @@ class ReadPosition:
         self._forgotten = 0
 
     def is_in(self, found: RecordedEvent | None) -> bool:
-        """Whether this is the event that was given last; without it the session is another one that has got the id."""
+        """Tell if this is the event that was given last; without it the session is another one that has got the id."""
         return found is not None and found.seq == self.after and self._hash in ("", found.hash)
 
     def is_fresh(self, item: Item) -> bool:
-        """Whether it is a piece of a message that has not been given whole meanwhile."""
+        """Tell if it is a piece of a message that has not been given whole meanwhile."""
         return not isinstance(item, RecordedEvent) and item.seq >= self._spoken.get(item.run_id, self._forgotten)
 
 
 class PageLimits:
-    """How much of the log a reader reads at once, and `at_once`, how many readers do: all that share this object.
+    """The limits of how much of the log a reader reads at once, and `at_once`, how many readers do: all that share this
+    object.
 
     The others wait for their turn, but not for ever: `turn_seconds`.
     """
@@ -107,7 +108,7 @@ async def _read_whole_pages(
 Batch = list[Item]
 """Items that are there at once, so that they can be sent at once; none, where nothing has happened for a while."""
 
-# Of what is there at once no more is taken, so that nobody else waits for long.
+# No more is taken of what is there at once, so that no other task waits for long.
 _BATCH_ITEMS = 100
 
 
@@ -135,7 +136,7 @@ async def follow_batches(
 ) -> AsyncGenerator[Batch]:
     """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
-    A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
+    A session that has no event `after`, or is recreated meanwhile, is given from its beginning: the seq goes back.
     An empty batch says that nothing has happened for `silent_seconds`, for the reader to give a sign of life. Who takes
     a batch may empty it: nothing else holds what is in it. Of what
     other processes record the hub has to be told (see Watcher): then the log is read. A `feed` that was opened before
@@ -165,7 +166,7 @@ async def follow_batches(
 
 
 def _take_batch(feed: Feed, position: ReadPosition) -> tuple[Batch | None, bool]:
-    """What is in the feed and new to the reader; and False where an event is missing, which the log has.
+    """Take the part of the feed that is new to the reader; and False where an event is missing, which the log has.
 
     Empty if there was nothing in the feed, None if there was nothing new.
     """
@@ -188,7 +189,7 @@ def _take_batch(feed: Feed, position: ReadPosition) -> tuple[Batch | None, bool]
 async def _read_on(
     store: EventStore, key: SessionKey, position: ReadPosition, feed: Feed | None, limits: PageLimits
 ) -> AsyncGenerator[Batch]:
-    """What the log holds beyond the position; all of it if the session is not the one that the position is in.
+    """Read the part of the log beyond the position; all of it if the session is not the one that the position is in.
 
     Each event comes after the pieces in `feed` that passed before it: those of a message are there by the time that the
     message can be read.

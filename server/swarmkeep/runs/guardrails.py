@@ -252,5 +252,5 @@ async def _find_problems(output: OutputFormat, text: str, policy: LoopPolicy) ->
             return tuple(error.problems)
         return ()
 
-    # Validators of a type are somebody's code, and may take their time.
+    # Validators of a type are the team's code, and may take their time.
     return await policy.run_aside(find) if output.runs_code or is_heavy(text) else find()

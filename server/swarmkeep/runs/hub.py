@@ -22,7 +22,7 @@ from swarmkeep.events.views import RunView, find_run
 from swarmkeep.models.secrets import NO_SECRETS, Secrets
 from swarmkeep.store.contracts import SessionKey
 
-# What happens of a session, as it happens: what is recorded, and what passes.
+# The events of a session, as they happen: what is recorded, and what passes.
 
 
 class MessageStarted(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ LOG_CHANGED = LogChange.CHANGED
 
 class Feed:
     """One reader's view of a session. Bounded, in number and in size: a reader that falls behind loses the oldest items
-    here, and finds the durable ones in the log. One that nobody holds any more is no reader, closed or not."""
+    here, and finds the durable ones in the log. One that is no longer held is no reader, closed or not."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Feed:
             self._waiter.set_result(None)
 
     def take_before(self, seq: int) -> Iterator[Item]:
-        """What came first and belongs before event `seq`."""
+        """Take the items that came first and belong before event `seq`."""
         while self._items and self._items[0].seq < seq:
             yield self._take_oldest()
 
@@ -153,7 +153,7 @@ class Feed:
     async def wait(self, seconds: float) -> LogChange | None:
         """Wait for an item, or that long. LOG_CHANGED when it is time to read the log before any item is taken."""
         if not (self._items or self._log_has_changed or self._is_woken):
-            # For each piece of a message anew, and cheaper than an event in a time-out.
+            # For each piece of a message again, and cheaper than an event in a time-out.
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
             self._wake_at = loop.time() + seconds
@@ -184,7 +184,7 @@ class Feed:
             self._timer = None
 
     def look_at_time(self) -> None:
-        """Wake a reader whose time is up. One that has slept anew meanwhile is looked at again when its time comes: a
+        """Wake a reader whose time is up. One that sleeps again meanwhile is looked at again when its time comes: a
         timer for each piece would cost more than the piece."""
         self._timer = None
         loop = asyncio.get_running_loop()
@@ -197,13 +197,13 @@ class Feed:
 
 
 def _look_at_time(known: ref[Feed]) -> None:
-    # A timer that held the feed would make a reader of one that nobody holds.
+    # A timer that held the feed would make a reader of one that is no longer held.
     if (feed := known()) is not None:
         feed.look_at_time()
 
 
 def ends_message(event: RecordedEvent) -> bool:
-    """Whether with this event nothing more comes of what its run's model was saying; a patch, say, does not end it."""
+    """Tell if with this event nothing more comes of what its run's model was saying; a patch, say, does not end it."""
     fact = event.fact
     return isinstance(fact, RunStarted | RunResumed | RunEnded) or (
         isinstance(fact, MessageAdded) and fact.completion is not None
@@ -211,7 +211,7 @@ def ends_message(event: RecordedEvent) -> bool:
 
 
 def _merge_deltas(passing: list[Item]) -> Iterator[Item]:
-    """The message in progress for somebody who joins in its middle: texts that follow each other in one piece."""
+    """Merge the message in progress for a reader who joins in it: texts that follow each other in one piece."""
     said = [item for item in passing if isinstance(item, MessageDeltas)]
     yield from (item for item in passing if not isinstance(item, MessageDeltas))
     if said:
@@ -221,7 +221,7 @@ def _merge_deltas(passing: list[Item]) -> Iterator[Item]:
 class Hub:
     """Passes items from the run that makes them to the readers in the same process.
 
-    Of what passes, only the message in progress is kept, so that whoever joins in its middle has all of it.
+    Only the message in progress is kept, so that a reader who joins in its middle has all of it.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Hub:
             listener(key)
 
     def add_observer(self, observer: Callable[[RecordedEvent], None]) -> None:
-        """Have each event that this process records shown to `observer`, whatever its session."""
+        """Have each event that this process records shown to `observer`, of any session."""
         self._observers.append(observer)
 
     def publish(self, key: SessionKey, *events: RecordedEvent) -> None:
@@ -273,7 +273,7 @@ class Hub:
                 feed.put(piece)
 
     def get_partial(self, key: SessionKey) -> PartialReply:
-        """What has come so far of the message in progress, as it may be recorded."""
+        """Return the part of the message in progress that has come so far, as it may be recorded."""
         items = [item for item in self._partial_items.get(key, ()) if isinstance(item, MessageDeltas)]
         if not items:
             return NOTHING_SAID
@@ -283,7 +283,7 @@ class Hub:
         )
 
     def drop_partial(self, key: SessionKey) -> None:
-        """Forget the message in progress: nobody goes on with it here."""
+        """Forget the message in progress: it does not go on here."""
         self._partial_items.pop(key, None)
 
     def signal_log_change(self, key: SessionKey) -> None:
@@ -299,19 +299,19 @@ class Hub:
                 feed.wake()
 
     def has_readers(self, key: SessionKey) -> bool:
-        """Whether anybody looks on as a model speaks."""
+        """Tell if any reader looks on as a model speaks."""
         return any(not feed.is_quiet for feed in self._list_feeds(key))
 
     def _list_feeds(self, key: SessionKey) -> list[Feed]:
         return [feed for known in self._feeds.get(key, ()) if (feed := known()) is not None]
 
     def list_watched_keys(self) -> Collection[SessionKey]:
-        """The sessions that somebody looks at."""
+        """List the sessions that have readers."""
         self._forget_unread()
         return self._feeds
 
     def is_watched(self, key: SessionKey) -> bool:
-        """Whether a session may be one of these."""
+        """Tell if a session may be one of these."""
         return key in self._feeds
 
     @property
@@ -319,7 +319,7 @@ class Hub:
         return sum(len(self._list_feeds(key)) for key in self._feeds)
 
     def open_feed(self, key: SessionKey, *, is_quiet: bool = False) -> Feed:
-        """A feed from now on, beginning with the message in progress; whoever opens it closes it.
+        """Open a feed from now on, beginning with the message in progress; the caller closes it.
 
         A quiet one is given what is recorded only, and no model is asked to stream for it.
         """
@@ -381,7 +381,7 @@ async def _make(items: AsyncGenerator[T], made: asyncio.Queue[T]) -> None:
             await made.put(item)
 
 
-# Whether a run is over, for now or for good, as far as an event or a state tells.
+# Tell if a run is over, for now or for good, as far as an event or a state tells.
 
 TURNING_POINTS: tuple[str, ...] = (
     RunStarted.type,
@@ -393,17 +393,17 @@ TURNING_POINTS: tuple[str, ...] = (
 
 
 def is_open(run: Run | RunView | None) -> bool:
-    """Whether a run goes on by itself, now or when its turn comes."""
+    """Tell if a run goes on by itself, now or when its turn comes."""
     return run is not None and run.status in ("running", "queued")
 
 
 def may_be_last(event: RecordedEvent) -> bool:
-    """Whether a run ended or waited with this event."""
+    """Tell if a run ended or waited with this event."""
     return isinstance(event.fact, RunEnded | RunWaiting)
 
 
 def has_stayed(run: Run, event: RecordedEvent) -> bool:
-    """Whether a run that ended or waited with this event has not gone on since, and is not about to.
+    """Tell if a run that ended or waited with this event has not gone on since, and is not about to.
 
     While it waits, some of what it waits for may have been recorded.
     """
@@ -411,7 +411,7 @@ def has_stayed(run: Run, event: RecordedEvent) -> bool:
 
 
 def is_as_it_was(state: State, run_id: str, at: int) -> bool:
-    """Whether a state says what a run was after event `at`: it was over by then, and its messages are as they were."""
+    """Tell if a state says what a run was after event `at`: it was over by then, and its messages are as they were."""
     run = find_run(state, run_id)
     is_over = run is not None and run.finished_at is not None and run.last_seq <= at
     return state.seq == at or (is_over and state.last_change <= at <= state.seq)

@@ -1,4 +1,4 @@
-"""Which session is made for a call that asks an agent: a name that follows from the call, so that it is found again."""
+"""Link a session to the call that asks an agent in it: a name that follows from the call, so that it is found again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DERIVED_LENGTH = 20
 
 
 def make_id(kind: str) -> str:
-    """A new id that nobody can guess: 95 random bits."""
+    """Make a new id that cannot be guessed: 95 random bits."""
     return f"{kind}_{_spell(os.urandom(12), _LENGTH)}"
 
 
@@ -49,13 +49,13 @@ MOST_DEPTH = 8
 
 
 def derive_child(key: SessionKey, state: State, run_id: str, call_id: str) -> SessionKey:
-    """The session of a call. A session that is made anew under its id, and a fork, have other ones."""
+    """The session of a call. A session that is recreated under its id, and a fork, have other ones."""
     name = "\n".join((key.tenant, key.id, state.created_at, run_id, call_id))
     return SessionKey(key.tenant, derive_id(CHILD_PREFIX, name))
 
 
 def derive_child_run(child: SessionKey) -> str:
-    """The run in which a child session is asked; others may follow it, by whoever goes on with that conversation."""
+    """Derive the run in which a child session is asked; callers who continue the conversation may add others."""
     return derive_id("run", f"{child.tenant}\n{child.id}")
 
 
@@ -68,7 +68,7 @@ def find_depth(state: State) -> int:
 
 
 def is_child_of(state: State, run_id: str, call_id: str) -> bool:
-    """Whether a session was made for that call. Where its first event is redacted, it does not name the session."""
+    """Tell if a session was made for that call. Where its first event is redacted, it does not name the session."""
     parent = state.parent
     return parent is not None and (parent.run_id, parent.tool_call_id) == (run_id, call_id)
 
@@ -80,7 +80,7 @@ def list_open_children(key: SessionKey, state: State, run: Run) -> list[SessionK
 
 
 def find_replaced_run(state: State, run_id: str) -> Run | None:
-    """The run before this one, if it was only interrupted: now that another has followed, nobody can resume it."""
+    """Return the run before this one, if only interrupted: now that another has followed, it cannot be resumed."""
     places = find_finished_runs(state.finished).find(run_id)
     at = places[-1] if places else len(state.finished)
     return state.finished[at - 1] if at and state.finished[at - 1].status == "interrupted" else None
@@ -110,7 +110,7 @@ ANSWER_READY = "answer.ready"
 
 
 def _read_visits(armed: str) -> dict[tuple[str, str], int]:
-    """How often each point is still to be reached, by session, of which an empty one is any."""
+    """Read how often each point is still to be reached, by session, of which an empty one is any."""
     visits = {}
     for entry in filter(None, armed.split(",")):
         place, _, count = entry.partition(":")

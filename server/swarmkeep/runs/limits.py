@@ -1,4 +1,5 @@
-"""How long things may take, and how much: the limits, and the quotas of tenants and sessions among them."""
+"""Limit the time that things may take, and their amounts: the limits, and the quotas of tenants and sessions among
+them."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Times in seconds. `max_recoveries`: take-overs of one turn before a run is given up as interrupted.
 
     `max_messages`: of a new session's history, and of a run's input. `loop_turns` and `history_turns` are written into
-    each run's options. `search`: whether sessions are indexed by their words. The last eight are nobody's to set:
+    each run's options. `search`: whether sessions are indexed by their words. The last eight cannot be set:
     `unserved_seconds`, how long a run whose agent is not served here is left to servers that may have it;
-    `recovery_seconds`, how often to look for runs that nobody advances: a take-over comes that much after the lease's
-    end at the latest; `interrupt_seconds`, because a database that cannot be reached does not keep a server from
-    stopping; `recovery_sessions`, how many abandoned sessions are looked at in one go; `feed_characters`, how far a
-    reader may be behind before it is sent to the log; `page_events`, how many events a reader takes from there at once;
-    `page_bytes`, after how many bytes a page of any list ends early; `stream_page_bytes`, one of what a stream reads,
-    which is in memory for as long as its reader takes nothing.
+    `recovery_seconds`, how often to look for runs that no server advances: a take-over comes that much after the
+    lease's end at the latest; `interrupt_seconds`, because a database that cannot be reached does not keep a server
+    from stopping; `recovery_sessions`, how many abandoned sessions are looked at in one go; `feed_characters`, how far
+    a reader may be behind before it is sent to the log; `page_events`, how many events a reader takes from there at
+    once; `page_bytes`, after how many bytes a page of any list ends early; `stream_page_bytes`, one of what a stream
+    reads, which is in memory for as long as its reader takes nothing.
     """
 
     lease_seconds: float = 15.0
@@ -115,7 +116,7 @@ class ForkQuota:
         try:
             yield
         except OutcomeUnknown:
-            # Whoever tries it again may find it made.
+            # A caller who tries it again may find it made.
             raise
         except BaseException:
             left, at = self._left.get(tenant, (float(self._per_minute), now))

@@ -145,14 +145,15 @@ class ModelTurn:
             await self._build_request(turns)
 
     def _reduce_turns(self, request: ModelRequest, failure: TurnFailed) -> int | None:
-        """How much of the history to try next with a model that it was too long for: half, down to the last turn."""
+        """Return how many turns of the history to try next with a model that it was too long for: half, down to the
+        last turn."""
         if not self._policy.shortens_history or failure.error.code != CONTEXT_TOO_LONG:
             return None
         # Without those that are made up for it.
         return count_turns([entry for entry in request.entries if entry.seq]) // 2 or None
 
     def describe_completion(self, completion: CompletionRecord, state: State) -> CompletionRecord:
-        """What is to be recorded of the reply in `state`: the log may not be what its request was made of any more."""
+        """Describe the reply to be recorded in `state`: the log may not be what its request was made of any more."""
         if completion.request is None or state.last_change <= self.state.seq:
             return completion
         return replace(completion, request=replace(completion.request, history_upto=self.state.seq))
@@ -167,7 +168,7 @@ class ModelTurn:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody is shown anything before the agent's guardrails have looked at the whole reply."""
+        """True if nothing is shown before the agent's guardrails have looked at the whole reply."""
         return self.request is not None and bool(self.agent.output_guardrails)
 
     def show(self, said: Deltas) -> list[Item]:
@@ -178,12 +179,12 @@ class ModelTurn:
         return [MessageDeltas(self.run.id, self.agent.name, self.state.seq, said.deltas)]
 
     def show_held(self) -> list[Item]:
-        """What was held back, with texts that follow each other in one piece."""
+        """Return the items that were held back, with texts that follow each other in one piece."""
         deltas = merge_texts(self._said) if self.is_held else []
         return [MessageDeltas(self.run.id, self.agent.name, self.state.seq, deltas)] if deltas else []
 
     def decide_once(self, decide: DecideOnRun) -> DecideOnRun:
-        """What is decided on the reply; nothing where it is recorded: an attempt that failed was made after all."""
+        """Return the decision on the reply; nothing where it is recorded: an attempt that failed was made after all."""
         return lambda state, run: [] if run.turns != self.run.turns else decide(state, run)
 
 
@@ -193,7 +194,7 @@ async def attach_files(request: ModelRequest, read_files: ReadFiles, policy: Loo
     if not names:
         return request
     sent = replace(request, files=await read_files(names))
-    # Megabytes: nobody else waits while they are encoded.
+    # Megabytes: no other task waits while they are encoded.
     await policy.run_aside(lambda: sent.sent_history)
     return sent
 
@@ -219,13 +220,13 @@ async def prepare_turn(
 
 
 class Loop:
-    """Advances one session, run after run, until there is nothing left to do or somebody must be waited for.
+    """The loop that advances one session, run after run, until nothing is left to do or it has to wait.
 
     `prepare` gives the agent that is to be asked, as its model sees it; `perform` carries out a started call, and
     `together` several at once; `guards` asks what looks at an agent's input and replies; `toolbox` has what its model
     may call.
 
-    It may be dropped at any `await` and begun anew elsewhere: what it needs to know is in the state. `begun` is what
+    It may be dropped at any `await` and begun again elsewhere: what it needs to know is in the state. `begun` is what
     set it going: the calls that were started with it are this very loop's to carry out.
     """
 
@@ -474,7 +475,7 @@ class ConflictCounter:
 
 
 async def decide_until_recorded(attempt: Callable[[], Awaitable[T]], *, session_id: str | None = None) -> T:
-    """What an attempt gives, which looks, decides and records; made anew each time that what it was decided on has
+    """Return the result of an attempt, which looks, decides and records; repeated each time that its basis has
     changed meanwhile.
 
     With a `session_id` only what has changed there is a reason for that. Raises SessionDamaged after too many, and
@@ -493,8 +494,8 @@ async def decide_until_recorded(attempt: Callable[[], Awaitable[T]], *, session_
 class Attempts:
     """The attempts to record one change.
 
-    Between two, somebody who may wait pauses; the pauses grow to a second, and differ, so that not everybody comes
-    back at the same moment.
+    Between two, a caller who may wait pauses; the pauses grow to a second, and differ, so that not all callers
+    come back at the same moment.
     """
 
     def __init__(self, session_id: str, doubt_seconds: float) -> None:
@@ -510,7 +511,7 @@ class Attempts:
         self._pause_seconds = _MIN_PAUSE_SECONDS
 
     def count_conflict(self, conflict: SeqConflict) -> None:
-        """A change was refused, and is decided anew. Raises SessionDamaged after too many."""
+        """Count a refused change, which is decided again. Raises SessionDamaged after too many."""
         self._conflicts.count_conflict(conflict)
         self._begin_anew()
 
@@ -522,7 +523,7 @@ class Attempts:
             self.in_doubt.append(unknown.appended)
 
     def may_wait(self, *, has_lease: bool) -> bool:
-        """Whether to try again while the database cannot be used."""
+        """Tell if the attempt may be repeated while the database cannot be used."""
         return has_lease or (bool(self.in_doubt) and asyncio.get_running_loop().time() < self._doubt_ends_at)
 
     async def pause(self, error: Exception) -> None:

@@ -20,7 +20,7 @@ from swarmkeep.store.opening import Archive
 
 
 class Takeovers:
-    """Sessions in which people answer. Each command is recorded before it returns, on whatever server it is given."""
+    """Sessions in which people answer. Each command is recorded before it returns, on any server that receives it."""
 
     def __init__(self, store: Archive, registry: Registry, runs: Runs, children: ChildSessions, limits: Limits) -> None:
         self._store = store

@@ -131,7 +131,7 @@ class AskedAgents(Protocol):
 
 
 class NobodyAsked:
-    """For a loop whose calls are carried out by nobody."""
+    """For a loop whose calls are not carried out."""
 
     async def ask(self, state: State, tool: Tool, call: ToolCall, text: str) -> ToolOutcome:
         return ToolOutcome(status="error", content=f"Error: {call.name} asks another agent, which is not done here.")
@@ -142,11 +142,11 @@ class NobodyAsked:
 
 class LoopPolicy(Protocol):
     async def run_aside(self, work: Callable[[], T]) -> T:
-        """Do what takes long where nobody else waits for it."""
+        """Do long work where no one else waits for it."""
         ...
 
     def should_stream(self, run: Run) -> bool:
-        """Whether anybody looks on as the model speaks."""
+        """Tell if any reader looks on as the model speaks."""
         ...
 
     async def approval_expires_at(self) -> str | None: ...
@@ -161,7 +161,7 @@ class LoopPolicy(Protocol):
 
     @property
     def secrets(self) -> Secrets:
-        """What is taken out of all that models and tools send back, before it is recorded."""
+        """The secrets that are taken out of all that models and tools send back, before it is recorded."""
         ...
 
     @property
@@ -171,22 +171,22 @@ class LoopPolicy(Protocol):
 
     @property
     def sizes(self) -> SizeLimits:
-        """How large what tools give and change may be."""
+        """The limits on the size of tools' results and changes."""
         ...
 
     @property
     def files(self) -> FileLimits:
-        """Which files tools may give."""
+        """The limits on the files that tools may give."""
         ...
 
     @property
     def shortens_history(self) -> bool:
-        """Whether a model that finds the history too long is asked again with less of it."""
+        """True if a model that finds the history too long is asked again with less of it."""
         ...
 
     @property
     def compacts_history(self) -> bool:
-        """Whether histories are made shorter where agents ask for it."""
+        """True if histories are made shorter for agents that ask for it."""
         ...
 
     @property
@@ -219,7 +219,7 @@ class SessionPlan(msgspec.Struct, frozen=True, kw_only=True):
         return is_heavy(*(draft.fact for draft in self.drafts))
 
     def begin_with(self, decide: Decide) -> Decide:
-        """What makes the session, and what is decided on one that is made."""
+        """Return a decision that makes the session, and then decides on the one that is made."""
         return lambda state: [*self.drafts, *(decide(self.state) or ())]
 
     async def record(
@@ -301,7 +301,7 @@ async def plan_fork(
 async def _describe_copied_redactions(
     store: Archive, key: SessionKey, base: State, redacted_payloads: Mapping[int, str]
 ) -> list[SessionEvent]:
-    """What a fork has to tell of removed payloads in its copy, if the event that tells of them is not copied."""
+    """Describe removed payloads in a fork's copy, if the event that tells of them is not copied."""
     if not redacted_payloads:
         return []
     notices = await store.read(key, upto=base.seq, types=["session.redacted"])
@@ -318,13 +318,13 @@ async def _describe_copied_redactions(
 
 
 async def _describe_copied_imports(store: Archive, key: SessionKey, base: State) -> list[SessionEvent]:
-    """What a fork has to tell of an import, if only a part of what was imported is copied."""
+    """Describe an import in a fork, if only a part of what was imported is copied."""
     later = await store.read(key, after=base.seq, types=[SessionImported.type], limit=1)
     facts = [event.fact for event in later if isinstance(event.fact, SessionImported)]
     return [replace(fact, last_seq=min(fact.last_seq, base.seq)) for fact in facts]
 
 
-# Which session and run the log lines of a task belong to, and the line of a run that did not come to its end.
+# Add the session and run of a task to its log lines, and log a run that did not come to its end.
 
 log = logging.getLogger(__name__)
 
@@ -342,17 +342,17 @@ def follow_run(event: RecordedEvent) -> None:
 
 
 def log_trouble(key: SessionKey, event: RecordedEvent) -> None:
-    """Tell whoever runs the server of a run that has failed or was interrupted: its caller is answered with 200."""
+    """Log a run that has failed or was interrupted, for the operator: its caller is answered with 200."""
     fact = event.fact
     if isinstance(fact, RunFailed | RunInterrupted) and fact.error is not None:
         how = "failed" if isinstance(fact, RunFailed) else "was interrupted"
-        # What is wrong with a form is told in the words of the answer, which are not for whoever reads logs.
+        # The errors of a form are told in the words of the answer, which are not for readers of logs.
         why = "" if fact.error.code == OUTPUT_INVALID else f": {fact.error.message}"
         described = {"tenant": key.tenant, "session_id": key.id, "run_id": event.run_id}
         log.warning("session %s: the run %s (%s)%s", key.id, how, fact.error.code, why, extra=described)
 
 
-# What is asked about sessions that belong together: agents that ask one another.
+# Connect sessions that belong together: agents that ask one another.
 
 
 class Teams(Protocol):
@@ -361,11 +361,11 @@ class Teams(Protocol):
         ...
 
     async def find_take_over(self, key: SessionKey, state: State) -> Decide | None:
-        """What is to be decided on a session that was found with nobody who advances it, if another one says so."""
+        """Find the decision on a session that no process advances, if another one says so."""
         ...
 
     async def follow_change(self, key: SessionKey, state: State, events: Sequence[RecordedEvent]) -> None:
-        """What was recorded of a session's runs may concern those below it and above it."""
+        """Follow changes recorded of a session's runs, which may concern those below it and above it."""
         ...
 
     async def cancel_run(self, key: SessionKey, state: State, run_id: str) -> None:
@@ -373,5 +373,5 @@ class Teams(Protocol):
         ...
 
     async def end_orphan(self, key: SessionKey, run_id: str) -> None:
-        """End a run that nobody waits for any more."""
+        """End a run without a waiting caller."""
         ...

@@ -24,7 +24,7 @@ LONGEST_SILENCE_SECONDS = 2.0
 
 
 class RunPosition(msgspec.Struct, frozen=True):
-    """Where a run's stream begins: its id, and the seq that its events come after.
+    """The place where a run's stream begins: its id, and the seq that its events come after.
 
     `seq` is the last event of what the request did. Where an earlier one with the same idempotency key did it, it is
     `repeated`, and its answer is given again.
@@ -58,7 +58,7 @@ class SessionReader:
         self._has_search = has_search
         self._hub = hub
         self._poll_seconds = poll_seconds
-        # The hub tells a reader what happens: of whatever else it looks at it need not be told as soon.
+        # The hub tells a reader what happens: of anything else it looks at it need not be told as soon.
         self._silent_seconds = min(_POLLS_PER_SILENCE * poll_seconds, LONGEST_SILENCE_SECONDS)
         self.page_bytes = page_bytes
         # A server has one reader for all: what a thousand streams read at a time is bounded, too.
@@ -119,13 +119,13 @@ class SessionReader:
         )
 
     async def list_forks(self, key: SessionKey, *, limit: int = 50, cursor: str | None = None) -> SessionPage:
-        """What was forked from a session, the latest first. Raises SessionNotFound."""
+        """List the forks of a session, the latest first. Raises SessionNotFound."""
         if await self.head(key) is None:
             raise SessionNotFound(key.id)
         return await self._store.list_forks(key, limit=limit, cursor=cursor, max_bytes=self.page_bytes)
 
     async def head(self, key: SessionKey) -> SessionHead | None:
-        """Where the session ends, None if there is no such session."""
+        """Return the head of the session, None if there is no such session."""
         return await self._store.read_head(key)
 
     async def read_events(
@@ -164,13 +164,13 @@ class SessionReader:
         return await asyncio.to_thread(lambda: [view_run(key.id, state, run) for run in runs])
 
     async def find_position(self, key: SessionKey, run_id: str) -> RunPosition:
-        """Where the stream of a run that was started before begins. Raises RunNotFound."""
+        """Find the place where the stream of a run that was started before begins. Raises RunNotFound."""
         run = _find_known_run(await self.state(key), run_id)
         return RunPosition(run_id, run.first_seq - 1)
 
     def open_feed(self, key: SessionKey, *, is_quiet: bool = False) -> Feed | None:
-        """What happens in a session from now on, for `follow` to begin with; whoever opens it closes it. A quiet one is
-        given what is recorded only."""
+        """Open a feed of a session's events from now on, for `follow` to begin with; the caller closes it. A quiet one
+        is given what is recorded only."""
         return None if self._hub is None else self._hub.open_feed(key, is_quiet=is_quiet)
 
     def follow(self, key: SessionKey, *, after: int, feed: Feed | None = None) -> AsyncGenerator[Item | None]:
@@ -182,7 +182,7 @@ class SessionReader:
     ) -> AsyncGenerator[Batch]:
         """Every event after `after`, once and in order, and what passes in between; never ends by itself.
 
-        A session that has no event `after`, or is made anew meanwhile, is given from its beginning: the seq goes back.
+        A session that has no event `after`, or is recreated meanwhile, is given from its beginning: the seq goes back.
         An empty batch is a sign of life, given when nothing happens for a while. A `feed` that was opened before is
         closed at the end; it `is_complete` if that was before the event behind `after` was recorded.
         """
@@ -214,7 +214,7 @@ class SessionReader:
     ) -> AsyncGenerator[Batch]:
         """The run's own events after `after` and what passes in between, up to its end or until it waits.
 
-        Ends, too, when the session is made anew, which the run is not in.
+        Ends, too, when the session is recreated, which the run is not in.
         An empty batch is a sign of life, given when nothing happens for a while. With a `feed` that was opened before
         the run began, all that passes is given, even if the run is over by now.
         """
@@ -225,14 +225,14 @@ class SessionReader:
     async def _join_run(self, key: SessionKey, position: RunPosition, after: int | None) -> AsyncGenerator[Batch]:
         # A stale state would do harm here: the last event of a run that has ended will not come again.
         state = await self.state(key)
-        # Whoever has seen more than there is has seen it of another session, which had the id before.
+        # A reader that has seen more than there is has seen it of another session, which had the id before.
         last = position.after if after is None or after > state.seq else max(after, position.after)
         if not is_open(find_run(state, position.run_id)):
             upto = _find_last_seq(state, position.run_id)
             async with aclosing(self.read_pages(key, after=last, upto=upto)) as events:
                 async for event in events:
                     own: Batch = [event] if event.run_id == position.run_id else []
-                    # Only whoever takes the batch holds what is in it, however slow that is.
+                    # Only the taker of the batch holds its content, however slow that is.
                     del event
                     if own:
                         yield own

@@ -1,4 +1,4 @@
-"""Taking over what nobody advances: fold, and go on with what comes next."""
+"""Take over sessions that no process advances: fold, and go on with what comes next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from swarmkeep.runs.session_log import StoreSessionLog
 from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.records import EventStore, Lease
 
-# What was looked at in vain, and is left alone for a while that grows each time.
+# Set aside a subject that was looked at in vain, for a while that grows each time.
 
 K = TypeVar("K", bound=Hashable)
 
@@ -73,14 +73,14 @@ class SetAside(Generic[K]):
         self._pauses.pop(key, None)
 
     def keep_only(self, keys: Iterable[K]) -> None:
-        """Nobody has to look at others any more."""
+        """Keep only these keys; the others need no further look."""
         kept = set(keys)
         self._pauses = {key: pause for key, pause in self._pauses.items() if key in kept}
 
 
 # Runs whose agents are not served here: other servers may have them, and come first.
 
-# Whoever was not looked at for so long was taken over meanwhile: if it is found again, that is another matter.
+# A session that was not looked at for so long was taken over meanwhile: if it is found again, that is another matter.
 _FORGET_SECONDS = 60.0
 
 
@@ -92,7 +92,7 @@ class _Look(msgspec.Struct, frozen=True):
 class UnservedRuns:
     """Leaves runs to servers that have their agents, for `seconds` from when each was first found here.
 
-    Whoever has them takes over within the time between two looks. After that nobody can be hoped for.
+    A server that has them takes over within the time between two looks. After that there is no server to hope for.
     """
 
     def __init__(self, registry: Registry, seconds: float, clock: Callable[[], float]) -> None:
@@ -103,7 +103,7 @@ class UnservedRuns:
         self._looks: dict[SessionKey, _Look] = {}
 
     def is_left_to_others(self, key: SessionKey, state: State) -> bool:
-        """Whether to let others take this over, which was found with nobody who advances it."""
+        """Tell if others are to take this over, which was found with no process that advances it."""
         now = self._clock()
         self._forget_before(now - _FORGET_SECONDS)
         look = self._looks.pop(key, None)
@@ -138,7 +138,7 @@ class Find(Protocol):
 
 
 class Recovery:
-    """Finds the sessions that have something to run and nobody who does it, and begins with what there is to do.
+    """Finds the sessions that have something to run and no process that does it, and begins with the work.
 
     `continue_session` is given the log that then holds the lease, and what was recorded. `get_teams` gives
     what knows better what is to be decided on a session that another one has to do with.
@@ -170,7 +170,7 @@ class Recovery:
         self._unserved = UnservedRuns(registry, unserved_seconds, time.monotonic)
 
     async def recover(self) -> None:
-        """Take over whatever is found, page after page while that gets on."""
+        """Take over all that is found, page after page while that gets on."""
         await self._recover_pages(self._store.find_abandoned, self._abandoned_aside)
         await self._recover_pages(self._store.find_due, self._due_aside)
         outage_log.note_answer()
@@ -204,7 +204,7 @@ class Recovery:
                 aside.add(key)
 
     async def take_over(self, key: SessionKey) -> None:
-        """Take over a session that somebody here waits for, if nobody advances it."""
+        """Take over a session that a caller here waits for, if no process advances it."""
         if not self._is_advancing(key):
             await self._try_take_over(key, self._abandoned_aside)
 
@@ -219,7 +219,7 @@ class Recovery:
             # Another process was quicker, or the session was deleted; or it is not found again until it is mended.
             return False
         except Exception as error:
-            # One that cannot be read keeps nobody from the others. It is said once.
+            # One that cannot be read keeps no task from the others. It is said once.
             if key not in aside:
                 log_failure(log, error, f"session {key.id}: its run could not be taken over")
             return False

@@ -56,7 +56,7 @@ class IdempotentRequest(msgspec.Struct, frozen=True):
         return derive_id("sess", f"{tenant}/{self.key}")
 
     def derive_older_session_id(self, tenant: str) -> str:
-        """What that was before ids became shorter: a key is good for as long as its session lives."""
+        """Derive that id as it was before ids became shorter: a key is good for as long as its session lives."""
         return f"sess_{uuid5(NAMESPACE_URL, f'{tenant}/{self.key}').hex}"
 
 
@@ -82,7 +82,8 @@ async def run_once(
 async def find_record(
     store: EventStore, key: SessionKey, request: IdempotentRequest | None
 ) -> IdempotencyRecord | None:
-    """What this request left in a session when it came before. Raises IdempotencyMismatch if that was another one."""
+    """Return the record that this request left in a session when it came before. Raises IdempotencyMismatch if that was
+    another one."""
     record = None if request is None else await store.find_idempotency_record(key, request.key)
     if request is not None and record is not None and record.digest != request.digest:
         raise IdempotencyMismatch(request.key)
@@ -90,7 +91,7 @@ async def find_record(
 
 
 class Runs:
-    """Runs of every session. A run is a task of its own: nobody who watches or waits keeps it alive or ends it."""
+    """Runs of every session. A run is a task of its own: no watcher or waiting caller keeps it alive or ends it."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class Runs:
         return await self._begin_once(key, command.run_id, commit, idempotency, is_asked)
 
     async def _decide_start(self, command: StartRun, said: PartialReply) -> tuple[Decide, Mapping[str, bytes]]:
-        """How a run begins, and the files of it, once what does not depend on its session has been checked."""
+        """Decide how a run begins, and return its files, once all checks that need no session are done."""
         command = replace(command, options=self.apply_limits(command.options))
         command, files = await self._take_out_files(command)
         if command.agent is not None:
@@ -226,9 +227,9 @@ class Runs:
         return events
 
     async def wait(self, key: SessionKey, run_id: str, *, since: int | None = None) -> RunView:
-        """The run once it has ended or waits for somebody; at once if it does already.
+        """Return the run once it has ended or waits for an answer; at once if it does already.
 
-        With `since`, as it was when it first did after that event, whatever has become of it later.
+        With `since`, as it was when it first did after that event, even if it has changed later.
 
         Raises Draining once this server has stopped, and the run is in a queue or another server's, and HistoryDamaged
         if the run cannot go on.
@@ -281,7 +282,7 @@ class Runs:
     ) -> RunPosition:
         """Go on with a waiting run, or try an interrupted one again; returns once that is durable.
 
-        `messages` and `options` are for whoever gives all that it waits for: what else is said, and how it goes on.
+        `messages` and `options` are for a caller who gives all that it waits for: more messages, and how to go on.
 
         Raises RunNotWaiting, AlreadyDecided, InvalidRequest, RunNotFound, AgentUnavailable, Draining, TooLarge,
         QuotaExceeded.

@@ -44,7 +44,7 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerToolbox(RecordedToolbox):
-    """What is offered is what the session has recorded. Before a model is asked, that is brought up to date with the
+    """The offer is what the session has recorded. Before a model is asked, that is brought up to date with the
     servers that can be reached; for the others it stays, and their calls fail.
 
     `texts` are schemas by their hash, of all sessions, and what was chosen of them; `read_texts` reads what this one
@@ -105,7 +105,7 @@ class ServerToolbox(RecordedToolbox):
         return chosen
 
     async def _do_aside(self, work: Callable[[], T], size: int) -> T:
-        """Work that takes its time for a long list, where tools run: nobody else waits for it."""
+        """Do work that takes its time for a long list, where tools run: no one else waits for it."""
         if size < _LONG_LIST:
             return work()
         result: T = await self._runner(work, is_async=False, seconds=None)

@@ -27,7 +27,8 @@ _FEW_EVENTS = 100
 
 
 class StoreSessionLog:
-    """A stored session. Whoever starts or resumes a run in it claims the lease with that append, and then holds it.
+    """A stored session. The process that starts or resumes a run in it claims the lease with that append, and then
+    holds it.
 
     With the lease, a commit waits for a database that cannot be used, for as long as it takes: the run must not fail
     for it, and whether it may go on afterwards the lease's epoch says. Without, it is refused at once.
@@ -230,7 +231,7 @@ class StoreSessionLog:
         before, self.state = self.state.run, await self._store.state(self.key)
         after = self.state.run
         if self.lease is not None and before is not None and after is not None and after.id != before.id:
-            # Somebody ended the run, and with it the lease; the next one is not for this process to advance.
+            # Another process ended the run, and with it the lease; the next one is not for this process to advance.
             raise LeaseLost(self.key.id)
 
 

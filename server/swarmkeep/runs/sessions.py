@@ -77,7 +77,7 @@ async def fork_session(
     async def copy_until_recorded(target: SessionKey) -> AppendResult:
         if target == key:
             return await copy(target)
-        # The source may be redacted, or deleted and made anew, while it is looked at.
+        # The source may be redacted, or deleted and recreated, while it is looked at.
         return await decide_until_recorded(partial(copy, target), session_id=key.id)
 
     async def make(target: SessionKey) -> SessionView:
@@ -273,7 +273,8 @@ class Sessions:
         metadata: Json | None = None,
         messages: list[Json] | None = None,
     ) -> SessionPlan:
-        """What `create` would make, for a run to begin with it. Raises AgentNotFound, InvalidRequest, TooLarge."""
+        """Plan the session that `create` would make, for a run to begin with it. Raises AgentNotFound, InvalidRequest,
+        TooLarge."""
         name = self._registry.get(agent).name if agent is not None else self._registry.default
         history = await self._check_history(messages or [])
         context, labels = await self._check_state(context_variables or {}, metadata or {})
@@ -281,13 +282,14 @@ class Sessions:
         return await make_plan(draft_events(name, facts, None), files=history.files)
 
     async def plan_fork(self, key: SessionKey, *, at: int | None = None) -> SessionPlan:
-        """What `fork` would make, for a run to begin with it, and counted then. Raises SessionNotFound,
-        EventNotFound."""
+        """Plan the session that `fork` would make, for a run to begin with it, and counted then. Raises
+        SessionNotFound, EventNotFound."""
         count = partial(self._forks.count, key.tenant)
         return await plan_fork(self._store, key, at=at, sizes=self._sizes, count=count)
 
     async def _check_history(self, messages: list[Json], *, is_whole: bool = True) -> TakenMessages:
-        """The messages, if they can be a history, or a part of one. Large ones in a thread: nobody waits for that."""
+        """The messages, if they can be a history, or a part of one. Large ones in a thread: no one else waits for
+        that."""
 
         def check() -> TakenMessages:
             history = check_messages(messages, "/messages", self._limits.max_messages)

@@ -25,7 +25,7 @@ _RUN_KEY = contexts.create_key("swarmkeep-run")
 
 
 class RunNames(msgspec.Struct, frozen=True):
-    """What the spans of a run have in common."""
+    """The names that the spans of a run share."""
 
     session_id: str
     run_id: str
@@ -78,7 +78,7 @@ class CurrentSpan:
 
 
 async def await_within(context: Context, work: Awaitable[T]) -> T:
-    """Do this much in a context; whoever gets what comes of it is outside again."""
+    """Await this much in a context; the caller of its result is outside again."""
     token = contexts.attach(context)
     try:
         return await work
@@ -125,7 +125,7 @@ def make_parent_context(parent: SpanContext | None) -> Context:
     return trace.set_span_in_context(NonRecordingSpan(parent), Context())
 
 
-# What was said, as attributes of spans: only where the operator asks for it, without secrets, and bounded.
+# Show texts as attributes of spans: only where the operator asks for it, without secrets, and bounded.
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CAPTURING = {"true", "1", "span_only", "span_and_event"}
@@ -140,7 +140,7 @@ def is_content_wanted(environment: Mapping[str, str]) -> bool:
 
 
 def describe_text(text: str, secrets: Secrets) -> str:
-    """A text as an attribute: masked before it is cut, lest half a secret stay."""
+    """Describe a text as an attribute: masked before it is cut, so that no half of a secret stays."""
     # Encoded, and so that half a character, which a model may send, does not reach an exporter.
     return _shorten(secrets.mask(text)).encode("utf-8", "backslashreplace").decode()
 

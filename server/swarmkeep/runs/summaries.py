@@ -56,7 +56,7 @@ def find_compaction(
 
 
 def _count_tokens(last: Entry | None, request: ModelRequest) -> tuple[int, bool]:
-    """What the last request took, as its provider counted; where it did not, what this one may take."""
+    """Return the tokens of the last request, as its provider counted; where it did not, what this one may take."""
     usage = None if last is None or last.completion is None else last.completion.usage
     count = None if usage is None else usage.get("prompt_tokens")
     if isinstance(count, int) and count > 0:
@@ -92,7 +92,7 @@ async def summarise(
                 raise failure.mask(secrets) from failure
             characters = left
             continue
-        # Masked before it is cut, lest half a secret stay.
+        # Masked before it is cut, so that no half of a secret stays.
         text = secrets.mask(join_content(reply.message.get("content")).strip())
         # However long an answer is: the next request has to hold it, and what follows.
         text = shorten_text(text, characters)
@@ -139,7 +139,8 @@ async def _ask(model: Model, request: ModelRequest) -> Reply:
 
 
 def record_summary(before: State, state: State, fact: CompactionSummarised | CompactionFailed) -> list[SessionEvent]:
-    """What became of the summary that was asked for in `before`; nothing if it is no summary of what is there now."""
+    """Record the outcome of the summary that was asked for in `before`; nothing if it is no summary of what is there
+    now."""
     same = state.compaction is not None and before.compaction is not None and state.compaction == before.compaction
     # Another session that was made under the id may have come to the same place.
     is_same_session = state.created_at == before.created_at

@@ -90,13 +90,13 @@ async def _close(items: AsyncGenerator[Any]) -> None:
 
 
 async def _read_nothing(names: Sequence[str]) -> Mapping[str, bytes]:
-    """What is given in memory keeps its content in the messages."""
+    """Read no files: what is given in memory keeps its content in the messages."""
     return {}
 
 
 class GivenFiles:
-    """What functions have given in a session in memory, by hash: the newest of it, as many bytes as one request to a
-    model has at most."""
+    """The files that functions have given in a session in memory, by hash: the newest of it, as many bytes as one
+    request to a model has at most."""
 
     def __init__(self, max_bytes: int = MAX_SENT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -444,7 +444,7 @@ class _SwarmRun:
         )
 
     def _read_output(self) -> Any:
-        """The answer as the `output_type` of whoever gave it; None where there is none."""
+        """Read the answer as the `output_type` of the agent that gave it; None if there is none."""
         state = self._session.state
         run = state.finished[-1] if state.finished else None
         if run is None or run.stop_reason != "end_turn":

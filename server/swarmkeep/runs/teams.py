@@ -57,11 +57,11 @@ from swarmkeep.runs.worker import Worker
 from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
 from swarmkeep.store.opening import Archive
 
-# What an agent that was asked gives back: a run that is over, as the outcome of a call.
+# Make the answer of an agent that was asked: a run that is over, as the outcome of a call.
 
 
 def make_answer(tool: Tool, run: RunView, before: Json) -> ToolOutcome:
-    """What a run that is over gives the one who asked. `before` is the context that it began with.
+    """Make the answer of a run that is over for the agent that asked. `before` is the context that it began with.
 
     A failed one leaves the context as it was, as a failed function does.
     """
@@ -112,7 +112,7 @@ def _find_awaited(state: State) -> tuple[str, tuple[str, ...]]:
 
 
 def _give_up(state: State, run_id: str, call_id: str) -> list[EventDraft] | None:
-    """Go on without the answer of a session that was deleted: to ask anew would be to do all of it twice."""
+    """Go on without the answer of a session that was deleted: to ask again would be to do all of it twice."""
     drafts = go_on_with_session(state, run_id, call_id)
     if drafts is None:
         return None
@@ -162,7 +162,7 @@ class Parents:
         await self.wake(above, session_log.state)
 
     async def find_take_over(self, key: SessionKey, state: State) -> Decide | None:
-        """What is to be decided on a session that was found with nobody who advances it, if asking concerns it."""
+        """Find the decision on a session that no process advances, if asking concerns it."""
         run_id, calls = _find_awaited(state)
         for awaited in calls:
             is_waiting = await self._is_child_waiting(derive_child(key, state, run_id, awaited))
@@ -183,8 +183,8 @@ class Parents:
         return run is not None and run.status == "waiting"
 
     async def is_orphan(self, key: SessionKey, state: State) -> bool:
-        """Whether a run that was asked for is active, and nobody waits for its answer any more, now or once another run
-        is resumed."""
+        """Tell if a run that was asked for is active, and no caller waits for its answer any more, now or once another
+        run is resumed."""
         parent = state.parent
         if parent is None or parent.session_id == REDACTED:
             return False
@@ -206,7 +206,7 @@ class Parents:
         return not asked or run.status in ("completed", "failed", "cancelled")
 
 
-# What a caller waits for in vain while the database is away; whoever advances a run waits longer.
+# The time that a caller waits in vain while the database is away; a process that advances a run waits longer.
 _DOUBT_SECONDS = 5.0
 
 
@@ -286,7 +286,7 @@ class ChildSessions:
         return await self._store.state(child, fresh=False)
 
     async def _wait(self, child: SessionKey, found: State, asking: Run, call: ToolCall, text: str) -> RunView:
-        """The run in which a child session is asked, once it is over or waits for somebody.
+        """Return the run in which a child session is asked, once it is over or waits for an answer.
 
         One that was interrupted, as its server stopped, goes on here.
         """
@@ -317,7 +317,7 @@ class ChildSessions:
         if call.redacted:
             raise InvalidRequest("what it was to be asked was redacted")
         message = {"role": "user", "content": text, "sender": call.agent or asking.agent}
-        # Somebody may have been quicker to say something in it.
+        # Another caller may have been quicker to say something in it.
         command = StartRun(run_id=run_id, messages=(message,), on_busy="queue", by=asking.by)
         # What is logged of it is not said of this call.
         with log_fields(tool=None, tool_call_id=None, attempt=None):
@@ -331,7 +331,7 @@ class ChildSessions:
             log.info("session %s: %s", child.id, refused)
 
     async def cancel(self, key: SessionKey, state: State, call: ToolCall) -> None:
-        """Nobody waits for the call's answer any more."""
+        """Cancel the session asked by the call: no caller waits for its answer any more."""
         if state.run is not None:
             await self._cancel_run(derive_child(key, state, state.run.id, call.id))
 
@@ -343,14 +343,14 @@ class ChildSessions:
                 await self._cancel_run(child)
 
     async def end_orphan(self, key: SessionKey, run_id: str) -> None:
-        """End a run that nobody waits for any more, as a crash between the ends of two may leave it: nothing is done
-        for a caller that has ended."""
+        """End a run without a waiting caller, as a crash between the ends of two may leave it: nothing is done for a
+        caller that has ended."""
         state = await self._store.state(key, fresh=False)
         if state.run is not None and state.run.id == run_id and await self._parents.is_orphan(key, state):
             await self._runs.cancel(key, run_id)
 
     async def cancel_sessions(self, children: Sequence[SessionKey]) -> None:
-        """Nobody waits for these answers any more."""
+        """Cancel these sessions: no caller waits for their answers any more."""
         for child in children:
             await self._cancel_run(child)
 
@@ -360,11 +360,11 @@ class ChildSessions:
         except (SessionNotFound, RunNotFound):
             log.debug("session %s: there is nothing to cancel", child.id)
         except Exception as error:
-            # Recovery finds it, once nobody advances it: see `Parents.find_take_over`.
+            # Recovery finds it, once no process advances it: see `Parents.find_take_over`.
             log.warning("session %s: its run could not be cancelled: %s", child.id, error)
 
     async def follow_change(self, key: SessionKey, state: State, events: Sequence[RecordedEvent]) -> None:
-        """What was recorded of a session's runs, by somebody's command: it concerns those below and above."""
+        """Follow changes that a command recorded of a session's runs: they concern those below and above."""
         for event in events:
             if isinstance(event.fact, RunEnded) and event.run_id is not None:
                 await self.cancel_run(key, state, event.run_id)

@@ -1,4 +1,4 @@
-"""Where tools run, and for how long: on the event loop, in threads, or in the caller's own thread."""
+"""Run tools for a limited time: on the event loop, in threads, or in the caller's own thread."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class ToolTimeout(Exception):
 
 
 class ToolRunner(Protocol):
-    """Where tools run."""
+    """The place where tools run."""
 
     async def __call__(self, function: Callable[[], Any], *, is_async: bool, seconds: float | None) -> Any:
-        """Call it and return its value. Raises ToolTimeout, and whatever it raises."""
+        """Call it and return its value. Raises ToolTimeout, and the function's own errors."""
         ...
 
 
@@ -67,7 +67,7 @@ async def _await_call(function: Callable[[], Any], seconds: float | None) -> Any
 
 
 def stops_this_program(error: BaseException) -> bool:
-    """Whether it is this program that is to stop, rather than the function that gave up with the same word."""
+    """Tell if it is this program that is to stop, rather than the function that gave up with the same word."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task() if is_loop_running() else None
         return task is not None and task.cancelling() > 0
@@ -111,7 +111,7 @@ async def _run_in_thread(function: Callable[[], Any]) -> Any:
         try:
             loop.call_soon_threadsafe(settle)
         except RuntimeError:
-            # The loop has closed: nobody waits for this result any more.
+            # The loop has closed: no task waits for this result any more.
             return
 
     _start(function, deliver)
@@ -141,7 +141,7 @@ class _Threads:
         given: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         while True:
             work()
-            # What the function returned is nobody's but its caller's; nor is the next to find its event loop, closed.
+            # The function's result belongs to its caller alone; nor is the next to find its event loop, closed.
             del work
             asyncio.set_event_loop(None)
             self._idle.append(given)
@@ -151,7 +151,7 @@ class _Threads:
                 try:
                     self._idle.remove(given)
                 except ValueError:
-                    # Somebody has just chosen it.
+                    # Another thread has just chosen it.
                     work = given.get()
                 else:
                     return
@@ -180,7 +180,7 @@ def _start(function: Callable[[], Any], deliver: Callable[[Callable[[], Any]], N
 
 def _make_raiser(error: BaseException) -> Callable[[], Any]:
     def raise_it() -> Any:
-        # A StopIteration cannot pass through a coroutine as itself; an interrupt from a thread is nobody's Ctrl-C.
+        # A StopIteration cannot pass through a coroutine as itself; an interrupt from a thread is no Ctrl-C.
         if isinstance(error, StopIteration | KeyboardInterrupt | GeneratorExit):
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
         raise error

@@ -74,12 +74,12 @@ class ToolServers:
                 raise AgentsError(_WRONG_VERSION.format(_find_version())) from error
 
             self._pool, self._texts = ServerPool(ConnectionLimits(files=self._files)), make_text_cache()
-            # Where nobody closes it, it goes with whoever used it, or with the program.
+            # If it is not closed, it goes with its user, or with the program.
             weakref.finalize(self, self._pool.close_blocking)
         return self._pool, self._texts
 
     async def ask(self, servers: Sequence[MCPServer]) -> list[ServerStatus]:
-        """How it is with these, once each was asked for its tools."""
+        """Return the status of these, once each was asked for its tools."""
         pool = self._open()[0]
         await asyncio.gather(*(pool.find_tools("", server) for server in servers))
         return pool.list_statuses()
@@ -102,7 +102,7 @@ class ToolServers:
 
 
 def name_scope(key: SessionKey, created_at: str) -> str:
-    """What a stored session's own connections are known by: on other servers, they outlive the session for a while."""
+    """Name the scope of a stored session's own connections: on other servers, they outlive the session for a while."""
     return f"{_name_session(key)}{created_at}"
 
 

@@ -1,4 +1,4 @@
-"""What an agent's model may call: the agent's own functions, and the tools of its MCP servers."""
+"""List the tools that an agent's model may call: the agent's own functions, and the tools of its MCP servers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def refuse_call(server: MCPServer, tool: str, arguments: dict[str, Any], c
 
 
 def list_server_tools(agent: Agent, state: State, call: CallServer = refuse_call) -> Iterator[ServerTool]:
-    """What the agent is offered, by today's settings of its servers and the session's recorded lists.
+    """List the tools that the agent is offered, by its servers' settings and the session's recorded lists.
 
     An agent's own function goes before a tool of the same name.
     """
@@ -71,7 +71,7 @@ class Toolbox(Protocol):
         ...
 
     async def list_anew(self, agent: Agent, state: State) -> tuple[list[SessionEvent], dict[str, str]]:
-        """What is to be recorded of what the agent's servers offer now, and the texts that it names, by hash."""
+        """List the events to record of what the agent's servers offer now, and the named texts, by hash."""
         ...
 
     async def describe(self, agent: Agent, state: State) -> list[str]:

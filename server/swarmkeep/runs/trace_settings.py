@@ -1,4 +1,4 @@
-"""What all spans are made with."""
+"""The settings that all spans are made with."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class SpanSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_provider(settings: ModelSettings) -> dict[str, Any]:
-    """Who is asked. A server that is none of those with a name counts as `openai`, whose language it speaks."""
+    """Describe the provider that is asked. A server that is none of those with a name counts as `openai`, whose
+    language it speaks."""
     if settings.offline:
         return {"gen_ai.provider.name": "swarmkeep.offline"}
     address = urlsplit(settings.openai_base_url or "https://api.openai.com/v1")

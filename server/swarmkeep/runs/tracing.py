@@ -43,7 +43,7 @@ from swarmkeep.runs.spans import (
 from swarmkeep.runs.trace_settings import SpanSettings
 from swarmkeep.store.contracts import SessionKey
 
-# The span of a model call: `chat {model}`. It ends with the answer, or when nobody waits for that any more.
+# The span of a model call: `chat {model}`. It ends with the answer, or when no caller waits for that any more.
 
 
 class TracedModel:
@@ -119,7 +119,7 @@ class _ChatSpan:
             self.span.set_attribute("gen_ai.input.messages", describe_input(request.entries, settings.secrets))
 
     def note(self, piece: Deltas | Reply) -> None:
-        """What has come of it: the first piece, or all of it, which ends the span."""
+        """Note a piece of the answer: the first piece, or all of it, which ends the span."""
         if self._first_at is None and isinstance(piece, Deltas):
             self._first_at = time.perf_counter() - self._started
         if isinstance(piece, Reply):
@@ -249,7 +249,7 @@ class RunSpans:
             set_error(self._run.span, getattr(error, "code", None) or type(error).__name__)
 
     def end(self) -> None:
-        """End what is open. If nobody has told how the run ended, it goes on elsewhere, or later."""
+        """End what is open. If the end of the run is not known by then, it goes on elsewhere, or later."""
         if self._run is not None and not self._is_end_described:
             self._set(self._run.span, {"swarmkeep.stop_reason": "abandoned"})
         for current in (self._delegate, self._run):
@@ -451,7 +451,7 @@ class Tracing:
             del self._open[spans.key.id, spans.run_id]
 
     def observe_event(self, event: RecordedEvent) -> None:
-        """Note how a run has ended by somebody else's word: its task is told only that it is to stop."""
+        """Note how a run has ended by a command: its task is told only that it is to stop."""
         spans = self._open.get((event.session_id, event.run_id or ""))
         if spans is not None and isinstance(event.fact, RunEnded):
             spans.describe_end(event)

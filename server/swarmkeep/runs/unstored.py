@@ -79,7 +79,7 @@ class UnstoredSession:
 
 
 class UnstoredRuns:
-    """Starts and resumes runs of sessions in memory. A run is cut off when nobody takes what it gives any more."""
+    """Starts and resumes runs of sessions in memory. A run is cut off when its caller stops taking what it gives."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class UnstoredRuns:
                 await self._at_rest.wait()
 
     async def start(self, tenant: str, session: UnstoredSession, command: StartRun) -> AsyncGenerator[Item | None]:
-        """What happens, as it happens. Raises, before anything does, what `Runs.start` raises."""
+        """Start a run and yield its items, as they happen. Raises, before anything does, what `Runs.start` raises."""
         refuse_wrong_functions(command.options, self._registry)
         command = replace(command, options=limit_options(command.options, self._limits))
         agent = self._registry.get_active(command.agent or session.state.agent)
@@ -163,7 +163,8 @@ class UnstoredRuns:
         return SessionPolicy(self._store, self._limits, hub, key, self._rules, self._secrets, agents)
 
     async def preview(self, session: UnstoredSession, decide: Decide, options: RunOptions) -> ModelRequest:
-        """What the model would be sent first by a run that is decided on; nothing is, and the session stays as it is.
+        """Preview the first request to the model by a run that is decided on; nothing is, and the session stays as it
+        is.
 
         Raises what `decide` raises, and TurnFailed if the agent cannot be asked.
         """

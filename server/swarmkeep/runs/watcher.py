@@ -21,18 +21,18 @@ from swarmkeep.store.records import Clock, EventStore, Leases, SearchIndexer, ut
 
 log = logging.getLogger(__name__)
 
-# Where a session ends: its last seq, and that event's hash, because one that is made anew has the same seqs.
+# The end of a session: its last seq, and that event's hash, because one that is recreated has the same seqs.
 _Head = tuple[int, str]
 _NOWHERE: _Head = (0, "")
 
 
 class Watcher:
-    """Looks where the sessions end that somebody here is interested in: all of them with one query, at each poll, and
-    at once those of which the database says that they have moved.
+    """Looks where the sessions end that have readers here: all of them with one query, at each poll, and at once those
+    of which the database says that they have moved.
 
     `list_keys` gives the sessions, and `is_watched` says of one whether it is among them. `on_moved` is given those
-    that end elsewhere than when last seen, or of which somebody wants to know what a model is just saying. `on_hint` is
-    given each session of which the database says that it has moved, of interest or not.
+    that end elsewhere than when last seen, or of which another process wants to know what a model is just saying.
+    `on_hint` is given each session of which the database says that it has moved, of interest or not.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Watcher:
         self._seen_heads[key] = max((event.seq, event.hash), self._seen_heads.get(key, _NOWHERE))
 
     def was_seen(self, key: SessionKey) -> bool:
-        """Whether a session was there when last looked at."""
+        """Tell if a session was there when last looked at."""
         return self._seen_heads.get(key, _NOWHERE) != _NOWHERE
 
     async def run(self) -> None:
@@ -110,13 +110,13 @@ class Watcher:
             if moved:
                 await self._on_sessions_moved(moved)
         except Exception as error:
-            # Whoever needs the database notices by himself; here the next poll does: what was not told is news again.
+            # Commands that use the database notice by themselves; here the next poll does: untold news is news again.
             for key in moved:
                 self._seen_heads.pop(key, None)
             log.debug("could not check %s: %s", pluralize(len(keys), "session"), error)
 
     def _is_news(self, key: SessionKey, head: _Head) -> bool:
-        """Whether a session ends elsewhere than when last seen; from now on it is seen there."""
+        """Tell if a session ends elsewhere than when last seen; from now on it is seen there."""
         if self._seen_heads.get(key) == head:
             return False
         self._seen_heads[key] = head
@@ -237,7 +237,7 @@ def describe_difference(ahead_seconds: float) -> str:
 
 # How long others may have to wait for what is recorded here, so that many turns are indexed in one go.
 _GATHER_SECONDS = 0.3
-# How soon what other processes have recorded is looked for: whoever recorded it is likely to be first.
+# The interval of looks for what other processes have recorded: the recording process is likely to be first.
 _POLL_SECONDS = 3.0
 # Of a long backlog: for each second of work so many are left to all else.
 _REST = 3.0
@@ -274,7 +274,7 @@ class SearchIndexing:
                 await self._index_all()
                 self._has_failed = False
             except Exception as error:
-                # Said once: whoever needs the database notices by himself.
+                # Said once: commands that need the database notice by themselves.
                 if not self._has_failed:
                     log_failure(log, error, "the search index could not be updated; trying again")
                 self._has_failed = True
@@ -327,7 +327,7 @@ class Waiters:
     def add_waiter(self, key: SessionKey, run_id: str) -> Iterator[asyncio.Future[State | None]]:
         """A future that is done when the run ends or waits, or its session moved elsewhere.
 
-        Where this process recorded that, it gives the session's state after it, so that nobody reads what was just
+        If this process recorded that, it gives the session's state after it, so that no waiter reads what was just
         written.
         """
         waiter: asyncio.Future[State | None] = asyncio.get_running_loop().create_future()
@@ -352,7 +352,7 @@ class Waiters:
                         waiter.set_result(state)
 
     def close(self) -> None:
-        """Have all look a last time: nobody will be told of anything any more."""
+        """Have all look a last time: no one will be told of anything any more."""
         self.is_closed = True
         for key in self._waiting:
             self.wake(key)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from swarmkeep.runs.tracing import Tracing
 
 
-# What a model is just saying, for whoever ends its run: asked of the server that hears it, if that is another one.
+# Find the text that a model is just saying, to end its run: asked of the server that hears it, if another.
 
 # How often to look whether the other server has answered.
 _LOOK_SECONDS = 0.02
@@ -76,7 +76,7 @@ class PartialReplies:
         self._is_advancing = is_advancing
 
     async def find(self, key: SessionKey, run_id: str | None = None) -> PartialReply:
-        """What the model of the session's active run has said so far, wherever that goes on.
+        """Find the text that the model of the session's active run has said so far, on any server.
 
         With `run_id`, only if that is the active one. Raises SessionNotFound.
         """
@@ -95,7 +95,7 @@ class PartialReplies:
         while True:
             head = await self._store.read_head(key)
             if head is None or head.partial is None:
-                # The run is over, or somebody has taken it over.
+                # The run is over, or another process has taken it over.
                 return NOTHING_SAID
             if head.partial:
                 return _read_answer(head.partial)
@@ -190,7 +190,7 @@ class SessionPolicy:
 
 # The sessions that this process advances, each by a task of its own.
 
-# How long what was stopped may take to tidy up before nobody waits for it any more.
+# The time that a stopped task may take to tidy up before no one waits for it any more.
 _CLEANUP_SECONDS = 2.0
 
 Advance = Callable[[StoreSessionLog, list[RecordedEvent]], Awaitable[None]]
@@ -202,7 +202,7 @@ class _SessionTask(msgspec.Struct, frozen=True):
 
     @property
     def is_concluding(self) -> bool:
-        """Whether it is about to end by itself: its run is over, or it is just finding out."""
+        """True if it is about to end by itself: its run is over, or it is just finding out."""
         return self.session_log.lease is None or self.session_log.is_committing
 
 
@@ -222,14 +222,14 @@ class SessionTasks:
         return len(self._by_session)
 
     def count_tenant(self, tenant: str) -> int:
-        """How many runs of a tenant are active here; one that is over counts no more."""
+        """Count the runs of a tenant that are active here; one that is over counts no more."""
         active = (key for key, current in self._by_session.items() if current.session_log.lease is not None)
         return sum(key.tenant == tenant for key in active)
 
     def start_task(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
         """Go on with a session whose lease the log holds; `begun` is what set it going.
 
-        What was going on there before is over. If it does not know that yet, it is stopped, and nobody waits for its
+        What was going on there before is over. If it does not know that yet, it is stopped, without a wait for its
         farewell; if it does, what it recorded last is shown first.
         """
         before = self._by_session.get(session_log.key)
@@ -297,7 +297,7 @@ class SessionTasks:
 
 
 def has_stopped_run(events: Sequence[RecordedEvent], state: State) -> bool:
-    """Whether the active run was ended by these events, after which `state` holds, or has to wait because somebody has
+    """Tell if the active run was ended by these events, after which `state` holds, or has to wait because a person has
     taken over; not so if a queued one was ended."""
     kinds = {type(event.fact) for event in events}
     if SessionTakenOver in kinds:
@@ -316,7 +316,7 @@ _NOT_INTERRUPTED_MESSAGE = "session %s: the run could not be interrupted; recove
 class Worker:
     """Advances the sessions whose lease this process holds, keeps the leases, and takes over abandoned runs.
 
-    The parts: `SessionTasks` are the tasks, `Recovery` finds what nobody does, `Watcher` notices what others did.
+    The parts: `SessionTasks` are the tasks, `Recovery` finds what no process does, `Watcher` sees others' work.
     """
 
     teams: Teams  # set by whoever makes both
@@ -361,7 +361,7 @@ class Worker:
             limits.max_recoveries,
             limits.recovery_sessions,
             limits.unserved_seconds,
-            # What nobody serves is to fail, rather than wait for ever.
+            # A run that no server serves is to fail, rather than wait for ever.
             open_log=partial(self.open_session_log, starts_unserved=True),
             is_advancing=self.is_advancing,
             continue_session=self.continue_session,
@@ -405,7 +405,7 @@ class Worker:
         return key in self.tasks
 
     def abandon(self, key: SessionKey) -> None:
-        """Stop working on a session whose run was ended by somebody: a model call is dropped, a late result ignored.
+        """Stop working on a session whose run a command ended: a model call is dropped, a late result ignored.
 
         Its readers look into the log: if it was deleted, one that gets its id is another.
         """
@@ -413,7 +413,7 @@ class Worker:
         self._hub.signal_log_change(key)
 
     def _on_task_end(self, key: SessionKey) -> None:
-        """Nobody advances this session here any more: whoever waits for it looks again."""
+        """Note that this session is no longer advanced here: those that wait for it look again."""
         self._hub.drop_partial(key)
         self.waiters.wake(key)
 
@@ -452,7 +452,7 @@ class Worker:
     def _run_items(
         self, session_log: StoreSessionLog, policy: SessionPolicy, begun: list[RecordedEvent]
     ) -> AsyncGenerator[Item]:
-        """What the loop gives; with traces, each run is a span, and so are its calls."""
+        """Yield the items of the loop; with traces, each run is a span, and so are its calls."""
         key, scope = session_log.key, name_scope(session_log.key, session_log.state.created_at)
         read_texts = partial(read_sound_texts, self._store, key)
         toolbox = self._servers.make_toolbox(scope, self._tool_runner, read_texts)

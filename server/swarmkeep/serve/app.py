@@ -50,7 +50,7 @@ _OPEN_TO_ALL_PAGES = (
 
 
 class ServeError(Exception):
-    """Why the server does not start, in a sentence for whoever started it."""
+    """The reason why the server does not start, in a sentence for its operator."""
 
 
 def create_app(
@@ -145,7 +145,7 @@ def make_lifespan(
 
 @asynccontextmanager
 async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tracing | None]:
-    """What makes traces, if any are wanted. Until the block ends, each request is a span. Raises ServeError."""
+    """Open the maker of traces, if any are wanted. Until the block ends, each request is a span. Raises ServeError."""
     try:
         opened = await asyncio.to_thread(open_tracing, settings, list_secrets(settings), swarmkeep.__version__)
     except TracesError as error:
@@ -248,7 +248,7 @@ def _connect_metrics(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
 
 
 def resolve_address(settings: Settings) -> tuple[str, int]:
-    """Where to listen. Raises ServeError."""
+    """Return the address to listen on. Raises ServeError."""
     try:
         return settings.resolve_address()
     except (OSError, UnicodeError) as error:

@@ -194,7 +194,7 @@ def _make_error_response(request: Request[Any, Any, Any], error: Exception) -> R
 
 
 async def _refuse_without_key(app: Litestar, scope: Scope) -> Application | None:
-    """The answer to whoever has no valid key, once one is needed."""
+    """Return the answer to a caller without a valid key, once one is needed."""
     request: Request[Any, Any, Any] = Request(cast(HTTPScope, scope))
     try:
         authorization = request.headers.getall("authorization", [])
@@ -219,14 +219,14 @@ def _refuse_cut_off(app: Litestar, scope: Scope) -> Application | None:
     if scope["type"] != "http" or not service.drained.is_set():
         return None
     request: Request[Any, Any, Any] = Request(cast(HTTPScope, scope))
-    # Of OpenAI's clients nobody knows whether what they asked for has begun.
+    # It is unknown whether a request of OpenAI's clients has begun.
     error = make_stopping() if is_openai_path(scope["path"]) else Draining()
     return cast(Application, _make_error_response(request, error).to_asgi_response(None, request))
 
 
 class _NoEventEmitter(BaseEventEmitterBackend):
     """In the place of the framework's emitter, which runs in a task group: that would wrap every error of the start,
-    such as a database that cannot be reached, in a group, and keep a task for events that nobody sends."""
+    such as a database that cannot be reached, in a group, and keep a task for events that are never sent."""
 
     async def __aenter__(self) -> _NoEventEmitter:
         return self

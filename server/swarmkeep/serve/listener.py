@@ -21,7 +21,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class ConnectionCounts:
-    """How many connections each worker has, as each has set it last, in memory that they share.
+    """The number of connections of each worker, as each has set it last, in memory that they share.
 
     The count of a dead worker stays until another one takes its place. That delays others for a moment only.
     """
@@ -65,7 +65,7 @@ class SharedListener:
 
     @property
     def opening_count(self) -> int:
-        """How many connections are accepted and not yet made."""
+        """The number of connections that are accepted and not yet made."""
         return len(self._opening)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class SharedListener:
             return None
 
 
-# How many files and connections a process may have open.
+# Limit the number of files and connections a process may have open.
 
 # Two for each of 32,000 runs: its caller's connection, and the one to the model.
 _MAX_OPEN_FILES = 65_536

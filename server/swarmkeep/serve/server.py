@@ -101,7 +101,7 @@ class StallLimit:
         if transport.get_write_buffer_size() < self._unsent and not transport.is_closing():
             self.watch(transport)
         else:
-            # After an upgrade nobody else tells that the connection is gone.
+            # After an upgrade nothing else tells that the connection is gone.
             self.stop()
             transport.abort()
 
@@ -149,7 +149,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # What follows a body in pieces are headers, too; nobody reads them, and they have no end of their own.
+        # After a body in pieces come headers, too; they are not read, and have no end of their own.
         if self._in_head:
             super().on_header(name, value)
 
@@ -254,17 +254,17 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._limit_closing()
 
     def _limit_closing(self) -> None:
-        """What is closed waits until the rest was taken; not for ever."""
+        """Limit the closed connections that wait until the rest was taken; not for ever."""
         if self.transport.is_closing() and not self.disconnected:
             self._stall.watch(self.transport)
 
 
-# What is told of a server's start and end: a line of its log, and an entry of the audit log: under which settings
-# it decided who may do what.
+# Tell of a server's start and end: a line of its log, and an entry of the audit log: under which settings it
+# decided who may do what.
 
 log = logging.getLogger(__name__)
 
-# How long the start may wait for a database that somebody else writes to, and the end for one that is gone.
+# The time that the start may wait for a database that another process writes to, and the end for one that is gone.
 _START_SECONDS = 5.0
 _STOP_SECONDS = 2.0
 # Settings that change who may do what, beside those for sizes and quotas, whose names begin alike. None is a secret.
@@ -335,7 +335,7 @@ _CLOSING_SECONDS = 5
 
 
 def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = LIMITS) -> Config:
-    """How the application is served over HTTP."""
+    """Build the configuration for serving the application over HTTP."""
     unsent, seconds = UnsentLimit(limits.unsent_bytes), limits.stalled_seconds
     connection = partial(BoundedConnection, head_seconds=limits.head_seconds, stalled_seconds=seconds, unsent=unsent)
     live = partial(BoundedWebSocket, stalled_seconds=seconds, unsent=unsent)
@@ -392,7 +392,7 @@ def run_loop(config: Config, main: Coroutine[Any, Any, None]) -> None:
 
 def tune_garbage_collector() -> None:
     """Have the garbage collector look less often, and not at what is loaded by now."""
-    # That stays for good, and whatever runs would wait each time that the collector goes through it: a long session
+    # That stays for good, and every task would wait each time that the collector goes through it: a long session
     # that is read brings that about.
     gc.freeze()
     # A turn makes some hundreds of objects, nearly all of them in no cycle and gone by its end.

@@ -276,7 +276,7 @@ class Settings(BaseSettings):
     @field_validator("cors_origins")
     @classmethod
     def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        # One that no browser sends would let nobody in, without a word.
+        # One that no browser sends would let no client in, without a word.
         for origin in value:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"{origin!r} is not an origin: write https://HOST or https://HOST:PORT, or * for any")
@@ -288,7 +288,8 @@ class Settings(BaseSettings):
         return None if self.integrity_key is None else self.integrity_key.get_secret_value()
 
     def resolve_address(self) -> tuple[str, int]:
-        """Where to listen; of several addresses that a name has, one of IPv4. Raises OSError and UnicodeError."""
+        """Return the address to listen on; of several addresses that a name has, one of IPv4. Raises OSError and
+        UnicodeError."""
         # URLs have an address of IPv6 in brackets.
         found = socket.getaddrinfo(self.host.strip("[]"), self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         chosen = min(found, key=lambda info: info[0] != socket.AF_INET)[4]

@@ -1,7 +1,7 @@
 """The parent of a server's workers: starts them, starts those again that die, and stops all of them in order.
 
-uvicorn's own supervisor starts a worker again without a pause, whatever it died of, kills one that does not answer for
-some seconds, and knows neither of a grace time nor of a second signal.
+uvicorn's own supervisor starts a worker again without a pause, after any kind of death, kills one that does not
+answer for some seconds, and knows neither of a grace time nor of a second signal.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import NoReturn
 
 import msgspec
 
-# How often a worker is started again, and how long it may take to end.
+# Set how often a worker is started again, and how long it may take to end.
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds; what is nobody's to set, tests pass smaller.
+    """Times in seconds; those that cannot be set, tests pass smaller.
 
     A worker that has lived for `steady_seconds` is replaced at once. Before, each death in a row doubles the pause,
     from `first_pause` to `longest_pause`. `stop_seconds` is how long all may take to end after they were asked to.
@@ -37,13 +37,13 @@ class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     stop_seconds: float = 30.0
 
     def compute_pause(self, deaths: int) -> float:
-        """How long to wait after so many deaths in a row; the first costs no pause."""
+        """Compute how long to wait after so many deaths in a row; the first costs no pause."""
         if deaths < 2:
             return 0.0
         return min(self.longest_pause, self.first_pause * 2.0 ** min(deaths - 2, 20))
 
 
-# What connects a worker with the process that started it: one pipe each way.
+# Connect a worker with the process that started it: one pipe each way.
 
 _READY = b"ready\n"
 _FAILED = b"failed "
@@ -63,11 +63,11 @@ class WorkerLink:
         self._report(_READY)
 
     def report_failure(self, reason: str) -> None:
-        """Say why this worker cannot start, in a sentence for whoever started the server."""
+        """Report why this worker cannot start, in a sentence for the operator."""
         self._report(_FAILED + " ".join(reason.split()).encode()[:_MAX_REASON_BYTES] + b"\n")
 
     def _report(self, line: bytes) -> None:
-        # Nobody listens any more when the parent has been killed.
+        # No process listens any more when the parent has been killed.
         with contextlib.suppress(OSError):
             os.write(self._report_fd, line)
 
@@ -129,7 +129,7 @@ class Slot:
 
     @property
     def failure(self) -> str | None:
-        """Why its last process could not start, in a sentence; None if it said nothing."""
+        """The reason why its last process could not start, in a sentence; None if it said nothing."""
         return None if self.reports is None else self.reports.failure
 
     def start(self, run: RunWorker, stop_fd: int, foreign_fds: Iterable[int]) -> None:
@@ -144,7 +144,8 @@ class Slot:
         self.pid, self.due, self._started_at = pid, None, time.monotonic()
 
     def reap(self) -> int | None:
-        """How its process has ended, as `os.waitpid` tells it; None while it runs. It said what it had to by then."""
+        """Return how its process has ended, as `os.waitpid` tells it; None while it runs. It said what it had to by
+        then."""
         if self.pid is None:
             return None
         ended, status = os.waitpid(self.pid, os.WNOHANG)
@@ -174,7 +175,7 @@ def _become_worker(run: RunWorker, link: WorkerLink, foreign_fds: Iterable[int])
     """The rest of a forked process's life. It never returns into what the parent was doing."""
     code = 1
     try:
-        # What the parent has loaded is shared with it for as long as nobody writes to it.
+        # The objects that the parent has loaded are shared with it for as long as neither writes to them.
         gc.freeze()
         signal.set_wakeup_fd(-1)
         for number in RESET_SIGNALS:
@@ -194,7 +195,7 @@ def _become_worker(run: RunWorker, link: WorkerLink, foreign_fds: Iterable[int])
 
 
 def describe_end(status: int) -> str:
-    """How a process has ended, in words."""
+    """Describe how a process has ended, in words."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"ended with exit code {code}"
@@ -208,7 +209,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class WorkersFailed(Exception):
-    """Why the workers could not serve, or not stop in order, in a sentence for whoever started them."""
+    """The reason why the workers could not serve, or not stop in order, in a sentence for the operator."""
 
 
 class Supervisor:
@@ -348,7 +349,7 @@ class Supervisor:
         reason = slot.failure or how
         pause = slot.plan_restart()
         if cannot_start and not (self._is_up and any(other.is_ready for other in self._slots)):
-            # Nobody serves, and what keeps this one from starting will keep the next from it.
+            # No worker serves, and what keeps this one from starting will keep the next from it.
             self._failure = reason
             self._stop()
         else:
@@ -360,7 +361,7 @@ class Supervisor:
                 slot.start(self._run_worker, self._stop_fd, self._list_own_fds())
 
     def _list_own_fds(self) -> list[int]:
-        """What is the parent's alone; as long as a worker held the end of the pipe, nobody would see it end."""
+        """List the parent's own descriptors; if a worker held the end of the pipe, its end would not be seen."""
         reports = [slot.reports.fd for slot in self._slots if slot.pid is not None and slot.reports is not None]
         return [self._stop_writer_fd, self._wake_reader.fileno(), self._wake_writer.fileno(), *reports]
 

@@ -29,7 +29,7 @@ _MISSING = "traces need one more library: pip install 'swarmkeep[otel]'"
 
 
 class TracesError(Exception):
-    """Why no traces can be made, in a sentence for whoever wants them."""
+    """The reason why no traces can be made, in a sentence for the operator."""
 
 
 class TraceSettings(ModelSettings, Protocol):
@@ -47,7 +47,7 @@ class OpenTracing:
 
     def close(self) -> None:
         """Blocks for a few seconds at most."""
-        # The library waits for a collector as long as it likes, and asks at exit again: a thread nobody waits for.
+        # The library waits for a collector as long as it likes, and asks at exit again: no one waits for this thread.
         flushing = threading.Thread(target=self._flush, name="swarmkeep-traces", daemon=True)
         flushing.start()
         flushing.join(_FLUSH_SECONDS)
@@ -58,7 +58,7 @@ class OpenTracing:
 def open_tracing(
     settings: TraceSettings, secrets: Secrets, version: str, environment: Mapping[str, str] = os.environ
 ) -> OpenTracing | None:
-    """What makes traces, if they are wanted; `version` is the server's.
+    """Open the maker of traces, if they are wanted; `version` is the server's.
 
     Raises TracesError where they are asked for and cannot be made.
     """
@@ -104,7 +104,7 @@ def _open(settings: TraceSettings, secrets: Secrets, version: str, environment: 
 
 
 def _find_provider(version: str, environment: Mapping[str, str]) -> TracerProvider:
-    """The process's own provider, if somebody has set one (the agents' code, say); else one for everything in it."""
+    """Return the process's own provider, if one is set (by the agents' code, say); else one for everything in it."""
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
 

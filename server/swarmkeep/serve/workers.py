@@ -51,7 +51,7 @@ Explain = Callable[[Exception], Exception]
 
 
 class _Shared(NamedTuple):
-    """What the parent has made for all workers."""
+    """The resources that the parent has made for all workers."""
 
     listener: socket.socket
     counts: ConnectionCounts
@@ -81,7 +81,7 @@ def serve_with_workers(settings: Settings, address: tuple[str, int], explain: Ex
 
 @contextmanager
 def _make_metrics_folder() -> Iterator[Path | None]:
-    """Where the workers ask one another for their metrics; None where there is no place for it."""
+    """Make the folder where the workers ask one another for their metrics; None where there is no place for it."""
     try:
         # A socket's path is at most 107 bytes long.
         place = None if len(tempfile.gettempdir()) < 60 else "/tmp"
@@ -187,7 +187,7 @@ class LineLimit(logging.Filter):
 
 
 class WorkersRefused(Exception):
-    """Why there cannot be several workers here, in a sentence for whoever asked for them."""
+    """The reason why there cannot be several workers here, in a sentence for the operator."""
 
 
 def serve(settings: Settings, notes: Iterable[str] = ()) -> None:
@@ -236,7 +236,7 @@ def _configure_logging(settings: Settings) -> None:
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # Python writes warnings past every handler.
     logging.captureWarnings(True)
-    # Whatever breaks an answer off logs why, once for many.
+    # The code that breaks an answer off logs why, once for many.
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != _INCOMPLETE_ANSWER)
     # Anyone can have these written, without a key: by requests that are no HTTP.
     logging.getLogger("uvicorn.error").addFilter(LineLimit())
@@ -245,7 +245,7 @@ def _configure_logging(settings: Settings) -> None:
 
 
 def _explain_error(error: Exception, settings: Settings) -> Exception:
-    """The error in a sentence, if it is one that whoever starts the server can do something about."""
+    """Explain the error in a sentence, if it is one that the operator can do something about."""
     if isinstance(error, AgentsError | BadDatabaseUrl | SchemaBehind | StoreUnavailable | WorkersFailed):
         return ServeError(str(error))
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:

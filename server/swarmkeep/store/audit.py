@@ -203,7 +203,7 @@ def list_session_keys(
 
 
 def find_copies(connection: Connection, key: SessionKey, copied: Mapping[int, bytes]) -> dict[SessionKey, list[int]]:
-    """Which other sessions that begin with the same event hold these events (hashes by seq) with their payload."""
+    """Find other sessions with the same first event that hold these events (hashes by seq) with their payload."""
     first = connection.scalar(select(events.c.hash).where(*of_session(events, key), events.c.seq == 1))
     family = select(events.c.session_id).where(events.c.tenant == key.tenant, IS_FIRST, events.c.hash == first)
     found: dict[SessionKey, list[int]] = {}
@@ -251,7 +251,7 @@ def record_actions(
     """`record_action` for what was done several times: an entry for each."""
     insert = prepare_insert_if_absent(audit_log, connection.dialect.name)
     while True:
-        # Where somebody has just added some, these come after those. Were all of the transaction tried again, many
+        # If another writer has just added some, these come after those. Were all of the transaction tried again, many
         # small ones would keep a long one from ever being done.
         rows = _make_rows(connection, tenant, action, each, at)
         # Who has the first of them has the others, too: each adds what comes next.
@@ -300,12 +300,12 @@ _LAST = PreparedStatement(
 
 
 def has_audited_events(sealed: Sequence[SealedEvent]) -> bool:
-    """Whether `record_audited_events` has anything to add."""
+    """Tell if `record_audited_events` has anything to add."""
     return any(isinstance(one.event.fact, ApprovalDecided | SessionRedacted) for one in sealed)
 
 
 def record_audited_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
-    """Add an entry for each event that somebody has to answer for, in the transaction that records it.
+    """Add an entry for each event that its actor has to answer for, in the transaction that records it.
 
     It says where that event stands. Reasons are not repeated here: they go with the session's words.
     """

@@ -30,7 +30,7 @@ _ROWS_AT_ONCE = 500
 _LARGE_ROWS_AT_ONCE = {"files": 4}
 # Rows of large payloads are put into the database in smaller groups.
 _CHARACTERS_AT_ONCE = 4_000_000
-# The words that sessions are found by are made anew from the events.
+# The words that sessions are found by are made again from the events.
 _LEFT_OUT = ("alembic_version", "search", "search_marks")
 _MAX_LINE_BYTES = 1_000_000_000
 
@@ -40,7 +40,7 @@ class BadBackup(Exception):
 
 
 class BackupSummary(msgspec.Struct, frozen=True):
-    """What a backup holds: rows by their table, and the database's revision."""
+    """The contents of a backup: rows by their table, and the database's revision."""
 
     revision: str
     rows: dict[str, int]

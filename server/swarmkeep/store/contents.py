@@ -1,4 +1,5 @@
-"""What events name by a content hash, once per session and content: texts in `blobs`, files and pictures in `files`."""
+"""Store the contents that events name by a hash, once per session and content: texts in `blobs`, files and pictures in
+`files`."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ async def _keep_sound(found: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 class NamedContents(msgspec.Struct, frozen=True):
-    """What a session's events refer to, by content hashes in order."""
+    """The contents that a session's events refer to, by content hashes in order."""
 
     texts: Sequence[str]
     files: Sequence[str]
@@ -132,7 +133,7 @@ def insert_file(connection: Connection, key: SessionKey, name: str, content: byt
 
 def copy_named(connection: Connection, source: SessionKey, target: SessionKey, named: NamedContents) -> None:
     """Copy what a session's events refer to, but for what was copied ahead; that belongs to the target from here on."""
-    # First: whoever removes abandoned copies waits here, or was quicker, and then they are copied now.
+    # First: a process that removes abandoned copies waits here, or was quicker, and then they are copied now.
     delete_mark(connection, target)
     _copy(connection, blobs.c.text, source, target, named.texts)
     _copy(connection, files.c.content, source, target, named.files)

@@ -1,6 +1,6 @@
 """API keys. A key itself is kept nowhere, only its digest.
 
-A key is a long random text, so a plain SHA-256 of it tells nobody what it is. It holds its own public id: it is looked
+A key is a long random text, so a plain SHA-256 of it does not reveal it. It holds its own public id: it is looked
 up by that, and then compared in constant time.
 """
 
@@ -41,7 +41,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: str | None = None
 
     def is_valid(self, at: datetime) -> bool:
-        """Whether it counts at this time. An end that cannot be read as a time has come."""
+        """Tell if it counts at this time. An end that cannot be read as a time has come."""
         if self.expires_at is None:
             return self.revoked_at is None
         ends = parse_timestamp(self.expires_at)
@@ -49,18 +49,18 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Who acts with this key, in the words that events keep: its id, which is unique, and its name."""
+        """The actor's name with this key, in the words that events keep: its id, which is unique, and its name."""
         return f"{self.id} ({self.name})" if self.name else self.id
 
 
 class StoredApiKey(msgspec.Struct, frozen=True):
-    """A key, and the digest that tells whether somebody has it."""
+    """A key, and the digest by which a caller's key is checked."""
 
     key: ApiKey
     digest: bytes
 
     def accepts(self, secret: str, *, at: datetime) -> bool:
-        """Whether this is the key itself, and it counts at this time."""
+        """Tell if this is the key itself, and it counts at this time."""
         return hmac.compare_digest(self.digest, hash_secret(secret)) and self.key.is_valid(at)
 
 
@@ -71,7 +71,7 @@ def parse_key_id(secret: str) -> str | None:
 
 
 def find_key_id(label: str | None) -> str | None:
-    """The id of the key that a label names; None if it names somebody in another way."""
+    """Return the id of the key that a label names; None if it names an actor in another way."""
     found = _LABEL_PATTERN.match(label or "")
     return None if found is None else found[0]
 
@@ -98,7 +98,7 @@ class ApiKeys(Protocol):
         by: str | None = None,
     ) -> tuple[ApiKey, str]:
         """Make a key; the tenant's audit log says `by` whom. The second of what it gives is the key itself, which
-        nobody can find out again.
+        cannot be found out again.
 
         Raises InvalidRequest for a tenant or name that cannot be one, and an end that has come.
         """
@@ -129,7 +129,7 @@ class ApiKeys(Protocol):
         ...
 
     async def has_keys(self) -> bool:
-        """Whether a key was ever made, be it revoked since."""
+        """Tell if a key was ever made, be it revoked since."""
         ...
 
     async def list_keys(
@@ -187,7 +187,7 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no row at all."""
+        """Tell if there is no row at all."""
         return self.head is None and not (
             self.last_seq
             or self.labels
@@ -200,7 +200,7 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditAction(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is done to a session from outside: for the record of it. `by` is None where nobody knows.
+    """Something that is done to a session from outside: for the record of it. `by` is None if that is unknown.
 
     `details` are what else there is to say of this type of action.
     """
@@ -230,7 +230,7 @@ class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Protocol):
-    """All that is stored, as it was at one moment. Whoever asks for it does not trust it."""
+    """All that is stored, as it was at one moment. The reader of it does not trust it."""
 
     def read_session_rows(self, key: SessionKey) -> SessionRows:
         """The rows beside a session's events."""
@@ -247,15 +247,15 @@ class Snapshot(Protocol):
         ...
 
     def find_replaced_tables(self, *, of_audit_log: bool = False) -> list[str]:
-        """Which tables of sessions, or of the audit log, are views or the like, and may show what is not stored."""
+        """List the tables of sessions, or the audit log, that are views or alike, and may show unstored rows."""
         ...
 
 
 class AuditReader(Protocol):
-    """What is stored, for those who trust none of it."""
+    """The stored rows, for readers who trust none of it."""
 
     async def read_snapshot(self, check: Callable[[Snapshot], T]) -> T:
-        """Run a check on what is stored at one moment, whatever is recorded meanwhile.
+        """Run a check on what is stored at one moment, regardless of later records.
 
         It may run in a thread, and from its beginning again when a connection breaks.
         """
@@ -268,12 +268,12 @@ class AuditReader(Protocol):
         ...
 
     async def find_copies(self, key: SessionKey, events: Mapping[int, bytes]) -> dict[SessionKey, list[int]]:
-        """Which other sessions, forks of this one or those it is from, hold these events (hashes by seq) readable."""
+        """Find the other sessions, its forks or those it is from, that hold these events (hashes by seq) readable."""
         ...
 
 
 class AuditLog(Protocol):
-    """What was done that no session's events can tell, by tenant."""
+    """The actions that no session's events can tell, by tenant."""
 
     async def read_audit_log(self, tenant: str, *, after: int = 0, limit: int = 200) -> list[AuditLogEntry]:
         """Entries of a tenant's audit log, oldest first."""
@@ -322,7 +322,7 @@ class Database(Protocol):
         Until that it may be done again, so it changes nothing but the database. What it raises undoes all it did, and
         nothing else. A caller that is cancelled while it waits does not stop the job. `erases`: what it removes must
         not stay readable in the database's files.
-        Raises OutcomeUnknown when nobody can say whether it was committed.
+        Raises OutcomeUnknown when it is unknown whether it was committed.
         """
         ...
 

@@ -14,14 +14,14 @@ lone surrogate, everything beyond ASCII is escaped as `\\uxxxx`. Neither tenant 
 copied events keep their hashes.
 
 The chain runs over commitments, so a payload can be redacted, its salt with it, and the chain still verifies; and
-because of the salt nobody can guess a short payload from what remains.
+because of the salt a short payload cannot be guessed from what remains.
 
 That is format 2. In format 1 the parts were put together without names and sizes:
 
     commitment = SHA256(salt || payload)        hash = SHA256(previous || header || commitment)
 
 Where one part ended and the next one began was not hashed, so such a salt proves nothing unless it has 16 bytes. An
-event is of the format by which its hash follows. Nothing else says so, and so nobody can say otherwise: no two formats
+event is of the format by which its hash follows. Nothing else says so, and so it cannot be contradicted: no two formats
 give the same hash. A log may begin in one and go on in the other.
 """
 
@@ -163,7 +163,7 @@ def seal(
 
 
 def _encode_payload(fact: SessionEvent) -> tuple[str, SessionEvent]:
-    """The text to store, and the fact as it will be read back: whoever holds `fact` may still change what is in it."""
+    """Return the text to store, and the fact as it will be read back: the caller may still change `fact`."""
     if isinstance(fact, UnknownFact):
         raise InvalidRequest("events of an unknown type can be read but not recorded")
     try:

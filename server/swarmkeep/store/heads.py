@@ -63,7 +63,7 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
         return not self.is_running or any(isinstance(one.event.fact, MessageRemoved) for one in self.sealed)
 
     def make_lease(self, epoch: int) -> Lease | None:
-        """What is granted with the epoch that the head row has after it."""
+        """Return the lease that is granted with the epoch that the head row has after it."""
         return Lease(self.lease.owner, epoch) if self.lease is not None and self.is_running else None
 
     def make_result(self, lease: Lease | None) -> AppendResult:
@@ -231,7 +231,7 @@ def build_head_update(mode: LeaseMode, running: bool, hands_over: bool = True) -
     if mode == "renew":
         statement = statement.where(columns.lease_owner == owner, columns.lease_epoch == bindparam("epoch"))
     elif mode == "claim":
-        # The owner itself may claim again: the next epoch then ends whatever it had going under the one before.
+        # The owner itself may claim again: the next epoch then ends all that it had going under the one before.
         free = or_(
             columns.lease_owner.is_(None), columns.lease_owner == owner, columns.lease_expires_at <= database_now()
         )

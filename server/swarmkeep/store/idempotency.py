@@ -68,7 +68,7 @@ def forget_key(connection: Connection, key: SessionKey, name: str) -> None:
 
 
 def refuse_forgotten_key(connection: Connection, key: SessionKey, name: str) -> None:
-    """Raise IdempotencyMismatch for a key that was redacted: nobody can say any more what it came with."""
+    """Raise IdempotencyMismatch for a key that was redacted: it is unknown by now what it came with."""
     if find_idempotency_record(connection, key, _derive_forgotten(key, name)) is not None:
         raise IdempotencyMismatch(name)
 

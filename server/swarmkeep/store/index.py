@@ -58,7 +58,7 @@ Place = tuple[str, str]
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """How far the sessions of one filter are looked up in the others."""
+    """The limits of how far the sessions of one filter are looked up in the others."""
 
     sessions_at_once: int = 500
     sessions_for_a_page: int = 5_000
@@ -215,7 +215,7 @@ def _is_listed(wanted: SessionFilter, columns: Any) -> Any:
 
 
 def is_child(name: Any) -> Any:
-    """Whether it is the id of a session that an agent began to ask another."""
+    """Tell if it is the id of a session that an agent began to ask another."""
     return and_(name >= _CHILD_IDS[0], name < _CHILD_IDS[1])
 
 
@@ -226,8 +226,8 @@ _CHILD_IDS = (f"{CHILD_PREFIX}_", f"{CHILD_PREFIX}{chr(ord('_') + 1)}")
 def _list_conditions(wanted: SessionFilter, walked: _Range) -> Iterator[tuple[str, Any]]:
     """Each filter's name, and its condition on a session of the piece that is walked.
 
-    What is not at hand is a scalar query by a key: a join or EXISTS would be turned into whatever is cheapest for all
-    sessions.
+    A condition not at hand is a scalar query by a key: a join or EXISTS would be turned into the plan that is
+    cheapest for all sessions.
     """
     for name, value in (("agent", wanted.agent), ("status", wanted.status), ("last_run", wanted.last_run)):
         if value is not None:
@@ -335,7 +335,7 @@ def _find_range(tenant: str, part: Any, column: Any, value: str) -> Any:
 
 
 def _count_piece(where: Any, most: int) -> tuple[Any, Any]:
-    """How many sessions the piece has, and how many of them are children."""
+    """Count the sessions of the piece, and those of them that are children."""
     piece = select(sessions.c.id).where(where).limit(literal_column(str(most + 1))).subquery()
     below = select(func.count()).select_from(piece).where(is_child(piece.c.id))
     return select(func.count()).select_from(piece).scalar_subquery(), below.scalar_subquery()
@@ -537,7 +537,7 @@ _LISTED_COLUMNS = (
 
 
 def _decode_view(row: Any, include_context: bool) -> ListedSession:
-    """A session as its head row shows it; as far as the other columns go, if somebody damaged the view."""
+    """Decode a session as its head row shows it; as far as the other columns go, if the view was damaged."""
     try:
         if include_context:
             found = decode(row.view, ListedSession)

@@ -184,7 +184,7 @@ class ChainCheck:
 
 
 def is_possible_payload(event: RecordedEvent) -> bool:
-    """Whether an event of its type and version can have this payload; an object, if it is of a later release."""
+    """Tell if an event of its type and version can have this payload; an object, if it is of a later release."""
     fact = event.fact
     if not isinstance(fact, UnknownFact):
         return True
@@ -366,7 +366,7 @@ def _is_same_view(text: Any, view: SessionView) -> bool:
 
 
 def _is_possible_activity(at: Any, earliest: str, latest: str) -> bool:
-    """Whether it may be the time of an event. A server of the release before leaves none, or an older one.
+    """Tell if it may be the time of an event. A server of the release before leaves none, or an older one.
 
     A clock may have been set back: then neither the first event is the earliest, nor the last the latest.
     """
@@ -381,7 +381,7 @@ def _is_possible_lease(row: Mapping[str, Any], state: State) -> bool:
 
 
 def _is_possible_partial(text: Any, state: State) -> bool:
-    """Whether it is nothing, a wish, or what the model of the running run may be saying."""
+    """Tell if it is nothing, a wish, or a text that the model of the running run may be saying."""
     if text is None:
         return True
     if state.status != "running" or not isinstance(text, str):

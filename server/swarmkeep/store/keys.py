@@ -88,7 +88,7 @@ class SqlApiKeys:
         return ApiKey(id=key_id, tenant=tenant, name=name, role=role, created_at=to_timestamp(now), expires_at=ends)
 
     async def _insert(self, made: ApiKey, secret: str, by: str | None) -> bool:
-        """Whether there was no key with its id."""
+        """Insert the key; tell if there was none with its id."""
         row = {**msgspec.to_builtins(made), "key_hash": hash_secret(secret)}
 
         def job(connection: Connection) -> bool:

@@ -1,4 +1,4 @@
-"""Leases on head rows: renewing them, and finding the sessions on which nobody holds one."""
+"""Leases on head rows: renewing them, and finding the sessions without one."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class SqlLeases(OnDatabase):
 def renew_leases(connection: Connection, leases: Mapping[SessionKey, Lease], lease_seconds: float) -> None:
     """Extend those of these leases that are still held.
 
-    Rows that somebody has locked are left out: an append that hangs must not take the other leases down with it, and
-    what it does to its own lease is its own affair.
+    Rows that another transaction has locked are left out: an append that hangs must not take the other leases down
+    with it, and what it does to its own lease is its own affair.
     """
     statement = _prepare_renewal(connection.dialect.name)
     for named in _render_named([(*_name(key), escape(lease.owner), lease.epoch) for key, lease in leases.items()]):
@@ -127,7 +127,7 @@ def find_in_turn(connection: Connection, condition: Any, since: ColumnElement[An
 def ask_for_partial(connection: Connection, key: SessionKey, owner: str) -> bool:
     """Leave the wish in the session's row, if another owner's lease on it has not expired."""
     columns = sessions.c
-    # Neither is true where nobody holds one: then both are null.
+    # Neither is true if no process holds one: then both are null.
     held = (columns.lease_owner != owner, columns.lease_expires_at > database_now())
     wish = update(sessions).where(*of_session(sessions, key), IS_RUNNING, *held).values(partial="")
     return connection.execute(wish).rowcount == 1
@@ -141,7 +141,7 @@ def answer_partial(connection: Connection, key: SessionKey, lease: Lease, text: 
 
 
 def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
-    """Where these sessions end."""
+    """Find where these sessions end."""
     statement = _prepare_heads(connection.dialect.name)
     found: dict[SessionKey, SessionHead] = {}
     for named in _render_named([_name(key) for key in keys]):

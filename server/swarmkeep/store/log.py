@@ -83,7 +83,7 @@ _OF_SESSION = ("tenant", "session_id")
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plain append consists of. Parts that it does not have cost nothing."""
+    """The parts of a plain append. Parts that it does not have cost nothing."""
 
     mode: LeaseMode
     running: bool
@@ -184,7 +184,7 @@ def _build_totals(head: CTE, texts: CTE | None) -> Any:
 
 def _build_days(head: CTE, totals_changed: CTE, count: int) -> Any:
     rows = _build_rows(usage_days, count)
-    # Behind the totals, as in `writes`: whoever changes both the other way round may wait for ever.
+    # Behind the totals, as in `writes`: a writer that changes both the other way round may wait for ever.
     source = select(head.c.tenant, *rows.c).select_from(head.join(totals_changed, true()).join(rows, true()))
     return add_to_days(build_insert(usage_days, _DIALECT).from_select(["tenant", *rows.c.keys()], source))
 
@@ -201,7 +201,7 @@ _MANY_BYTES = 2**62
 
 
 def is_plain(plan: AppendPlan) -> bool:
-    """Whether an append is of the usual kind: to a session that is there, changing no labels and no audit log."""
+    """Tell if an append is of the usual kind: to a session that is there, changing no labels and no audit log."""
     return (
         plan.base.seq > 0
         and 0 < len(plan.sealed) <= _MAX_EVENTS
@@ -568,7 +568,7 @@ def _name(key: SessionKey) -> dict[str, str]:
 
 
 def _count_work(drafts: Sequence[EventDraft]) -> int:
-    """How many events sealing and folding these is worth."""
+    """Count the events that sealing and folding these is worth."""
     return MANY_EVENTS if is_heavy(*(draft.fact for draft in drafts)) else len(drafts)
 
 

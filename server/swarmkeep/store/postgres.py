@@ -33,7 +33,7 @@ from swarmkeep.store.postgres_connections import (
 from swarmkeep.store.records import OutcomeUnknown, StoreUnavailable
 from swarmkeep.store.urls import PostgresServer
 
-# Reads that take their time, in a thread and a loop of their own: nobody waits for what they decode and check.
+# Reads that take their time, in a thread and a loop of their own: no one waits for what they decode and check.
 
 T = TypeVar("T")
 
@@ -214,7 +214,7 @@ class PostgresDatabase:
         return engine
 
     async def _finish_write(self, work: Coroutine[Any, Any, T]) -> T:
-        # A task of its own: cancelled half way, nobody would know whether it was committed.
+        # A task of its own: cancelled half way, it would be unknown whether it was committed.
         task = asyncio.get_running_loop().create_task(work)
         self._writes.add(task)
         task.add_done_callback(self._forget_write)
@@ -229,7 +229,7 @@ class PostgresDatabase:
     def _forget_write(self, task: asyncio.Task[Any]) -> None:
         self._writes.discard(task)
         if not task.cancelled():
-            # Whoever was cancelled meanwhile is not told that it was refused: no reason for an error in the log.
+            # A caller that was cancelled meanwhile is not told of the refusal: no reason for an error in the log.
             task.exception()
 
     async def write_from_anywhere(self, job: Callable[[Connection], T]) -> T:
@@ -308,7 +308,7 @@ class PostgresDatabase:
                 if is_in_doubt:
                     raise self._make_outcome_unknown() from error
                 raise_store_error(error, self._server)
-            # Done already, or refused: nobody can say.
+            # Done already, or refused: that is unknown.
             if is_in_doubt and not rows:
                 raise self._make_outcome_unknown()
             return rows
@@ -320,7 +320,7 @@ class PostgresDatabase:
 
 
 async def _is_freed(engine: AsyncEngine, error: Exception) -> bool:
-    """Whether the error was that something is locked, and whoever kept it locked does so no more."""
+    """Tell if the error was that something is locked, and its holder keeps it locked no more."""
     may_be_locked = is_locked_out(error) or is_out_of_time(error)
     return may_be_locked and await greenlet_spawn(end_standing_transactions, engine.sync_engine) > 0
 

@@ -30,7 +30,7 @@ CHANNEL = "swarmkeep"
 _MAX_BYTES = 7900
 # Changes within this time are sent together: a server that appends a thousand times a second notifies a hundred.
 _SEND_INTERVAL_SECONDS = 0.01
-# Nobody else finds out that the other end is gone without a word.
+# Nothing else finds out that the other end is gone without a word.
 _CHECK_SECONDS = 15.0
 _SEND_TIMEOUT_SECONDS = 10.0
 # Who says nothing for this long listens no more: each says something every _CHECK_SECONDS.
@@ -46,9 +46,9 @@ OnChange = Callable[[SessionKey], None]
 class Notifications:
     """Sends and receives which sessions changed, over one connection of its own that comes back when it breaks.
 
-    Never part of a transaction: a commit that notifies waits for every other one that does. And nothing is sent where
-    nobody else listens: it would come back to this very process. So each greets the others, with an empty payload, when
-    it begins, when it hears of a new one, and every few seconds.
+    Never part of a transaction: a commit that notifies waits for every other one that does. And nothing is sent if no
+    one else listens: it would come back to this very process. So each greets the others, with an empty payload, when it
+    begins, when it hears of a new one, and every few seconds.
     """
 
     def __init__(self, connect: Connect, *, greeting_seconds: float = _GREETING_SECONDS) -> None:
@@ -62,7 +62,7 @@ class Notifications:
         self._greeted_at = 0.0
 
     def notify(self, key: SessionKey) -> None:
-        """Notify other processes that a session changed; forgotten while there is no connection, or nobody else."""
+        """Notify other processes that a session changed; forgotten without a connection or any other process."""
         if self._open and self._has_listeners():
             self._pending[key] = None
             self._wake.set()
@@ -71,7 +71,7 @@ class Notifications:
         now = asyncio.get_running_loop().time()
         for pid in [pid for pid, at in self._silent_at.items() if at <= now]:
             del self._silent_at[pid]
-        # Until there was time to answer nobody knows.
+        # Until there was time to answer this is unknown.
         return bool(self._silent_at) or now < self._greeted_at + self._greeting_seconds
 
     def _note_listener(self, pid: int) -> None:
@@ -89,7 +89,7 @@ class Notifications:
                     pause = _RETRY_SECONDS[0]
                     await self._send_until_closed(connection)
             except Exception as error:
-                # Whatever it is: those who are hinted to look by themselves as well, only later.
+                # For any error: those who are hinted to look by themselves as well, only later.
                 log.debug("change notifications are off for %g s: %s", pause, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
@@ -160,7 +160,7 @@ def _decode_keys(payload: str) -> Iterator[SessionKey]:
         log.debug("ignoring a notification from another program: %.100r", payload)
 
 
-# What in a PostgreSQL database, or in the role that a server has there, will be in its way: said before it is.
+# Find what will be in a server's way in a PostgreSQL database, or in its role there: said before it is.
 
 # SQL_ASCII converts nothing: it gives back the bytes that it was given, which are UTF-8.
 _FIT_ENCODINGS = ("UTF8", "SQL_ASCII")
@@ -198,8 +198,8 @@ class Obstacle(NamedTuple):
 
 
 def find_obstacles(connection: Connection, tables: Iterable[str], *, servers: int = 1) -> list[Obstacle]:
-    """What so many servers, of one process each, will meet as the role of this connection; those of the `tables` that
-    there are not yet are left out."""
+    """Find the obstacles that so many servers, of one process each, will meet as this connection's role; those of the
+    `tables` that there are not yet are left out."""
     row = connection.execute(_CONDITIONS, {"names": list(tables)}).one()
     return [*_find_fatal(row), *_find_others(row, CONNECTIONS * servers)]
 
@@ -307,34 +307,34 @@ def translate_postgres_error(error: Exception, display: str) -> Exception:
 
 
 def is_connection_lost(error: Exception) -> bool:
-    """Whether the connection broke, rather than what was asked of it."""
+    """Tell if the connection broke, rather than what was asked of it."""
     return _is_network_error(error) or (isinstance(error, DBAPIError) and error.connection_invalidated)
 
 
 def is_server_read_only(error: Exception) -> bool:
-    """Whether the connection leads to a server that takes no writes, as one does that was the primary before."""
+    """Tell if the connection leads to a server that takes no writes, as one does that was the primary before."""
     return _get_state(error) == _READ_ONLY
 
 
 def is_overtaken(error: Exception) -> bool:
-    """Whether a statement was undone because another transaction was quicker."""
+    """Tell if a statement was undone because another transaction was quicker."""
     return _get_state(error) in _OVERTAKEN
 
 
 def is_locked_out(error: Exception) -> bool:
-    """Whether somebody else kept what was asked for locked, for longer than anybody should."""
+    """Tell if another transaction kept what was asked for locked, for longer than any should."""
     return _get_state(error) == _LOCKED_OUT
 
 
 def is_out_of_time(error: Exception) -> bool:
-    """Whether the driver gave up: behind a pooler, which takes no settings, nothing else ends the wait for a lock."""
+    """Tell if the driver gave up: behind a pooler, which takes no settings, nothing else ends the wait for a lock."""
     # Who got no connection waited for no lock, and gets none to look for one.
     is_connected = not isinstance(error, StoreUnavailable)
     return is_connected and (isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError))
 
 
 def breaks_connection(error: Exception) -> bool:
-    """Whether the driver's error, of a statement, says that there is nobody at the other end any more."""
+    """Tell if the driver's error, of a statement, says that the other end is gone."""
     state = _get_state(error)
     return _is_network_error(error) or state[:2] == "08" or state in _ENDING
 
@@ -358,7 +358,7 @@ _POOL_SECONDS = 30.0
 _COMMAND_SECONDS = 60.0
 
 
-# Nobody is held up for longer by a process that stands still in the middle of a transaction, or by a row that somebody
+# No one is held up for longer by a process that stands still in the middle of a transaction, or by a row that another
 # keeps locked. A migration, which may take its time, lifts these limits for itself.
 STANDSTILL_SECONDS = 5.0
 _LOCK_SECONDS = 5.0
@@ -430,7 +430,7 @@ def make_engine(
         "postgresql+asyncpg://",
         async_creator=lambda: connect(server, settings, command_seconds),
         isolation_level="READ COMMITTED",
-        # What somebody said is not for the server's log.
+        # Texts of sessions are not for the server's log.
         hide_parameters=True,
         connect_args={} if server.prepares_statements else {"prepared_statement_cache_size": 0},
         **pool,
@@ -439,7 +439,7 @@ def make_engine(
 
 # Frees what processes keep locked that stand still in the middle of a transaction.
 
-# Only what has locked something, as this program and this user: nobody else's transaction is ours to end.
+# Only what has locked something, as this program and this user: no other transaction is ours to end.
 _END = text(
     "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity"
     " WHERE datname = current_database() AND usename = current_user AND backend_xid IS NOT NULL"

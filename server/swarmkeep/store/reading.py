@@ -52,7 +52,7 @@ Reader = tuple[int, Callable[[str], SessionEvent]]
 
 
 class _Readers(dict[str, Reader | None]):
-    """Each is made when it is first asked for; of types that nobody knows nothing is kept."""
+    """Each is made when it is first asked for; of unknown types nothing is kept."""
 
     def __missing__(self, type: str) -> Reader | None:
         cls = FACTS.get(type)
@@ -73,7 +73,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 def upcast(type: str, version: int, payload: str, upcasters: Upcasters = UPCASTERS) -> SessionEvent:
     """The fact that a stored payload states. Total: what this release cannot read becomes an UnknownFact.
 
-    That is so for types and versions of a later release, and for a payload that somebody damaged, which `verify` finds.
+    That is so for types and versions of a later release, and for a payload that was damaged, which `verify` finds.
     """
     cls = FACTS.get(type)
     if cls is None:
@@ -522,7 +522,7 @@ def _count_rows(rows: Sequence[Sequence[Any]]) -> int:
 
 
 def _count_work(payloads: Iterable[str], count: int) -> int:
-    """How many events these are, a large one taken for several; of many it does not matter any more."""
+    """Count these events, a large one taken for several; of many it does not matter any more."""
     return count if count > FEW_EVENTS else count + sum(map(len, payloads)) // _BYTES_PER_EVENT
 
 
@@ -584,7 +584,7 @@ def find_page_end(
 ) -> int | None:
     """The seq of the event whose payload fills a page of so many bytes; `upto` if none does.
 
-    Looked for first, because to read whatever comes until there is enough would take all of it into memory.
+    Looked for first, because to read all that comes until there is enough would take it into memory.
     """
     bounds = {"after": after, "upto": upto, "limit": limit}
     row = {

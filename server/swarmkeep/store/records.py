@@ -32,27 +32,27 @@ from swarmkeep.store.contracts import (
 )
 from swarmkeep.store.hashing import SealedEvent
 
-# Leases: who may advance a session's run, and which runs nobody advances.
+# Leases: the right to advance a session's run, and the runs that no process advances.
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to advance a session's run, until it expires or somebody takes it over (then the epoch moves on)."""
+    """The right to advance a session's run, until it expires or is taken over (then the epoch moves on)."""
 
     owner: str
     epoch: int
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A request for the lease, granted with an append if nobody else holds one that has not expired."""
+    """A request for the lease, granted with an append if no other process holds one that has not expired."""
 
     owner: str
     lease_seconds: float
 
 
 class SessionHead(msgspec.Struct, frozen=True):
-    """Where a session's log ends, and the lease on it, be it expired or not.
+    """The end of a session's log, and the lease on it, be it expired or not.
 
-    `partial` is empty once somebody wants to know what the model of its run has said so far, and then the answer.
+    `partial` is empty once a process wants to know the model's text in its run so far, and then the answer.
     """
 
     seq: int
@@ -77,7 +77,7 @@ class Leases(Protocol):
         ...
 
     async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
-        """Sessions that are running while nobody holds an unexpired lease on them: of each tenant in its turn, the
+        """Find sessions that are running without an unexpired lease on them: of each tenant in its turn, the
         longest abandoned first.
         """
         ...
@@ -85,7 +85,7 @@ class Leases(Protocol):
     async def ask_for_partial(self, key: SessionKey, owner: str) -> bool:
         """Ask the process that advances a session what its model has said so far: `SessionHead.partial` is the answer.
 
-        False if nobody does but `owner`, who asks. The wish ends with the run, or when it is taken over.
+        False if no process but `owner`, who asks, advances it. The wish ends with the run, or when it is taken over.
         """
         ...
 
@@ -102,11 +102,11 @@ class Leases(Protocol):
         ...
 
     async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
-        """Where these sessions end by now; those that do not exist are left out."""
+        """Read where these sessions end by now; those that do not exist are left out."""
         ...
 
 
-# What a tenant has stored and used, counted as it is recorded, and how much of it there may be.
+# Count the storage and usage of a tenant as they are recorded, and limit how much of it there may be.
 
 
 class TenantTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class TenantTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorageQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """How many sessions and bytes a tenant may have: what goes past them is refused as it is recorded.
+    """The number of sessions and bytes that a tenant may have: what goes past them is refused as it is recorded.
 
     Exact on SQLite. On PostgreSQL writes that are made at the same moment do not see one another, so that as many may
     pass as a server has connections.
@@ -157,7 +157,7 @@ class TotalsDrift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TotalsReader(Protocol):
-    """What is counted by tenant."""
+    """The counts by tenant."""
 
     async def read_totals(self, tenant: str) -> TenantTotals:
         """The tenant's totals; the tokens are those of today."""
@@ -194,7 +194,7 @@ class Restoration(msgspec.Struct, frozen=True):
 
 
 def is_full_page(page: Sequence[RecordedEvent], limit: int, max_bytes: int) -> bool:
-    """Whether a page that was read with these limits ended at one of them, so that there may be more."""
+    """Tell if a page that was read with these limits ended at one of them, so that there may be more."""
     return len(page) >= limit or sum(len(event.payload.encode()) for event in page) >= max_bytes
 
 
@@ -238,7 +238,7 @@ class EventReader(Protocol):
         ...
 
     async def read_head(self, key: SessionKey) -> SessionHead | None:
-        """Where one session ends, None if there is no such session."""
+        """Read where one session ends, None if there is no such session."""
         ...
 
     async def read_blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
@@ -285,16 +285,16 @@ class EventLog(EventReader, Protocol):
         """Record events at the end of a session: all of them, with everything below, or none.
 
         `base` is the state they were decided on: its seq and hash must still be the session's last (seq 0: there must
-        be no such session yet). Times are UTC and set here; hashes continue the chain. `blobs` are texts, and
-        files as bytes, by content hash; those already there are left. `idempotency` is kept with the seq of the
-        last event; one without a run that makes a session makes no other one of that tenant.
+        be no such session yet). Times are UTC and set here; hashes continue the chain. `blobs` are texts, and files as
+        bytes, by content hash; those already there are left. `idempotency` is kept with the seq of the last event; one
+        without a run that makes a session makes no other one of that tenant.
 
-        A Lease must still be the session's, and is renewed; a Claim takes it, with the next epoch. A lease is for one
-        run after the other of whoever holds it: a claim with which another run than that of `base` becomes the active
-        one is granted whoever held the lease, one that goes on with the same run only if nobody does. An append after
-        which no run is running gives the lease up and moves the epoch on, whoever appends. Without a lease given,
-        the lease is left as it is otherwise. Empty `drafts` are allowed (for a claim or an idempotency record) and obey
-        the same rules.
+        A Lease must still be the session's, and is renewed; a Claim takes it, with the next epoch. A lease is for its
+        holder's runs, one after the other: a claim with which another run than that of `base` becomes the active one is
+        granted over any holder of the lease, one that goes on with the same run only if there is none. An append after
+        which no run is running gives the lease up and moves the epoch on, by any process. Without a lease given, the
+        lease is left as it is otherwise. Empty `drafts` are allowed (for a claim or an idempotency record) and obey the
+        same rules.
 
         With a `quota` the tenant may have no more than that afterwards: else QuotaExceeded, and nothing is recorded.
 
@@ -443,8 +443,8 @@ class SessionIndex(Protocol):
         ...
 
     async def count_sessions(self, tenant: str, *, children: bool = False, most: int = 1_000) -> SessionCounts:
-        """How many are busy or in trouble. Of each kind `most` are looked at, and without `children` those of them left
-        out that agents began to ask others."""
+        """Count the sessions that are busy or in trouble. Of each kind `most` are looked at, and without `children`
+        those of them left out that agents began to ask others."""
         ...
 
     async def list_forks(
@@ -466,11 +466,11 @@ class SearchIndexer(Protocol):
         ...
 
     async def count_sessions_behind(self, most: int | None = MANY_BEHIND) -> int:
-        """How many sessions are not found yet by all that is in them; no more than `most` are counted."""
+        """Count the sessions that are not found yet by all that is in them; no more than `most` are counted."""
         ...
 
     async def void_search_index(self) -> None:
-        """Empty the index, so that all of it is made anew."""
+        """Empty the index, so that all of it is made again."""
         ...
 
 
@@ -488,11 +488,11 @@ ActiveStatus = Literal["running", "waiting"]
 
 
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is active or waits for somebody, with its session.
+    """A run that is active or waits for an answer, with its session.
 
     `since`: when it began, or continued after a wait; for a waiting run, when something was last recorded. `seq` is the
     session's last. `server` is the id of the process that has the session's lease, made as the process starts; null
-    while nobody has it. `lease_seconds` is how long that lease lasts if it is not renewed, below 0 once it has expired.
+    while none has it. `lease_seconds` is how long that lease lasts if it is not renewed, below 0 once it has expired.
     `lease_epoch` counts how often the lease has moved to another process. Calls and tokens are the run's own.
     `queued_runs` is how many runs wait in the session for their turn.
     """
@@ -598,7 +598,7 @@ class StoreUnavailable(Exception):
 
 class OutcomeUnknown(StoreUnavailable):
     """The connection broke during a commit, which may have worked. `appended` is what it recorded if it did, but for a
-    claimed lease, whose epoch nobody knows."""
+    claimed lease, whose epoch is unknown."""
 
     appended: AppendResult | None = None
 
@@ -641,7 +641,7 @@ class ChangeFeed(Protocol):
         """
 
 
-# Where a store has the time from.
+# Define the clock of a store.
 
 Clock = Callable[[], datetime]
 

@@ -129,7 +129,7 @@ def _restore_together(
 ) -> set[SessionKey]:
     """Record those of these sessions that are not there yet; gives which ones.
 
-    What is not the sessions' own comes last: until then nobody who adds to the tenant's sums or to the audit log has to
+    Tables beside the sessions' own come last: until then no writer to the tenant's sums or to the audit log has to
     wait. All rows that others change, too, are taken in one order, or two would wait for one another.
     """
     began = {plan.key for plan in sorted(plans, key=lambda plan: plan.key.id) if _begin(connection, plan)}
@@ -172,7 +172,7 @@ def _insert_events(connection: Connection, plans: Sequence[RestorePlan]) -> None
 
 
 def _insert_contents(connection: Connection, plan: RestorePlan) -> int:
-    """What its events name by a hash; gives the bytes of the files."""
+    """Insert the contents that its events name by a hash; gives the bytes of the files."""
     statement = prepare_insert_if_absent(blobs, connection.dialect.name)
     size = 0
     for batch in plan.slices:

@@ -39,7 +39,7 @@ T = TypeVar("T")
 # How many revisions are done, of how many; None where that is known only at the end.
 OnStep = Callable[[int, int | None], None]
 
-# Any constant that no other program takes: whoever holds it migrates, and the others wait and find it done.
+# Any constant that no other program takes: its holder migrates, and the others wait and find it done.
 _MIGRATION_LOCK_KEY = 7_270_155_302_114_309
 
 
@@ -86,7 +86,7 @@ def current(url: str) -> str | None:
 
 
 def check(url: str) -> list[str]:
-    """How a database differs from this release's tables, one line each; empty if it does not."""
+    """List the differences of a database from this release's tables, one line each; empty if it does not."""
 
     def job(connection: Connection) -> list[str]:
         from alembic.autogenerate import compare_metadata
@@ -104,7 +104,7 @@ def check(url: str) -> list[str]:
 
 
 def is_of_search_index(name: str | None) -> bool:
-    """Whether a table or an index is a database's own way to find words, and so none of `tables`."""
+    """Tell if a table or an index is a database's own way to find words, and so none of `tables`."""
     return name is not None and (name.startswith("search_index") or name == "ix_search_words")
 
 
@@ -118,7 +118,7 @@ def read_at_one_moment(url: str, job: Callable[[Connection], T]) -> T:
 
         def read(connection: Connection) -> T:
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
-            # Whatever the database is told for the short jobs of servers.
+            # Regardless of the database's settings for the short jobs of servers.
             connection.execute(text("SET LOCAL statement_timeout = 0"))
             return job(connection)
 
@@ -127,7 +127,7 @@ def read_at_one_moment(url: str, job: Callable[[Connection], T]) -> T:
 
 
 def find_obstacles(url: str, *, servers: int) -> list[Obstacle]:
-    """What so many servers will meet in a PostgreSQL database.
+    """Find the obstacles that so many servers will meet in a PostgreSQL database.
 
     Raises BadDatabaseUrl, StoreUnavailable.
     """
@@ -138,7 +138,7 @@ def find_obstacles(url: str, *, servers: int) -> list[Obstacle]:
 
 
 def change_at_once(url: str, job: Callable[[Connection], T]) -> T:
-    """Do something in one transaction that nobody else migrates beside, making a SQLite file if there is none."""
+    """Do something in one transaction, with no migration beside it, making a SQLite file if there is none."""
     return _migrate(url, job, create=True)
 
 
@@ -186,7 +186,7 @@ def _describe_difference(difference: Any) -> str:
 
 
 def _count_steps(found: str | None, wanted: str, on_step: OnStep | None) -> Callable[..., None]:
-    """What Alembic calls after each revision."""
+    """Make the function that Alembic calls after each revision."""
     places = {None: 0, "base": 0, "head": len(REVISIONS)} | {name: at for at, name in enumerate(REVISIONS, 1)}
     # A way that Alembic alone understands (`-1`) has an end that it alone knows.
     total = abs(places[wanted] - places[found]) if wanted in places and found in places else None
@@ -218,7 +218,7 @@ def _migrate(url: str, job: Callable[[Connection], T], *, create: bool) -> T:
 
     def run_locked(connection: Connection) -> T:
         for name in ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout"):
-            # It takes its time, whatever the database is told for the short jobs of servers behind a pooler.
+            # It takes its time, regardless of the database's settings for the short jobs of servers behind a pooler.
             connection.execute(text(f"SET LOCAL {name} = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK_KEY})
         return job(connection)
@@ -265,7 +265,7 @@ def _run_on_postgres(server: PostgresServer, job: Callable[[Connection], T]) -> 
 
 
 def _run_in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What the coroutine returns: of a loop of its own, because the caller may be in one already.
+    """Return the result of the coroutine: of a loop of its own, because the caller may be in one already.
 
     Ctrl-C cancels it where it waits, and comes out once it has ended: what it was in the middle of is undone by then.
     """
@@ -349,7 +349,7 @@ async def _mend_session(store: SqlEventReader, key: SessionKey) -> None:
     def change(connection: Connection) -> None:
         values = {"active_at": sessions.c.updated_at, "last_run": find_last_run_status(state)}
         mine = and_(*of_session(sessions, key), is_head(state), _IS_STALE)
-        # If it has gone on, whoever wrote knew better, or it is found the next time.
+        # If it has gone on, the writer knew better, or it is found the next time.
         if connection.execute(update(sessions).where(mine).values(values)).rowcount:
             delete_unnamed(connection, files, key, collect_named(state).files)
 

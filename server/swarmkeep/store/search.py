@@ -1,7 +1,7 @@
 """Finds sessions by words, and shows where in them these stand.
 
 The index gives the sessions; what is shown comes out of the events themselves. So nothing is shown that is not there
-any more, and an index that somebody has damaged finds too little, and never what it should not.
+any more, and an index that was damaged finds too little, and never what it should not.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from swarmkeep.store.tables import (
     unescape,
 )
 
-# How far each session is in the index of words: moved in the transaction of what there is to be found.
+# Mark how far each session is in the index of words: moved in the transaction of what there is to be found.
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -108,7 +108,7 @@ def move_mark(given: Any) -> Any:
 
 
 def void_words(connection: Connection, key: SessionKey) -> None:
-    """Take a session out of the index, and have it indexed anew.
+    """Take a session out of the index, and have it indexed again.
 
     Who has read it before this, and writes words of it after, finds another round.
     """
@@ -130,7 +130,7 @@ def read_mark(row: Sequence[Any]) -> Mark:
 
 
 def count_behind(connection: Connection, most: int | None) -> int:
-    """How many sessions are not indexed up to where they are to be; no more than `most` are counted."""
+    """Count the sessions that are not indexed up to where they are to be; no more than `most` are counted."""
     [[count]] = _COUNT.fetch_all(connection, {"most": _MANY if most is None else most})
     return int(count)
 
@@ -145,7 +145,7 @@ _COUNT = PreparedStatement(select(func.count()).select_from(_BEHIND.limit(bindpa
 
 
 def void_all(connection: Connection) -> None:
-    """Empty the index, and have all sessions indexed anew."""
+    """Empty the index, and have all sessions indexed again."""
     delete_strays(connection)
     connection.execute(update(search_marks).values(done=0, round=search_marks.c.round + 1))
     for statement in _VOID[connection.dialect.name]:
@@ -168,7 +168,7 @@ _VOID = {
 
 
 def count_strays(connection: Connection) -> int:
-    """How many sessions the index has that were deleted by who does not know it."""
+    """Count the sessions in the index that were deleted by a program that does not know it."""
     found = [select(table.c.tenant, table.c.session_id).where(_is_stray(table)) for table in SEARCH_TABLES]
     return connection.scalar(select(func.count()).select_from(union(*found).subquery())) or 0
 
@@ -200,7 +200,7 @@ _MARK_COLUMNS = len(search_marks.c)
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What is to be indexed of a session next: events as they are stored, oldest first.
+    """The part of a session to be indexed next: events as they are stored, oldest first.
 
     `view`: how lists show it, if that is to be indexed, too.
     """
@@ -212,7 +212,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def read_parts(connection: Connection) -> list[Part]:
-    """What is to be indexed next. What does not fit in is read the next time."""
+    """Read the parts to be indexed next. What does not fit in is read the next time."""
     read = _read_together if connection.dialect.name == "postgresql" else _read_each
     return [_make_part(connection, mark, rows) for mark, rows in read(connection)]
 
@@ -305,7 +305,7 @@ class FoundWords(msgspec.Struct, frozen=True):
 
 def store_words(connection: Connection, some: Sequence[FoundWords]) -> None:
     """Put words into the index, but for sessions that have changed their past since they were read."""
-    # First, because it holds the row: nobody removes a session, or what it says, until the words are there.
+    # First, because it holds the row: no process removes a session, or its texts, until the words are there.
     current = [words for words in some if _move(connection, words)]
     for words in current:
         for seq in sorted(words.removed):
@@ -415,7 +415,8 @@ def join_words(tenant: str, words: Sequence[str]) -> str:
 
 
 def write_query(dialect: str, tenant: str, terms: Sequence[Term]) -> str:
-    """What finds the rows that have all terms. The keys are letters and digits, so nothing in them is an operator."""
+    """Write the query that finds the rows that have all terms. The keys are letters and digits, so nothing in them is
+    an operator."""
     mark = _mark_tenant(tenant)
     keys = dict.fromkeys(mark + key for term in terms for key in term.keys)
     if dialect == "sqlite":
@@ -473,7 +474,7 @@ def _work_out_or_skip(part: Part) -> FoundWords:
 
 def _skip(mark: Mark, upto: int, error: Exception) -> FoundWords:
     """Nothing, in the place of what cannot be indexed: it must not keep the others from being found."""
-    # Not the error's text, nor where it came from: what somebody said may stand there.
+    # Not the error's text, nor where it came from: a session's text may stand there.
     log.error("session %s: the words of some of its events cannot be indexed: %s", mark.key.id, type(error).__name__)
     return FoundWords(mark, upto, {}, set(), None)
 
@@ -568,13 +569,13 @@ def find_places(connection: Connection, tenant: str, terms: Sequence[Term]) -> d
 
 
 class Budget:
-    """How many characters may still be read for a page."""
+    """The number of characters that may still be read for a page."""
 
     def __init__(self) -> None:
         self.left = MAX_PAGE_CHARACTERS
 
     def take(self, size: int) -> bool:
-        """Whether so many are left, which are so no more."""
+        """Tell if so many are left, and take them."""
         if size > self.left:
             return False
         self.left -= size
@@ -591,7 +592,7 @@ class Candidate(msgspec.Struct, frozen=True):
 def read_candidates(
     connection: Connection, key: SessionKey, seqs: Sequence[int], terms: Sequence[Term], budget: Budget
 ) -> list[Candidate]:
-    """What stands at a session's places, of which `make_matches` shows those that have the terms."""
+    """Read the contents of a session's places, of which `make_matches` shows those that have the terms."""
     # Of words by themselves the index knows all.
     most = _MAX_CANDIDATES if any(term.is_dense for term in terms) else _MAX_MATCHES
     found: list[Candidate] = []

@@ -123,7 +123,7 @@ def _end(transaction: Transaction) -> None:
 def deliver(batch: list[Job]) -> None:
     loops = {job.loop for job in batch}
     for loop in loops:
-        # The loop may have ended while the job waited; then there is nobody to tell.
+        # The loop may have ended while the job waited; then there is no one to tell.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_resolve_futures, [job for job in batch if job.loop is loop])
 
@@ -146,8 +146,8 @@ T = TypeVar("T")
 class ReadOnlyFile:
     """Reads of one thread.
 
-    With `no_trace`, a file that nobody has open is read as if it could not change, since any other way SQLite makes
-    two files beside it. Whether it changed after all is checked after each read, which is then done again the
+    With `no_trace`, a file that is not open elsewhere is read as if it could not change, since any other way SQLite
+    makes two files beside it. Whether it changed after all is checked after each read, which is then done again the
     ordinary way.
     """
 
@@ -171,7 +171,7 @@ class ReadOnlyFile:
         else:
             if self._still_current():
                 return result
-        # Once, and the ordinary way: somebody has the file open now.
+        # Once, and the ordinary way: another process has the file open now.
         self.close()
         self._no_trace = False
         return self.run(query)
@@ -197,7 +197,7 @@ class ReadOnlyFile:
 
 
 def _query_leniently(query: Callable[[Connection], T], connection: Connection) -> T:
-    """Run a query; text that somebody damaged so that it is no UTF-8 any more comes with U+FFFD in it."""
+    """Run a query; text that was damaged so that it is no UTF-8 any more comes with U+FFFD in it."""
     try:
         with connection.begin():
             return query(connection)
@@ -212,7 +212,7 @@ def _query_leniently(query: Callable[[Connection], T], connection: Connection) -
 
 
 def _read_stamp(file: SqliteFile) -> tuple[int, ...] | None:
-    """Values that change when the file does; None while somebody may be writing to it."""
+    """Values that change when the file does; None while a process may be writing to it."""
     for suffix in ("-wal", "-journal"):
         with contextlib.suppress(OSError):
             if os.stat(f"{file.path}{suffix}").st_size:
@@ -376,7 +376,7 @@ class SqliteDatabase:
             return file.run(query)
         except FilesChanged:
             if self._writer is not None:
-                # Whoever writes can still save what is in the log.
+                # A writer can still save what is in the log.
                 self._jobs.put("look")
             raise
         except Exception as error:
@@ -392,7 +392,7 @@ class SqliteDatabase:
             connection = self._write_batch(connection, batch, scrubber)
             if any(job.erases for job in batch):
                 scrubber.note_erased()
-            # Whatever becomes of the log, what is committed is committed. Who erases is told once that was tried.
+            # Regardless of the log, what is committed is committed. An eraser is told once that was tried.
             deliver([job for job in batch if not job.erases])
             erasers += [job for job in batch if job.erases]
             if connection is not None:
@@ -421,7 +421,7 @@ class SqliteDatabase:
                 commit(connection, batch, self._file.display)
                 self._files.note_written()
         except FilesChanged as error:
-            # The connection stays: it has open what somebody may put back, or what is to be saved.
+            # The connection stays: it has open what a user may put back, or what is to be saved.
             if connection is not None:
                 self._files.save_log(connection)
             for job in batch:
@@ -430,7 +430,7 @@ class SqliteDatabase:
             # A new error for each: a task that raises one adds its own traceback to it.
             for job in batch:
                 job.fail(self._translate_error(error))
-            # First: with its last connection SQLite deletes the log, and whoever reads would take it for lost.
+            # First: with its last connection SQLite deletes the log, and a reader would take it for lost.
             self._files.note_closed()
             if connection is not None:
                 _discard(connection)

@@ -33,7 +33,7 @@ _RETRY_SECONDS = 0.5
 _MERGE_REST = 20
 # So many pages of it are merged in one write, so that others write in between.
 _MERGE_PAGES = 20
-# Whoever erases waits for the merge, but no longer.
+# An eraser waits for the merge, but no longer.
 _LONGEST_WAIT_SECONDS = 2.0
 # Each merge of all parts adds levels to the index, and SQLite takes one with 2,000 of them for damaged.
 _MOST_LEVELS = 1000
@@ -41,7 +41,7 @@ _LEVELS_ID = 10
 
 
 class LogScrubber:
-    """What is left to do for the write-ahead log of a file. A failed attempt changes nothing that was committed."""
+    """The work left to do for the write-ahead log of a file. A failed attempt changes nothing that was committed."""
 
     def __init__(self, display: str) -> None:
         self.is_due = False
@@ -56,7 +56,7 @@ class LogScrubber:
 
     @property
     def wait_seconds(self) -> float | None:
-        """How long to wait for somebody who writes; None if there is nothing to do besides."""
+        """The time to wait for another writer; None if there is nothing to do besides."""
         if self.is_merging:
             return 0.0
         return _RETRY_SECONDS if self.is_due else None
@@ -89,12 +89,12 @@ class LogScrubber:
         self.is_due = self._is_merge_due = True
 
     def break_off(self) -> None:
-        """The connection failed: a merge that goes on is begun anew."""
+        """The connection failed: a merge that goes on is begun again."""
         self._is_merge_due = self._is_merge_due or self.is_merging
         self.is_merging = False
 
     def _merge_some(self, connection: Connection, is_last: bool) -> bool:
-        """Whether there is more of it."""
+        """Merge some of it; tell if there is more."""
         began = time.monotonic()
         begins = not self.is_merging
         if begins:
@@ -113,7 +113,7 @@ class LogScrubber:
 
 
 def _merge_words(raw: Any, begins: bool) -> bool:
-    """What was taken out of the index of words is only marked so, until all its parts are merged. True if some are
+    """Merge the parts of the index of words, until which its removals are only marked so. True if some are
     left."""
     try:
         if begins and _count_levels(raw) >= _MOST_LEVELS:
@@ -144,7 +144,7 @@ def _count_levels(raw: Any) -> int:
 
 
 def _rebuild_words(raw: Any) -> None:
-    """Make the index anew, in one write, from the words that it is of."""
+    """Rebuild the index, in one write, from the words that it is of."""
     raw.execute("BEGIN IMMEDIATE")
     try:
         raw.execute("INSERT INTO search_index (search_index) VALUES ('delete-all')")
@@ -167,7 +167,7 @@ def truncate_log(connection: Connection) -> bool:
     return busy == 0
 
 
-# Whether a database's files are still those that were opened.
+# Check that a database's files are still those that were opened.
 
 _Identity = tuple[int, int]
 # Each look makes a busy server's threads wait for one another; of several commits within this time, one looks.
@@ -271,7 +271,7 @@ def _identify(path: str) -> _Identity | None:
     return found.st_dev, found.st_ino
 
 
-# Whether a database file can be written to, or made: SQLite says so only when it is tried, or not at all.
+# Tell if a database file can be written to, or made: SQLite says so only when it is tried, or not at all.
 
 READ_ONLY_HINT = "make it and its folder writable, or name another database with --database-url"
 
@@ -304,7 +304,7 @@ _UNAVAILABLE = {
     "SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_READONLY",
     "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_PROTOCOL", "SQLITE_NOMEM", "SQLITE_NOLFS",
 }  # fmt: skip
-# What to do about those where somebody can do something.
+# Remedies for those that have one.
 _HINTS = {
     "SQLITE_FULL": "free some space on its disk",
     "SQLITE_IOERR": "its disk may be full, or failing",
@@ -328,7 +328,7 @@ def raise_store_error(error: Exception, file: SqliteFile) -> NoReturn:
 
 
 def _explain_unopenable(path: Path) -> str:
-    """Why a file cannot be opened, which SQLite does not say."""
+    """Explain why a file cannot be opened, which SQLite does not say."""
     if path.is_dir():
         return "it is a folder; give the path of a file"
     if not path.parent.is_dir():
@@ -356,7 +356,7 @@ def translate_sqlite_error(error: Exception, display: str) -> Exception:
 
 
 def describe_failed_commit(error: Exception, display: str) -> str:
-    """What is said of a commit that SQLite broke off; nobody knows whether the file has it."""
+    """Describe a commit that SQLite broke off; it is unknown whether the file has it."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     hint = _make_hint(_find_class(cause))
     return f"the database at {display} failed during a commit: {cause}{hint}; check whether it was recorded"
@@ -431,12 +431,12 @@ def make_engine(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float
             raise
         return raw
 
-    # What somebody said is not for the server's log.
+    # Texts of sessions are not for the server's log.
     engine = create_engine("sqlite://", creator=open_file, poolclass=StaticPool, hide_parameters=True)
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
-        # A plain BEGIN that reads and then writes fails at once with "database is locked", whatever the busy timeout
+        # A plain BEGIN that reads and then writes fails at once with "database is locked", for any busy timeout
         # says, because its snapshot is stale. Taking the write lock first makes it wait instead.
         raw: Any = connection.connection.dbapi_connection
         raw.execute(begin)
@@ -469,7 +469,7 @@ _WAIT_SECONDS = 60.0
 
 @contextlib.contextmanager
 def open_alone(file: SqliteFile, mode: Mode) -> Iterator[Connection]:
-    """A connection in a transaction that nobody else reads or writes beside. A file that was made for it goes again if
+    """Open a connection in a transaction with no other readers or writers. A file that was made for it goes again if
     it fails.
 
     Raises StoreUnavailable, and SchemaBehind for the file of another program.

@@ -86,7 +86,7 @@ class PreparedStatement:
         return cls(insert, [column.name for column in insert.table.c])
 
     def execute(self, connection: Connection, row: Row) -> int:
-        """How many rows were written."""
+        """Execute the statement; return how many rows were written."""
         count: int = self._run(connection, row).rowcount
         return count
 
@@ -112,7 +112,7 @@ class PreparedStatement:
             self.insert_together(connection, rows)
 
     def cut(self, connection: Connection, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        """What is inserted by one statement each, of an item for each row."""
+        """Cut the items for one insert statement each, with an item for each row."""
         return _cut(items, MAX_PARAMETERS // len(self._get_compiled(connection.dialect).parameters))
 
     def insert_together(self, connection: Connection, rows: Sequence[Row]) -> None:
@@ -188,7 +188,7 @@ def prepare_insert_if_absent(table: Table, dialect: str) -> PreparedStatement:
     return PreparedStatement.of_rows(build_insert_if_absent(table, dialect))
 
 
-# What the subjects of the store have in common.
+# Hold the code that the store's subjects have in common.
 
 
 class OnDatabase:

@@ -49,7 +49,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """The text that `escape` was given. Total: text that somebody damaged is left as it is."""
+    """The text that `escape` was given. Total: text that was damaged is left as it is."""
     if not text.startswith('"'):
         return text
     try:
@@ -59,7 +59,7 @@ def unescape(text: str) -> str:
 
 
 def is_as_written(value: object) -> bool:
-    """Whether a stored value is text in the one form that `escape` gives it: others may read the same."""
+    """Tell if a stored value is text in the one form that `escape` gives it: others may read the same."""
     if not isinstance(value, str):
         return False
     # Nearly all names are of this kind, and are asked about with each row.
@@ -154,7 +154,7 @@ def _postgres_tomorrow(element: Any, compiler: Any, **kw: Any) -> str:
 
 
 class stored_bytes(FunctionElement[int]):
-    """How many bytes a text takes; PostgreSQL tells it without reading the text."""
+    """The number of bytes that a text takes; PostgreSQL tells it without reading the text."""
 
     type = BigInteger()
     inherit_cache = True
@@ -231,7 +231,7 @@ sessions = Table(
     Index("ix_sessions_active", "tenant", "active_at", "id"),
     Index("ix_sessions_trouble", "tenant", "last_run", "created_at", "id"),
     Index("ix_sessions_damaged", "tenant", "created_at", "id"),
-    # For renewing a process's leases and for finding those that nobody renews. The expiry stays out of it: it changes
+    # For renewing a process's leases and for finding those that none renews. The expiry stays out of it: it changes
     # with every append, and PostgreSQL keeps updates of unindexed columns within the page.
     Index("ix_sessions_running", "lease_owner"),
     Index("ix_sessions_due_at", "due_at"),

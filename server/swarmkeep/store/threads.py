@@ -1,6 +1,6 @@
-"""What takes its time is done beside the event loop: work on many events, and letting go of them.
+"""Do long work beside the event loop: work on many events, and letting go of them.
 
-To free a hundred thousand objects takes a while, and whoever lets go of the last reference to them has to wait for it.
+To free a hundred thousand objects takes a while, and the code that lets go of the last reference has to wait for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _count_references(held: dict[int, list[Any]], name: int) -> int:
     return sys.getrefcount(held[name])
 
 
-# Of a list that nobody else has. How many they are differs between releases of Python.
+# Of a list that has no other holder. How many they are differs between releases of Python.
 _OWN_REFERENCES = _count_references({0: []}, 0)
 
 
@@ -36,8 +36,8 @@ async def run_off_loop(count: int, work: Callable[[], T]) -> T:
 
 
 class _Keeper:
-    """Holds lists, and empties each in a thread of its own once nobody else has it. There is no thread while nothing is
-    held."""
+    """The holder of lists, each emptied in a thread of its own once it has no other holder. There is no thread while
+    nothing is held."""
 
     def __init__(self) -> None:
         # By what tells one list from another: equal ones there are many.
@@ -58,7 +58,7 @@ class _Keeper:
         try:
             threading.Thread(target=self._run, name="swarmkeep-free", daemon=True).start()
         except RuntimeError:
-            # There can be no more threads now. Whoever has a list last frees it then: what was done with it is done.
+            # There can be no more threads now. The last holder of a list frees it then: what was done is done.
             with self._lock:
                 self._held.clear()
                 self._is_running = False
@@ -77,7 +77,7 @@ class _Keeper:
                 _empty(alone.pop())
 
     def _take_alone(self) -> list[list[Any]] | None:
-        """Those that nobody else has; None when nothing is held any more."""
+        """Take those that have no other holder; None when nothing is held any more."""
         with self._lock:
             if not self._held:
                 self._is_running = False
@@ -98,7 +98,7 @@ _keeper = _Keeper()
 
 
 def free_aside(*lists: list[Any], events_in_each: int = 1) -> None:
-    """Have these lists, if they are long, emptied beside the event loop once nobody has them any more."""
+    """Have these lists, if they are long, emptied beside the event loop once they have no other holder."""
     for items in lists:
         if len(items) * events_in_each >= _LONG:
             _keeper.hold(items)

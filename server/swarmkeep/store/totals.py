@@ -1,8 +1,8 @@
-"""What each tenant has stored and used: counters that move in the transaction of what they count.
+"""Count each tenant's storage and usage: counters that move in the transaction of what they count.
 
 A tenant's counters are spread over slices, by session: on PostgreSQL an append holds the row of its slice until it is
-committed, and those of other sessions are not to wait for it. Whoever counts holds the session's row by then, and takes
-the audit log's later, so that no two wait for one another.
+committed, and those of other sessions are not to wait for it. The counting transaction holds the session's row by then,
+and takes the audit log's later, so that no two wait for one another.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def insert_usage(connection: Connection, rows: Sequence[Row]) -> None:
 
 
 def rewrite_usage(connection: Connection, key: SessionKey, events: Iterable[RecordedEvent]) -> None:
-    """Write the rows of these events anew, as far as they have some."""
+    """Rewrite the rows of these events, as far as they have some."""
     for event in events:
         if _DELETE_CALL.execute(connection, {**session_columns(key), "at_seq": event.seq}):
             record_usage(connection, key, [event])
@@ -131,7 +131,7 @@ def _read_duration(milliseconds: float) -> float:
     return max(0.0, min(float(milliseconds), _MAX_MILLISECONDS))
 
 
-# Whatever takes bytes. Of a column of bytes neither database reads the content to tell its length.
+# All that takes bytes. Of a column of bytes neither database reads the content to tell its length.
 SIZES: tuple[tuple[Table, ColumnElement[int]], ...] = (
     (events, func.sum(stored_bytes(events.c.payload))),
     (blobs, func.sum(stored_bytes(blobs.c.text))),
@@ -267,9 +267,9 @@ def measure_session(connection: Connection, key: SessionKey) -> int:
 _SESSION_SIZES = [PreparedStatement(select(size).where(*of_bound_session(table))) for table, size in SIZES]
 
 
-# Counts sessions and bytes anew, by what is stored, and mends the counters where they differ.
+# Recount sessions and bytes, by what is stored, and mend the counters where they differ.
 
-# The number of sessions, and whatever takes bytes.
+# The number of sessions, and all that takes bytes.
 COUNTED: tuple[tuple[Table, ColumnElement[int]], ...] = ((sessions, func.count()), *SIZES)
 # The slice of no session, which holds what recounts have added and taken away.
 _CORRECTIONS = -1

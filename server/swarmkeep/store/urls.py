@@ -61,7 +61,7 @@ Location = SqliteFile | PostgresServer
 
 
 def locate(url: str) -> Location:
-    """Which database a URL means.
+    """Locate the database of a URL.
 
     Raises BadDatabaseUrl.
     """

@@ -97,7 +97,7 @@ def _list_shares(
 
 
 def _make_literals(row: Sequence[Any], columns: Sequence[Any]) -> list[Any]:
-    """What the row begins with, one for each of the columns."""
+    """Make the literals that the row begins with, one for each of the columns."""
     return [literal(value, column.type) for value, column in zip(row, columns, strict=False)]
 
 
@@ -143,7 +143,7 @@ def _is_of_all(query: UsageQuery) -> bool:
 def _within_page(connection: Connection, tenant: str, query: UsageQuery, last: Sequence[str] | None) -> Any:
     """The condition that leaves as many sessions or runs as may fill the page, and one more.
 
-    Only of all calls: of a part of them nobody knows how many it takes.
+    Only of all calls: it is unknown how many a part of them takes.
     """
     first = usage.c[_COLUMNS[query.by[0]]]
     names = select(first.label("name")).where(usage.c.tenant == tenant).distinct()
@@ -185,7 +185,7 @@ def sum_rows(rows: Iterable[Mapping[str, Any]]) -> Sums:
 
 
 def read_session_sums(connection: Connection, key: SessionKey) -> Sums:
-    """What the rows of a session come to."""
+    """Read the sums of the rows of a session."""
     return {
         (_read(day), _read(agent), _read(model)): [
             _as_number(name, value) for name, value in zip(SUMS, values, strict=True)
@@ -209,7 +209,7 @@ def _read(name: Any) -> str:
 
 
 def _as_number(name: str, value: Any) -> float:
-    # PostgreSQL sums up integers to decimals, and SQLite whatever a column holds.
+    # PostgreSQL sums up integers to decimals, and SQLite any values that a column holds.
     return float(value or 0) if name.endswith("_ms") else int(value or 0)
 
 

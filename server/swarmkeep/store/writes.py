@@ -62,7 +62,7 @@ SLICE_EVENTS = 200
 def append(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Record what is planned, and grant, renew or end the lease. Raises QuotaExceeded if the plan has a quota."""
     lease, text_bytes, calls = insert_append(connection, plan)
-    # Always in this order: whoever changes two rows that others change, too, would wait for them for ever otherwise.
+    # Always in this order: a writer of two rows that others change, too, would wait for them for ever otherwise.
     count_change(connection, plan.key, measure_growth(plan, text_bytes), plan.quota)
     change_days(connection, plan.key, {}, sum_rows(calls))
     return lease
@@ -109,7 +109,7 @@ def fork(
     """Copy what `plan.base` is made of to a new session, and go on there, with a lease if the plan claims it."""
     _insert_record(connection, plan, is_new=True)
     lease = insert_head(connection, plan)
-    # Whoever redacts the source meanwhile waits until this copy can be seen, or was quicker, which is checked below.
+    # A redaction of the source meanwhile waits until this copy can be seen, or was quicker, which is checked below.
     lock = select(sessions.c.head_seq).where(*of_session(sessions, source))
     connection.execute(lock.with_for_update(read=True))
     copy_named(connection, source, plan.key, named)
@@ -327,7 +327,7 @@ def redact(
     change_days(connection, plan.key, used, read_session_sums(connection, plan.key))
 
 
-# Nobody can guess a payload from its commitment without the salt.
+# A payload cannot be guessed from its commitment without the salt.
 _REPLACE_PAYLOAD = PreparedStatement(
     update(events)
     .where(*of_bound_session(events), events.c.seq == bindparam("at_seq"))

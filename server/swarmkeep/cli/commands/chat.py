@@ -90,7 +90,8 @@ def chat(
 
 
 def describe_options(where: SourceOptions, agents: list[str] | None, *, offline: bool, model: str | None) -> str:
-    """What was given on the command line, to be given again; but for what is secret, or may hold something that is."""
+    """Describe the options of the command line, to be given again; but for what is secret, or may hold something that
+    is."""
     words = ["--offline"] if offline else []
     for agent in agents or ():
         words += ["--agents", agent]

@@ -51,7 +51,7 @@ def compare(
 
 
 def put_comparison(found: Comparison) -> None:
-    """What is shared, what each did since, and how their states differ."""
+    """Print the shared events, those of each since, and the difference of their states."""
     a, b = found.a, found.b
     if found.identical:
         put(f"{a.id} and {b.id} are the same, up to event {found.shared_seq}")

@@ -287,7 +287,8 @@ def _migrate(change: Callable[..., str | None], revision: str, url: str, *, quie
 
 
 def _describe_migration(url: str) -> str:
-    """Where a migration that was broken off has left the database: it happens whole or not at all."""
+    """Describe the state in which a migration that was broken off has left the database: it happens whole or not at
+    all."""
     from swarmkeep.store import schema
 
     try:
@@ -381,7 +382,7 @@ def restore(
 
 
 def _describe_interruption(url: str) -> str:
-    """Whether it was too late to break it off: it happens whole or not at all."""
+    """Tell if it was too late to break it off: it happens whole or not at all."""
     from swarmkeep.store import schema
     from swarmkeep.store.records import StoreUnavailable
 

@@ -123,7 +123,7 @@ class DemoServer:
 
 
 def _take_port(port: int) -> int:
-    """The port, if nobody listens there: the server would say so in its own log only."""
+    """Return the port, if it is free: the server would say so in its own log only."""
     with socket.socket() as probe:
         if sys.platform != "win32":
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -225,7 +225,7 @@ class _CrashTrigger:
 
 
 def check_log(events: list[Event], story: DemoConversation) -> list[str]:
-    """What the session's log says about the demo. Raises Refused if it is not what the demo promised."""
+    """Check the session's log of the demo. Raises Refused if it is not what the demo promised."""
     if [event.seq for event in events] != list(range(1, len(events) + 1)):
         raise Refused("the session's events are not numbered without gaps")
     run_id = story.recovered_run_id

@@ -42,14 +42,14 @@ from swarmkeep.store.tables import LATEST_REVISION
 from swarmkeep.store.urls import BadDatabaseUrl, Location, PostgresServer, SqliteFile, locate
 from swarmkeep_migrations import REVISIONS
 
-# What `swarmkeep doctor` finds of other servers: of agents' MCP servers, and of the one that commands are about.
+# Check other servers for `swarmkeep doctor`: of agents' MCP servers, and of the one that commands are about.
 
 # Of a server that is there, the answer does not take long.
 _NAMED_SERVER_SECONDS = 5.0
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """What was found. Something that is wrong keeps the server from starting, or from working."""
+    """The findings. Something that is wrong keeps the server from starting, or from working."""
 
     check: str
     status: Literal["ok", "warning", "wrong"]
@@ -57,7 +57,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 def check_mcp_servers(registry: Registry) -> Iterator[CheckResult]:
-    """One line for each. A server that cannot be reached keeps nobody else from working, so it is a warning."""
+    """One line for each. A server that cannot be reached keeps no one else from working, so it is a warning."""
     servers = {server.digest: server for agent in registry for server in agent.mcp_servers}
     if not servers:
         return
@@ -115,7 +115,7 @@ FIRST_SAFE_SQLITE = (3, 51, 3)
 PROVIDER_TIMEOUT_SECONDS = 15.0
 PROBE_TIMEOUT_SECONDS = 3.0
 FEWEST_KEY_CHARACTERS = 32
-# Of a quota: from here on somebody should look into it.
+# Of a quota: from here on an operator should look into it.
 FULL_SHARE = 0.8
 
 
@@ -220,7 +220,7 @@ def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
 
 
 def _check_quotas(settings: Settings) -> CheckResult:
-    """How near the tenants are to what they may store."""
+    """Check how near the tenants are to their storage quotas."""
     try:
         totals = run_on_store(settings.database_url, SqlStore.list_totals, read_only=True)
     except (StoreUnavailable, Overloaded) as error:
@@ -301,7 +301,7 @@ async def _ask_provider(settings: Settings, names: list[str]) -> CheckResult:
 
 
 def _explain_provider_error(error: Exception) -> CheckResult:
-    """What an error of the provider's client means. Only some servers list their models."""
+    """Explain the meaning of an error of the provider's client. Only some servers list their models."""
     status = getattr(error, "status_code", None)
     if status in (401, 403):
         return CheckResult("provider", "wrong", f"it refuses the key (status {status})")
@@ -337,7 +337,7 @@ def _swarmkeep_answers(host: str, port: int) -> bool:
 
 
 def _check_open_files(settings: Settings) -> CheckResult:
-    """Whether there is room for as many runs as a tenant may have: each has its caller's connection and its model's."""
+    """Check for room for as many runs as a tenant may have: each has its caller's connection and its model's."""
     most = raise_open_files()
     detail = f"{most} files and connections at once"
     if most < 2 * settings.max_runs_per_tenant:

@@ -104,7 +104,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Plan:
-    """How cases are tried. `agents` are those that the command names, if it does."""
+    """The plan of how cases are tried. `agents` are those that the command names, if it does."""
 
     settings: Settings
     agents: list[str] | None

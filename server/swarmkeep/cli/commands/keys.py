@@ -1,4 +1,4 @@
-"""`swarmkeep keys`: API keys, in the database itself: whoever can write to it needs no key."""
+"""`swarmkeep keys`: API keys, in the database itself: a user who can write to it needs no key."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def prune(
 
 
 def _goes_with_another(source: Source, session: SessionState) -> bool:
-    """Whether it was made to ask another agent, and the session that asked is still there: that one's deletion deletes
+    """Tell if it was made to ask another agent, and the session that asked is still there: that one's deletion deletes
     it, too."""
     from swarmkeep.events.errors import SessionNotFound
 

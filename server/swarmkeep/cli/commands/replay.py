@@ -86,7 +86,7 @@ _STOP_KEYS = ("", "q", "Q", "q\n", "\x04", "\x1b")
 
 @contextmanager
 def _open_keyboard() -> Iterator[Callable[[], str]]:
-    """Waits for a key; where nobody can press one, for a line."""
+    """Wait for a key; if there is no keyboard, for a line."""
     if not is_terminal(sys.stdin):
         yield sys.stdin.readline
         return

@@ -128,7 +128,7 @@ def _list_notes(settings: Settings) -> list[str]:
 
 
 def _serve_with_json_log(settings: Settings) -> None:
-    """Where programs read the log, why the server ends is a line of it, too."""
+    """If programs read the log, the reason why the server ends is a line of it, too."""
     from swarmkeep.serve import workers as server
 
     try:

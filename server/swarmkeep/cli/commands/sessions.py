@@ -145,7 +145,7 @@ def counts(
     put_table(("SESSIONS", "COUNT"), [(name, f"{one.count:,}{'+' if one.more else ''}") for name, one in kinds.items()])
 
 
-# What was said in a session, and in those of the agents that were asked in it.
+# Show the messages of a session, and of those of the agents that were asked in it.
 
 
 def put_messages(source: Source, messages: Sequence[Message], shown: set[str], depth: int = 0) -> None:
@@ -169,7 +169,7 @@ def put_messages(source: Source, messages: Sequence[Message], shown: set[str], d
 
 
 def _read_below(source: Source, session_id: str) -> Sequence[Message] | str:
-    """What was said in a session; or why that cannot be shown, which is no reason not to show the one above."""
+    """Read the messages of a session; or why that cannot be shown, which is no reason not to show the one above."""
     from swarmkeep.events.errors import DomainError, SessionNotFound
     from swarmkeep_client import SessionNotFound as NoSession
     from swarmkeep_client import SwarmkeepError

@@ -118,7 +118,7 @@ def _check_use(
 def _verify_sessions(
     found: Source, session_id: str | None, noted: Head | None, first: str | None, *, as_json: bool, quiet: bool
 ) -> tuple[int, int]:
-    """How many were checked, and how many of them are not valid."""
+    """Return how many were checked, and how many of them are not valid."""
     bad = 0
     name = first
 
@@ -233,7 +233,7 @@ def _compare_log(found: Source, noted: CheckpointHead) -> tuple[str, str]:
 
 
 def _find_deletion(found: Source, noted: CheckpointHead) -> str:
-    """What the audit log says of the session's end, if it does."""
+    """Return the audit log's entry on the session's end, if it has one."""
     for entry in found.audit(noted.tenant):
         data = entry.data
         if entry.type != "session.deleted":
@@ -363,5 +363,5 @@ def audit(
 
 
 def _name_subject(data: Mapping[str, Any]) -> str:
-    """What an entry is about: a session, a key, or a server."""
+    """Name the subject of an entry: a session, a key, or a server."""
     return str(next((data[name] for name in ("session_id", "key_id", "address", "server") if name in data), ""))

@@ -129,7 +129,7 @@ def parse_model_settings(text: str) -> Json:
 
 
 class RunOpening(NamedTuple):
-    """How a run began: its first event, what was said, and what was asked for besides."""
+    """The beginning of a run: its first event, what was said, and what was asked for besides."""
 
     seq: int
     messages: list[Message]

@@ -96,8 +96,8 @@ ROUTES = [replay, diff, compare]
 
 
 class RedactionRequest(Body, frozen=True, kw_only=True):
-    """Which events lose their payload, and why. `include_forks`: also in other sessions that hold the same events.
-    `dry_run`: only say what would be removed."""
+    """The events that lose their payload, and the reason. `include_forks`: also in other sessions that hold the same
+    events. `dry_run`: only say what would be removed."""
 
     seqs: list[Annotated[int, Meta(ge=1, le=MAX_SEQ)]]
     reason: str

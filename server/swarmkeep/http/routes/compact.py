@@ -16,7 +16,7 @@ from swarmkeep.runs.compaction import CompactionView
 
 
 class CompactionRequest(Body, frozen=True, kw_only=True):
-    """How many of the last turns are left unchanged, and additional instructions to the model for the summary."""
+    """The number of last turns left unchanged, and additional instructions to the model for the summary."""
 
     may_be_absent: ClassVar[bool] = True
     keep_turns: Annotated[int, Meta(ge=1, le=10_000)] | None = None

@@ -38,12 +38,12 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
 async def _answer_when_over(
     principal: Principal, receive: Receive, key: SessionKey, position: RunPosition
 ) -> Response[Any]:
-    """The run once it has ended or waits for somebody."""
+    """Return the run once it has ended or waits for an answer."""
     waiting = principal.engine.runs.wait(key, position.run_id, since=position.seq if position.repeated else None)
     try:
         return JsonResponse(await wait_for_client(waiting, receive, principal.service.limits.leaving_seconds))
     except ClientGone:
-        # For the server's log: nobody reads it.
+        # For the server's log: no client reads it.
         return Response(None, status_code=499)
 
 
@@ -84,8 +84,8 @@ async def create_run(
     data: JSONBody[NewRun],
     principal: NamedDependency[Principal],
 ) -> Response[RunView]:
-    """The answer comes when the run has ended or waits for somebody; with `stream` as server-sent events, with
-    `background` at once (202). A run continues when its client goes away.
+    """The answer comes when the run has ended or waits for an answer; with `stream` as server-sent events,
+    with `background` at once (202). A run continues when its client goes away.
     """
     runs, key = principal.engine.runs, principal.session_key(session_id)
     idempotency = await principal.read_idempotency()

@@ -199,7 +199,7 @@ async def get_session(
     session_id: FromPath[str], principal: NamedDependency[Principal], at: AtSeq = None
 ) -> Response[SessionView]:
     session = await principal.reader.view(principal.session_key(session_id), at=at)
-    # What it has cost at some time before, nobody counts.
+    # Its cost at some time before is not counted.
     cost = await find_cost(principal, session.id) if at is None else UNSET
     return make_session_response(session if cost is UNSET else msgspec.structs.replace(session, cost=cost))
 

@@ -20,7 +20,7 @@ Note = Annotated[str, Meta(max_length=10_000)]
 
 
 class Takeover(Body, frozen=True, kw_only=True):
-    """`note` is for other people who look at the session; no model reads it. With `force`, also from somebody else."""
+    """`note` is for other people who look at the session; no model reads it. With `force`, also from another person."""
 
     may_be_absent: ClassVar[bool] = True
     note: Note | None = None
@@ -28,7 +28,7 @@ class Takeover(Body, frozen=True, kw_only=True):
 
 
 class Handback(Body, frozen=True, kw_only=True):
-    """The agent's model reads the `note` before it continues. With `force`, this works even if somebody else took
+    """The agent's model reads the `note` before it continues. With `force`, this works even if another person took
     over."""
 
     may_be_absent: ClassVar[bool] = True

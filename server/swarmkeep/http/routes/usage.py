@@ -75,7 +75,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tenant has used of its quotas. `stored_bytes` counts the payloads of events, and the texts that they
+    """The tenant's usage of its quotas. `stored_bytes` counts the payloads of events, and the texts that they
     refer to; `tokens_today` the tokens of model calls since midnight, UTC; `day_ends_in_seconds` is when that count
     starts again."""
 
@@ -129,7 +129,7 @@ def _check_day(text: str | None, pointer: str) -> str | None:
 ROUTES = [get_usage, get_quotas, get_counts]
 
 
-# What calls cost: the route for the server's price table, and what others tell by it.
+# Report the costs of calls: the route for the server's price table, and what others tell by it.
 
 
 class ModelPrice(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ async def get_prices(principal: NamedDependency[Principal]) -> Prices:
 
 
 async def find_cost(principal: Principal, session_id: str, run_id: str | None = None) -> Cost | msgspec.UnsetType:
-    """What the calls of a session, or of one of its runs, have cost; UNSET where nobody knows."""
+    """Return the cost of the calls of a session, or of one of its runs; UNSET if it is unknown."""
     table = principal.service.prices
     if table is None:
         return msgspec.UNSET

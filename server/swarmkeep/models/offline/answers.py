@@ -347,12 +347,12 @@ class OfferedTool:
 
     @property
     def is_handoff(self) -> bool:
-        """Whether it looks like a handoff, by its name: `transfer_to_sales`, `escalate_to_agent`, `handoff`."""
+        """True if it looks like a handoff, by its name: `transfer_to_sales`, `escalate_to_agent`, `handoff`."""
         return bool(self.name_stems & _HANDOFF_WORDS) or self.spoken_name.startswith(("hand off", "hand over"))
 
     @property
     def is_way_out(self) -> bool:
-        """Whether it is a handoff for what the present agent has no answer to."""
+        """True if it is a handoff for a question that the present agent has no answer to."""
         words = self.name_stems | find_stems(self.description)
         return self.is_handoff and len(words & _ELSEWHERE) >= 2
 
@@ -459,7 +459,7 @@ def _collect_before(messages: list[dict[str, Any]]) -> tuple[str, tuple[str, ...
 
 
 def _is_said(message: dict[str, Any]) -> bool:
-    """Whether a user said it: not what stands there for files that functions gave."""
+    """Tell if a user said it: not what stands there for files that functions gave."""
     return message["role"] == "user" and not read_text(message).startswith(FILES_HEADING)
 
 
@@ -615,7 +615,7 @@ def _iterate_candidates(turn: Turn, tools: tuple[OfferedTool, ...]) -> Iterator[
 
 
 def _is_now_complete(turn: Turn, tool: OfferedTool) -> bool:
-    """Whether the last message has what the tool was waiting for, recognisably."""
+    """Tell if the last message has what the tool was waiting for, recognisably."""
     return not find_arguments(tool.parameters, _make_sources(turn, turn.text, answering=False))[1]
 
 

@@ -49,7 +49,7 @@ def find_message_problems(messages: list[dict[str, Any]]) -> list[str]:
 
     Checked: roles, the keys each role allows, the types of all values, the characters of names, and the order of tool
     calls and results: each call of an assistant message is followed by exactly one tool message with its id before any
-    other message, and no tool message stands without its call. Never raises, whatever it is given.
+    other message, and no tool message stands without its call. Never raises, for any argument.
     """
     if not isinstance(messages, list):
         return ["messages: must be a list"]

@@ -15,7 +15,7 @@ def make_word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-# Nobody's question turns on these; they are dropped before anything is compared.
+# No question turns on these; they are dropped before anything is compared.
 STOP_WORDS = make_word_set(
     """a an the this that these those i me my mine we us our you your he she it its they them their is am are was were
     be been being do does did doing have has had having will would can could shall should may might must not no and or
@@ -127,12 +127,12 @@ SYNONYMS = _build_synonyms()
 
 
 def weigh_stem(word: str) -> float:
-    """How much a stem says about what is meant."""
+    """Weigh how much a stem says about the meaning."""
     return 0.25 if word in GENERIC_STEMS else 1.0
 
 
 def says_nothing_else(text: str, vocabulary: frozenset[str]) -> bool:
-    """Whether every word of a text is a stop word or from the vocabulary, and at least one is the latter."""
+    """Tell if every word of a text is a stop word or from the vocabulary, and at least one is the latter."""
     words = split_words(text)
     return any(word in vocabulary for word in words) and all(word in vocabulary or word in STOP_WORDS for word in words)
 
@@ -142,13 +142,13 @@ def agrees(text: str) -> bool:
 
 
 def refuses(text: str) -> bool:
-    """Whether the text begins by declining, or by calling off what was asked before."""
+    """Tell if the text begins by declining, or by calling off what was asked before."""
     words = split_words(text)
     return bool(words) and words[0] in REFUSING_WORDS
 
 
 def is_small_talk(text: str) -> bool:
-    """Whether nothing in the text asks for anything."""
+    """Tell if nothing in the text asks for anything."""
     return all(word in STOP_WORDS or word in CHAT_WORDS or word in GENERIC_WORDS for word in split_words(text))
 
 
@@ -259,7 +259,7 @@ def iterate_parameters(schema: dict[str, Any], root: dict[str, Any]) -> Iterator
         yield Parameter(name, choose_kind(name, found), found, isinstance(required, list) and name in required)
 
 
-# How values look in what people write: ids, numbers, dates, addresses, places, and what stands in quotes.
+# Recognize values in people's texts: ids, numbers, dates, addresses, places, and what stands in quotes.
 
 EMAIL = re.compile(r"([\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+)")
 URL = re.compile(r"(https?://[^\s<>\"']+[^\s<>\"'.,;:!?)])")
