@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given as for_any
 from hypothesis import settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from swarmkeep.events.chain import Chain
 from swarmkeep.events.facts import (
@@ -173,6 +175,8 @@ def test_waiting_run_shows_its_needs(reason: Any, stop_reason: str) -> None:
     view = show_run(
         given(make_run_started(), model_reply(calling_message(tool_call("c1"))), RunWaiting(pending=pending))
     )
+    if reason == "approval":
+        pending = (replace(pending[0], arguments_digest=sha256(b"{}").hexdigest()),)
     assert (view.status, view.stop_reason, view.pending, view.finished_at) == ("waiting", stop_reason, pending, None)
 
 

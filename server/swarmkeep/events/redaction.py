@@ -251,9 +251,17 @@ def _redact_pending(call: PendingCall) -> PendingCall:
     if call.reason == "person":
         return PendingCall(tool_call_id="", name="", arguments="", reason="person")
     below = () if call.approvals is UNSET else call.approvals
-    approvals = [replace(each, agent=REDACTED, name=_redact_name(each.name), arguments=_ARGUMENTS) for each in below]
+    # A file may bring digests, by which short arguments could be guessed.
+    approvals = [
+        replace(each, agent=REDACTED, name=_redact_name(each.name), arguments=_ARGUMENTS, arguments_digest=UNSET)
+        for each in below
+    ]
     return replace(
-        call, name=_redact_name(call.name), arguments=_ARGUMENTS, approvals=tuple(approvals) if approvals else UNSET
+        call,
+        name=_redact_name(call.name),
+        arguments=_ARGUMENTS,
+        approvals=tuple(approvals) if approvals else UNSET,
+        arguments_digest=UNSET,
     )
 
 

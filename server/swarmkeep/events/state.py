@@ -86,8 +86,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     take-overs since the last model reply. `active_since`: when it began, or last went on.
     `turns_before`: those that were over when its options were given.
     `waits`: how often it has waited so far, the last time from the event `last_wait` on; `has_gone_on`: it did since.
-    Its messages are `state.messages[first_message:last_message]`. `hidden`: it is not found any more as a response;
-    `hidden_parts`: what it did after so many waits is not.
+    Its messages are those of `state.messages[first_message:last_message]` that have its id.
+    `hidden`: it is not found any more as a response; `hidden_parts`: what it did after so many waits is not.
     """
 
     id: str

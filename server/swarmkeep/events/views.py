@@ -211,7 +211,8 @@ def _iterate_backwards(state: State) -> Iterator[Run]:
 
 
 def view_run(session_id: str, state: State, run: Run) -> RunView:
-    entries = state.messages[run.first_message : run.last_message]
+    # Between an interrupted run's messages and those after its resumption may be others: a note of handing back.
+    entries = [entry for entry in state.messages[run.first_message : run.last_message] if entry.run_id == run.id]
     answer = find_answer(entries)
     active = state.run is not None and state.run.id == run.id
     waiting = run.status == "waiting" and run.pending
