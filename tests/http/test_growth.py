@@ -40,7 +40,7 @@ async def use_everything(service: RunningServer) -> None:
 
 ROUNDS = 2
 # What is prepared for the database when it is first needed is not of interest, and comes when it comes.
-PACKAGES = ("swarmkeep.api.", "swarmkeep.domain.", "swarmkeep.engine.", "swarmkeep.store.records.")
+PACKAGES = ("swarmkeep.events.", "swarmkeep.http.", "swarmkeep.openai.", "swarmkeep.runs.", "swarmkeep.store.records.")
 
 
 @pytest.mark.long

@@ -108,7 +108,7 @@ async def test_unchanged_page_is_not_resent(plain: RunningServer) -> None:
 
 
 def test_vendored_files_have_their_licence() -> None:
-    vendored = Path(pages.__file__).parents[2] / "web" / "vendor"
+    vendored = Path(pages.__file__).parents[1] / "web" / "vendor"
     folders = [path for path in vendored.iterdir() if path.is_dir()]
     assert folders
     for folder in folders:

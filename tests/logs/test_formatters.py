@@ -26,7 +26,7 @@ def make_record(message: str, *args: Any, error: Exception | None = None, **extr
             raise error
         except Exception:
             info = sys.exc_info()
-    record = logging.LogRecord("swarmkeep.engine", logging.WARNING, __file__, 1, message, args, info)
+    record = logging.LogRecord("swarmkeep.runs", logging.WARNING, __file__, 1, message, args, info)
     vars(record).update(extra)
     return record
 
@@ -49,7 +49,7 @@ def test_json_line_has_standard_fields() -> None:
     assert format_json(record) == {
         "time": "2026-01-02T03:04:05.062Z",
         "level": "warning",
-        "logger": "swarmkeep.engine",
+        "logger": "swarmkeep.runs",
         "message": "3 sessions",
     }
 
@@ -78,7 +78,7 @@ def test_what_others_write_begins_no_line() -> None:
 
 def test_text_line_escapes_hidden_characters() -> None:
     line = format_text(make_record("%s and " + SECRET, "Ann\n1\troot\x1b[2J\x85\u202e\u2028"))
-    assert line.endswith(" swarmkeep.engine: Ann\\x0a1\\x09root\\x1b[2J\\x85\\u202e\\u2028 and [secret removed]")
+    assert line.endswith(" swarmkeep.runs: Ann\\x0a1\\x09root\\x1b[2J\\x85\\u202e\\u2028 and [secret removed]")
 
 
 @pytest.mark.parametrize("write", [format_text, lambda record: json.dumps(format_json(record), ensure_ascii=False)])
@@ -120,7 +120,7 @@ def test_line_fields_are_shown() -> None:
 def test_line_cannot_override_time_or_level() -> None:
     with log_fields(time="never", level="info"):
         found = format_json(make_record("hello", logger="mine", level="debug"))
-    assert (found["level"], found["logger"]) == ("warning", "swarmkeep.engine")
+    assert (found["level"], found["logger"]) == ("warning", "swarmkeep.runs")
     assert found["time"].startswith("20")
 
 
@@ -133,4 +133,4 @@ def test_fields_hold_while_set() -> None:
             bind_fields(tenant="other")
             assert format_text(make_record("hello")).endswith(": hello [request_id=r2 tenant=other]")
         assert format_text(make_record("for acme")).endswith(": for acme [request_id=r1]")
-    assert format_text(make_record("hello")).endswith("swarmkeep.engine: hello")
+    assert format_text(make_record("hello")).endswith("swarmkeep.runs: hello")

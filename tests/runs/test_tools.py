@@ -204,7 +204,7 @@ async def test_function_sees_no_previous_event_loop() -> None:
 
 FORKING = """
 import os
-from swarmkeep.engine import tool_runners
+from swarmkeep.runs import tool_runners
 
 run = tool_runners._run_with_timeout
 run(os.getpid, 60)

@@ -107,7 +107,7 @@ def test_taken_over_run_is_named(tmp_path: Path) -> None:
             wait_until(lambda: server.request("GET", path)[1]["status"] == "completed")
             assert server.stop() == 0
             lines = read_lines(server)
-    engine = [line for line in lines if line["logger"].startswith("swarmkeep.engine")]
+    engine = [line for line in lines if line["logger"].startswith("swarmkeep.runs")]
     assert {line["logger"].rpartition(".")[2] for line in engine} == {"recovery", "model"}
     for line in engine:
         assert {"tenant": "default", "session_id": "s", "run_id": run["id"]}.items() <= line.items()
@@ -135,4 +135,4 @@ def test_disabled_request_logging_logs_none(tmp_path: Path) -> None:
             assert httpx2.get(f"{server.url}/v1/agents").headers["x-request-id"].startswith("req_")
             server.stop()
             lines = read_lines(server)
-        assert [line["path"] for line in lines if line["logger"].startswith("swarmkeep.api.access")] == expected
+        assert [line["path"] for line in lines if line["logger"].startswith("swarmkeep.http.access")] == expected

@@ -131,7 +131,7 @@ EVERY_OPTION = RunOptions(
     max_turns=7, model="m", execute_tools=False, stream=True, loop_turns=3, history_turns=4,
     tools=msgspec.convert([LAMP], tuple[CallerTool, ...]), tool_choice="none", parallel_tool_calls=False,
     model_settings={"seed": 1, "stop": None}, instructions="Be brief.", response_format={"type": "json_object"},
-    request={"model": "m"},
+    model_profile={"developer_role": "system"}, request={"model": "m"},
 )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ async def test_a_connection_carries_it(sqlite_ready: str) -> None:
                 assert socket.response is not None
                 assert socket.response.headers.get_all("x-request-id") == ["mine-1"]
                 assert json.loads(await socket.recv())["event"] == "session.created"
-    line = lines.read("swarmkeep.api.access")[-1]
+    line = lines.read("swarmkeep.http.access")[-1]
     assert (line["method"], line["path"], line["status"]) == ("WebSocket", f"{session}/live", 101)
     assert (line["request_id"], line["tenant"]) == ("mine-1", "default")
 
@@ -114,7 +114,7 @@ async def test_each_request_is_a_line(sqlite_ready: str) -> None:
             refused = await service.get("/v1/agents", headers=MINE)
             await service.get("/health/live")
     assert [answer.status_code for answer in (created, missing, refused)] == [201, 404, 401]
-    found = lines.read("swarmkeep.api.access")
+    found = lines.read("swarmkeep.http.access")
     assert all(0 < line.pop("duration_ms") < 60_000 and line.pop("time") and line.pop("message") for line in found)
     common = {"level": "info", "logger": "swarmkeep.http.access", "request_id": "mine-1"}
     caller = {"tenant": "acme", "key": f"{parse_key_id(secret)} (billing)"}
@@ -151,9 +151,9 @@ async def test_run_logged_with_its_request(ready_url: str, model: ScriptedModel)
         with read_log_lines() as lines:
             answer = await service.post(f"{session}/runs", {"input": "hi"}, headers=MINE)
     run_id = answer.json()["id"]
-    (retry,) = lines.read("swarmkeep.engine.models")
+    (retry,) = lines.read("swarmkeep.models")
     assert {"request_id": "mine-1", "session_id": "s", "run_id": run_id, "attempt": 1}.items() <= retry.items()
-    (access,) = lines.read("swarmkeep.api.access")
+    (access,) = lines.read("swarmkeep.http.access")
     assert {"request_id": "mine-1", "session_id": "s", "run_id": run_id}.items() <= access.items()
 
 
@@ -171,6 +171,6 @@ async def test_waiting_run_keeps_its_own_request(ready_url: str, model: Scripted
             model.release()
             frames = await service.read_stream(f"{session}/runs/{second['id']}/stream")
     assert frames[-1].data["output_text"] == "Two."
-    (retry,) = lines.read("swarmkeep.engine.models")
+    (retry,) = lines.read("swarmkeep.models")
     assert {"session_id": "s", "run_id": second["id"]}.items() <= retry.items()
     assert "request_id" not in retry

@@ -1,6 +1,6 @@
 """The table of the store's statements: calls that run all of them, and what bounds those that no index bounds alone.
 
-A place of `store/sql` that runs a statement which no case reaches fails `test_plans.py`.
+A place of `store` that runs a statement which no case reaches fails `test_plans.py`.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from swarmkeep.store.tables import metadata
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.store.plans.cases import CASES, Case
 from tests.store.plans.explaining import (
-    STORE_SQL,
     Access,
     Plan,
     Site,
     Statement,
     explain_on_postgres,
     explain_on_sqlite,
+    list_statement_modules,
     recorded_statements,
 )
 
@@ -187,13 +187,13 @@ async def test_postgres_finds_indexing_jobs_by_index(postgres_ready: str) -> Non
 
 
 def list_places() -> set[tuple[str, int, int]]:
-    """Every call in `store/sql` that runs a statement: the module, its first line and its last."""
+    """Every call in `store` that runs a statement: the module, its first line and its last."""
     found: set[tuple[str, int, int]] = set()
-    for path in sorted(STORE_SQL.rglob("*.py")):
+    for path in list_statement_modules():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in RUNS:
                 found.add((path.stem, node.lineno, node.end_lineno or node.lineno))
-    return {place for place in found if place[0] != "prepared"}
+    return found
 
 
 async def test_store_statements_all_have_cases(sqlite_ready: str, postgres_ready: str) -> None:
@@ -208,7 +208,7 @@ async def test_store_statements_all_have_cases(sqlite_ready: str, postgres_ready
         await store.close()
         reached |= {site for one in statements for site in one.sites}
     missed = [
-        f"store/sql/{module}.py, line {first}"
+        f"store/{module}.py, line {first}"
         for module, first, last in sorted(list_places())
         if not any(Site(module, line) in reached for line in range(first, last + 1))
     ]
