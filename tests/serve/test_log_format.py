@@ -107,7 +107,7 @@ def test_taken_over_run_is_named(tmp_path: Path) -> None:
             wait_until(lambda: server.request("GET", path)[1]["status"] == "completed")
             assert server.stop() == 0
             lines = read_lines(server)
-    engine = [line for line in lines if line["logger"].startswith("swarmkeep.runs")]
+    engine = [line for line in lines if line["logger"].startswith(("swarmkeep.models", "swarmkeep.runs"))]
     assert {line["logger"].rpartition(".")[2] for line in engine} == {"recovery", "model"}
     for line in engine:
         assert {"tenant": "default", "session_id": "s", "run_id": run["id"]}.items() <= line.items()

@@ -114,7 +114,8 @@ async def test_sessions_listed_by_activity_and_outcome(service: RunningServer, m
     assert await list_ids("last_run=completed&order=activity") == ["second"]
     counts = (await service.get("/v1/counts")).json()
     none, one = {"count": 0, "more": False}, {"count": 1, "more": False}
-    assert counts == {"status": {"running": none, "waiting": none}, "last_run": {"failed": one, "interrupted": none}}
+    last_run = {"failed": one, "interrupted": none}
+    assert counts == {"status": {"running": none, "waiting": none}, "last_run": last_run, "damaged": none}
     assert await list_ids("last_run=cancelled") == await list_ids("last_run=failed&status=waiting") == []
     pages: list[str] = []
     query = "order=activity&limit=2"
