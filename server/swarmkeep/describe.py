@@ -119,7 +119,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 # Describe what happens to a run in words: its beginning, waits, decisions and end.
 
 MakeEntry = Callable[..., TimelineEntry]
-"""Makes the entry of one event: all that is the same whatever the event says is given already."""
+"""Makes the entry of one event; all that does not depend on the event is given already."""
 
 
 def describe_run_event(

@@ -200,7 +200,7 @@ _FURTHER_LINE = "\n     │ "
 
 
 def describe_status(state: SessionState) -> str:
-    """The status; that it is damaged, or of an idle session how its last run ended, where somebody should know."""
+    """The status; that it is damaged, or of an idle session how its last run ended, where a reader should know."""
     if state.damaged_seq is not None:
         return "damaged"
     ended_badly = state.status == "idle" and state.last_run_status in ("failed", "interrupted")

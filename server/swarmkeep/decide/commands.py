@@ -226,7 +226,7 @@ class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
     """A decision on a call. `may_be_own`: whether it counts if it is `by` who started the run. `arguments`: what an
     approved call is carried out with, in the place of what the model gave. `arguments_digest`: of what the model gave,
-    as it was shown to whoever decided; for anything else the decision does not count."""
+    as it was shown to the approver; for anything else the decision does not count."""
 
     tool_call_id: str
     decision: Decision

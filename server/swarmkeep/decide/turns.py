@@ -146,7 +146,7 @@ class NewInput(msgspec.Struct, frozen=True, kw_only=True):
     """All that is new to an agent's model since its last look, and that no model of this session has said.
 
     `history`: what came before the last answer; a refusal takes the exchange out, and the run goes on. `entries`: what
-    nobody has answered, and `request`: what the run's caller adds to each request (instructions, functions, formats,
+    no message answers, and `request`: what the run's caller adds to each request (instructions, functions, formats,
     settings), as messages; a refusal of these ends the run.
     """
 

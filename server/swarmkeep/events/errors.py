@@ -134,7 +134,7 @@ class AgentNotFound(DomainError):
 
 
 class ArgumentsChanged(DomainError):
-    """Whoever decided was shown other arguments than those that would count."""
+    """The approver was shown other arguments than those that would count."""
 
     code = "arguments_changed"
 

@@ -692,8 +692,8 @@ def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> 
 
 
 def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> State:
-    anew = state.run is None and bool(state.finished) and state.finished[-1].id == event.run_id
-    if anew:
+    is_resumed = state.run is None and bool(state.finished) and state.finished[-1].id == event.run_id
+    if is_resumed:
         state = replace(state, run=replace(state.finished[-1], recoveries=-1), finished=state.finished.drop_last())
     if state.run is None:
         return state

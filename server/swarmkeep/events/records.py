@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from swarmkeep.events.codec import Json
 
 Ending = Literal["stop", "length", "tool_calls", "content_filter", "failed"]
-"""How a model's reply ended, in OpenAI's words. `failed`: generation broke off, whatever was said by then."""
+"""How a model's reply ended, in OpenAI's words. `failed`: generation broke off, also after some text."""
 
 # What servers call it, in lower case. Any other word is `failed`: to ask once more is better than to take a reply that
 # broke off for a whole one.

@@ -334,7 +334,7 @@ class Service:
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
         self.replays = ReplayQueue(self.limits.waiting_replays)
-        # Each may put 50 MB of files back, several times over: others wait, whoever asks.
+        # Each may put 50 MB of files back, several times over: other requests wait.
         self.rebuilds = asyncio.Semaphore(_REBUILDS_AT_ONCE)
         self._frames: WeakValueDictionary[SessionKey, FrameWriter] = WeakValueDictionary()
 

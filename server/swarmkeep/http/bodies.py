@@ -320,7 +320,7 @@ class ToolResult(Body, frozen=True, kw_only=True):
 class ApprovalDecision(Body, frozen=True, kw_only=True):
     """With `arguments`, an approved call is carried out with these instead of those that the model gave.
 
-    `arguments_digest` is the SHA-256 (hex) of the arguments' text that whoever decides was shown, as pending calls have
+    `arguments_digest` is the SHA-256 (hex) of the arguments' text that the approver was shown, as pending calls have
     it: where it is another one, nothing is decided.
     """
 

@@ -139,7 +139,7 @@ class ToolList:
         self._server = server
         self._secrets = secrets
         self.left = ""
-        """Which tools agents do without, for whoever runs this."""
+        """The tools that agents do without, for the operator."""
         self._listed_at = 0.0
         self._is_stale = False
 
@@ -216,7 +216,7 @@ class Connection:
         self.status: Status = "closed"
         self.error: str | None = None
         self.last_words = ""
-        """What it wrote to its standard error before it went: for whoever runs it, and nobody else."""
+        """What it wrote to its standard error before it went, for the operator only."""
         self.last_used = 0.0
         self._limits = limits
         self._secrets = Secrets(server.list_secrets())

@@ -139,7 +139,7 @@ class StoreSessionLog:
                 is_stale = True
 
     async def _draft(self, decide: Decide, aside: bool) -> list[EventDraft] | None:
-        # Nothing is decided on what nobody recorded.
+        # Nothing is decided on what was never recorded.
         refuse_damaged(self.key.id, self.state)
         decided = await asyncio.to_thread(decide, self.state) if aside else decide(self.state)
         if decided is None:

@@ -53,7 +53,7 @@ class UnstoredSession:
     def __init__(self, state: State, run_events: Iterable[RecordedEvent] = (), session_id: str | None = None) -> None:
         self.id = session_id or make_id("unstored")
         self.scope = make_id("unstored")
-        """What servers with a connection for each session know it by: nobody can choose it."""
+        """The name by which servers with a connection for each session know it; no caller can choose it."""
         self.state = state
         self.run_events = list(run_events)
         self.files = GivenFiles()

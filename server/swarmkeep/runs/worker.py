@@ -319,7 +319,7 @@ class Worker:
     The parts: `SessionTasks` are the tasks, `Recovery` finds what no process does, `Watcher` sees others' work.
     """
 
-    teams: Teams  # set by whoever makes both
+    teams: Teams  # set by the engine, which makes both
 
     def __init__(
         self,

@@ -178,7 +178,7 @@ _HEAD_PARAMETERS = {
     "view": "new_view",
     "due_at": "new_due_at",
     "last_run": "new_last_run",
-    # Whoever has no key takes the last one's away: it is of another head.
+    # A server without a key removes the stamp: it is of another head.
     "stamp": "new_stamp",
 }
 

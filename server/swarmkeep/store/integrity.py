@@ -192,7 +192,7 @@ def is_possible_payload(event: RecordedEvent) -> bool:
     return isinstance(fact.data, dict) and (known is None or event.version > known.version)
 
 
-# Stamps on head rows: that whoever wrote the end of a log had a key which is not in the database.
+# Stamps on head rows: who wrote the end of a log had a key that is not in the database.
 
 _SIZE = struct.Struct(">Q")
 _ID_BYTES = 8
@@ -222,7 +222,7 @@ class IntegrityKeys:
         if not isinstance(stamp, bytes) or len(stamp) != STAMP_BYTES:
             return "stamp_differs"
         if not self:
-            # Nobody here can say whose it is.
+            # Its owner is not known here.
             return None
         secret = self._keys.get(stamp[:_ID_BYTES])
         if secret is None or not isinstance(seq, int) or not isinstance(hash, bytes):
@@ -314,7 +314,7 @@ def check_ends(said: Any, last: int, greatest: int, findings: Findings) -> None:
 
 
 def check_stamp(head: Mapping[str, Any], key: SessionKey, keys: IntegrityKeys, findings: Findings) -> None:
-    """Check that whoever wrote the head had the integrity key, if there is one."""
+    """Check that the writer of the head had the integrity key, if there is one."""
     code = keys.find_fault(head["stamp"], key, head["head_seq"], head["head_hash"])
     if code == "stamp_missing":
         findings.add(code, "the head row has no stamp: nothing says that its last writer had the integrity key")

@@ -324,7 +324,7 @@ class SqlEventLog(SqlEventReader):
             try:
                 return await self._append(plan)
             except SeqConflict:
-                # By somebody's later event, or by a log that does not end where the head row says.
+                # By a later event, or by a log that does not end where the head row says.
                 if base.seq:
                     self._doubted.add(key)
                 raise
@@ -492,7 +492,7 @@ class SqlEventLog(SqlEventReader):
         self.database.notify(key)
 
     async def _note_damage(self, key: SessionKey, damage: Damage | None) -> None:
-        """Tell of it once: whoever finds it first sets the session aside, in the row that all servers see."""
+        """Tell of it once: the server that finds it first sets the session aside, in the row that all servers see."""
         at = to_timestamp(self._clock())
         try:
             told = await self.database.write(lambda connection: writes.set_aside(connection, key, damage, at))

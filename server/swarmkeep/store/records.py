@@ -215,7 +215,7 @@ class EventReader(Protocol):
         ...
 
     async def check(self, key: SessionKey) -> State:
-        """The state, read anew and checked with all texts and files; what is found is remembered, or forgotten.
+        """The state, read again and checked with all texts and files; what is found is remembered, or forgotten.
 
         Raises SessionNotFound, and HistoryDamaged if there is nothing left to show.
         """

@@ -357,7 +357,7 @@ async def _mend_session(store: SqlEventReader, key: SessionKey) -> None:
 
 
 class Stamped(msgspec.Struct, frozen=True):
-    """What was done with the stamps of all sessions: made anew, kept, and refused because something is wrong."""
+    """The stamps of all sessions that were made, kept, and refused because something is wrong."""
 
     stamped: int
     kept: int

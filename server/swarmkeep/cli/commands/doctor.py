@@ -360,7 +360,7 @@ def _check_access(settings: Settings) -> CheckResult:
 
 
 def _check_integrity(settings: Settings) -> CheckResult:
-    """Whether the ends of logs are signed by somebody who is not in the database."""
+    """Tell if the ends of logs are signed with a key that is not in the database."""
     first = (settings.integrity_keys or "").partition(",")[0].strip()
     if not first:
         detail = (
