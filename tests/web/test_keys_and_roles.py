@@ -172,3 +172,34 @@ def test_words_under_wrong_key_are_kept(cleared_windows: Callable[..., Window], 
     office.writer.give_key(window)
     expect(dialog).to_be_hidden()
     expect(window.composer).to_have_value("my words")
+
+
+def test_late_refusal_of_earlier_key_is_ignored(cleared_windows: Callable[..., Window], office: Office) -> None:
+    """A request that was on its way under the revoked key is refused after the new one was accepted."""
+    person = office.hire("Temp", "run")
+    window = cleared_windows(office.server.url).open()
+    person.give_key(window)
+    dialog = window.page.get_by_role("dialog", name="API key")
+    expect(dialog).to_be_hidden()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if route.request.headers.get("authorization") == f"Bearer {person.key}":
+            held.append(route)
+        else:
+            route.continue_()
+
+    window.page.route("**/v1/usage?*", hold)
+    with window.page.expect_request("**/v1/usage?*"):
+        window.page.goto(f"{window.url}/#/usage")
+    boss = office.hire("Boss", "admin")
+    with boss.ask(office.server.url) as keys:
+        keys.post(f"keys/{person.label.partition(' ')[0]}/revoke")
+    expect(dialog.get_by_role("alert")).to_contain_text("does not accept the key any more")
+    office.writer.give_key(window)
+    expect(dialog).to_be_hidden()
+    with window.page.expect_response(lambda answer: answer.request == held[0].request) as refused:
+        held[0].continue_()
+    assert refused.value.status == 401
+    expect(window.page.locator(".who")).to_have_text("Wanda · default · write")
+    expect(dialog).to_be_hidden()

@@ -60,14 +60,15 @@ async function send(path, { method = "GET", headers = {}, body, signal, secret =
     throw new ApiError("offline", advice.offline);
   }
   if (answer.ok) return answer;
-  throw await readError(answer);
+  throw await readError(answer, secret);
 }
 
-async function readError(answer) {
+async function readError(answer, secret) {
   const problem = await answer.json().catch(() => ({}));
   const error = new ApiError(problem.code ?? "internal_error", problem.detail ?? answer.statusText, { status: answer.status, problem });
   error.retryAfter = Number(answer.headers.get("Retry-After")) || 0;
-  if (answer.status === 401) needsKey.ask();
+  // A late answer to a request under an earlier key says nothing about the one that has taken its place.
+  if (answer.status === 401 && secret === key.get()) needsKey.ask();
   return error;
 }
 
