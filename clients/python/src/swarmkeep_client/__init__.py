@@ -11,24 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swarmkeep_client.active_runs import ActiveRun
-    from swarmkeep_client.agents import AgentInfo, MCPServerInfo
-    from swarmkeep_client.async_client import AsyncAgents, AsyncAudit, AsyncClient, AsyncSessions
+    from swarmkeep_client.async_client import AsyncAgents, AsyncAudit, AsyncClient, AsyncKeys, AsyncSessions
     from swarmkeep_client.async_session import AsyncSession
-    from swarmkeep_client.auditing import AuditEntry, RedactedCopy, Redaction
-    from swarmkeep_client.changes import ChangedSession, SessionChanges
-    from swarmkeep_client.client import Agents, Audit, Client, Sessions
-    from swarmkeep_client.comparisons import (
-        Change,
-        Compaction,
-        Comparison,
-        Divergence,
-        Replay,
-        RunStatusChange,
-        Side,
-        StateDiff,
-        ToolCall,
-    )
+    from swarmkeep_client.client import Agents, Audit, Client, Keys, Sessions
     from swarmkeep_client.errors import (
         AgentNotFound,
         AgentUnavailable,
@@ -74,12 +59,23 @@ if TYPE_CHECKING:
         Unauthenticated,
         UnsupportedMediaType,
     )
-    from swarmkeep_client.inputs import Approval, ResumeInput, RunOptions, ToolResult
-    from swarmkeep_client.key_lists import AsyncKeys, Keys
-    from swarmkeep_client.keys import ApiKey, Caller, CallerKey, CreatedKey
     from swarmkeep_client.models import (
+        ActiveRun,
+        AgentInfo,
+        ApiKey,
+        Approval,
+        AuditEntry,
         AwaitedApproval,
+        Caller,
+        CallerKey,
         ChainProblem,
+        Change,
+        ChangedSession,
+        Compaction,
+        Comparison,
+        Cost,
+        CreatedKey,
+        Divergence,
         Done,
         Event,
         Head,
@@ -87,23 +83,40 @@ if TYPE_CHECKING:
         ImportedSession,
         ImportReport,
         Match,
+        MCPServerInfo,
         Message,
         MessageDelta,
         MessageStarted,
+        ModelPrice,
         Origin,
         Parent,
         PendingCall,
+        Prices,
+        Quota,
+        Quotas,
+        RedactedCopy,
+        Redaction,
+        Replay,
+        ResumeInput,
         Run,
         RunError,
+        RunOptions,
+        RunStatusChange,
+        SessionChanges,
+        SessionCount,
+        SessionCounts,
         SessionState,
+        Side,
+        StateDiff,
         StreamItem,
         TakenOver,
+        ToolCall,
+        ToolResult,
         Usage,
+        UsageRow,
         Verification,
     )
-    from swarmkeep_client.prices import Cost, ModelPrice, Prices
     from swarmkeep_client.session import Session
-    from swarmkeep_client.usage import Quota, Quotas, SessionCount, SessionCounts, UsageRow
 
 __all__ = [
     "ActiveRun",
@@ -219,24 +232,7 @@ __all__ = [
 ]
 
 # Types, errors and the two clients are loaded when they are first used: most of the time that it takes is HTTP's.
-_MODULES = (
-    "inputs",
-    "agents",
-    "models",
-    "usage",
-    "errors",
-    "changes",
-    "comparisons",
-    "auditing",
-    "keys",
-    "prices",
-    "active_runs",
-    "session",
-    "key_lists",
-    "client",
-    "async_session",
-    "async_client",
-)
+_MODULES = ("models", "errors", "session", "client", "async_session", "async_client")
 
 
 if not TYPE_CHECKING:  # A type checker that saw it would take any name for one of this module.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from datetime import datetime
+from typing import Any, BinaryIO, Literal, TypeVar
 
+from swarmkeep_client._fields import SessionFields
 from swarmkeep_client._json import decode
 from swarmkeep_client._requests import (
     accept_stream,
@@ -13,6 +15,8 @@ from swarmkeep_client._requests import (
     build_query,
     build_session_path,
     format_filter_value,
+    format_head,
+    list_texts,
     make_get,
     make_read,
     make_write,
@@ -21,11 +25,38 @@ from swarmkeep_client._requests import (
 )
 from swarmkeep_client._tools import CallerTools
 from swarmkeep_client._wire import Answer, Call, Request
-from swarmkeep_client.active_runs import ActiveRun, ActiveStatus
-from swarmkeep_client.agents import AgentInfo
 from swarmkeep_client.errors import check_completed
-from swarmkeep_client.inputs import ResumeInput, RunOptions
-from swarmkeep_client.models import Event, Health, Json, Message, Page, Run, SessionState
+from swarmkeep_client.models import (
+    ActiveRun,
+    ActiveStatus,
+    AgentInfo,
+    ApiKey,
+    AuditEntry,
+    Caller,
+    Compaction,
+    Comparison,
+    CreatedKey,
+    Event,
+    Head,
+    Health,
+    ImportReport,
+    Json,
+    Message,
+    Page,
+    Prices,
+    Quotas,
+    Redaction,
+    Replay,
+    ResumeInput,
+    Role,
+    Run,
+    RunOptions,
+    SessionCounts,
+    SessionState,
+    StateDiff,
+    UsageRow,
+    Verification,
+)
 
 T = TypeVar("T")
 
@@ -260,3 +291,179 @@ def _read_run(answer: Answer) -> Run:
 
 def _read_nothing(answer: Answer) -> None:
     return None
+
+
+def redact(
+    session_id: str,
+    seqs: Sequence[int],
+    reason: str,
+    *,
+    include_forks: bool,
+    dry_run: bool,
+    idempotency_key: str | None,
+) -> Call[Redaction]:
+    body = {
+        "seqs": list(seqs),
+        "reason": reason,
+        "include_forks": include_forks or None,
+        "dry_run": dry_run or None,
+    }
+    return Call(make_write("POST", build_session_path(session_id, "redact"), body, idempotency_key), read_as(Redaction))
+
+
+def list_audit(*, after: int | None, page_size: int | None) -> Call[Page[AuditEntry]]:
+    return Call(make_get("audit", query=build_query(after=after, limit=page_size)), read_as(Page[AuditEntry]))
+
+
+def verify_audit(head: Head | None) -> Call[Verification]:
+    return Call(make_get("audit", "verify", query=build_query(head=format_head(head))), read_as(Verification))
+
+
+def export_sessions(
+    ids: str | Sequence[str] | None,
+    *,
+    agent: str | None = None,
+    status: str | None = None,
+    metadata: Mapping[str, MetadataValue] | None = None,
+) -> Request:
+    wanted = {f"metadata.{key}": format_filter_value(value) for key, value in (metadata or {}).items()}
+    filters = build_query(agent=agent, status=status, **wanted)
+    return make_get("export", query=(*filters, *repeat_parameter("id", ids)))
+
+
+def get_transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:
+    request = make_read(session_id, "transcript", query=build_query(format=form, at=at))
+    return Call(request, lambda answer: answer.body.decode())
+
+
+def import_sessions(
+    file: bytes | BinaryIO, *, source: str, agent: str | None, as_id: str | None, dry_run: bool
+) -> Call[ImportReport]:
+    # Sent again it does nothing more, so it may be sent again.
+    request = make_write("POST", build_path("v1", "import"), None, None)
+    # Words of Python's own, which are no names of arguments.
+    words = {"as": as_id, "from": None if source == "export" else source}
+    request = replace(
+        request,
+        body=file,
+        query=build_query(**words, agent=agent, dry_run=dry_run),
+        headers={**request.headers, "Content-Type": "application/x-ndjson"},
+    )
+    return Call(request, read_as(ImportReport))
+
+
+def get_model_request(session_id: str, seq: int) -> Call[Json]:
+    return Call(make_read(session_id, "events", str(seq), "request"), read_as(Json))
+
+
+def get_model_request_body(session_id: str, seq: int) -> Call[bytes]:
+    return Call(make_read(session_id, "events", str(seq), "request"), lambda answer: answer.body)
+
+
+def get_blob(session_id: str, sha256: str) -> Call[bytes]:
+    return Call(make_read(session_id, "blobs", sha256), lambda answer: answer.body)
+
+
+def verify_session(session_id: str, head: Head | None = None) -> Call[Verification]:
+    return Call(make_read(session_id, "verify", query=build_query(head=format_head(head))), read_as(Verification))
+
+
+def replay_session(session_id: str, *, ignore: str | Sequence[str], idempotency_key: str | None) -> Call[Replay]:
+    body = {"ignore": list_texts(ignore)} if ignore else None
+    return Call(make_write("POST", build_session_path(session_id, "replay"), body, idempotency_key), read_as(Replay))
+
+
+def compact_session(
+    session_id: str, *, keep_turns: int | None, instructions: str | None, idempotency_key: str | None
+) -> Call[Compaction]:
+    body = {"keep_turns": keep_turns, "instructions": instructions}
+    path = build_session_path(session_id, "compact")
+    return Call(make_write("POST", path, body, idempotency_key), read_as(Compaction))
+
+
+def diff_states(session_id: str, before: int, after: int) -> Call[StateDiff]:
+    return Call(make_read(session_id, "diff", query=build_query(before=before, after=after)), read_as(StateDiff))
+
+
+def list_forks(session_id: str, *, page_size: int | None) -> Call[Page[SessionState]]:
+    return Call(make_read(session_id, "forks", query=build_query(limit=page_size)), read_as(Page[SessionState]))
+
+
+def compare_sessions(session_id: str, other: str | SessionFields) -> Call[Comparison]:
+    other_id = other if isinstance(other, str) else other.id
+    return Call(make_read(session_id, "compare", query=(("with", other_id),)), read_as(Comparison))
+
+
+def create_key(
+    *, name: str, role: Role, expires_at: datetime | str | None, idempotency_key: str | None
+) -> Call[CreatedKey]:
+    body = {"name": name, "role": role, "expires_at": _format_time(expires_at)}
+    return Call(make_write("POST", build_path("v1", "keys"), body, idempotency_key), read_as(CreatedKey))
+
+
+def _format_time(at: datetime | str | None) -> str | None:
+    if isinstance(at, datetime) and at.tzinfo is None:
+        raise ValueError("expires_at needs a time zone, as in datetime.now(UTC) + timedelta(days=90)")
+    return at.isoformat() if isinstance(at, datetime) else at
+
+
+def get_caller() -> Call[Caller]:
+    return Call(make_get("me"), read_as(Caller))
+
+
+def list_keys(*, page_size: int | None) -> Call[Page[ApiKey]]:
+    return Call(make_get("keys", query=build_query(limit=page_size)), read_as(Page[ApiKey]))
+
+
+def revoke_key(key_id: str) -> Call[ApiKey]:
+    # Sent again it does nothing more, so it may be sent again.
+    return Call(make_write("POST", build_path("v1", "keys", key_id, "revoke"), None, None), read_as(ApiKey))
+
+
+def take_over(session_id: str, *, note: str | None, force: bool, idempotency_key: str | None) -> Call[SessionState]:
+    return _change(session_id, "takeover", note, force, idempotency_key)
+
+
+def hand_back(session_id: str, *, note: str | None, force: bool, idempotency_key: str | None) -> Call[SessionState]:
+    return _change(session_id, "handback", note, force, idempotency_key)
+
+
+def answer(session_id: str, content: str, *, idempotency_key: str | None) -> Call[Page[Message]]:
+    path = build_session_path(session_id, "answer")
+    return Call(make_write("POST", path, {"content": content}, idempotency_key), read_as(Page[Message]))
+
+
+def _change(
+    session_id: str, what: str, note: str | None, force: bool, idempotency_key: str | None
+) -> Call[SessionState]:
+    body = {"note": note, "force": force or None}
+    return Call(make_write("POST", build_session_path(session_id, what), body, idempotency_key), read_as(SessionState))
+
+
+def get_quotas() -> Call[Quotas]:
+    return Call(make_get("quotas"), read_as(Quotas))
+
+
+def get_counts(*, children: bool) -> Call[SessionCounts]:
+    return Call(make_get("counts", query=build_query(children=children)), read_as(SessionCounts))
+
+
+def get_prices() -> Call[Prices]:
+    return Call(make_get("prices"), read_as(Prices))
+
+
+def get_usage(
+    *,
+    group_by: str | Sequence[str],
+    first_day: str | None,
+    last_day: str | None,
+    agent: str | None,
+    model: str | None,
+    session: str | None,
+    page_size: int | None,
+) -> Call[Page[UsageRow]]:
+    filters = build_query(
+        **{"from": first_day, "to": last_day}, agent=agent, model=model, session=session, limit=page_size
+    )
+    groups = repeat_parameter("group_by", group_by)
+    return Call(make_get("usage", query=(*groups, *filters)), read_as(Page[UsageRow]))

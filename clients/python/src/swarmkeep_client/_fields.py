@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from swarmkeep_client.models import Json, Match, Origin, Parent, SessionState, TakenOver, Usage
-from swarmkeep_client.prices import Cost
+from swarmkeep_client.models import Cost, Json, Match, Origin, Parent, SessionState, TakenOver, Usage
 
 
 class SessionFields:

@@ -25,7 +25,7 @@ def encode(value: object) -> bytes:
         return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
 
 
-def decode(text: bytes, type_: type[T]) -> T:
+def decode(text: bytes | str, type_: type[T]) -> T:
     """Decode and check against `type_`. Unknown fields are ignored: a newer server may send more than we know.
 
     Raises ValueError.
@@ -36,7 +36,7 @@ def decode(text: bytes, type_: type[T]) -> T:
         return msgspec.convert(_decode_surrogates(text, error), type_)
 
 
-def _decode_surrogates(text: bytes, refusal: msgspec.DecodeError) -> Any:
+def _decode_surrogates(text: bytes | str, refusal: msgspec.DecodeError) -> Any:
     # msgspec refuses lone surrogates ("\ud800"), which are legal JSON and legal in a session; the standard library
     # reads them. What it cannot read either is reported in msgspec's words, which say where.
     try:

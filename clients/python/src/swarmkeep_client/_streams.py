@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from httpx2 import ServerSentEvent
+
 from swarmkeep_client import _calls as calls
 from swarmkeep_client._json import decode
 from swarmkeep_client._retries import Retries
-from swarmkeep_client._sse import Frame, FrameParser
 from swarmkeep_client._wire import Answer, Outcome, Request, make_failure, make_unexpected
-from swarmkeep_client.changes import SessionChanges
 from swarmkeep_client.errors import check_completed
-from swarmkeep_client.models import Done, Event, MessageDelta, MessageStarted, Run, StreamItem
+from swarmkeep_client.models import Done, Event, MessageDelta, MessageStarted, Run, SessionChanges, StreamItem
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Stream(Generic[T]):
         self._clock = clock
         self._last_seq = after
         self._last_hash: str | None = None
-        self._parser = FrameParser()
+        self._last_id = ""
         self._opened_at: float | None = None
         self._has_stood = False
 
@@ -51,18 +51,17 @@ class Stream(Generic[T]):
         """Begin to read an answer, if it is a stream at all; if not, its whole body goes to `handle_interruption`."""
         if status != 200 or not content_type.startswith("text/event-stream"):
             return False
-        self._parser = FrameParser()
+        self._last_id = ""
         self._opened_at = self._clock()
         self._has_stood = True
         return True
 
-    def feed(self, chunk: bytes) -> Iterator[T]:
-        """The items that are complete with `chunk`. Raises the server's refusal if it tells one in mid-stream."""
-        for frame in self._parser.feed(chunk):
-            try:
-                yield from self._read_frame(frame)
-            except (ValueError, RecursionError) as error:
-                raise make_unexpected(self.request, _frame_to_answer(frame), str(error)) from error
+    def read_frame(self, frame: ServerSentEvent) -> Iterator[T]:
+        """The items that a frame brings. Raises the server's refusal if it tells one in mid-stream."""
+        try:
+            yield from self._read_frame(frame)
+        except (ValueError, RecursionError) as error:
+            raise make_unexpected(self.request, _frame_to_answer(frame), str(error)) from error
 
     def handle_interruption(self, outcome: Outcome) -> float:
         """The seconds to wait before `request` is sent again.
@@ -78,10 +77,12 @@ class Stream(Generic[T]):
             raise make_failure(self.request, outcome)
         return pause
 
-    def _read_frame(self, frame: Frame) -> Iterator[T]:
-        if not frame.id or frame.event == "done":
+    def _read_frame(self, frame: ServerSentEvent) -> Iterator[T]:
+        # A frame without an id has the one before it: only recorded events bring their own, and the last frame.
+        if frame.id == self._last_id or frame.event == "done":
             yield from self._read_passing(frame)
             return
+        self._last_id = frame.id
         event = decode(frame.data, Event)
         if self._is_new(event):
             self._last_seq, self._last_hash = event.seq, event.hash
@@ -94,7 +95,7 @@ class Stream(Generic[T]):
     def _read_durable(self, event: Event) -> Iterator[T]:
         raise NotImplementedError
 
-    def _read_passing(self, frame: Frame) -> Iterator[T]:
+    def _read_passing(self, frame: ServerSentEvent) -> Iterator[T]:
         if frame.event == "error":
             raise make_failure(self.request, _frame_to_answer(frame))
         yield from ()
@@ -141,7 +142,7 @@ class RunStream(Stream[StreamItem]):
             self._run_id = self._run_id or event.run_id
         yield event
 
-    def _read_passing(self, frame: Frame) -> Iterator[StreamItem]:
+    def _read_passing(self, frame: ServerSentEvent) -> Iterator[StreamItem]:
         match frame.event:
             case "message.started":
                 started = decode(frame.data, MessageStarted)
@@ -206,7 +207,7 @@ class ChangeStream(Stream[SessionChanges]):
     def request(self) -> Request:
         return calls.follow_sessions()
 
-    def _read_passing(self, frame: Frame) -> Iterator[SessionChanges]:
+    def _read_passing(self, frame: ServerSentEvent) -> Iterator[SessionChanges]:
         if frame.event != "sessions.changed":
             yield from super()._read_passing(frame)
             return
@@ -217,10 +218,12 @@ class ChangeStream(Stream[SessionChanges]):
         yield changes
 
 
-def _frame_to_answer(frame: Frame) -> Answer:
+def _frame_to_answer(frame: ServerSentEvent) -> Answer:
     """A frame as if it had been an answer of its own, with the status that it names."""
     try:
         status = decode(frame.data, dict[str, object]).get("status")
     except (ValueError, RecursionError):
         status = None
-    return Answer(status if isinstance(status, int) else 200, {"content-type": "text/event-stream"}, frame.data)
+    return Answer(
+        status if isinstance(status, int) else 200, {"content-type": "text/event-stream"}, frame.data.encode()
+    )

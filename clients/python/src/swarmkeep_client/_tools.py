@@ -21,8 +21,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from swarmkeep_client._json import decode
-from swarmkeep_client.inputs import CallerTool, ToolResult
-from swarmkeep_client.models import Json, PendingCall, Run
+from swarmkeep_client.models import CallerTool, Json, PendingCall, Run, RunOptions, ToolResult
 
 _EMPTY: Any = inspect.Parameter.empty
 _PLAIN = frozenset((str, int, float, bool, list, dict, tuple, set, frozenset, type(None)))
@@ -251,6 +250,15 @@ class CallerTools:
             if call.reason == "tool_results" and (function := self._functions.get(call.name)) is not None
         ]
         return found if len(found) == len(run.pending) else []
+
+
+def make_tools(options: RunOptions, *, background: bool) -> CallerTools:
+    """Read the functions of a blocking run. An async one is only for the background, where it is not called here."""
+    return CallerTools(options.get("tools") or (), allow_async=background)
+
+
+def make_async_tools(options: RunOptions, *, background: bool) -> CallerTools:
+    return CallerTools(options.get("tools") or ())
 
 
 def carry_out(call: PendingCall, function: CallerFunction) -> ToolResult:

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import BinaryIO, Literal, Self
 
 import httpx2
 
-from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
-from swarmkeep_client import _file_calls as files
-from swarmkeep_client import _key_calls as key_calls
-from swarmkeep_client import _usage_calls as usage_calls
+from swarmkeep_client._async_sender import AsyncSender
 from swarmkeep_client._calls import EndedRunStatus, Included, MetadataValue, SessionOrder
-from swarmkeep_client._senders import AsyncSender
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, make_settings
 from swarmkeep_client._streams import ChangeStream
-from swarmkeep_client.active_runs import ActiveRun, ActiveStatus
-from swarmkeep_client.agents import AgentInfo
 from swarmkeep_client.async_session import AsyncSession
-from swarmkeep_client.auditing import AuditEntry
-from swarmkeep_client.changes import SessionChanges
-from swarmkeep_client.key_lists import AsyncKeys
-from swarmkeep_client.keys import Caller
-from swarmkeep_client.models import Head, Health, ImportReport, Json, Message, Verification
-from swarmkeep_client.prices import Prices
-from swarmkeep_client.usage import Quotas, SessionCounts, UsageGroup, UsageRow
+from swarmkeep_client.models import (
+    ActiveRun,
+    ActiveStatus,
+    AgentInfo,
+    ApiKey,
+    AuditEntry,
+    Caller,
+    CreatedKey,
+    Head,
+    Health,
+    ImportReport,
+    Json,
+    Message,
+    Prices,
+    Quotas,
+    Role,
+    SessionChanges,
+    SessionCounts,
+    UsageGroup,
+    UsageRow,
+    Verification,
+)
 
 
 class AsyncClient:
@@ -80,7 +90,7 @@ class AsyncClient:
 
         Raises SessionNotFound, and ConnectionFailed if it breaks off: what has come cannot be imported then.
         """
-        return self._sender.download(files.export_sessions(ids, agent=agent, status=status, metadata=metadata))
+        return self._sender.download(calls.export_sessions(ids, agent=agent, status=status, metadata=metadata))
 
     async def import_sessions(
         self,
@@ -100,7 +110,7 @@ class AsyncClient:
         Raises InvalidImport, which names the line, and SessionExists; nothing was recorded then.
         """
         return await self._sender.perform(
-            files.import_sessions(file, source=source, agent=agent, as_id=as_id, dry_run=dry_run)
+            calls.import_sessions(file, source=source, agent=agent, as_id=as_id, dry_run=dry_run)
         )
 
     def usage(
@@ -119,7 +129,7 @@ class AsyncClient:
         Days are `YYYY-MM-DD`, in UTC, both included. Rows are fetched page by page as they are needed.
         """
         return self._sender.iterate_pages(
-            usage_calls.get_usage(
+            calls.get_usage(
                 group_by=group_by,
                 first_day=first_day,
                 last_day=last_day,
@@ -138,15 +148,15 @@ class AsyncClient:
 
     async def me(self) -> Caller:
         """Fetch the key, tenant and role that the server sees in this client."""
-        return await self._sender.perform(key_calls.get_caller())
+        return await self._sender.perform(calls.get_caller())
 
     async def prices(self) -> Prices:
         """Fetch the prices of models in the server's settings, by which each `cost` is computed."""
-        return await self._sender.perform(usage_calls.get_prices())
+        return await self._sender.perform(calls.get_prices())
 
     async def quotas(self) -> Quotas:
         """Fetch the quotas of the key's tenant, and how much of them is used."""
-        return await self._sender.perform(usage_calls.get_quotas())
+        return await self._sender.perform(calls.get_quotas())
 
     async def close(self) -> None:
         """Close every connection."""
@@ -240,7 +250,7 @@ class AsyncSessions:
 
     async def counts(self, *, children: bool = False) -> SessionCounts:
         """Count busy sessions, and those whose last run ended badly; of each kind up to 1,000."""
-        return await self._sender.perform(usage_calls.get_counts(children=children))
+        return await self._sender.perform(calls.get_counts(children=children))
 
     def follow(self) -> AsyncGenerator[SessionChanges, None]:
         """Follow the sessions that change: ids and states, to keep a list up to date. Does not end by itself.
@@ -273,8 +283,39 @@ class AsyncAudit:
 
     def list(self, *, after: int | None = None, page_size: int | None = None) -> AsyncIterator[AuditEntry]:
         """Entries with seq > `after`, oldest first, fetched page by page as they are needed."""
-        return self._sender.iterate_pages(audit_calls.list_audit(after=after, page_size=page_size))
+        return self._sender.iterate_pages(calls.list_audit(after=after, page_size=page_size))
 
     async def verify(self, *, head: Head | None = None) -> Verification:
         """Check the audit log's hash chain, and that it still has an earlier `head`."""
-        return await self._sender.perform(audit_calls.verify_audit(head))
+        return await self._sender.perform(calls.verify_audit(head))
+
+
+class AsyncKeys:
+    """The API keys of the key's own tenant, for keys with the role `admin`."""
+
+    def __init__(self, sender: AsyncSender) -> None:
+        self._sender = sender
+
+    async def create(
+        self,
+        *,
+        name: str = "",
+        role: Role = "write",
+        expires_at: datetime | str | None = None,
+        idempotency_key: str | None = None,
+    ) -> CreatedKey:
+        """Make a key; `name` says who or what uses it. The key itself is in `key`, this once.
+
+        An answer that is lost is asked for again, and then `key` is None: revoke that key, and make another.
+        Raises ValueError for a time without a zone.
+        """
+        call = calls.create_key(name=name, role=role, expires_at=expires_at, idempotency_key=idempotency_key)
+        return await self._sender.perform(call)
+
+    def list(self, *, page_size: int | None = None) -> AsyncIterator[ApiKey]:
+        """Keys, oldest first, with those that were revoked or have ended; never the keys themselves."""
+        return self._sender.iterate_pages(calls.list_keys(page_size=page_size))
+
+    async def revoke(self, key_id: str) -> ApiKey:
+        """End a key for good; one that was revoked before stays as it is. Raises ApiKeyNotFound."""
+        return await self._sender.perform(calls.revoke_key(key_id))

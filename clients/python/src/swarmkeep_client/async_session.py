@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Literal, Self, Unpack, overload
 
-from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
-from swarmkeep_client import _file_calls as files
-from swarmkeep_client import _history_calls as past
-from swarmkeep_client import _takeover_calls as takeovers
+from swarmkeep_client._async_sender import AsyncSender
 from swarmkeep_client._calls import Input
 from swarmkeep_client._fields import SessionFields
-from swarmkeep_client._senders import AsyncSender
 from swarmkeep_client._streams import EventStream, RunStream
-from swarmkeep_client._tools import CallerTools, carry_out_async
-from swarmkeep_client.auditing import Redaction
-from swarmkeep_client.comparisons import Compaction, Comparison, Replay, StateDiff
-from swarmkeep_client.inputs import ResumeInput, RunOptions
-from swarmkeep_client.models import Done, Event, Head, Json, Message, Run, SessionState, StreamItem, Verification
+from swarmkeep_client._tools import carry_out_async, make_async_tools
+from swarmkeep_client.models import (
+    Compaction,
+    Comparison,
+    Done,
+    Event,
+    Head,
+    Json,
+    Message,
+    Redaction,
+    Replay,
+    ResumeInput,
+    Run,
+    RunOptions,
+    SessionState,
+    StateDiff,
+    StreamItem,
+    Verification,
+)
 
 
 class AsyncSession(SessionFields):
@@ -37,7 +47,7 @@ class AsyncSession(SessionFields):
 
         Raises RunFailed, RunCancelled, SessionBusy, AgentUnavailable.
         """
-        tools = CallerTools(options.get("tools") or ())
+        tools = make_async_tools(options, background=background)
         run = await self._sender.perform(calls.start_run(self.id, input, options, background=background))
         if tools.list_calls(run) and options.get("idempotency_key"):
             # The answer may be that of an earlier attempt, whose calls have results since.
@@ -174,16 +184,16 @@ class AsyncSession(SessionFields):
 
     def forks(self, *, page_size: int | None = None) -> AsyncIterator[Self]:
         """The sessions that were forked from this one, newest first, fetched page by page as they are needed."""
-        found = self._sender.iterate_pages(past.list_forks(self.id, page_size=page_size))
+        found = self._sender.iterate_pages(calls.list_forks(self.id, page_size=page_size))
         return (type(self)(self._sender, state) async for state in found)
 
     def export(self) -> AsyncGenerator[bytes, None]:
         """The session as a file that leaves nothing out, piece by piece: for `Client.import_sessions`."""
-        return self._sender.download(files.export_sessions([self.id]))
+        return self._sender.download(calls.export_sessions([self.id]))
 
     async def transcript(self, format: Literal["markdown", "html"] = "markdown", *, at: int | None = None) -> str:
         """The session as a document for people, now or as it was after event `at`."""
-        return await self._sender.perform(files.get_transcript(self.id, format, at=at))
+        return await self._sender.perform(calls.get_transcript(self.id, format, at=at))
 
     async def redact(
         self,
@@ -200,36 +210,36 @@ class AsyncSession(SessionFields):
         A `dry_run` removes nothing: `seqs` and `forks` say what would be.
         Raises SessionBusy while a run is active.
         """
-        call = audit_calls.redact(
+        call = calls.redact(
             self.id, seqs, reason, include_forks=include_forks, dry_run=dry_run, idempotency_key=idempotency_key
         )
         return await self._sender.perform(call)
 
     async def request(self, seq: int) -> Json:
         """The exact Chat Completions request behind the assistant message that event `seq` added."""
-        return await self._sender.perform(past.get_model_request(self.id, seq))
+        return await self._sender.perform(calls.get_model_request(self.id, seq))
 
     async def request_body(self, seq: int) -> bytes:
         """Fetch the same as the exact bytes that were sent."""
-        return await self._sender.perform(past.get_model_request_body(self.id, seq))
+        return await self._sender.perform(calls.get_model_request_body(self.id, seq))
 
     async def blob(self, sha256: str) -> bytes:
         """The content of a file or picture, by the hash that a message's part names it by.
 
         Raises BlobNotFound.
         """
-        return await self._sender.perform(past.get_blob(self.id, sha256))
+        return await self._sender.perform(calls.get_blob(self.id, sha256))
 
     async def verify(self, *, head: Head | None = None) -> Verification:
         """Check the session's hash chain, and all that is stored with it; and that it still has an earlier `head`."""
-        return await self._sender.perform(past.verify_session(self.id, head))
+        return await self._sender.perform(calls.verify_session(self.id, head))
 
     async def replay(self, *, ignore: str | Sequence[str] = (), idempotency_key: str | None = None) -> Replay:
         """Compare today's agents with what is recorded, without calling a model or a tool.
 
         `ignore` names kinds of differences to leave out.
         """
-        return await self._sender.perform(past.replay_session(self.id, ignore=ignore, idempotency_key=idempotency_key))
+        return await self._sender.perform(calls.replay_session(self.id, ignore=ignore, idempotency_key=idempotency_key))
 
     async def take_over(
         self, *, note: str | None = None, force: bool = False, idempotency_key: str | None = None
@@ -238,7 +248,7 @@ class AsyncSession(SessionFields):
 
         Raises TakenOverByOther, unless `force`.
         """
-        call = takeovers.take_over(self.id, note=note, force=force, idempotency_key=idempotency_key)
+        call = calls.take_over(self.id, note=note, force=force, idempotency_key=idempotency_key)
         self._state = await self._sender.perform(call)
         return self
 
@@ -247,7 +257,7 @@ class AsyncSession(SessionFields):
 
         Raises NotTakenOver, TakenOverByOther, and SessionBusy while a call of the run is under way.
         """
-        said = await self._sender.perform(takeovers.answer(self.id, content, idempotency_key=idempotency_key))
+        said = await self._sender.perform(calls.answer(self.id, content, idempotency_key=idempotency_key))
         return said.data[0]
 
     async def hand_back(
@@ -257,7 +267,7 @@ class AsyncSession(SessionFields):
 
         Raises NotTakenOver, TakenOverByOther unless `force`, AgentUnavailable.
         """
-        call = takeovers.hand_back(self.id, note=note, force=force, idempotency_key=idempotency_key)
+        call = calls.hand_back(self.id, note=note, force=force, idempotency_key=idempotency_key)
         self._state = await self._sender.perform(call)
         return self
 
@@ -268,18 +278,18 @@ class AsyncSession(SessionFields):
 
         The log keeps all of it. Raises SessionBusy while a run is active.
         """
-        call = past.compact_session(
+        call = calls.compact_session(
             self.id, keep_turns=keep_turns, instructions=instructions, idempotency_key=idempotency_key
         )
         return await self._sender.perform(call)
 
     async def diff(self, before: int, after: int) -> StateDiff:
         """Compare the session after event `before` (0: nothing) with the session after event `after`."""
-        return await self._sender.perform(past.diff_states(self.id, before, after))
+        return await self._sender.perform(calls.diff_states(self.id, before, after))
 
     async def compare(self, other: str | SessionFields) -> Comparison:
         """Compare it with another session or id: where they part, and what each did since."""
-        return await self._sender.perform(past.compare_sessions(self.id, other))
+        return await self._sender.perform(calls.compare_sessions(self.id, other))
 
     async def remove_message(self, seq: int, *, tool_call_id: str | None = None) -> None:
         """Take a message out of what models are sent and lists show; the log keeps it.

@@ -1,12 +1,39 @@
-"""A server's answers as frozen values. Fields that a newer server adds are ignored."""
+"""What a client gives and gets: the input of runs, and a server's answers as frozen values.
+
+Fields that a newer server adds are ignored.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
-from swarmkeep_client.prices import Cost
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """The cost of model calls by the server's current prices. `unpriced_calls` are left out."""
+
+    amount: float
+    currency: str
+    unpriced_calls: int = 0
+
+
+class ModelPrice(msgspec.Struct, frozen=True, kw_only=True):
+    """The price of a million tokens. `model` is a name, or a pattern (`gpt-4o*`)."""
+
+    model: str
+    input: float
+    cached_input: float
+    output: float
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's own name comes before patterns, of these the longest that fits. Without a table, `data` is empty."""
+
+    currency: str | None = None
+    data: list[ModelPrice] = []
+
 
 T = TypeVar("T")
 
@@ -268,3 +295,386 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     data: list[T]
     next_cursor: str | None = None
+
+
+OnBusy: TypeAlias = Literal["reject", "queue", "interrupt"]
+
+
+class ToolResult(TypedDict):
+    """The outside result of a tool call that a run waits for."""
+
+    tool_call_id: str
+    content: str
+    is_error: NotRequired[bool]
+
+
+class Approval(TypedDict):
+    """A decision about a tool call that waits for one. `arguments` take the place of those that the model gave.
+
+    `arguments_digest`: that of the pending call which was looked at; for another one ArgumentsChanged is raised.
+    """
+
+    tool_call_id: str
+    decision: Literal["approve", "deny"]
+    reason: NotRequired[str]
+    arguments: NotRequired[Json]
+    arguments_digest: NotRequired[str | None]
+
+
+CallerTool: TypeAlias = Callable[..., Any] | Json
+"""A function that is called here, or the Chat Completions schema of one that another program calls."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of a run. The server decides those that are left out, or None.
+
+    `context_variables` is a JSON merge patch applied first; `max_turns` counts model calls; without `execute_tools`
+    the run waits for the results of its tool calls. `tools` are functions of yours, offered beside the agent's:
+    `run` calls them here, in their turn, and answers by itself until the run ends; `tool_choice` is `auto`, `none`,
+    `required`, or names a function. `model_settings` go over the agents' own (None takes one out), `model_profile`
+    over what the server knows of its models; `instructions` follow the agents', `response_format` replaces their
+    `output_type`. `on_busy` says what happens while another run is active: `reject` (SessionBusy), `queue`, or
+    `interrupt` (that run is cancelled, what it produced stays).
+    """
+
+    agent: str | None
+    context_variables: Json | None
+    model: str | None
+    max_turns: int | None
+    execute_tools: bool | None
+    tools: Sequence[CallerTool] | None
+    tool_choice: str | Json | None
+    parallel_tool_calls: bool | None
+    model_settings: Json | None
+    model_profile: Json | None
+    instructions: str | None
+    response_format: Json | None
+    on_busy: OnBusy | None
+    idempotency_key: str | None
+
+
+class ResumeInput(TypedDict, total=False):
+    """The input of a waiting run: results from outside, decisions, or both. With neither, it is tried again."""
+
+    tool_results: Sequence[ToolResult] | None
+    approvals: Sequence[Approval] | None
+    idempotency_key: str | None
+
+
+ActiveStatus = Literal["running", "waiting"]
+
+
+class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
+    """An active or waiting run, and the session that it is in.
+
+    `since`: when it began, or went on after a wait; of one that waits, when something was recorded last. `server` is
+    the process that has the session's lease, by an id of its own; `lease_seconds` is how long that lasts if it is not
+    renewed, below 0 once it has expired. `lease_epoch` counts how often the lease went to another process. Calls and
+    tokens are the run's own. `queued_runs` wait in the session for their turn.
+    """
+
+    id: str
+    session_id: str
+    status: str
+    agent: str
+    since: str
+    title: str | None = None
+    seq: int = 0
+    server: str | None = None
+    lease_epoch: int = 0
+    lease_seconds: float | None = None
+    queued_runs: int = 0
+    model_calls: int = 0
+    tool_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    parent: Parent | None = None
+
+
+class MCPServerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An MCP server of an agent's: a program (`stdio`) or an address (`http`). `tools`: only these of its tools; None
+    for all."""
+
+    name: str
+    transport: str = ""
+    address: str = ""
+    tools: list[str] | None = None
+    prefix: str | None = None
+    trust_hints: bool = False
+    requires_approval: bool | list[str] = False
+    scope: str = "server"
+
+
+class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that the server has. `tools` are Chat Completions schemas; `approvals` names those that run only
+    once a person has approved; `asks` are the agents that it can ask, by the names of the functions that do so;
+    `concurrent_tools` names those whose calls run at once. Tools of `mcp_servers` are not among `tools`. One that is
+    `offline` is answered by the server's built-in offline model in the place of `model`. `instructions` is None where
+    they are made for each turn. Guardrails are told by name, those of functions by the function's."""
+
+    name: str
+    model: str | None = None
+    offline: bool = False
+    tools: list[Json] = []
+    handoffs: list[Any] = []
+    approvals: list[str] = []
+    asks: dict[str, str] = {}
+    concurrent_tools: list[str] = []
+    mcp_servers: list[MCPServerInfo] = []
+    model_settings: Json = {}
+    model_profile: Json = {}
+    instructions: str | None = None
+    tool_choice: str | Json | None = None
+    parallel_tool_calls: bool | None = True
+    output_schema: Json | None = None
+    output_mode: str = "response_format"
+    input_guardrails: list[str] = []
+    output_guardrails: list[str] = []
+    tool_guardrails: dict[str, list[str]] = {}
+
+
+class ChangedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that is new or other than it was. `last_run_status` is that of the run that began last, if any."""
+
+    id: str
+    status: SessionStatus
+    last_run_status: str | None = None
+
+
+class SessionChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """The sessions that have changed since the item before, and the ids of deleted ones. With `more`, others may have
+    changed, too: read the list."""
+
+    sessions: tuple[ChangedSession, ...] = ()
+    deleted: tuple[str, ...] = ()
+    more: bool = False
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where today's agents would have acted differently from what is recorded."""
+
+    seq: int | None = None
+    kind: str = ""
+    recorded: Any = None
+    actual: Any = None
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """Today's agents run against the recorded completions and tool results. `turns` counts those compared, `last_seq`
+    is the last event that was. What hangs on the `redacted` events could not be compared. `cut_short`: the time for it
+    was over."""
+
+    matches: bool
+    turns: int = 0
+    last_seq: int = 0
+    divergences: list[Divergence] = []
+    redacted: list[int] = []
+    cut_short: bool = False
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One place (an RFC 6901 pointer) with what stood there and what stands there; UNSET is nothing, None is null."""
+
+    path: str
+    before: Any = msgspec.UNSET
+    after: Any = msgspec.UNSET
+
+
+class RunStatusChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose status is another one; `before` is None for one that was not there."""
+
+    id: str
+    before: str | None = None
+    after: str = ""
+
+
+class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes of a session's state by its events from `before` to `after`. `messages` are new ones, or different;
+    `removed` are the seqs of those that were taken out."""
+
+    before: int
+    after: int
+    changes: list[Change] = []
+    messages: list[Message] = []
+    removed: list[int] = []
+    runs: list[RunStatusChange] = []
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """The text that models are sent in the place of messages: `summary` for those from `first_seq` to `last_seq`; None
+    if there is none. `error`: why the last summary that was asked for was not made."""
+
+    session: SessionState
+    summary: str | None = None
+    first_seq: int | None = None
+    last_seq: int | None = None
+    error: RunError | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call and how it ended. `arguments` is the model's JSON text."""
+
+    seq: int
+    name: str
+    arguments: str
+    status: str
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """A session since it parted from another: its own messages, calls and usage, and what it is now."""
+
+    id: str
+    seq: int
+    hash: str
+    agent: str
+    messages: list[Message] = []
+    calls: list[ToolCall] = []
+    usage: Usage = Usage()
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two sessions, which share their events up to `shared_seq` (0: none). `changes` lead from `a` to `b` as they are
+    now."""
+
+    shared_seq: int
+    shared_hash: str | None
+    identical: bool
+    a: Side
+    b: Side
+    changes: list[Change] = []
+
+
+class RedactedCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """Another session that holds the same events. `redacted`: there they are gone, too."""
+
+    session_id: str
+    seqs: list[int]
+    redacted: bool = False
+
+
+class Redaction(msgspec.Struct, frozen=True, kw_only=True):
+    """The removed events: `seqs`, recorded in event `seq` (None: there was nothing left to remove).
+
+    `forks` are the other sessions that hold the same events: forks, and those that this one was forked from.
+    """
+
+    session: SessionState
+    seqs: list[int]
+    seq: int | None = None
+    forks: list[RedactedCopy] = []
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of the audit log: what was done to a session that is gone, by whom (None: unknown), and why."""
+
+    seq: int
+    type: str
+    by: str | None = None
+    at: str = ""
+    data: Json = {}
+    hash: str = ""
+
+
+Role = Literal["read", "run", "approve", "support", "audit", "write", "admin"]
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key as lists show it. `role` says what it may do. Times are UTC, or None."""
+
+    id: str
+    tenant: str
+    name: str
+    role: str
+    created_at: str
+    last_used_at: str | None = None
+    revoked_at: str | None = None
+    expires_at: str | None = None
+
+
+class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The API key that a client uses."""
+
+    id: str
+    name: str
+    expires_at: str | None = None
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """The key, tenant and role that the server sees in a client. Without API keys, `key` and `role` are None."""
+
+    tenant: str
+    permissions: list[str]
+    key: CallerKey | None = None
+    role: str | None = None
+
+
+class CreatedKey(ApiKey, frozen=True, kw_only=True):
+    """A new key. `key` is the key itself: this once, and None when the request was made before.
+
+    It is not shown where this value is printed.
+    """
+
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r} {self.role}>"
+
+
+UsageGroup: TypeAlias = Literal["day", "agent", "model", "session", "run"]
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over the calls of one group. Tokens are as providers counted them; times are in milliseconds.
+
+    `day` (UTC), `agent`, `model`, `session_id` and `run_id` say which group, as far as it was asked for. Tool calls
+    belong to no `model`, and what happens outside a run to no `run_id`.
+    """
+
+    day: str | None = None
+    agent: str | None = None
+    model: str | msgspec.UnsetType | None = msgspec.UNSET
+    session_id: str | None = None
+    run_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    model_calls: int = 0
+    tool_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    model_ms: float = 0.0
+    tool_ms: float = 0.0
+    cost: Cost | None = None
+
+
+class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
+    """`more`: there are more, which were not counted."""
+
+    count: int
+    more: bool = False
+
+
+class SessionCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of sessions: `running` and `waiting` by `status`, `failed` and `interrupted` by their `last_run`, and the
+    `damaged` ones, to which nothing is added."""
+
+    status: dict[str, SessionCount]
+    last_run: dict[str, SessionCount]
+    damaged: SessionCount = SessionCount(count=0)
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """`limit` is None where there is none."""
+
+    used: int
+    limit: int | None = None
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True):
+    """The quotas of a tenant, and how much of them is used. `tokens_today` starts at 0 in `day_ends_in_seconds`."""
+
+    sessions: Quota
+    stored_bytes: Quota
+    tokens_today: Quota
+    day_ends_in_seconds: int

@@ -1,3 +1,4 @@
+# Made from async_session.py by make_sync.py: change that one, then `make client`.
 """One session, as its URL reads: a verb per route."""
 
 from __future__ import annotations
@@ -5,20 +6,30 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from typing import Literal, Self, Unpack, overload
 
-from swarmkeep_client import _audit_calls as audit_calls
 from swarmkeep_client import _calls as calls
-from swarmkeep_client import _file_calls as files
-from swarmkeep_client import _history_calls as past
-from swarmkeep_client import _takeover_calls as takeovers
 from swarmkeep_client._calls import Input
 from swarmkeep_client._fields import SessionFields
-from swarmkeep_client._senders import Sender
+from swarmkeep_client._sender import Sender
 from swarmkeep_client._streams import EventStream, RunStream
-from swarmkeep_client._tools import CallerTools, carry_out
-from swarmkeep_client.auditing import Redaction
-from swarmkeep_client.comparisons import Compaction, Comparison, Replay, StateDiff
-from swarmkeep_client.inputs import ResumeInput, RunOptions
-from swarmkeep_client.models import Done, Event, Head, Json, Message, Run, SessionState, StreamItem, Verification
+from swarmkeep_client._tools import carry_out, make_tools
+from swarmkeep_client.models import (
+    Compaction,
+    Comparison,
+    Done,
+    Event,
+    Head,
+    Json,
+    Message,
+    Redaction,
+    Replay,
+    ResumeInput,
+    Run,
+    RunOptions,
+    SessionState,
+    StateDiff,
+    StreamItem,
+    Verification,
+)
 
 
 class Session(SessionFields):
@@ -37,7 +48,7 @@ class Session(SessionFields):
 
         Raises RunFailed, RunCancelled, SessionBusy, AgentUnavailable.
         """
-        tools = CallerTools(options.get("tools") or (), allow_async=background)
+        tools = make_tools(options, background=background)
         run = self._sender.perform(calls.start_run(self.id, input, options, background=background))
         if tools.list_calls(run) and options.get("idempotency_key"):
             # The answer may be that of an earlier attempt, whose calls have results since.
@@ -54,7 +65,7 @@ class Session(SessionFields):
                 run = item.run
         return run
 
-    def stream(self, input: Input, **options: Unpack[RunOptions]) -> Generator[StreamItem, None, None]:
+    def stream(self, input: Input, **options: Unpack[RunOptions]) -> Generator[StreamItem, None]:
         """Like `run`, item by item: each durable event once, in order, deltas between them, `Done` at last.
 
         The run starts when the first item is asked for. It reconnects by itself. A caller that stops reading
@@ -65,7 +76,7 @@ class Session(SessionFields):
         start = calls.stream_run(self.id, input, options)
         return self._sender.stream(RunStream(self.id, start, self._sender.new_retries()))
 
-    def join(self, run_id: str, *, after: int | None = None) -> Generator[StreamItem, None, None]:
+    def join(self, run_id: str, *, after: int | None = None) -> Generator[StreamItem, None]:
         """The stream of a run that exists, as `stream` gives it: from its start, or from the event after `after`."""
         start = calls.join_run(self.id, run_id, after=after)
         return self._sender.stream(RunStream(self.id, start, self._sender.new_retries(), run_id=run_id, after=after))
@@ -77,7 +88,7 @@ class Session(SessionFields):
         """
         return self._sender.perform(calls.resume_run(self.id, run_id, given))
 
-    def resume_stream(self, run_id: str, **given: Unpack[ResumeInput]) -> Generator[StreamItem, None, None]:
+    def resume_stream(self, run_id: str, **given: Unpack[ResumeInput]) -> Generator[StreamItem, None]:
         """Like `resume`, item by item, as `stream` gives them."""
         start = calls.stream_resumed_run(self.id, run_id, given)
         return self._sender.stream(RunStream(self.id, start, self._sender.new_retries(), run_id=run_id))
@@ -88,7 +99,7 @@ class Session(SessionFields):
     def cancel(self, run_id: None = None, *, idempotency_key: str | None = None) -> Run | None: ...
     def cancel(self, run_id: str | None = None, *, idempotency_key: str | None = None) -> Run | None:
         """Stop a run, by default the active one; what it produced stays. None if no run is active."""
-        chosen = run_id or self.refresh().active_run_id
+        chosen = run_id or (self.refresh()).active_run_id
         if chosen is None:
             return None
         return self._sender.perform(calls.cancel_run(self.id, chosen, idempotency_key=idempotency_key))
@@ -103,7 +114,7 @@ class Session(SessionFields):
 
     def messages(self, *, at: int | None = None) -> list[Message]:
         """The conversation, oldest message first, now or after event `at`."""
-        return list(self._sender.iterate_pages(calls.list_messages(self.id, at=at)))
+        return [message for message in self._sender.iterate_pages(calls.list_messages(self.id, at=at))]
 
     def add_messages(self, messages: Sequence[Message], *, idempotency_key: str | None = None) -> list[Message]:
         """Add to the history without a run; gives the messages as they were recorded. Raises SessionBusy."""
@@ -119,7 +130,7 @@ class Session(SessionFields):
         """
         return self._sender.iterate_pages(calls.list_events(self.id, after=after, type=type, page_size=page_size))
 
-    def follow(self, *, after: int = 0, type: str | Sequence[str] | None = None) -> Generator[Event, None, None]:
+    def follow(self, *, after: int = 0, type: str | Sequence[str] | None = None) -> Generator[Event, None]:
         """The events with seq > `after`, and then each new one as it is recorded. Does not end by itself."""
         return self._sender.stream(EventStream(self.id, self._sender.new_retries(), after=after, type=type))
 
@@ -174,16 +185,16 @@ class Session(SessionFields):
 
     def forks(self, *, page_size: int | None = None) -> Iterator[Self]:
         """The sessions that were forked from this one, newest first, fetched page by page as they are needed."""
-        found = self._sender.iterate_pages(past.list_forks(self.id, page_size=page_size))
+        found = self._sender.iterate_pages(calls.list_forks(self.id, page_size=page_size))
         return (type(self)(self._sender, state) for state in found)
 
-    def export(self) -> Generator[bytes, None, None]:
+    def export(self) -> Generator[bytes, None]:
         """The session as a file that leaves nothing out, piece by piece: for `Client.import_sessions`."""
-        return self._sender.download(files.export_sessions([self.id]))
+        return self._sender.download(calls.export_sessions([self.id]))
 
     def transcript(self, format: Literal["markdown", "html"] = "markdown", *, at: int | None = None) -> str:
         """The session as a document for people, now or as it was after event `at`."""
-        return self._sender.perform(files.get_transcript(self.id, format, at=at))
+        return self._sender.perform(calls.get_transcript(self.id, format, at=at))
 
     def redact(
         self,
@@ -200,43 +211,43 @@ class Session(SessionFields):
         A `dry_run` removes nothing: `seqs` and `forks` say what would be.
         Raises SessionBusy while a run is active.
         """
-        call = audit_calls.redact(
+        call = calls.redact(
             self.id, seqs, reason, include_forks=include_forks, dry_run=dry_run, idempotency_key=idempotency_key
         )
         return self._sender.perform(call)
 
     def request(self, seq: int) -> Json:
         """The exact Chat Completions request behind the assistant message that event `seq` added."""
-        return self._sender.perform(past.get_model_request(self.id, seq))
+        return self._sender.perform(calls.get_model_request(self.id, seq))
 
     def request_body(self, seq: int) -> bytes:
         """Fetch the same as the exact bytes that were sent."""
-        return self._sender.perform(past.get_model_request_body(self.id, seq))
+        return self._sender.perform(calls.get_model_request_body(self.id, seq))
 
     def blob(self, sha256: str) -> bytes:
         """The content of a file or picture, by the hash that a message's part names it by.
 
         Raises BlobNotFound.
         """
-        return self._sender.perform(past.get_blob(self.id, sha256))
+        return self._sender.perform(calls.get_blob(self.id, sha256))
 
     def verify(self, *, head: Head | None = None) -> Verification:
         """Check the session's hash chain, and all that is stored with it; and that it still has an earlier `head`."""
-        return self._sender.perform(past.verify_session(self.id, head))
+        return self._sender.perform(calls.verify_session(self.id, head))
 
     def replay(self, *, ignore: str | Sequence[str] = (), idempotency_key: str | None = None) -> Replay:
         """Compare today's agents with what is recorded, without calling a model or a tool.
 
         `ignore` names kinds of differences to leave out.
         """
-        return self._sender.perform(past.replay_session(self.id, ignore=ignore, idempotency_key=idempotency_key))
+        return self._sender.perform(calls.replay_session(self.id, ignore=ignore, idempotency_key=idempotency_key))
 
     def take_over(self, *, note: str | None = None, force: bool = False, idempotency_key: str | None = None) -> Self:
         """Answer in the agent's place from here on; `note` is for the people who watch.
 
         Raises TakenOverByOther, unless `force`.
         """
-        call = takeovers.take_over(self.id, note=note, force=force, idempotency_key=idempotency_key)
+        call = calls.take_over(self.id, note=note, force=force, idempotency_key=idempotency_key)
         self._state = self._sender.perform(call)
         return self
 
@@ -245,7 +256,7 @@ class Session(SessionFields):
 
         Raises NotTakenOver, TakenOverByOther, and SessionBusy while a call of the run is under way.
         """
-        said = self._sender.perform(takeovers.answer(self.id, content, idempotency_key=idempotency_key))
+        said = self._sender.perform(calls.answer(self.id, content, idempotency_key=idempotency_key))
         return said.data[0]
 
     def hand_back(self, *, note: str | None = None, force: bool = False, idempotency_key: str | None = None) -> Self:
@@ -253,7 +264,7 @@ class Session(SessionFields):
 
         Raises NotTakenOver, TakenOverByOther unless `force`, AgentUnavailable.
         """
-        call = takeovers.hand_back(self.id, note=note, force=force, idempotency_key=idempotency_key)
+        call = calls.hand_back(self.id, note=note, force=force, idempotency_key=idempotency_key)
         self._state = self._sender.perform(call)
         return self
 
@@ -264,18 +275,18 @@ class Session(SessionFields):
 
         The log keeps all of it. Raises SessionBusy while a run is active.
         """
-        call = past.compact_session(
+        call = calls.compact_session(
             self.id, keep_turns=keep_turns, instructions=instructions, idempotency_key=idempotency_key
         )
         return self._sender.perform(call)
 
     def diff(self, before: int, after: int) -> StateDiff:
         """Compare the session after event `before` (0: nothing) with the session after event `after`."""
-        return self._sender.perform(past.diff_states(self.id, before, after))
+        return self._sender.perform(calls.diff_states(self.id, before, after))
 
     def compare(self, other: str | SessionFields) -> Comparison:
         """Compare it with another session or id: where they part, and what each did since."""
-        return self._sender.perform(past.compare_sessions(self.id, other))
+        return self._sender.perform(calls.compare_sessions(self.id, other))
 
     def remove_message(self, seq: int, *, tool_call_id: str | None = None) -> None:
         """Take a message out of what models are sent and lists show; the log keeps it.
