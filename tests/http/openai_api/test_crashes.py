@@ -19,6 +19,8 @@ from tests.http.server import RunningServer
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 Json = dict[str, Any]
 MANY = 16
 
@@ -329,7 +331,6 @@ async def test_concurrent_call_answers_fork_except_one(
     assert {request["messages"][-1]["content"] for request in model.requests[1:]} == set(map(str, range(MANY)))
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("where", ["nowhere", "conversation", "previous"])
 async def test_concurrent_same_key_makes_one_response(

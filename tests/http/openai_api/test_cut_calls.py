@@ -15,6 +15,8 @@ TOOL: Any = {"type": "function", "name": "shop", "parameters": PARAMETERS}
 CHAT_TOOL: Any = {"type": "function", "function": {"name": "shop", "parameters": PARAMETERS}}
 ASKED: dict[str, Any] = {"model": "Front", "input": "Buy tea.", "tools": [TOOL]}
 CHAT: dict[str, Any] = {"model": "Front", "messages": [{"role": "user", "content": "Buy tea."}], "tools": [CHAT_TOOL]}
+pytestmark = pytest.mark.one_database
+
 STORE = pytest.mark.parametrize("store", [True, False])
 
 

@@ -28,6 +28,8 @@ from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call
 
+pytestmark = pytest.mark.one_database
+
 RAN: list[str] = []
 CALLER_TOOL = CallerTool(
     function=CallerFunction(name="shop", parameters={"type": "object", "properties": {"q": {"type": "string"}}})
