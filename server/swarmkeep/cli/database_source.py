@@ -176,7 +176,8 @@ class DatabaseSource:
             after = keys[-1]
         for tenant, checked in self.verify_audit():
             if checked.head is not None:
-                yield CheckpointHead(tenant=tenant, session_id=None, seq=checked.head.seq, hash=checked.head.hash)
+                end, first = checked.head, next(self.audit(tenant)).hash
+                yield CheckpointHead(tenant=tenant, session_id=None, seq=end.seq, hash=end.hash, first=first)
 
     def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
         from swarmkeep.history.checkpoints import view_entry

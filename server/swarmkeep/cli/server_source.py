@@ -187,7 +187,8 @@ class ServerSource:
             yield CheckpointHead(tenant=None, session_id=session.id, seq=session.seq, hash=session.hash)
         head = self._client.audit.verify().head
         if head is not None:
-            yield CheckpointHead(tenant=None, session_id=None, seq=head.seq, hash=head.hash)
+            first = next(self.audit()).hash
+            yield CheckpointHead(tenant=None, session_id=None, seq=head.seq, hash=head.hash, first=first)
 
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:
         yield "", self._client.audit.verify()

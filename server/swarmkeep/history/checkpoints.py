@@ -31,16 +31,18 @@ class BadCheckpoint(Exception):
     """The file is no whole checkpoint, or not signed as it should be; the sentence says what is wrong."""
 
 
-class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A head in a checkpoint: of a session, or, where `session_id` is null, of a tenant's audit log.
 
-    `tenant` is null if it was a server that was asked, whose key says it.
+    `tenant` is null if it was a server that was asked, whose key says it. `first` is the hash of an audit log's first
+    entry: a database whose audit log begins otherwise is another one, and does not have to hold the sessions.
     """
 
     tenant: str | None
     session_id: str | None
     seq: int
     hash: str
+    first: str | None = None
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Literal
 
 import msgspec
@@ -31,7 +32,7 @@ from swarmkeep.history.export import (
     explain_cut_line,
     read_export_line,
 )
-from swarmkeep.history.verify import Problems
+from swarmkeep.history.verify import Head, Problems, Verification
 from swarmkeep.store.contracts import AuditAction, SessionKey
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import ChainCheck
@@ -140,8 +141,11 @@ def verify_export(
     max_line_values: int = MAX_LINE_VALUES,
     max_queued_runs: int = MAX_QUEUED_RUNS,
     check_session: Callable[[State], None] = UNBOUNDED.check_session,
+    on_event: Callable[[SealedEvent], None] = lambda _: None,
 ) -> Iterator[ExportedSession]:
     """Verify an export from its first line to its last; gives each session once it has proved to be whole.
+
+    `on_event` gets each event before its session has proved to be whole.
 
     No session may have more than `max_session_bytes`, no line more than `max_line_values`, no queue ever more than
     `max_queued_runs`, and no reply more calls than any model makes. Sessions are folded one after the other, and
@@ -172,7 +176,7 @@ def verify_export(
             if place.begin.alone and sessions:
                 raise lines.make_error("the export before this line is cut off: its last line is missing")
             sessions += 1
-            state = _fold_session(lines, place, record, max_session_bytes, max_queued_runs)
+            state = _fold_session(lines, place, record, max_session_bytes, max_queued_runs, on_event)
             check_session(state)
             events += state.seq
             ended = place.begin.alone
@@ -186,7 +190,12 @@ def verify_export(
 
 
 def _fold_session(
-    lines: ExportLines, place: ExportedSession, first: EventLine, max_bytes: int, max_queued_runs: int
+    lines: ExportLines,
+    place: ExportedSession,
+    first: EventLine,
+    max_bytes: int,
+    max_queued_runs: int,
+    on_event: Callable[[SealedEvent], None],
 ) -> State:
     """Verify a session, and give its last state.
 
@@ -195,6 +204,7 @@ def _fold_session(
     state = State()
     for chunk in _read_verified_chunks(lines, place, first):
         for one in chunk.events:
+            on_event(one)
             state = evolve(state, one.event)
             why = find_excess(state, max_queued_runs)
             if why is not None:
@@ -321,6 +331,56 @@ class _ExportedChain:
         for problem in self._findings.make_verification(self.seq, None).problems if self._findings.count else ():
             line = self._lines.line if problem.seq is None else self._lines.find_line(self._place, problem.seq)
             raise InvalidImport(problem.detail, line=line)
+
+
+class ExportCheck:
+    """Verifies an export alone, without a database, and compares it with heads that were noted down elsewhere."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._places: dict[str, ExportedSession] = {}
+        self._compared: set[str] = set()
+
+    def verify(self) -> Iterator[tuple[str, Verification]]:
+        """Give each session once it has proved to be whole; however large it is. Raises InvalidImport."""
+        redacted: list[int] = []
+
+        def note(one: SealedEvent) -> None:
+            if one.salt is None:
+                redacted.append(one.event.seq)
+
+        for place in verify_export(self._file, max_session_bytes=sys.maxsize, on_event=note):
+            self._places[place.session_id] = place
+            head = Head(seq=place.begin.seq, hash=place.begin.hash)
+            yield place.session_id, Problems().make_verification(place.begin.seq, head, redacted)
+            redacted.clear()
+
+    @property
+    def heads(self) -> Mapping[str, ExportedSession]:
+        """The sessions that were verified, by their ids."""
+        return self._places
+
+    def list_uncompared(self) -> list[str]:
+        """The sessions that no head was compared with."""
+        return [name for name in self._places if name not in self._compared]
+
+    def compare(self, session_id: str | None, seq: int, hash: str) -> tuple[str, str]:
+        """The outcome for a head, in the words of `verify --checkpoint`: it is `not contained` in most files."""
+        place = self._places.get(session_id or "")
+        if place is None:
+            return "not contained", ""
+        self._compared.add(place.session_id)
+        if seq > place.begin.seq:
+            return "truncated", f"the file ends with event {place.begin.seq}, but the earlier head is event {seq}"
+        found = next(
+            one.event
+            for chunk in read_chunks(self._file, place, place.session_id)
+            for one in chunk.events
+            if one.event.seq == seq
+        )
+        if found.hash != hash:
+            return "rewritten", f"event {seq} had the hash {hash} in the earlier head, and now has {found.hash}"
+        return "unchanged", ""
 
 
 EXPORT = "export"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from swarmkeep.history import swarmkeep_verify
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
 
@@ -224,4 +228,91 @@ def test_unusable_keys_told(db: CommandLine, tmp_path: Path) -> None:
 def test_missing_checkpoint_told(db: CommandLine) -> None:
     assert "absent.jsonl" in db.expect_refusal("verify", "--checkpoint", "absent.jsonl")
     assert "--checkpoint" in db.expect_usage_error("verify", "--public-key", "x", "--all")
-    assert "ID" in db.expect_usage_error("verify", "one", "--checkpoint", "heads.jsonl")
+    assert "--all" in db.expect_usage_error("verify", "--all", "--checkpoint", "heads.jsonl")
+
+
+@pytest.fixture
+def files(db: CommandLine, keys: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """An export of two of the sessions and a signed checkpoint of all, in a folder without a database."""
+    assert db("export", "one", "two", "--output", "two.jsonl").code == 0
+    assert db("checkpoint", "--signing-key", str(keys[0]), "--output", "heads.jsonl").code == 0
+    (db.folder / "swarmkeep.db").rename(db.folder / "away.db")
+    return db
+
+
+def test_export_is_verified_without_database(files: CommandLine, keys: tuple[Path, Path]) -> None:
+    alone = files("verify", "two.jsonl")
+    assert alone.code == 0
+    assert [line.partition(":")[0] for line in alone.out.splitlines()] == ["one", "two"]
+    beside = files("verify", "two.jsonl", "--checkpoint", "heads.jsonl", "--public-key", str(keys[1]))
+    assert (beside.code, beside.out) == (0, "")
+    assert "not contained, 2 unchanged" in beside.err
+    dry = files("import", "two.jsonl", "--dry-run")
+    assert (dry.code, dry.out) == (0, "one: 26 events\ntwo: 26 events\n")
+    assert not (files.folder / "swarmkeep.db").exists()
+
+
+def test_changed_export_is_refused_by_line(files: CommandLine) -> None:
+    text = (files.folder / "two.jsonl").read_text()
+    (files.folder / "two.jsonl").write_text(text.replace('"role":"user"', '"role":"usar"', 1))
+    found = files("verify", "two.jsonl", "--checkpoint", "heads.jsonl")
+    assert found.code == 1
+    assert "NOT VALID, line 3: event 3 (message.added)" in found.out
+
+
+def test_export_older_or_newer_than_checkpoint(files: CommandLine) -> None:
+    lines = (files.folder / "heads.jsonl").read_text().splitlines()
+    heads = [json.loads(line) for line in lines[1:-1]]
+    for seq, hash, outcome in ((40, "0" * 64, "TRUNCATED"), (5, "0" * 64, "REWRITTEN"), (None, None, "NOT COVERED")):
+        changed = [
+            {**head, "seq": seq, "hash": hash} if head["session_id"] == "one" else head
+            for head in heads
+            if seq is not None or head["session_id"] != "one"
+        ]
+        write_heads(files.folder / "other.jsonl", lines[0], changed)
+        found = files("verify", "two.jsonl", "--checkpoint", "other.jsonl")
+        assert found.code == 1
+        assert f"one: {outcome}" in found.out
+
+
+def write_heads(file: Path, first: str, heads: Rows) -> None:
+    body = "".join(f"{line}\n" for line in (first, *map(json.dumps, heads)))
+    seal = {"lines": len(heads) + 1, "sha256": hashlib.sha256(body.encode()).hexdigest()}
+    file.write_text(f"{body}{json.dumps(seal)}\n")
+
+
+def test_other_database_need_not_hold_all(files: CommandLine) -> None:
+    assert files("import", "two.jsonl").code == 0
+    found = files("verify", "--checkpoint", "heads.jsonl", "--json")
+    outcomes = {head["session_id"]: head["outcome"] for head in map(json.loads, found.out.splitlines())}
+    assert found.code == 0
+    assert {outcomes.pop("one"), outcomes.pop("two")} == {"unchanged"}
+    assert set(outcomes.values()) == {"not contained"}
+    assert files("verify", "one", "--checkpoint", "heads.jsonl").code == 0
+    assert "no head of session other" in files("verify", "other", "--checkpoint", "heads.jsonl").err
+
+
+@pytest.mark.parametrize("optimised", [(), ("-O",)])
+def test_stranger_verifies_with_python_alone(
+    files: CommandLine, keys: tuple[Path, Path], optimised: tuple[str, ...]
+) -> None:
+    seal = json.loads((files.folder / "heads.jsonl").read_text().splitlines()[-1])
+
+    def check(name: str, key: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", "-S", *optimised, swarmkeep_verify.__file__, name]
+        command += ["--checkpoint", "heads.jsonl", "--public-key", key]
+        return subprocess.run(command, cwd=files.folder, env={}, capture_output=True, text=True, check=False)
+
+    found = check("two.jsonl", seal["public_key"])
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.count(": valid, 26 events, head 26:") == 2
+    assert check("two.jsonl", "00" * 32).returncode == 1
+    assert check("nowhere.jsonl", seal["public_key"]).returncode == 2
+    text = (files.folder / "two.jsonl").read_bytes()
+    (files.folder / "other.jsonl").write_bytes(text.replace(b'"role":"user"', b'"role":"usar"', 1))
+    changed = check("other.jsonl", seal["public_key"])
+    assert (changed.returncode, changed.stdout) == (1, "")
+    assert changed.stderr == "NOT VALID: line 3: event 3 of one says something else\n"
+    heads = (files.folder / "heads.jsonl").read_text()
+    (files.folder / "heads.jsonl").write_text(heads.replace(seal["signature"], "00" * 64))
+    assert "the signature is not valid" in check("two.jsonl", seal["public_key"]).stderr

@@ -10,13 +10,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.codec import digest
 from swarmkeep.events.errors import InvalidImport
 from swarmkeep.events.facts import MessageAdded
 from swarmkeep.events.state import State
-from swarmkeep.history import export
+from swarmkeep.history import export, swarmkeep_verify
 from swarmkeep.history.export import EventLine, InvalidLine, read_export_line
 from swarmkeep.history.import_export import ExportLines, import_export, verify_export
 from swarmkeep.store.contracts import SessionKey
@@ -43,11 +45,62 @@ async def text(sqlite_ready: str) -> AsyncIterator[bytes]:
 def read_refusal(text: bytes) -> InvalidImport:
     with pytest.raises(InvalidImport) as error:
         list(verify_export(io.BytesIO(text)))
+    # The verifier for strangers finds the same, with nothing but Python.
+    with pytest.raises(swarmkeep_verify.Bad):
+        list(swarmkeep_verify.read_export(io.BytesIO(text)))
     return error.value
 
 
 def test_a_whole_export_is_not_refused(text: bytes) -> None:
     assert len(list(verify_export(io.BytesIO(text)))) == 2
+    found = list(swarmkeep_verify.read_export(io.BytesIO(text)))
+    assert [one.hash.hex() for one in found] == [one.begin.hash for one in verify_export(io.BytesIO(text))]
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_both_verifiers_agree_on_mutated_files(text: bytes, data: st.DataObject) -> None:
+    """Bytes changed, put in, taken out or moved, and lines taken out, repeated or exchanged."""
+    lines = text.splitlines(keepends=True)
+    place = st.integers(0, len(text) - 1)
+    line = st.integers(0, len(lines) - 1)
+    match data.draw(st.sampled_from(["change", "insert", "remove", "drop", "repeat", "swap"])):
+        case "change":
+            at = data.draw(place)
+            changed = text[:at] + bytes([data.draw(st.integers(32, 126))]) + text[at + 1 :]
+        case "insert":
+            at = data.draw(place)
+            changed = text[:at] + data.draw(st.sampled_from([b'"', b"0", b"\\", b"\n", b","])) + text[at:]
+        case "remove":
+            at = data.draw(place)
+            changed = text[:at] + text[at + data.draw(st.integers(1, 20)) :]
+        case "drop":
+            at = data.draw(line)
+            changed = b"".join(lines[:at] + lines[at + 1 :])
+        case "repeat":
+            at = data.draw(line)
+            changed = b"".join(lines[:at] + lines[at:][:1] + lines[at:])
+        case _:
+            one, other = data.draw(line), data.draw(line)
+            lines[one], lines[other] = lines[other], lines[one]
+            changed = b"".join(lines)
+    assert is_valid_for_stranger(changed) == is_valid_here(changed)
+
+
+def is_valid_here(text: bytes) -> bool:
+    try:
+        list(verify_export(io.BytesIO(text)))
+    except InvalidImport:
+        return False
+    return True
+
+
+def is_valid_for_stranger(text: bytes) -> bool:
+    try:
+        list(swarmkeep_verify.read_export(io.BytesIO(text)))
+    except swarmkeep_verify.Bad:
+        return False
+    return True
 
 
 def test_export_cut_between_lines_refused(text: bytes) -> None:

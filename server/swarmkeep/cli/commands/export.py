@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from io import SEEK_END
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
 
@@ -27,7 +28,7 @@ from swarmkeep.cli.options import (
     parse_labels,
 )
 from swarmkeep.cli.output import open_input, write_atomically
-from swarmkeep.cli.sources import FileForm, SourceOptions, Walk, warn_if_damaged
+from swarmkeep.cli.sources import FileForm, Source, SourceOptions, Walk, warn_if_damaged
 from swarmkeep.cli.terminal import (
     INTERRUPTED,
     Progress,
@@ -235,7 +236,7 @@ def import_sessions(
     if agent is not None and chosen == "export":
         raise typer.BadParameter("an export already names the active agent; leave --agent out", param_hint="'--agent'")
     where = SourceOptions(url, database_url, tenant, api_key)
-    with open_input(file) as opened, open_source(where, writes=True, creates=not dry_run) as source:
+    with open_input(file) as opened, _open_target(where, dry_run=dry_run) as source:
         # A server reads it once as it is sent; here it is verified first, and read again to be recorded.
         is_verified_first = where.server_url is None and not dry_run and chosen == "export"
         size = _measure(opened) * (2 if is_verified_first else 1)
@@ -252,6 +253,27 @@ def import_sessions(
         put_json(report)
     else:
         _put_report(report)
+
+
+@contextmanager
+def _open_target(where: SourceOptions, *, dry_run: bool) -> Iterator[Source]:
+    """Open where to import to. A dry run where there is no database is made on an empty one, which is thrown away."""
+    if dry_run and where.server_url is None and _is_missing(where):
+        with TemporaryDirectory() as folder:
+            empty = replace(where, database_url=f"sqlite:///{folder}/empty.db")
+            with open_source(empty, writes=True, creates=True) as source:
+                yield source
+        return
+    with open_source(where, writes=True, creates=not dry_run) as source:
+        yield source
+
+
+def _is_missing(where: SourceOptions) -> bool:
+    from swarmkeep.cli.configure import load_settings
+    from swarmkeep.store.urls import SqliteFile, locate
+
+    location = locate(load_settings(database_url=where.database_url).database_url)
+    return isinstance(location, SqliteFile) and not location.path.exists()
 
 
 def _measure(file: BinaryIO) -> int:

@@ -32,10 +32,12 @@ from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
     from swarmkeep.history.checkpoints import CheckpointHead
+    from swarmkeep.history.import_export import ExportCheck
     from swarmkeep_client import Head, Verification
 
 
 _MAX_NAMED = 20
+_NOT_CONTAINED = "not contained"
 _BAD_OUTCOMES = {"truncated", "rewritten", "invalid", "vanished"}
 _HEAD = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
 
@@ -52,13 +54,17 @@ def register(app: typer.Typer) -> None:
           swarmkeep verify --all --json
           swarmkeep verify --all --from default/order-4711    (where Ctrl-C ended it)
           swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
+          swarmkeep verify order-4711.jsonl --checkpoint heads.jsonl    (an export; needs no database)
         """,
     )(verify)
 
 
 def verify(
     session_id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The session's id.", autocompletion=complete_session)
+        str | None,
+        typer.Argument(
+            metavar="ID|FILE", help="The session's id, or the path of an export.", autocompletion=complete_session
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Check every session.")] = False,
     head: Annotated[
@@ -68,7 +74,10 @@ def verify(
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            "--checkpoint", metavar="FILE", help="Check every session of this checkpoint; - is standard input."
+            "--checkpoint",
+            metavar="FILE",
+            help="Check every session of this checkpoint, or the one that is named, or those of the export; "
+            "- is standard input.",
         ),
     ] = None,
     public_key: Annotated[
@@ -89,9 +98,13 @@ def verify(
     This changes nothing, but a session that was set aside as damaged, and is valid again, can go on afterwards."""
     _check_use(session_id, everything=everything, checkpoint=checkpoint, public_key=public_key, head=head, first=first)
     noted = None if head is None else _parse_head(head)
+    if session_id is not None and Path(session_id).is_file():
+        if not _verify_file(Path(session_id), checkpoint, public_key, noted, as_json=as_json):
+            raise typer.Exit(1)
+        return
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
         if checkpoint is not None:
-            if not _compare_with_checkpoint(source, checkpoint, public_key, as_json=as_json):
+            if not _compare_with_checkpoint(source, checkpoint, public_key, session_id, as_json=as_json):
                 raise typer.Exit(1)
             return
         count, bad = _verify_sessions(source, session_id, noted, first, as_json=as_json, quiet=quiet)
@@ -105,8 +118,10 @@ def _check_use(
     session_id: str | None, *, everything: bool, checkpoint: Path | None, public_key: Path | None, head: str | None,
     first: str | None,
 ) -> None:  # fmt: skip
-    if [session_id is not None, everything, checkpoint is not None].count(True) != 1:
-        raise typer.BadParameter("name a session, or give --all or --checkpoint", param_hint="'ID'")
+    if [session_id is not None, everything].count(True) != 1 and (everything or checkpoint is None):
+        raise typer.BadParameter("name a session or a file, or give --all or --checkpoint", param_hint="'ID|FILE'")
+    if everything and checkpoint is not None:
+        raise typer.BadParameter("--checkpoint names the sessions; leave --all out", param_hint="'--all'")
     if public_key is not None and checkpoint is None:
         raise typer.BadParameter("it needs --checkpoint", param_hint="'--public-key'")
     if head is not None and session_id is None:
@@ -185,41 +200,81 @@ def _describe_redacted(found: Verification) -> str:
     return f"redacted: {named}{f' and {more} more' if more else ''}"
 
 
-def _compare_with_checkpoint(found: Source, file: Path, public_key: Path | None, *, as_json: bool) -> bool:
-    """Check every log of a checkpoint against it, and say what became of each; whether all is well."""
+def _compare_with_checkpoint(
+    found: Source, file: Path, public_key: Path | None, session_id: str | None, *, as_json: bool
+) -> bool:
+    """Check the logs of a checkpoint against it, all or one session's, and print the outcome of each; return True if
+    all is well."""
     from swarmkeep.history.checkpoints import BadCheckpoint, read_heads, verify_checkpoint
 
-    counts: dict[str, int] = {}
+    report = _Outcomes(as_json)
     try:
         with open_input(str(file)) as lines:
             seal = verify_checkpoint(lines, public_key)
+            audits = [head for head in read_heads(lines, seal) if head.session_id is None]
+            others = {head.tenant for head in audits if _is_of_other_database(found, head)}
+            lines.seek(0)
             for noted in read_heads(lines, seal):
-                outcome, detail = _compare_log(found, noted)
-                counts[outcome] = counts.get(outcome, 0) + 1
-                if as_json:
-                    put_json_line({**msgspec.structs.asdict(noted), "outcome": outcome, "detail": detail})
-                elif outcome != "unchanged":
-                    put(f"{_name_log(noted)}: {outcome.upper() if outcome in _BAD_OUTCOMES else outcome}, {detail}")
+                if session_id in (None, noted.session_id):
+                    report.add(noted, *_compare_log(found, noted, is_elsewhere=noted.tenant in others))
     except BadCheckpoint as error:
         raise Refused(str(error)) from None
-    if seal.public_key is not None and public_key is None:
-        say(f"signed with {seal.public_key}; use --public-key to check that it is the right key")
-    say(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "the checkpoint has no heads")
-    return not _BAD_OUTCOMES & counts.keys()
+    if session_id is not None and not report.counts:
+        raise Refused(f"the checkpoint has no head of session {session_id}")
+    report.put_sums(seal.public_key if public_key is None else None)
+    if others:
+        say("the checkpoint was made of another database: a session that is not here is not counted as lost")
+    return report.is_good
 
 
-def _compare_log(found: Source, noted: CheckpointHead) -> tuple[str, str]:
+class _Outcomes:
+    """Prints what became of each head of a checkpoint, and counts."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.counts: dict[str, int] = {}
+        self._as_json = as_json
+
+    @property
+    def is_good(self) -> bool:
+        return not _BAD_OUTCOMES & self.counts.keys()
+
+    def add(self, noted: CheckpointHead, outcome: str, detail: str) -> None:
+        self.counts[outcome] = self.counts.get(outcome, 0) + 1
+        if self._as_json:
+            put_json_line({**msgspec.structs.asdict(noted), "outcome": outcome, "detail": detail})
+        elif outcome not in ("unchanged", _NOT_CONTAINED):
+            shown = outcome.upper() if outcome in _BAD_OUTCOMES else outcome
+            put(f"{_name_log(noted)}: {shown}{f', {detail}' if detail else ''}")
+
+    def put_sums(self, unchecked_key: str | None) -> None:
+        if unchecked_key is not None:
+            say(f"signed with {unchecked_key}; use --public-key to check that it is the right key")
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.counts.items()))
+        say(counts or "the checkpoint has no heads")
+
+
+def _is_of_other_database(found: Source, noted: CheckpointHead) -> bool:
+    """Tell if the audit log here begins with another entry than the one of the checkpoint's database."""
+    first = next(iter(found.audit(noted.tenant)), None)
+    return noted.first is not None and first is not None and first.hash != noted.first
+
+
+def _compare_log(found: Source, noted: CheckpointHead, *, is_elsewhere: bool) -> tuple[str, str]:
     from swarmkeep.events.errors import SessionNotFound
     from swarmkeep_client import Head
     from swarmkeep_client import SessionNotFound as NoSession
 
     head = Head(seq=noted.seq, hash=noted.hash)
+    if noted.session_id is None and is_elsewhere:
+        return _NOT_CONTAINED, ""
     try:
         if noted.session_id is None:
             verification = found.verify_audit_head(noted.tenant, head)
         else:
             verification = found.verify(noted.session_id, head=head, tenant=noted.tenant)
     except (SessionNotFound, NoSession):
+        if is_elsewhere:
+            return _NOT_CONTAINED, ""
         deletion = _find_deletion(found, noted)
         if deletion:
             return "deleted", deletion
@@ -230,6 +285,53 @@ def _compare_log(found: Source, noted: CheckpointHead) -> tuple[str, str]:
     outcome = next((one.code for one in verification.problems if one.code in ("truncated", "rewritten")), "invalid")
     deletion = "" if outcome == "invalid" or noted.session_id is None else _find_deletion(found, noted)
     return ("deleted", f"{deletion}, and created again") if deletion else (outcome, first.detail)
+
+
+def _verify_file(
+    path: Path, checkpoint: Path | None, public_key: Path | None, noted: Head | None, *, as_json: bool
+) -> bool:
+    """Verify an export, against a checkpoint too if there is one; return True if all is well. Needs no database."""
+    from swarmkeep.cli.conversion import to_client_verification
+    from swarmkeep.events.errors import InvalidImport
+    from swarmkeep.history.checkpoints import BadCheckpoint, read_heads, verify_checkpoint
+    from swarmkeep.history.import_export import ExportCheck
+
+    with open_input(str(path)) as file:
+        check = ExportCheck(file)
+        try:
+            for session_id, found in check.verify():
+                if as_json and checkpoint is None:
+                    put_json_line({"session_id": session_id, **msgspec.structs.asdict(found)})
+                elif checkpoint is None:
+                    _put_verification(session_id, to_client_verification(found), None)
+        except InvalidImport as error:
+            put_json_line({"valid": False, "detail": str(error)}) if as_json else put(f"{path}: NOT VALID, {error}")
+            return False
+        if noted is not None:
+            return _compare_only_session(check, noted)
+        if checkpoint is None:
+            return True
+        report = _Outcomes(as_json)
+        try:
+            with open_input(str(checkpoint)) as lines:
+                seal = verify_checkpoint(lines, public_key)
+                for head in read_heads(lines, seal):
+                    report.add(head, *check.compare(head.session_id, head.seq, head.hash))
+        except BadCheckpoint as error:
+            raise Refused(str(error)) from None
+        for session_id in check.list_uncompared():
+            put(f"{session_id}: NOT COVERED, the checkpoint has no head of it")
+        report.put_sums(seal.public_key if public_key is None else None)
+        return report.is_good and not check.list_uncompared()
+
+
+def _compare_only_session(check: ExportCheck, noted: Head) -> bool:
+    if len(check.heads) != 1:
+        raise Refused("--head belongs to one session, and the file has another number of them")
+    outcome, detail = check.compare(next(iter(check.heads)), noted.seq, noted.hash)
+    if outcome in _BAD_OUTCOMES:
+        put(f"{outcome.upper()}, {detail}")
+    return outcome not in _BAD_OUTCOMES
 
 
 def _find_deletion(found: Source, noted: CheckpointHead) -> str:

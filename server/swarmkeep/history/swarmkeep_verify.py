@@ -1,0 +1,237 @@
+"""Checks Swarmkeep's exports with nothing but Python: python swarmkeep_verify.py FILE.jsonl [--checkpoint HEADS.jsonl]
+
+It is written to be read by a stranger: what it checks is what docs/events.md of Swarmkeep says of an export. Exit code
+0 if all is as it was recorded, 1 if not, 2 for wrong use. `--checkpoint` is a list of heads that was kept elsewhere;
+`--public-key` the Ed25519 key, in 64 hexadecimal digits, that it must be signed with.
+"""
+
+import argparse
+import base64
+import hashlib
+import json
+import re
+import sys
+
+HEX64 = re.compile(r"[0-9a-f]{64}")
+ORDER = ("session_id", "seq", "type", "version", "run_id", "agent", "at")
+
+
+class Bad(Exception):
+    """Something is not as it was recorded."""
+
+
+def expect(condition, why):
+    if not condition:
+        raise Bad(why)
+
+
+def sha256(data):
+    return hashlib.sha256(data).digest()
+
+
+def compact(value):
+    """JSON as Swarmkeep writes it: without spaces, beyond ASCII only what UTF-8 can hold."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(value, separators=(",", ":"))
+    return text
+
+
+def first_recipe(name, *parts):
+    return sha256(b"".join(parts))
+
+
+def second_recipe(*parts):
+    return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts))
+
+
+def no_repeats(pairs):
+    found = dict(pairs)
+    expect(len(found) == len(pairs), "a key stands twice in an object")
+    return found
+
+
+def split_event(line):
+    """The members of an event's line, and its payload as it is written; all other bytes must be as Swarmkeep's."""
+    decoder = json.JSONDecoder(object_pairs_hook=no_repeats)
+    event = decoder.decode(line)
+    begin = compact({name: event[name] for name in ORDER})[:-1] + ',"data":'
+    expect(line.startswith(begin), "it is not written as an export is")
+    end = decoder.raw_decode(line, len(begin))[1]
+    rest = {name: value for name, value in event.items() if name not in (*ORDER, "data")}
+    expect(set(rest) - {"texts", "export"} == {"hash", "salt", "commitment"}, "members are missing, or not known")
+    expect(line[end:] == "," + compact(rest)[1:], "it is not written as an export is")
+    return event, line[len(begin) : end]
+
+
+class Session:
+    """One session's chain, event by event."""
+
+    def __init__(self, event):
+        self.id, self.start = event["session_id"], event["export"]
+        self.seq, self.hash = 0, bytes(32)
+        self.hashes, self.removed, self.explained = {}, {}, set()
+        self.texts, self.files, self.named = set(), set(), set()
+
+    def take(self, event, payload, files):
+        self.seq += 1
+        expect((event["session_id"], event["seq"]) == (self.id, self.seq), f"event {self.seq} of {self.id} is missing")
+        expect("export" not in event or self.seq == 1, "a session begins in the middle of another one")
+        expect(self.seq > 1 or event["type"] == "session.created", "a session begins with session.created")
+        header, commitment = compact([event[name] for name in ORDER[1:]]).encode(), bytes.fromhex(event["commitment"])
+        parts = (b"swarmkeep event v2", self.hash, header, commitment)
+        recipe = next((one for one in (second_recipe, first_recipe) if one(*parts).hex() == event["hash"]), None)
+        expect(recipe is not None, f"event {self.seq} of {self.id} does not follow from the one before it")
+        self.hash = bytes.fromhex(event["hash"])
+        self.hashes[self.seq] = event["hash"]
+        if event["salt"] is None:
+            self.removed[self.seq] = sha256(payload.encode("utf-8", "surrogatepass")).hex()
+        else:
+            salt = bytes.fromhex(event["salt"])
+            made = recipe(b"swarmkeep payload v2", salt, payload.encode("utf-8", "surrogatepass"))
+            expect(len(salt) == 16 and made == commitment, f"event {self.seq} of {self.id} says something else")
+        for name, text in event.get("texts", {}).items():
+            expect(sha256(text.encode("utf-8", "surrogatepass")).hex() == name, f"the text {name} was changed")
+            expect(name not in self.texts and name in payload, f"the text {name} is not this event's")
+            self.texts.add(name)
+        for name in files:
+            expect(name not in self.files and name in payload, f"the file {name} is not this event's")
+            self.files.add(name)
+        if event["type"] == "session.redacted" and event["salt"] is not None:
+            self.explain(event["data"])
+
+    def explain(self, data):
+        """A redaction names the events that lost their payload, and the digest of what stands there instead."""
+        for seq, kept in zip(data["seqs"], data.get("kept") or [None] * len(data["seqs"]), strict=True):
+            expect(self.removed.get(seq) == kept is not None, f"what is left of event {seq} of {self.id} was changed")
+            self.explained.add(seq)
+
+    def close(self):
+        expect(self.hash.hex() == self.start["hash"], f"{self.id} does not end with the hash of its first line")
+        expect(self.removed.keys() == self.explained, f"an event of {self.id} has no payload, and no redaction says so")
+
+
+def check_file(record):
+    expect(record.keys() == {"record", "sha256", "content"}, "it is not a file's line")
+    content = base64.b64decode(record["content"], validate=True)
+    expect(sha256(content).hex() == record["sha256"], f"the file {record['sha256']} was changed")
+
+
+def read_export(file):
+    """The sessions of an export, each once it has proved to be whole."""
+    session, files, digest, counts, ended = None, [], hashlib.sha256(), [0, 0], False
+    for number, raw in enumerate(file, start=1):
+        try:
+            expect(raw.endswith(b"\n"), "the file is cut off")
+            line = raw[:-1].decode()
+            if line.startswith('{"session_id":'):
+                event, payload = split_event(line)
+                if session is None:
+                    session, counts[0] = Session(event), counts[0] + 1
+                session.take(event, payload, files)
+                files, counts[1], ended = [], counts[1] + 1, False
+                if session.seq == session.start["seq"]:
+                    session.close()
+                    ended = session.start["alone"]
+                    yield session
+                    session = None
+            else:
+                record = json.loads(line, object_pairs_hook=no_repeats)
+                if record["record"] == "file":
+                    check_file(record)
+                    files.append(record["sha256"])
+                else:
+                    expect(session is None and not files, "a session is cut off")
+                    end = {"record": "end", "sessions": counts[0], "events": counts[1], "sha256": digest.hexdigest()}
+                    expect(record == end, "lines before this one are missing or changed")
+                    ended = True
+            digest.update(raw)
+            if ended:
+                digest, counts = hashlib.sha256(), [0, 0]
+        except (Bad, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise Bad(f"line {number}: {error}") from None
+    expect(ended and session is None, "the export is cut off: its last line is missing")
+
+
+# Ed25519 as in RFC 8032, section 6, for signatures only: points are (x, y, z, t) with x = X/Z, y = Y/Z, xy = T/Z.
+P, Q = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
+D = -121665 * pow(121666, P - 2, P) % P
+
+
+def add(a, b):
+    e, f = (a[1] - a[0]) * (b[1] - b[0]) % P, (a[1] + a[0]) * (b[1] + b[0]) % P
+    g, h = 2 * a[3] * b[3] * D % P, 2 * a[2] * b[2] % P
+    e, f, g, h = f - e, h - g, h + g, f + e
+    return e * f % P, g * h % P, f * g % P, e * h % P
+
+
+def multiply(number, point):
+    found = (0, 1, 1, 0)
+    while number:
+        found = add(found, point) if number & 1 else found
+        point, number = add(point, point), number >> 1
+    return found
+
+
+def point_of(data):
+    y, sign = int.from_bytes(data, "little") & (2**255 - 1), data[31] >> 7
+    square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    x = x if (x * x - square) % P == 0 else x * pow(2, (P - 1) // 4, P) % P
+    expect(y < P and (x * x - square) % P == 0 and (x or not sign), "the signature is not valid")
+    x = x if x & 1 == sign else P - x
+    return x, y, 1, x * y % P
+
+
+def check_signature(public, message, signature):
+    expect(len(public) == 32 and len(signature) == 64, "the signature is not valid")
+    base = point_of((4 * pow(5, P - 2, P) % P).to_bytes(32, "little"))
+    key, start, scale = point_of(public), point_of(signature[:32]), int.from_bytes(signature[32:], "little")
+    factor = int.from_bytes(hashlib.sha512(signature[:32] + public + message).digest(), "little") % Q
+    left, right = multiply(scale, base), add(start, multiply(factor, key))
+    same = all((left[n] * right[2] - right[n] * left[2]) % P == 0 for n in (0, 1))
+    expect(scale < Q and same, "the signature is not valid")
+
+
+def read_heads(path, public_key):
+    """The heads of a checkpoint, by session, once its digest and its signature prove to be right."""
+    lines = open(path, "rb").read().splitlines(keepends=True)
+    expect(lines and lines[-1].endswith(b"\n"), "the checkpoint is cut off")
+    body, seal = b"".join(lines[:-1]), json.loads(lines[-1])
+    expect((seal["lines"], seal["sha256"]) == (len(lines) - 1, sha256(body).hex()), "the checkpoint was changed")
+    expect(json.loads(lines[0]).get("format") == "swarmkeep checkpoint", "this is not a checkpoint")
+    if public_key is not None:
+        expect(seal.get("public_key") == public_key, "the checkpoint is not signed with this key")
+    if seal.get("signature"):
+        text = b"swarmkeep checkpoint v1\n" + sha256(body)
+        check_signature(bytes.fromhex(seal["public_key"]), text, bytes.fromhex(seal["signature"]))
+    heads = map(json.loads, lines[1:-1])
+    return {head["session_id"]: head for head in heads if head["session_id"] is not None}
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Check an export of Swarmkeep with nothing but Python.")
+    parser.add_argument("file")
+    parser.add_argument("--checkpoint")
+    parser.add_argument("--public-key")
+    given = parser.parse_args()
+    try:
+        heads = given.checkpoint and read_heads(given.checkpoint, given.public_key)
+        for session in read_export(open(given.file, "rb")):
+            head = heads and heads.get(session.id)
+            redacted = f", redacted: {', '.join(map(str, session.removed))}" if session.removed else ""
+            print(f"{session.id}: valid, {session.seq} events, head {session.seq}:{session.hash.hex()}{redacted}")
+            if given.checkpoint:
+                expect(head, f"the checkpoint has no head of {session.id}")
+                expect(head["seq"] <= session.seq, f"{session.id} was cut off: the checkpoint has event {head['seq']}")
+                expect(session.hashes[head["seq"]] == head["hash"], f"{session.id} was rewritten since the checkpoint")
+    except OSError as error:
+        parser.error(str(error))
+    except (Bad, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        sys.exit(f"NOT VALID: {error}")
+
+
+if __name__ == "__main__":
+    main()
