@@ -7,7 +7,15 @@ from typing import Any, TypeGuard
 
 from swarmkeep.events.codec import Json, encode_text
 from swarmkeep.events.records import classify_finish
-from swarmkeep.models.call_pieces import LEGACY_INDEX, Room, StreamedCalls, ends_in_half, join_half, merge_field
+from swarmkeep.models.call_pieces import (
+    LEGACY_INDEX,
+    Functions,
+    Room,
+    StreamedCalls,
+    ends_in_half,
+    join_half,
+    merge_field,
+)
 from swarmkeep.models.failures import EmptyReply, MalformedReply, TruncatedStream
 from swarmkeep.models.limits import Chunk, ReplyLimits, TextChunk
 
@@ -32,12 +40,13 @@ class Assembly:
     not shown before it is clear what they are; `finish` gives what is left of them.
     """
 
-    def __init__(self, limits: ReplyLimits) -> None:
+    def __init__(self, limits: ReplyLimits, functions: Functions = tuple) -> None:
         self._limits = limits
+        self._functions = functions
         self._room = Room(limits)
         self._head: Json = {}
         self._usage: Json | None = None
-        self._first = _MessagePieces(limits, self._room)
+        self._first = _MessagePieces(limits, self._room, functions)
         self._others: dict[int, _MessagePieces] = {}
         self._has_started = False
         self._has_ended = False
@@ -121,7 +130,7 @@ class Assembly:
         if not isinstance(index, int) or not 0 < index < _MAX_CHOICES:
             return None
         if index not in self._others:
-            self._others[index] = _MessagePieces(self._limits, self._room)
+            self._others[index] = _MessagePieces(self._limits, self._room, self._functions)
         return self._others[index]
 
     def _add_choice(self, part: _MessagePieces, choice: Json) -> list[Json]:
@@ -137,9 +146,9 @@ class Assembly:
 class _MessagePieces:
     """The message of one choice as its pieces arrive."""
 
-    def __init__(self, limits: ReplyLimits, room: Room) -> None:
+    def __init__(self, limits: ReplyLimits, room: Room, functions: Functions) -> None:
         self.finish_reason: Any = None
-        self.calls = StreamedCalls(limits, room)
+        self.calls = StreamedCalls(limits, room, functions)
         self._room = room
         self._texts: dict[str, list[str]] = {}
         self._halves: dict[str, str] = {}

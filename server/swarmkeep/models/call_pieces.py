@@ -6,7 +6,7 @@ A piece is first given to a call by its index, its id or its place behind anothe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -30,6 +30,10 @@ _LAST_CHARACTERS = 100
 _LONG_CHARACTERS = 200_000
 LEGACY_INDEX = "function_call"
 """The index of the one call that a server of OpenAI's old kind makes."""
+
+
+# The names of the functions that a request lets the model call; asked for only where they decide.
+Functions = Callable[[], Collection[str]]
 
 
 class Room:
@@ -223,6 +227,8 @@ class _Meeting(msgspec.Struct):
     by_index: bool
     counts_calls: bool
     """Whether this server gives each call an index of its own."""
+    list_functions: Functions
+    """The names that the model may call."""
 
     @property
     def names(self) -> bool:
@@ -231,6 +237,15 @@ class _Meeting(msgspec.Struct):
     @property
     def same_name(self) -> bool:
         return self.piece.name == self.call.name
+
+    @property
+    def completes_name(self) -> bool:
+        """Tell if the names of call and piece together, and not apart, begin one that the model may call."""
+        before, more = self.call.name, self.piece.name
+        if not (before and more) or self.call.has_arguments:
+            return False
+        functions = self.list_functions()
+        return not {before, more} <= {*functions} and any(name.startswith(before + more) for name in functions)
 
     @property
     def names_another(self) -> bool:
@@ -305,6 +320,12 @@ RULES: tuple[Rule, ...] = (
         lambda m: bool(m.call.repeated and m.text) and not m.other_id and not m.names_another,
         "a repetition has begun, and may come in pieces",
         "gateways that send all of a call once more at its end",
+    ),
+    Rule(
+        Act.JOIN,
+        lambda m: m.completes_name,
+        "a name in pieces, whatever ids come with them: together they name a function that the model was given",
+        "gateways that number pieces; small servers that stream each token of a call",
     ),
     Rule(
         Act.NEW,
@@ -420,9 +441,10 @@ RULES: tuple[Rule, ...] = (
 
 
 class StreamedCalls:
-    """The calls of a reply. What it gives as deltas adds up to what it assembles."""
+    """The calls of a reply. What it gives as deltas adds up to what it assembles. `functions`: what may be called."""
 
-    def __init__(self, limits: ReplyLimits, room: Room) -> None:
+    def __init__(self, limits: ReplyLimits, room: Room, functions: Functions) -> None:
+        self._functions = functions
         self._limits = limits
         self._room = room
         self._checker = _Checker(limits)
@@ -532,7 +554,7 @@ class StreamedCalls:
             piece.id = call.next_id
         by_index = piece.index is not None and self._by_index.get(piece.index) == position
         counts_calls = len(self._by_index) > 1 or (0 not in self._by_index and bool(self._by_index))
-        meeting = _Meeting(piece, call, self._checker, by_index, counts_calls)
+        meeting = _Meeting(piece, call, self._checker, by_index, counts_calls, self._functions)
         act = next(rule.act for rule in RULES if rule.fits(meeting))
         if act is Act.NEW:
             call.repeated, call.repeats = 0, None

@@ -195,7 +195,7 @@ class _Attempt:
         self._limits = limits
         self._started = time.perf_counter()
         self._first_token_ms: float | msgspec.UnsetType = msgspec.UNSET
-        self._assembly = Assembly(limits)
+        self._assembly = Assembly(limits, request.list_functions)
         self._withheld_text = ""
 
     @property

@@ -97,6 +97,10 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The messages after the instructions."""
         return self.history.entries
 
+    def list_functions(self) -> list[str]:
+        """The names of the functions that the model may call."""
+        return [tool["function"]["name"] for tool in decode(self.tools or "[]")]
+
     @property
     def leading_message(self) -> Json:
         """The instructions, with what else stands in front of all messages."""

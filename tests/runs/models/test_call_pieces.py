@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import pytest
@@ -38,12 +39,16 @@ class Dialect(NamedTuple):
             # Without an index, ids that change look like calls.
             or (self.ids == "changing" and not has_index and (self.names == "each" or self.again == "piece"))
             # Without keys, only the name begins a call.
-            or (not has_index and not begins_with_id and (self.names != "first" or self.again == "piece"))
-            or (not has_index and self.names in ("last", "pieces"))
+            or (
+                not has_index
+                and not begins_with_id
+                and (self.names not in ("first", "pieces") or self.again == "piece")
+            )
+            or (not has_index and self.names == "last")
             or (not has_index and self.ids in ("none", "empty", "last") and "placeholder" in self.arguments)
             or (self.index == "none" and not has_ids and "piece" in self.again)
-            # Two functions, or one whose name is in two pieces; two calls, or one named twice.
-            or (self.ids == "changing" and self.names in ("pieces", "each"))
+            # Two calls, or one that is named twice.
+            or (self.ids == "changing" and self.names == "each")
             # Gemini sends two calls so.
             or (self.ids in ("none", "empty", "changing") and self.again == "piece")
             or (self.ids in ("none", "empty", "last") and self.names == "each" and "placeholder" in self.arguments)
@@ -158,9 +163,9 @@ def make_chunk(delta: Json, *, choice: int = 0, reason: str | None = None) -> Js
     return {"choices": [{"index": choice, "delta": delta, "finish_reason": reason}]}
 
 
-def assemble(chunks: list[Json]) -> tuple[Json, list[Json]]:
+def assemble(chunks: list[Json], functions: Collection[str] = ("look", "look_up", "pay")) -> tuple[Json, list[Json]]:
     """The message, and the calls that its deltas add up to."""
-    assembly = Assembly(ReplyLimits())
+    assembly = Assembly(ReplyLimits(), lambda: functions)
     deltas = [delta for chunk in chunks for delta in assembly.add(chunk)] + assembly.finish()
     shown: dict[int, Json] = {}
     for delta in deltas:
@@ -196,6 +201,10 @@ EXAMPLES: dict[str, tuple[list[Piece], list[tuple[str, str]]]] = {
     "a new id and the name with each piece": (
         [(0, "u1", "look", ""), (0, "u2", "look", '{"city":'), (0, "u3", "look", ' "Rome"}')],
         [("look", ROME)],
+    ),
+    "a name in two pieces under other ids": (
+        [(None, "u1", "look", ""), (None, "u2", "_up", ""), (None, "u3", None, ROME)],
+        [("look_up", ROME)],
     ),
     "{} first": ([(0, "u1", "look", "{}"), (0, None, None, '{"city":'), (0, None, None, ' "Rome"}')], [("look", ROME)]),
     "{} first, as an object": ([(0, "u1", "look", {}), (0, None, None, ROME)], [("look", ROME)]),
