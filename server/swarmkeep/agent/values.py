@@ -276,6 +276,8 @@ ELSEWHERE = {
     "stream_options": "they belong to the run's `stream`",
     "response_format": "set the agent's `output_type` or the run's `response_format`",
     "n": "a turn has one answer",
+    "logprobs": "they would not be recorded: an answer is its text and its calls",
+    "top_logprobs": "they would not be recorded: an answer is its text and its calls",
     "store": "the session's log keeps every request",
     "metadata": "use the session's `metadata`",
     "instructions": "they are the agent's or the run's `instructions`",

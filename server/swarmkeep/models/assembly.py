@@ -78,7 +78,8 @@ class Assembly:
             self._has_ended = True
             return []
         self._head = self._head or {key: chunk[key] for key in ("id", "model") if chunk.get(key)}
-        self._usage = merge_usage(self._usage, chunk.get("usage"))
+        groq = chunk.get("x_groq")
+        self._usage = merge_usage(self._usage, chunk.get("usage") or (isinstance(groq, dict) and groq.get("usage")))
         deltas: list[Json] = []
         for choice in list_objects(chunk.get("choices"), "choices"):
             # Kimi counts in the choice.

@@ -409,3 +409,9 @@ def test_last_nonzero_counts_win(reports: list[Json | None], kept: tuple[int, in
     assert usage is not None
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == kept
     assert all(type(count) is int for count in usage.values())
+
+
+def test_groq_counts_under_its_own_key() -> None:
+    assembly = Assembly(ReplyLimits())
+    assembly.add(make_chunk({"content": "hi"}, reason="stop") | {"x_groq": {"usage": {"prompt_tokens": 3}}})
+    assert assembly.completion()["usage"] == {"prompt_tokens": 3}
