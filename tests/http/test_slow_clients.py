@@ -10,7 +10,9 @@ import pytest
 
 from swarmkeep.http.bodies import MAX_FILES, UNCOUNTED_BYTES, BodyLimits
 from swarmkeep.http.metrics import ServerLimits
-from tests.http.server import RunningServer, check_problem, server_settings, start_server
+from tests.http.server import RunningServer, check_problem, scripted, server_settings, start_server
+from tests.support.pictures import make_inline_picture, make_message, make_png
+from tests.support.scripted import ScriptedModel
 
 PATIENCE_SECONDS = 20
 HEAD = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\n"
@@ -190,3 +192,30 @@ async def test_simultaneous_uploads_are_limited(plain: RunningServer) -> None:
         assert (await plain.get("/v1/sessions")).status_code == 200
     await wait_until(lambda: not body_limits.file_count)
     check_problem(await plain.client.post("/v1/import", content=b"{}"), 400, "invalid_import")
+
+
+async def test_rebuilt_requests_wait_for_slow_readers(sqlite_ready: str, model: ScriptedModel) -> None:
+    """Requests with files are let in by their bytes, until what was rebuilt is sent, or its reader left."""
+    limits = ServerLimits(rebuilt_bytes=80_000_000)
+    async with start_server(scripted(sqlite_ready, model), limits) as service:
+        path = await service.session()
+        for seed in range(2):
+            model.say("A cat.")
+            run = await service.run(path, [make_message(make_inline_picture(make_png(4_900_000, seed)))])
+        budget = service.service.rebuilds
+        url = f"{path}/events/{run['messages'][-1]['seq']}/request"
+        async with AsyncExitStack() as opened:
+            first = await opened.enter_async_context(service.client.stream("GET", url))
+            second = await opened.enter_async_context(service.client.stream("GET", url))
+            assert 2 * 35_000_000 <= budget.used <= limits.rebuilt_bytes
+            others = [asyncio.create_task(service.get(url)) for _ in range(6)]
+            while not budget.is_awaited:
+                await asyncio.sleep(0)
+            assert budget.used <= limits.rebuilt_bytes
+            assert not any(task.done() for task in others)
+            await first.aclose()
+            whole = await second.aread()
+            assert {answer.content for answer in await asyncio.gather(*others)} == {whole}
+        assert whole == model.raw_requests[1]
+        while budget.used:
+            await asyncio.sleep(0)

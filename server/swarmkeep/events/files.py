@@ -183,6 +183,11 @@ def choose_sent_files(places: Sequence[FilePlace]) -> list[str]:
     return list(dict.fromkeys(place.reference.sha256 for place in places[_find_first_sent(places) :]))
 
 
+def measure_sent_files(places: Sequence[FilePlace]) -> int:
+    """The bytes of the files to send, as often as they are sent."""
+    return sum(_measure(place, None) for place in places[_find_first_sent(places) :])
+
+
 def _find_first_sent(places: Sequence[FilePlace], files: Mapping[str, bytes] | None = None) -> int:
     """Return the place of the first file that is sent. What `files` are there counts as what it is, if less is said of
     it."""

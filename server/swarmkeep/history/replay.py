@@ -14,6 +14,7 @@ import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
+    Awaitable,
     Callable,
     Collection,
     Container,
@@ -311,8 +312,12 @@ _MESSAGE_TYPES = (
 )  # fmt: skip
 
 
-async def rebuild_request(store: EventStore, key: SessionKey, seq: int) -> bytes:
+async def rebuild_request(
+    store: EventStore, key: SessionKey, seq: int, admit: Callable[[int], Awaitable[None]] | None = None
+) -> bytes:
     """The exact bytes of the Chat Completions request that event `seq` was the answer to.
+
+    `admit` is awaited before files are read, with about as many bytes as they will take in memory.
 
     Raises SessionNotFound, EventNotFound if that event is no recorded answer of a model, and RequestNotKept if
     something that was sent is not there any more.
@@ -343,6 +348,9 @@ async def rebuild_request(store: EventStore, key: SessionKey, seq: int) -> bytes
         if name is not None and name not in texts:
             raise RequestNotKept(seq, f"the {what} that were sent are not stored any more")
     tools = None if record.tools is None else texts[record.tools]
+    if admit is not None:
+        # As it is stored, as text in its place, and in the whole.
+        await admit(int(request.measure_files() * 11 / 3) + len(request.history.json))
     files = await store.read_files(key, request.file_names)
     for name in request.file_names:
         if name not in files:

@@ -26,6 +26,7 @@ from swarmkeep.events.usage import PriceTable
 from swarmkeep.history.replay import ReplayQueue
 from swarmkeep.http.metrics import Metrics, ServerLimits
 from swarmkeep.http.sse import FrameWriter
+from swarmkeep.http.threads import ByteBudget
 from swarmkeep.logs import bind_fields
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.runs import IdempotentRequest
@@ -287,8 +288,6 @@ class RefusalLog:
 
 # The one object that requests share: a server process's engine, keys, metrics and limits.
 
-_REBUILDS_AT_ONCE = 2
-
 
 class Service:
     """One process's engine, who may use it, and whether it is being stopped.
@@ -334,8 +333,7 @@ class Service:
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
         self.replays = ReplayQueue(self.limits.waiting_replays)
-        # Each may put 50 MB of files back, several times over: other requests wait.
-        self.rebuilds = asyncio.Semaphore(_REBUILDS_AT_ONCE)
+        self.rebuilds = ByteBudget(self.limits.rebuilt_bytes)
         self._frames: WeakValueDictionary[SessionKey, FrameWriter] = WeakValueDictionary()
 
     def share_frames(self, key: SessionKey) -> FrameWriter:

@@ -267,6 +267,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     # Until a replay stops and says how far it came, and how many of a tenant wait while one is made.
     replay_seconds: float = 60.0
     waiting_replays: int = 8
+    # Of rebuilt requests, from the reading of their files until they are sent: one may have 50 MB of files.
+    rebuilt_bytes: int = 320_000_000
     # Until a request that waits for a run begins to watch whether its client is still there.
     leaving_seconds: float = 1.0
     # Of a conversation that is not stored, on one WebSocket: its frames, files included, and the responses to them.

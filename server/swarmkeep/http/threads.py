@@ -1,4 +1,4 @@
-"""Long work: done in a thread, or cancelled when its client leaves."""
+"""Long work: done in a thread, bounded in memory, or cancelled when its client leaves."""
 
 from __future__ import annotations
 
@@ -21,6 +21,40 @@ class ClientGone(Exception):
 async def run_aside(is_long: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Do the work, in a thread if it is long, and return its result."""
     return await asyncio.to_thread(work, *args, **kwargs) if is_long else work(*args, **kwargs)
+
+
+class ByteBudget:
+    """Bounds the memory of large answers: those that do not fit wait, the first one first."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self.used = 0
+
+    @property
+    def is_awaited(self) -> bool:
+        return self._turn.locked()
+
+    async def take(self, size: int) -> Callable[[], None]:
+        """Wait until `size` bytes fit, and return what gives them back; once, however often it is called.
+
+        What is larger than all is let in when it is alone.
+        """
+        size = min(size, self._total)
+        async with self._turn:
+            while self.used + size > self._total:
+                self._changed.clear()
+                await self._changed.wait()
+            self.used += size
+        left = [size]
+
+        def give_back() -> None:
+            if left:
+                self.used -= left.pop()
+                self._changed.set()
+
+        return give_back
 
 
 async def wait_for_client(work: Awaitable[T], receive: Receive, seconds: float) -> T:

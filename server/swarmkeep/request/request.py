@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from swarmkeep.agent.output import OUTPUT_TOOL
 from swarmkeep.agent.values import merge_settings
 from swarmkeep.events.codec import Json, decode, digest, encode, encode_text
-from swarmkeep.events.files import choose_sent_files, put_back, put_back_parts
+from swarmkeep.events.files import choose_sent_files, measure_sent_files, put_back, put_back_parts
 from swarmkeep.events.messages import Entry, to_chat_message
 from swarmkeep.events.model_profiles import ModelServer, choose_profile, make_rules
 from swarmkeep.events.records import MessageRules, RequestRecord, RunOptions
@@ -145,6 +145,10 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def file_names(self) -> list[str]:
         """The files, by hash, that are sent with it."""
         return choose_sent_files(self.history.places)
+
+    def measure_files(self) -> int:
+        """The bytes of the files that are sent with it, as often as they are sent."""
+        return measure_sent_files(self.history.places)
 
     def body(self) -> bytes:
         """The exact bytes that are sent."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack
 from itertools import islice
 from typing import Annotated, Any
 
@@ -40,6 +42,7 @@ from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.records import is_full_page
 
 _EVENTS_PER_READ = 200
+_SENT_AT_ONCE = 1024 * 1024
 
 
 class EventList(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +113,27 @@ async def _write_event_lines(
 async def get_event_request(
     session_id: FromPath[str], seq: Seq, principal: NamedDependency[Principal]
 ) -> Response[Json]:
-    async with principal.service.rebuilds:
-        body = await rebuild_request(principal.store, principal.session_key(session_id), seq)
-    return Response[Any](body, media_type="application/json")
+    with ExitStack() as taken:
+
+        async def admit(size: int) -> None:
+            taken.callback(await principal.service.rebuilds.take(size))
+
+        body = await rebuild_request(principal.store, principal.session_key(session_id), seq, admit)
+        if len(body) <= _SENT_AT_ONCE:
+            return Response[Any](body, media_type="application/json")
+        # A reader may be slow: what is not sent yet counts until it is, or until the answer is dropped.
+        give_back = taken.pop_all().close
+        parts = _send_slices(body, give_back)
+        weakref.finalize(parts, give_back)
+        return StreamResponse(parts, "application/json")
+
+
+async def _send_slices(body: bytes, give_back: Callable[[], None]) -> AsyncGenerator[bytes]:
+    try:
+        for start in range(0, len(body), _SENT_AT_ONCE):
+            yield body[start : start + _SENT_AT_ONCE]
+    finally:
+        give_back()
 
 
 ROUTES = [list_events, get_event_request]
