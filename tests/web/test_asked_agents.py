@@ -22,7 +22,7 @@ def test_child_questions_are_found_and_decided(window: Window, model: ScriptedMo
     expect(window.calls.first).to_contain_text("needs a decision")
     # Nothing is to be decided on the call itself.
     expect(window.page.get_by_role("region", name="Approval")).to_have_count(0)
-    window.calls.first.get_by_role("link", name=re.compile("has to decide")).click()
+    window.calls.first.get_by_role("link", name=re.compile("decision is needed")).click()
     asked = window.page.get_by_role("region", name="Approval")
     expect(asked).to_contain_text("May refund run?")
     model.say("Paid back.")

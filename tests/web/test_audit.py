@@ -136,7 +136,7 @@ def test_log_is_checked_against_noted_hash(
     later = api.session()
     window.open_timeline(later)
     choose(window, "Check against an earlier head")
-    check_file(checkpoint, "", "It does not have this log")
+    check_file(checkpoint, "", "The checkpoint does not contain this log")
 
 
 def test_todays_agents_and_events_are_compared(window: Window, talk: str, api: Api) -> None:

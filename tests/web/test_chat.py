@@ -204,7 +204,7 @@ def test_an_error_says_what_to_do(window: Window, model: ScriptedModel, api: Api
     failed = window.log.locator(".end.bad")
     expect(failed).to_contain_text("The run failed")
     expect(failed).to_contain_text("provider_authentication")
-    expect(failed).to_contain_text("Whoever runs it has to set OPENAI_API_KEY")
+    expect(failed).to_contain_text("Ask the operator to set OPENAI_API_KEY")
     model.say("Better now.")
     failed.get_by_role("button", name="Try again").click()
     expect(window.answers).to_have_text(["Better now."])

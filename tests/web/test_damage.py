@@ -43,7 +43,7 @@ def test_forged_answer_is_marked_in_both_views(
         marked = window.log.locator(".damaged")
         expect(marked).to_have_count(1)
         expect(marked).to_contain_text("You owe us a million.")
-        expect(marked).to_contain_text("it may not be what was recorded")
+        expect(marked).to_contain_text("it may have been changed since it was recorded")
         warning.get_by_role("link", name=f"Show event {seq}").click()
         expect(window.page.locator(".badge")).to_have_text("Does not verify: 1 problem")
         expect(window.rows.and_(window.page.locator("[aria-selected=true]"))).to_have_attribute(

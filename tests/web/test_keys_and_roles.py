@@ -62,7 +62,7 @@ def test_read_only_key_is_offered_nothing_else(
     expect(window.composer).to_be_disabled()
     for name in ("Send", "Queue", "Cancel run", "Approve", "Deny"):
         expect(window.page.get_by_role("button", name=name, exact=True)).to_have_count(0)
-    expect(window.log).to_contain_text("Somebody whose key may approve has to decide.")
+    expect(window.log).to_contain_text("Ask a person whose key may approve.")
     expect(window.page.get_by_label("Active agent")).to_be_disabled()
     expect(window.page.locator(".who")).to_have_text("Rita · default · read")
     window.open_timeline(waiting)
@@ -168,7 +168,7 @@ def test_words_under_wrong_key_are_kept(cleared_windows: Callable[..., Window], 
     with boss.ask(office.server.url) as keys:
         keys.post(f"keys/{person.label.partition(' ')[0]}/revoke")
     dialog = window.page.get_by_role("dialog", name="API key")
-    expect(dialog.get_by_role("alert")).to_contain_text("does not accept the key any more")
+    expect(dialog.get_by_role("alert")).to_contain_text("The key was revoked or has expired")
     office.writer.give_key(window)
     expect(dialog).to_be_hidden()
     expect(window.composer).to_have_value("my words")
@@ -195,7 +195,7 @@ def test_late_refusal_of_earlier_key_is_ignored(cleared_windows: Callable[..., W
     boss = office.hire("Boss", "admin")
     with boss.ask(office.server.url) as keys:
         keys.post(f"keys/{person.label.partition(' ')[0]}/revoke")
-    expect(dialog.get_by_role("alert")).to_contain_text("does not accept the key any more")
+    expect(dialog.get_by_role("alert")).to_contain_text("The key was revoked or has expired")
     office.writer.give_key(window)
     expect(dialog).to_be_hidden()
     with window.page.expect_response(lambda answer: answer.request == held[0].request) as refused:

@@ -75,9 +75,9 @@ def test_inbox_lists_matters_needing_attention(
         link = page.get_by_role("navigation", name="More views").get_by_role("link", name="Inbox")
         expect(link).to_have_text("Inbox3")
         assert sorted(window.evaluate("() => window.noted")) == [
-            ["A question", "Waits for somebody"],
+            ["A question", "Waiting for an answer"],
             ["Broken <b>", "Failed"],
-            ["Order A-17", "Waits for somebody"],
+            ["Order A-17", "Waiting for an answer"],
         ]
         look(window, "inbox")
         main.get_by_role("link", name="Failed 1").focus()

@@ -188,7 +188,7 @@ def test_no_two_agents_are_alike(window: Window) -> None:
     told = window.evaluate(
         """async () => {
           const { h, lane } = await import("/page/dom.js");
-          const { lanesOf } = await import("/page/eventrow.js");
+          const { lanesOf } = await import("/page/rows.js");
           const colours = [...Array(15).keys()].map((index) => {
             const dot = lane(h("span", { class: "dot" }), index);
             document.body.append(dot);

@@ -30,7 +30,7 @@ ODD = "it's $HOME `x` \u009b201~ \u2028 END_OF_REQUEST\nEND_OF_REQUEST"
 # Folds made-up events with the page's own modules, and says what each span is and where its bar would be.
 SPANS = """async (events) => {
   const { Runs, sortedSpans } = await import("/page/spans.js");
-  const { scaleFor } = await import("/page/timescale.js");
+  const { scaleFor } = await import("/page/spans.js");
   const runs = new Runs();
   for (const event of events) runs.take(event);
   return runs.list.map((run) => [run.status, sortedSpans(run).map(({ kind, name, status, from, to }) => {

@@ -252,7 +252,7 @@ def test_returned_answer_is_not_user_text(window: Window) -> None:
     shown = window.evaluate(
         """async (events) => {
           const { fold } = await import("/page/fold.js");
-          const { itemNode } = await import("/page/items.js");
+          const { itemNode } = await import("/page/log.js");
           const { titleOf } = await import("/page/descriptions.js");
           const state = fold(events);
           return [events.map(titleOf), state.items.map((item) => itemNode(item, {}).textContent)];

@@ -208,7 +208,7 @@ class CallerTool(msgspec.Struct, frozen=True, kw_only=True):
 
 NOT_ASKED = frozenset({"stream", "loop_turns", "history_turns", "request"})
 """Options that another run like one does not take over: how its caller followed it, the limits of its server, and what
-OpenAI's API shows again, which names the session. The page has the same list in `opening.js`."""
+OpenAI's API shows again, which names the session. The page has the same list in `edit.js`."""
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -274,7 +274,7 @@ _LIBRARIES = ("marked/marked.esm.js", "dompurify/purify.min.js", "highlight.js/h
 _FILES |= {file.name: file for file in (VENDOR / path for path in _LIBRARIES)}
 # What the page of a release that joined nothing may ask for.
 _PARTS = {name: file for name, file in _FILES.items() if name != "index.html"}
-_EARLY = "early.js"
+_PREFETCH = "prefetch.js"
 _BEGIN = "main.js"
 _STYLES = "page.css"
 _STYLE_COMMENT = re.compile(r"^/\*.*?\*/\n+", re.MULTILINE | re.DOTALL)
@@ -293,7 +293,7 @@ def make_page() -> tuple[StaticFile, dict[str, StaticFile]]:
     """The page itself, and the files that it is given at addresses of their content, by name."""
     index = _read("index.html")
     styles = "".join(_STYLE_COMMENT.sub("", _read(name)) for name in _STYLE_LINK.findall(index))
-    sources = {**pack(_EARLY, _read), **pack(_BEGIN, _read), _STYLES: styles}
+    sources = {**pack(_PREFETCH, _read), **pack(_BEGIN, _read), _STYLES: styles}
     digest = hashlib.sha256("".join(f"{name}\n{source}\n" for name, source in sources.items()).encode())
     place = f"page/{digest.hexdigest()[:16]}/"
     first, *others = (found[0] for found in _STYLE_LINK.finditer(index))

@@ -145,7 +145,7 @@ def test_retried_run_has_every_option() -> None:
     assert asked.keys() <= client.RunOptions.__annotations__.keys()
     again = to_start_run("hi", cast("client.RunOptions", asked), stream=True).options
     assert again == msgspec.structs.replace(EVERY_OPTION, loop_turns=None, history_turns=None, request=msgspec.UNSET)
-    (listed,) = re.findall(r"const NOT_ASKED = (\[.*\]);", (PAGE / "opening.js").read_text())
+    (listed,) = re.findall(r"const NOT_ASKED = (\[.*\]);", (PAGE / "edit.js").read_text())
     assert set(json.loads(listed)) == NOT_ASKED
 
 

@@ -80,7 +80,7 @@ async def test_page_files_few_and_content_addressed(plain: RunningServer) -> Non
     index = gzip.decompress(raw).decode()
     assert headers["cache-control"] == "no-cache"
     files = re.findall(r'(?:href|src)="(page/[0-9a-f]{16}/[\w.-]+)"', index)
-    assert [path.rpartition("/")[2] for path in files] == ["page.css", "early.js", "main.js"]
+    assert [path.rpartition("/")[2] for path in files] == ["page.css", "prefetch.js", "main.js"]
     sizes = len(raw)
     place = files[0].rpartition("/")[0]
     for path in (*files, f"{place}/timeline.js", f"{place}/highlighter.js"):

@@ -1,10 +1,41 @@
-// The one way to the server. A key travels in a header, never in an address.
+// The server: requests, streams of events, and the caller that the key belongs to.
 
-import { encodeJson } from "./jsontext.js";
-import { sseReader } from "./sse.js";
+import { encodeJson } from "./json.js";
 import { advice, text } from "./text.js";
 
-// The page is at the root of the server, whatever path a proxy has for that.
+// Reads server-sent events out of pieces of text, wherever the pieces are cut.
+
+function sseReader(onFrame) {
+  let rest = "";
+  return (piece) => {
+    rest += piece;
+    const lines = rest.split("\n\n");
+    rest = lines.pop();
+    for (const block of lines) {
+      const frame = parseFrame(block);
+      if (frame) onFrame(frame);
+    }
+  };
+}
+
+function parseFrame(block) {
+  let event = "";
+  let id = null;
+  let data = "";
+  for (let start = 0; start < block.length; ) {
+    const end = block.indexOf("\n", start) + 1 || block.length + 1;
+    if (block.startsWith("data: ", start)) data += block.slice(start + 6, end - 1);
+    else if (block.startsWith("id: ", start)) id = Number(block.slice(start + 4, end - 1));
+    else if (block.startsWith("event: ", start)) event = block.slice(start + 7, end - 1);
+    start = end;
+  }
+  return event ? { event, id, data: JSON.parse(data) } : null;
+}
+
+// The one way to the server. A key travels in a header, never in an address.
+
+
+// The page is at the root of the server; a proxy may put that under any path.
 const ROOT = new URL("v1/", document.baseURI);
 const KEY = "swarmkeep.key";
 const TRIES = 4;
@@ -22,7 +53,7 @@ class ApiError extends Error {
   }
 }
 
-// In this tab only, or in the browser for whoever wants that.
+// Kept in this tab, or by the browser if the user ticks that.
 export const key = {
   get: () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "",
   set: (value, { keep = false } = {}) => {
@@ -35,16 +66,16 @@ export const key = {
   },
 };
 
-// Called whenever the server asks for a key.
+// Called each time the server asks for a key.
 export const needsKey = { ask: () => {} };
 
 export const segment = (id) => encodeURIComponent(id);
 export const sessionPath = (id, rest = "") => `sessions/${segment(id)}${rest}`;
 
-// What `early.js` has asked for is asked for once.
-function takeEarlyAnswer(path, secret) {
-  const answer = secret === key.get() ? globalThis.early?.get(path) : null;
-  globalThis.early?.delete(path);
+// What `prefetch.js` has asked for is asked for once.
+function takePrefetched(path, secret) {
+  const answer = secret === key.get() ? globalThis.prefetched?.get(path) : null;
+  globalThis.prefetched?.delete(path);
   return answer;
 }
 
@@ -54,7 +85,7 @@ async function send(path, { method = "GET", headers = {}, body, signal, secret =
   if (body !== undefined) all["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = (await takeEarlyAnswer(path, secret)) ?? await fetch(new URL(path, ROOT), { method, headers: all, body, signal, cache: "no-store", credentials: "omit" });
+    answer = (await takePrefetched(path, secret)) ?? await fetch(new URL(path, ROOT), { method, headers: all, body, signal, cache: "no-store", credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("offline", advice.offline);
@@ -80,13 +111,13 @@ export const post = async (path, body = {}) => (await change("POST", path, body)
 
 export const remove = (path) => send(path, { method: "DELETE" });
 
-// Sets a run going and waits for no more than that: what comes of it is in the session's events.
+// Starts a run and returns at once: its results arrive as events of the session.
 export async function begin(path, body) {
   const answer = await change("POST", path, { ...body, stream: true });
   await answer.body.cancel();
 }
 
-// The same key each time: sent again after a broken connection, nothing happens twice.
+// Sends one idempotency key with each attempt: a request that is repeated after a broken connection takes effect once.
 async function change(method, path, body) {
   const headers = { "Idempotency-Key": crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` };
   for (let attempt = 1; ; attempt += 1) {
@@ -124,4 +155,28 @@ export async function stream(path, { after = null, signal, onOpen = () => {}, on
     if (error.name === "AbortError") throw error;
     throw new ApiError("offline", text.link.lost);
   }
+}
+
+// The caller that the key belongs to, and what its role may do.
+
+
+export const me = { known: null };
+
+// Raises the server's refusal. A server without this route refuses at its other routes.
+export async function findMe() {
+  try {
+    me.known = await get("me");
+  } catch (error) {
+    me.known = null;
+    if (error.status !== 404) throw error;
+  }
+  return me.known;
+}
+
+export const may = (permission) => me.known === null || me.known.permissions.includes(permission);
+
+// Names before ids.
+export function nameOfMe() {
+  const { key, tenant, role } = me.known ?? {};
+  return key ? text.key.me(key.name || key.id, tenant, role) : null;
 }

@@ -1,10 +1,9 @@
 // The audit log: what was done to sessions and keys, by whom and why, the latest first, and whether it is whole.
 
-import { get } from "./api.js";
+import { get, may, me } from "./api.js";
 import { button, clear, dayAndTime, h, icon } from "./dom.js";
 import { whoIs } from "./descriptions.js";
-import { HeadCheck } from "./headcheck.js";
-import { may, me } from "./me.js";
+import { HeadCheck } from "./checkpoint.js";
 import { hrefOf } from "./route.js";
 import { text } from "./text.js";
 

@@ -1,24 +1,156 @@
-// A conversation with agents: it shows what the session's events say, and sends what somebody wants.
+// The chat: a conversation, the agent or the person who answers in it, and its runs.
 
-import { announce } from "./announcing.js";
-import { begin, patch, post, sessionPath } from "./api.js";
+import { begin, may, me, patch, post, sessionPath } from "./api.js";
+import { digestOf } from "./calls.js";
 import { agentChoice, Composer } from "./composer.js";
-import { button, clear, h } from "./dom.js";
-import { ExportMenu } from "./exports.js";
-import { initial } from "./initial.js";
-import { Forks } from "./forks.js";
-import { AgentSwitch } from "./handover.js";
-import { Log } from "./log.js";
-import { may } from "./me.js";
-import { digestOf } from "./pending.js";
+import { whoIs } from "./descriptions.js";
+import { bdi, button, clear, dayAndTime, h } from "./dom.js";
+import { initial } from "./fold.js";
+import { announce, Log } from "./log.js";
 import { go, hrefOf, replaceRoute } from "./route.js";
-import { SessionTools } from "./manage.js";
+import { Problems, stateTitle } from "./session.js";
+import { ExportMenu, Forks, SessionTools } from "./sessiontools.js";
 import { text } from "./text.js";
-import { isMine, Takeover } from "./takeover.js";
-import { stateTitle } from "./titles.js";
-import { Problems } from "./verification.js";
+
+// The active agent and its switch. Choosing another one changes nothing until the user confirms it.
+
 
 const t = text.chat;
+
+class AgentSwitch {
+  // `onHandOver(name)` says whether it was done.
+  constructor({ onHandOver }) {
+    this.onHandOver = onHandOver;
+    this.agent = "";
+    this.select = h("select", { class: "field agent-select", "aria-label": t.active, onchange: () => this.offer() });
+    this.question = h("p", { dir: "auto" });
+    this.confirm = button(t.handOver, { kind: "primary small", onclick: () => this.handOver() });
+    this.keep = button(t.keep, { kind: "small", onclick: () => this.back() });
+    this.offered = h("div", { class: "handover", role: "group", "aria-label": t.handOver, hidden: true }, this.question, h("div", { class: "row" }, this.confirm, this.keep));
+    for (const node of [this.select, this.offered]) node.addEventListener("keydown", (event) => event.key === "Escape" && this.isOpen && this.back());
+  }
+
+  get isOpen() {
+    return !this.offered.hidden;
+  }
+
+  show(agent, served, { may = true } = {}) {
+    this.select.disabled = !may;
+    const shown = `${agent}\n${served.join("\n")}`;
+    if (this.shown === shown || this.isOpen) return;
+    this.shown = shown;
+    this.agent = agent;
+    const gone = agent && !served.includes(agent) ? [h("option", { value: agent }, t.notServed(agent))] : [];
+    clear(this.select, gone, served.map((name) => h("option", { value: name }, name)));
+    this.select.value = agent;
+  }
+
+  offer() {
+    const chosen = this.select.value;
+    this.offered.hidden = chosen === this.agent;
+    this.question.textContent = t.handOverTo(chosen);
+  }
+
+  back() {
+    this.close(this.agent);
+  }
+
+  close(agent) {
+    const inside = this.offered.contains(document.activeElement);
+    this.offered.hidden = true;
+    this.shown = null;
+    this.select.value = agent;
+    if (inside) this.select.focus();
+  }
+
+  async handOver() {
+    const chosen = this.select.value;
+    this.confirm.disabled = true;
+    const done = await this.onHandOver(chosen);
+    this.confirm.disabled = false;
+    if (done) this.agent = chosen;
+    this.close(this.agent);
+  }
+}
+
+// A person in the agent's place: who has taken over, and the ways there and back.
+
+
+const tOver = text.takeover;
+const MOST_NOTE = 10_000;
+
+// True if the caller has taken over. Without keys no caller has a name.
+function isMine(taken) {
+  const id = me.known?.key?.id;
+  if (!taken) return false;
+  if (taken.by === null) return !id;
+  // A key without a name is called by its id alone.
+  return Boolean(id) && (taken.by === id || taken.by.startsWith(`${id} `));
+}
+
+class Takeover {
+  // `onTake(note, force)` and `onBack(note, force)` say whether it was done.
+  constructor({ onTake, onBack }) {
+    this.on = { take: onTake, back: onBack };
+    this.button = button(tOver.take, { onclick: () => this.ask("take"), hidden: true });
+    this.note = h("input", { class: "field", type: "text", maxlength: MOST_NOTE, dir: "auto" });
+    this.confirm = button(tOver.take, { kind: "primary small", type: "submit" });
+    this.form = h("form", { class: "handover taking", hidden: true, onsubmit: (event) => this.submit(event) },
+      this.note, h("div", { class: "row" }, this.confirm, button(text.chat.keep, { kind: "small", onclick: () => this.shut() })));
+    this.form.addEventListener("keydown", (event) => event.key === "Escape" && this.shut());
+    this.banner = h("div", { class: "handover taken", role: "group", "aria-label": tOver.label, hidden: true });
+    this.node = h("div", {}, this.banner, this.form);
+  }
+
+  show(taken, agent, { may }) {
+    this.agent = agent;
+    this.button.hidden = !may || taken !== null;
+    const shown = JSON.stringify([taken, agent, may]);
+    if (this.shown === shown) return;
+    this.shown = shown;
+    // A note that is being written stays, unless the question has changed.
+    const isOther = JSON.stringify(taken) !== JSON.stringify(this.taken ?? null);
+    this.taken = taken;
+    if (isOther || !may) this.shut();
+    this.banner.hidden = taken === null;
+    if (!taken) return;
+    const mine = isMine(taken);
+    const words = mine ? tOver.mine(agent) : tOver.theirs(whoIs(taken.by), agent);
+    clear(this.banner,
+      h("p", { class: "grow", title: dayAndTime(taken.at) }, bdi(words), taken.note ? [" ", h("q", { dir: "auto" }, taken.note)] : null),
+      may ? h("div", { class: "row" }, mine ? null : button(tOver.takeFrom, { kind: "small", onclick: () => this.ask("take") }), button(tOver.back, { kind: "small primary", onclick: () => this.ask("back") })) : null);
+  }
+
+  ask(what) {
+    this.what = what;
+    const back = what === "back";
+    const label = back ? tOver.noteBack : tOver.noteTake;
+    this.form.setAttribute("aria-label", back ? tOver.back : tOver.take);
+    this.note.setAttribute("aria-label", label);
+    this.note.placeholder = label;
+    this.note.value = "";
+    this.confirm.lastChild.textContent = back ? tOver.back : tOver.take;
+    this.form.hidden = false;
+    this.note.focus();
+  }
+
+  shut() {
+    const inside = this.form.contains(document.activeElement);
+    this.form.hidden = true;
+    if (inside) (this.button.hidden ? this.banner.querySelector("button") : this.button)?.focus();
+  }
+
+  async submit(event) {
+    event.preventDefault();
+    this.confirm.disabled = true;
+    const done = await this.on[this.what](this.note.value.trim(), this.taken !== null && !isMine(this.taken));
+    this.confirm.disabled = false;
+    if (done) this.shut();
+  }
+}
+
+// A conversation with agents: shows the session's events, and sends messages and decisions.
+
 
 export class Chat {
   constructor(app, { id, at = null }) {
@@ -184,7 +316,7 @@ export class Chat {
   }
 
   async run(input, busy) {
-    // A model that nobody listens to is not asked to stream.
+    // A run without a reader does not stream.
     await this.feed.opened;
     await post(this.path("/runs"), { input, background: true, on_busy: busy ? "queue" : "reject" });
     this.app.refresh();
@@ -233,7 +365,7 @@ export class Chat {
     return this.attempt(() => begin(this.runPath(runId, "resume"), {}));
   }
 
-  // What was said stands in the log already: the model is asked anew, and nothing is said twice.
+  // The log has the messages already: the model is asked again, and no message is sent twice.
   again() {
     return this.attempt(() => this.run([], false));
   }

@@ -5,9 +5,8 @@ import { button, clear, h, pretty, throttle } from "./dom.js";
 import { changes } from "./descriptions.js";
 import { Log } from "./log.js";
 import { go, hrefOf } from "./route.js";
-import { Session } from "./session.js";
+import { Session, sessionTitle, stateTitle } from "./session.js";
 import { text } from "./text.js";
-import { sessionTitle, stateTitle } from "./titles.js";
 
 const compareText = text.compare;
 
@@ -107,7 +106,7 @@ const comparedTable = (title, heads, rows) =>
 const NOTHING_TO_DO = { may: () => false, why: compareText.waits };
 
 class ComparedSide {
-  // `own`: nobody else shows the session, so that it is closed with this.
+  // `own`: no other view shows the session, so it is closed with this one.
   constructor(session, onChange, { own = false } = {}) {
     this.session = session;
     this.own = own;

@@ -1,8 +1,31 @@
-// Where a message is written. Enter sends; while a run is active the message waits for its turn.
+// The field that a message is written in, and drafts of messages.
 
 import { button, clear, h } from "./dom.js";
-import { draftOf, keepDraft } from "./drafts.js";
 import { text } from "./text.js";
+
+// Drafts of messages, one for each session: kept in this tab, through reloads and changes of view.
+
+const NAME = "swarmkeep.draft.";
+
+const nameOf = (id) => `${NAME}${id ?? ""}`;
+
+const draftOf = (id) => sessionStorage.getItem(nameOf(id)) ?? "";
+
+function keepDraft(id, words) {
+  try {
+    if (words.trim()) sessionStorage.setItem(nameOf(id), words);
+    else sessionStorage.removeItem(nameOf(id));
+  } catch {
+    // The storage is full; the draft is still on the screen.
+  }
+}
+
+export function forgetDrafts() {
+  for (const name of Object.keys(sessionStorage)) if (name.startsWith(NAME)) sessionStorage.removeItem(name);
+}
+
+// Where a message is written. Enter sends; while a run is active the message waits for its turn.
+
 
 export class Composer {
   constructor({ send, cancel }) {

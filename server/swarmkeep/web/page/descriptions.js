@@ -1,4 +1,4 @@
-// An event in a line: its kind, and what it says.
+// One line for an event: its kind, title and summary.
 
 import { textOf } from "./content.js";
 import { text } from "./text.js";
@@ -19,7 +19,7 @@ export function titleOf({ type, data }) {
   return text.event[role] ?? role;
 }
 
-// Somebody as people read it: an API key's name before its id.
+// A caller as people read it: an API key's name before its id.
 export const whoIs = (by) => (typeof by === "string" && by ? by.replace(/^(key_[0-9a-f]{16}) \(([^]+)\)$/, "$2 ($1)") : null);
 
 export function summaryOf(event) {
@@ -90,7 +90,7 @@ export const elapsed = (from, to) => `+${formatLength(Math.max(new Date(to) - ne
 const BAD_ENDS = new Set(["run.failed", "run.interrupted", "guardrail.tripped", "compaction.failed"]);
 const BAD_RESULTS = new Set(["error", "timeout", "unknown_outcome", "denied"]);
 
-// Whether it tells of something that went wrong.
+// True for events that report a failure.
 export const isBad = ({ type, data }) => BAD_ENDS.has(type) || BAD_RESULTS.has(data?.tool?.status);
 
 const hasCalls = ({ data }) => data?.message?.tool_calls?.length > 0;

@@ -1,19 +1,246 @@
+// One event in full: its content, the state after it, its request, comparison and redaction.
+
+import { get, getText, may, post, sessionPath } from "./api.js";
+import { filesNode, filesOf, textOf } from "./content.js";
+import { changes, summaryOf, titleOf, whoIs } from "./descriptions.js";
+import { bdi, button, clear, copyButton, dayAndTime, h, pretty } from "./dom.js";
+import { apply, initial } from "./fold.js";
+import { escapedSigns } from "./json.js";
+import { body } from "./log.js";
+import { go, hrefOf, replaceRoute } from "./route.js";
+import { stateTitle } from "./session.js";
+import { runTable } from "./spans.js";
+import { text } from "./text.js";
+
+// The state at any event: one step on from the last one, or folded again from the beginning.
+
+
+class Stepper {
+  constructor() {
+    this.reset();
+  }
+
+  reset() {
+    this.state = initial();
+    this.done = 0;
+  }
+
+  // What the context was before this event, and the state after it. The state is there until the next step.
+  at(events, seq) {
+    if (seq <= this.done) this.reset();
+    while (this.done < seq - 1) this.take(events);
+    const before = this.state.context;
+    this.take(events);
+    return { before, after: this.state };
+  }
+
+  take(events) {
+    apply(this.state, events[this.done]);
+    this.done += 1;
+  }
+}
+
+// The exact request that a model was sent: to be read, and to be sent again by hand.
+
+
+const HEREDOC_END = "END_OF_REQUEST";
+
+function requestNode(session, seq) {
+  const place = h("div", { class: "request" }, h("p", { class: "muted", role: "status" }, text.timeline.loading));
+  getText(sessionPath(session, `/events/${seq}/request`)).then(
+    (body) => clear(place, ...shownRequest(body)),
+    (error) => clear(place, h("p", { class: "reason" }, error.message)),
+  );
+  return place;
+}
+
+function shownRequest(body) {
+  const block = (value) => h("pre", { class: "code", tabindex: 0, dir: "ltr" }, value);
+  const curl = h("details", { class: "fold" }, h("summary", {}, text.timeline.asCurl));
+  curl.addEventListener("toggle", () => {
+    if (!curl.open || curl.childElementCount > 1) return;
+    const command = curlOf(body);
+    curl.append(h("p", { class: "muted" }, text.timeline.asCurlHint), h("div", { class: "row" }, copyButton(() => command)), block(command));
+  });
+  return [h("div", { class: "row" }, h("p", { class: "muted grow" }, text.timeline.requestBytes(new Blob([body]).size)), copyButton(() => body)), block(pretty(body)), curl];
+}
+
+// For a shell. The key comes from its environment, and the body by a here-document: a long one is too long for an argument.
+// A JSON text has no line breaks in it, so that nothing in it can end the document.
+function curlOf(body) {
+  // In a terminal some signs do more than to stand there.
+  const safe = escapedSigns(body.replaceAll(/\r?\n/g, " "));
+  return [
+    'curl "${OPENAI_BASE_URL:-https://api.openai.com/v1}/chat/completions" \\',
+    '  -H "Authorization: Bearer $OPENAI_API_KEY" \\',
+    '  -H "Content-Type: application/json" \\',
+    `  --data-binary @- <<'${HEREDOC_END}'`,
+    safe,
+    HEREDOC_END,
+    "",
+  ].join("\n");
+}
+
+// What lies between two events of a session: the state, the messages and the runs, before and after.
+
+
+const diffText = text.diff;
+
+// `from` is the event to begin at, if the address named one; it is looked at at once then.
+function eventDiff(app, id, at, last, { from, as }) {
+  const other = h("input", { class: "field", type: "number", min: 0, max: last, value: String(from ?? Math.max(at - 1, 0)), required: true, "aria-label": diffText.other });
+  const found = h("div", { class: "diff", role: "status" });
+  const show = async () => {
+    const [before, after] = [Number(other.value), at].sort((one, two) => one - two);
+    clear(found, h("p", { class: "muted" }, text.timeline.loading));
+    try {
+      clear(found, diffNodes(await get(sessionPath(id, `/diff?before=${before}&after=${after}`))));
+    } catch (error) {
+      clear(found, h("p", { class: "reason" }, error.message));
+    }
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    replaceRoute({ view: "timeline", id, at, from: Number(other.value), as });
+    show();
+  };
+  if (from !== null) show();
+  return h("details", { class: "fold", open: from !== null }, h("summary", {}, diffText.title),
+    h("form", { class: "row", onsubmit: submit }, h("label", { class: "row" }, h("span", {}, diffText.label), other), button(diffText.show, { type: "submit" })), found);
+}
+
+function diffNodes({ before, after, changes: places, messages, removed, runs }) {
+  const isSame = !places.length && !messages.length && !removed.length && !runs.length;
+  return [
+    h("h3", {}, diffText.between(before, after)),
+    isSame ? h("p", { class: "muted" }, diffText.same) : null,
+    places.length ? placeTable(places) : null,
+    messages.length ? [h("h3", {}, diffText.messages(messages.length)), h("ul", { class: "diff-messages" }, messages.map(messageLine))] : null,
+    removed.length ? h("p", {}, diffText.removed(removed.join(", "))) : null,
+    runs.length ? h("ul", {}, runs.map((run) => h("li", {}, h("code", {}, run.id), " ", diffText.run(run.before, run.after)))) : null,
+  ].flat().filter(Boolean);
+}
+
+const valueCell = (value) => h("td", {}, value === undefined ? h("span", { class: "muted" }, text.timeline.nothing) : h("code", { dir: "auto" }, JSON.stringify(value)));
+
+const placeTable = (places) =>
+  h("div", { class: "changes" }, h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": diffText.places },
+    h("table", {}, h("thead", {}, h("tr", {}, [diffText.place, text.timeline.before, text.timeline.now].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, places.map(({ path, before, after }) => h("tr", {}, h("th", { scope: "row", dir: "auto" }, path || "/"), valueCell(before), valueCell(after)))))));
+
+function messageLine({ seq, role, content, tool_calls: calls }) {
+  const said = [textOf(content), ...(calls ?? []).map((call) => `${call.function?.name} ${call.function?.arguments}`)].filter(Boolean).join(" · ");
+  return h("li", {}, h("span", { class: "muted" }, `#${seq} `), h("b", {}, text.event[role] ?? role), " ", h("span", { dir: "auto" }, said));
+}
+
+// Events redacted from the page: first the server says what that removes, and where else the same events are.
+
+
+const redactText = text.redact;
+const MOST_LISTED = 100;
+
+class RedactDialog {
+  constructor(app, session) {
+    this.app = app;
+    this.session = session;
+    this.seqs = h("input", { class: "field", id: "redact-seqs", inputmode: "numeric", autocomplete: "off", required: true, onchange: () => this.preview() });
+    this.about = h("p", { dir: "auto" });
+    this.reason = h("textarea", { class: "field", id: "redact-reason", rows: 2, required: true, maxlength: 1000, dir: "auto" });
+    this.forks = h("input", { type: "checkbox" });
+    this.forksLabel = h("label", { class: "tick", hidden: true }, this.forks, redactText.forks);
+    this.found = h("div", { class: "redact-found scroll", role: "status", tabindex: 0, "aria-label": redactText.removes });
+    this.wrong = h("p", { class: "reason", role: "alert" });
+    this.confirm = button(redactText.confirm, { kind: "danger", type: "submit", disabled: true });
+    this.node = h("dialog", { class: "dialog wider", "aria-labelledby": "redact-title" },
+      h("form", { onsubmit: (event) => this.submit(event) },
+        h("h2", { id: "redact-title" }, redactText.title), this.about, h("p", { class: "muted" }, redactText.hint),
+        h("label", { for: "redact-seqs" }, redactText.seqs), this.seqs, this.found, this.forksLabel,
+        h("label", { for: "redact-reason" }, redactText.reason), this.reason, this.wrong,
+        h("div", { class: "row" }, this.confirm, button(text.close, { kind: "ghost", onclick: () => this.node.close() }))));
+    this.node.addEventListener("close", () => this.node.remove());
+  }
+
+  open(seq) {
+    const name = stateTitle(this.session.id, this.session.state);
+    this.about.textContent = name === this.session.id ? name : text.forks.named(name, this.session.id);
+    this.seqs.value = String(seq);
+    this.reason.value = "";
+    this.forks.checked = false;
+    document.body.append(this.node);
+    this.node.showModal();
+    return this.preview();
+  }
+
+  redact(body) {
+    return post(sessionPath(this.session.id, "/redact"), { seqs: this.asked, include_forks: this.forks.checked, ...body });
+  }
+
+  async preview() {
+    this.confirm.disabled = true;
+    this.wrong.textContent = "";
+    const [asked, wrong] = seqsIn(this.seqs.value);
+    this.asked = asked;
+    clear(this.found, wrong === null && h("p", { class: "muted" }, text.timeline.loading));
+    if (wrong !== null) {
+      this.wrong.textContent = redactText.noEvents(wrong);
+      return;
+    }
+    try {
+      const found = await this.redact({ reason: redactText.title, dry_run: true });
+      if (this.asked !== asked) return;
+      this.show(found);
+    } catch (error) {
+      if (this.asked !== asked) return;
+      clear(this.found);
+      this.wrong.textContent = error.message;
+    }
+  }
+
+  show({ seqs, forks }) {
+    const { events } = this.session;
+    const line = (seq) => h("li", {}, h("span", { class: "muted" }, `#${seq} `), h("b", {}, titleOf(events[seq - 1] ?? { type: "?" })), " ", h("span", { dir: "auto" }, summaryOf(events[seq - 1] ?? { type: "?", data: null }).slice(0, 300)), !this.asked.includes(seq) && h("span", { class: "muted" }, ` ${redactText.copied}`));
+    clear(this.found,
+      h("p", {}, seqs.length ? redactText.count(seqs.length) : redactText.nothing),
+      h("ul", {}, seqs.slice(0, MOST_LISTED).map(line)),
+      seqs.length > MOST_LISTED && h("p", { class: "muted" }, text.timeline.damagedMore(seqs.length - MOST_LISTED)),
+      forks.length > 0 && [h("p", {}, redactText.elsewhere(forks.length)), h("ul", {}, forks.slice(0, MOST_LISTED).map((copy) => h("li", {}, h("code", { dir: "auto" }, copy.session_id), " ", copy.seqs.join(", "))))]);
+    this.forksLabel.hidden = !forks.length;
+    this.confirm.disabled = !seqs.length && !forks.length;
+  }
+
+  async submit(event) {
+    event.preventDefault();
+    if (this.confirm.disabled || !this.reason.value.trim()) return;
+    this.confirm.disabled = true;
+    try {
+      const { seqs, forks } = await this.redact({ reason: this.reason.value.trim() });
+      this.node.close();
+      this.app.say(redactText.done(seqs.length));
+      const left = this.forks.checked ? forks.filter((copy) => !copy.redacted) : [];
+      if (left.length) this.app.fail({ message: redactText.left(left.map((copy) => copy.session_id).join(", ")) });
+    } catch (error) {
+      this.wrong.textContent = error.message;
+      this.confirm.disabled = false;
+    }
+  }
+}
+
+// "4, 6-9" as numbers, and the first part that is none of that: what is removed for good is not guessed at.
+function seqsIn(written) {
+  const found = new Set();
+  for (const part of written.split(/[\s,;]+/).filter(Boolean)) {
+    const [first, last = first] = /^\d{1,15}([-–]\d{1,15})?$/.test(part) ? part.split(/[-–]/).map(Number) : [NaN];
+    if (!(first >= 1 && first <= last)) return [[], part];
+    for (let seq = first; seq <= last && found.size <= MOST_SEQS; seq += 1) found.add(seq);
+  }
+  return [[...found], null];
+}
+
+// One more than the server takes, so that it says so.
+const MOST_SEQS = 1000;
+
 // One event in full, what it changed, the request behind it, and the state that it led to.
 
-import { post, sessionPath } from "./api.js";
-import { bdi, button, clear, dayAndTime, h, pretty } from "./dom.js";
-import { body } from "./items.js";
-import { filesNode, filesOf } from "./files.js";
-import { textOf } from "./content.js";
-import { Stepper } from "./stepper.js";
-import { may } from "./me.js";
-import { go, hrefOf } from "./route.js";
-import { requestNode } from "./request.js";
-import { runTable } from "./runtable.js";
-import { changes, titleOf, whoIs } from "./descriptions.js";
-import { eventDiff } from "./eventdiff.js";
-import { RedactDialog } from "./redaction.js";
-import { text } from "./text.js";
 
 const t = text.timeline;
 
@@ -103,7 +330,7 @@ function facts({ agent, run_id: run, at, hash, data }, events, after) {
   ]);
 }
 
-// Who began the run, who decided on the call that the event is about, and otherwise who did what it tells of.
+// The caller who began the run, the one who decided on the event's call, or else the one who caused the event.
 function people({ run_id: run, data }, events, after) {
   const call = after.calls.get(data?.tool_call_id ?? data?.message?.tool_call_id);
   return [

@@ -1,7 +1,10 @@
-// Elements without markup: text stays text, whatever it holds.
+// Elements, and the controls that all views share.
 
-import { indentedJson } from "./jsontext.js";
+import { indentedJson } from "./json.js";
 import { text } from "./text.js";
+
+// Elements without markup: text stays text.
+
 
 const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "textContent", "tabIndex", "open", "dir"]);
 
@@ -115,7 +118,7 @@ export function clear(node, ...children) {
   return node;
 }
 
-// For what is drawn anew while somebody may be in it: the control that had the focus gets it back, or the one in its place.
+// Draws a part again and keeps the keyboard in it: the control that had the focus gets it back, or the one in its place.
 export function redraw(node, draw) {
   const controls = () => [...node.querySelectorAll("a[href], summary, [tabindex]")];
   const keyOf = (control) => control.getAttribute("href") ?? control.textContent;
@@ -150,3 +153,49 @@ export function pretty(value) {
     return value;
   }
 }
+
+// A button with more behind it: opened by a press, closed by Escape, by a choice, or by going elsewhere.
+
+
+export class Disclosure {
+  constructor(label, entries, { icon = "down", kind = "", ...props } = {}) {
+    this.button = button(label, { icon, kind, "aria-expanded": "false", onclick: () => this.toggle(), ...props });
+    this.list = h("div", { class: "pop-list", role: "group", "aria-label": label, hidden: true }, entries);
+    this.node = h("div", { class: "pop" }, this.button, this.list);
+    this.node.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || this.list.hidden) return;
+      event.stopPropagation();
+      this.toggle(false);
+      this.button.focus();
+    });
+    this.node.addEventListener("focusout", ({ relatedTarget }) => relatedTarget && !this.node.contains(relatedTarget) && this.toggle(false));
+    this.list.addEventListener("click", (event) => event.target.closest("a, button") && this.chosen());
+    this.away = (event) => this.node.contains(event.target) || this.toggle(false);
+    this.place = () => this.moveInside();
+  }
+
+  toggle(open = this.list.hidden) {
+    this.list.hidden = !open;
+    this.button.setAttribute("aria-expanded", String(open));
+    const change = open ? "addEventListener" : "removeEventListener";
+    document[change]("pointerdown", this.away);
+    window[change]("resize", this.place);
+    if (open) this.place();
+  }
+
+  // What was chosen may have taken the keyboard elsewhere; otherwise it goes back to the button.
+  chosen() {
+    const inside = this.list.contains(document.activeElement);
+    this.toggle(false);
+    if (inside) this.button.focus();
+  }
+
+  // It ends where its button does, and begins within the window.
+  moveInside() {
+    this.list.style.translate = "none";
+    const { left } = this.list.getBoundingClientRect();
+    if (left < EDGE_PX) this.list.style.translate = `${EDGE_PX - left}px`;
+  }
+}
+
+const EDGE_PX = 8;

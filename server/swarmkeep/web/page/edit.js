@@ -1,11 +1,53 @@
-// Another try at what was said: a fork that ends before it, and a run with other words, another agent or another model.
+// Edit and fork: the messages that began a run, sent again in a new session with other words.
 
 import { getBlob, post, segment, sessionPath } from "./api.js";
+import { addressOf, isFile } from "./content.js";
 import { button, clear, h } from "./dom.js";
-import { addressOf, isFile } from "./files.js";
-import { openingOf, reword } from "./opening.js";
 import { go } from "./route.js";
 import { text } from "./text.js";
+
+// How a run began: what was said, what was asked for besides, and the last event before all of that.
+
+// Another run has every option but these: how that one was followed, its server's limits, and what names its session.
+const NOT_ASKED = ["stream", "loop_turns", "history_turns", "request"];
+
+// The opening that the message of event `seq` belongs to; `index` is its place among the messages.
+function openingOf(events, seq) {
+  const { run_id: run, data } = events[seq - 1];
+  const begun = run ? events.find((event) => event.run_id === run && event.type === "run.started") : undefined;
+  const alone = { at: seq - 1, messages: [data.message], index: 0, options: {} };
+  if (!begun || begun.seq > seq) return alone;
+  const opening = { at: begun.seq - 1, messages: [], index: -1, options: optionsOf(begun.data?.options) };
+  for (const event of events.slice(begun.seq)) {
+    if (event.run_id !== run) continue;
+    if (!takeIn(opening, event)) break;
+    if (event.seq === seq) opening.index = opening.messages.length - 1;
+  }
+  return opening.index < 0 ? alone : opening;
+}
+
+function optionsOf(options) {
+  return Object.fromEntries(Object.entries(options ?? {}).filter(([name, value]) => value !== null && !NOT_ASKED.includes(name)));
+}
+
+function takeIn({ messages, options }, { type, data }) {
+  if (data === null || typeof data !== "object") return false;
+  if (type === "session.updated" && data.agent && !messages.length) options.agent = data.agent;
+  else if (type === "context.updated" && !data.tool_call_id && !messages.length) options.context_variables = data.patch;
+  else if (type === "message.added" && !data.completion && !data.tool) messages.push(data.message);
+  else return false;
+  return true;
+}
+
+// A message with other words: its files stay.
+function reword(message, words) {
+  if (!Array.isArray(message.content)) return { ...message, content: words };
+  const rest = message.content.filter((part) => part?.type !== "text");
+  return { ...message, content: words ? [{ type: "text", text: words }, ...rest] : rest };
+}
+
+// The dialog: a fork that ends before the message, and a run with other words, another agent or another model.
+
 
 const editText = text.edit;
 
@@ -71,7 +113,7 @@ export class EditDialog {
   }
 }
 
-// What was recorded names its files; whoever says it again has to bring them.
+// A recorded message names its files by hash; sending it again needs their content.
 async function withFiles(id, message) {
   if (!Array.isArray(message.content)) return message;
   return { ...message, content: await Promise.all(message.content.map((part) => (isFile(part) ? withContent(id, part) : part))) };

@@ -1,9 +1,35 @@
-// What the events of a session add up to, for the page: the state, and the conversation as a list of items.
+// The state of a session and the items of its conversation, folded from its events.
 
-import { textOf, wordsOf } from "./content.js";
-import { filesOf } from "./files.js";
-import { initial } from "./initial.js";
-import { merge, withNulls } from "./patch.js";
+import { filesOf, textOf, wordsOf } from "./content.js";
+import { merge, withNulls } from "./json.js";
+
+// The state of a session before its first event.
+
+export function initial() {
+  return {
+    seq: 0,
+    agent: "",
+    agents: [],
+    context: {},
+    metadata: {},
+    messages: 0,
+    status: "idle",
+    // As `status`; of an idle session the end of its last run, if that was a failure.
+    outlook: "idle",
+    run: null,
+    // The person who answers in the agent's place, or null.
+    taken: null,
+    queue: [],
+    usage: { prompt: 0, completion: 0, total: 0, calls: 0 },
+    items: [],
+    ends: [],
+    calls: new Map(),
+    open: new Map(),
+  };
+}
+
+// The fold: the state of a session, and its conversation as a list of items.
+
 
 // Pure: the same events give the same result. `apply` changes the state that it is given, and nothing else.
 
@@ -24,7 +50,7 @@ export function apply(state, event) {
   try {
     HANDLERS[event.type]?.(state, data, event);
   } catch {
-    // What was redacted, or recorded by a later release, may lack what this one expects; the rest is shown.
+    // A redacted event, or one of a later release, may lack fields that are expected here; the rest is shown.
     add(state, { kind: "unreadable", seq: event.seq });
   }
   return state;
@@ -126,7 +152,7 @@ const HANDLERS = {
     settle(state, "waiting");
     for (const { tool_call_id: id, reason } of data.pending) {
       const status = { tool_results: "outside", session: "below" }[reason] ?? "approval";
-      // What waits on as before is left alone: somebody may be writing there.
+      // A call that waits as before stays unchanged: the user may be writing in its form.
       if (state.calls.get(id)?.status !== status) change(state, id, { status });
     }
   },
@@ -202,7 +228,7 @@ function mark(state, isMeant, field) {
   state.ends = state.ends.filter(({ over, past }) => !over && !past);
 }
 
-// Nobody carries these calls out any more, or decides about them. An interrupted run that goes on says so anew.
+// These calls will not run and need no decision. An interrupted run that continues records them again.
 function leave(state) {
   for (const { id, status } of state.open.values()) change(state, id, { status: status === "started" ? "unknown_outcome" : "left" });
 }

@@ -3,7 +3,7 @@
 import hljs from "./highlight.min.js";
 
 // The markup in pieces of about that length, within a long line, too. Each stands for itself: what is open at the end of one is
-// closed there, and begins anew in the next.
+// closed there, and opened again in the next.
 const PIECE = 8_000;
 
 function split(markup) {

@@ -1,8 +1,16 @@
-// Colours in blocks of code. A worker finds them: whatever a text does to its regular expressions, the page goes on, and the text
-// stays as it was written. The worker is begun, and its library loaded, with the first block whose language it knows.
+// Colours of code, made in a worker, and the sanitiser that lets markup into the page.
 
 import { pause } from "./api.js";
-import { sanitized } from "./sanitizer.js";
+import "./purify.min.js";
+
+// The one way from markup to elements: what is not allowed is left out.
+
+
+export const sanitized = (markup, allowed) => globalThis.DOMPurify.sanitize(markup, allowed);
+
+// Colours in blocks of code. A worker finds them: where a text keeps its regular expressions busy, the page goes on, and the text
+// stays as it was written. The worker is begun, and its library loaded, with the first block whose language it knows.
+
 
 // As they are named behind the fence of a block.
 const LANGUAGES = new Set(
@@ -62,7 +70,7 @@ async function sanitizePieces(pieces, code) {
   return painted.textContent === code ? painted : null;
 }
 
-// The first of those that wait is with the worker. One that is drawn anew meanwhile waits a second time, and is known by then.
+// The first of those that wait is with the worker. One that is drawn again meanwhile waits a second time, and is known by then.
 function next() {
   clearTimeout(timer);
   const known = ({ code, name }) => found.get(`${name}\n${code}`);

@@ -1,15 +1,16 @@
-// What somebody has to look after: sessions that wait for people or programs, and those whose last run failed or was interrupted and
-// that nobody has marked as seen since; and those that were found damaged, until they are repaired. The mark is the session's metadata `seen_seq`, which all who look share.
+// Sessions that need attention: those that wait for people or programs, those whose last run failed or was interrupted and that are
+// not marked as seen since, and those that were found damaged, until they are repaired. The mark is the session's metadata `seen_seq`,
+// which all readers share.
 
 import { get, patch, segment, sessionPath } from "./api.js";
 import { text } from "./text.js";
-import { sessionTitle } from "./titles.js";
+import { sessionTitle } from "./session.js";
 
 const CARES = ["waiting", "failed", "interrupted", "damaged"];
 const CARE_PAGE = 100;
 const CARE_PAGES = 3;
 const LOOK_MS = 2_000;
-// A tab that nobody sees is told nothing, so it asks.
+// A hidden tab has no stream, so it asks.
 const HIDDEN_LOOK_MS = 30_000;
 const NOTIFY = "swarmkeep.notify";
 const MOST_NOTES = 3;
@@ -31,7 +32,7 @@ export class Inbox {
     document.addEventListener("visibilitychange", () => this.expect(document.hidden ? HIDDEN_LOOK_MS : 0));
   }
 
-  // For whoever sits here now.
+  // For the caller of the current key.
   start() {
     this.stop();
     this.wanted = true;
@@ -107,7 +108,7 @@ export class Inbox {
     return { items, more: cursor !== null };
   }
 
-  // Whether the run that ended badly had done so when somebody marked it. Most often the mark is the last that happened.
+  // True if the failed run had ended when the session was marked. Most often the mark is the last event.
   async isSeen(session, care) {
     const noted = session.metadata?.seen_seq;
     if (care === "waiting" || care === "damaged" || !Number.isInteger(noted)) return false;
@@ -120,7 +121,7 @@ export class Inbox {
     return this.judged.get(name);
   }
 
-  // What is to be looked after, of a kind or in all; with a "+" where not all was looked at.
+  // The count of sessions that need attention, of one kind or of all; with a "+" where not all were checked.
   count(care = null) {
     const count = this.items?.filter((item) => !item.seen && (!care || item.care === care)).length ?? 0;
     return count && (care ? this.more[care] : Object.values(this.more).some(Boolean)) ? `${count.toLocaleString("en")}+` : count ? count.toLocaleString("en") : "";

@@ -1,10 +1,10 @@
-// The inbox: each session that somebody has to look after, why, and the way to it.
+// The inbox: each session that needs attention, the reason, and a link to it.
 
 import { bdi, button, clear, h, redraw, since } from "./dom.js";
-import { may } from "./me.js";
+import { may } from "./api.js";
 import { hrefOf } from "./route.js";
 import { text } from "./text.js";
-import { sessionTitle } from "./titles.js";
+import { sessionTitle } from "./session.js";
 
 const inboxText = text.inbox;
 const SHOWN_AT_ONCE = 50;

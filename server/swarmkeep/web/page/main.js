@@ -1,16 +1,195 @@
-// The page put together: what is around both views, and which of them is shown.
+// The page put together: the frame around the views, the key dialog, and the view that the address names.
 
-import { get, needsKey } from "./api.js";
+import { findMe, get, key, may, nameOfMe, needsKey } from "./api.js";
+import { Chat } from "./chat.js";
+import { forgetDrafts } from "./composer.js";
 import { button, clear, h, icon } from "./dom.js";
-import { InboxLink } from "./inboxlink.js";
-import { KeyDialog } from "./keydialog.js";
-import { findMe, may, nameOfMe } from "./me.js";
-import { adoptAddress, hrefOf, OF_NO_SESSION, parseRoute, replaceRoute } from "./route.js";
+import { adoptAddress, hrefOf, parseRoute, replaceRoute, OF_NO_SESSION } from "./route.js";
 import { Session } from "./session.js";
 import { Sidebar } from "./sidebar.js";
 import { text } from "./text.js";
-import { themeButton } from "./theme.js";
-import { loadView, viewOf } from "./views.js";
+
+// The way to the inbox, and how much is in it. What finds that out is loaded a little later: a first visit is for what one came for.
+
+
+const INBOX_MS = 2_000;
+
+class InboxLink {
+  // `onChange` is called when there is more or less in it.
+  constructor({ onChange }) {
+    this.onChange = onChange;
+    this.inbox = null;
+    this.tally = h("span", { class: "tally", hidden: true });
+    this.node = h("a", { href: hrefOf({ view: "inbox" }) }, text.inbox.title, this.tally);
+  }
+
+  get count() {
+    return this.inbox?.count() ?? "";
+  }
+
+  // For the caller of the current key; for none while a key is asked for.
+  follow(wanted) {
+    this.wanted = wanted;
+    this.inbox?.stop();
+    this.show();
+    clearTimeout(this.waking);
+    if (wanted) this.waking = setTimeout(() => this.wake().catch(() => {}), INBOX_MS);
+  }
+
+  async wake() {
+    const { Inbox } = await import("./inbox.js");
+    this.inbox ??= new Inbox({ onChange: () => this.show() });
+    if (this.wanted && !this.inbox.wanted) this.inbox.start();
+  }
+
+  show() {
+    this.tally.textContent = this.count;
+    this.tally.hidden = !this.count;
+    this.onChange();
+  }
+}
+
+// Asks for an API key, says when one is not accepted, and whose it is.
+
+
+const t = text.key;
+
+class KeyDialog {
+  constructor({ onChange }) {
+    this.onChange = onChange;
+    this.field = h("input", { class: "field", id: "api-key", type: "password", autocomplete: "off", spellcheck: "false", "aria-describedby": "key-wrong key-hint" });
+    this.wrong = h("p", { class: "reason", id: "key-wrong", role: "alert" });
+    this.who = h("p", { dir: "auto" });
+    this.keeps = h("input", { type: "checkbox" });
+    this.use = button(t.save, { kind: "primary", type: "submit" });
+    this.node = h("dialog", { class: "dialog", "aria-labelledby": "key-title" },
+      h("form", { onsubmit: (event) => this.submit(event) },
+        h("h2", { id: "key-title" }, t.title), this.who,
+        h("label", { for: "api-key" }, t.label), this.field, this.wrong,
+        h("label", { class: "tick" }, this.keeps, t.remember),
+        h("p", { class: "muted", id: "key-hint" }, t.hint),
+        h("div", { class: "row" }, this.use, button(t.forget, { onclick: () => this.forget() }), button(text.close, { kind: "ghost", onclick: () => this.node.close() }))));
+  }
+
+  open() {
+    const name = nameOfMe();
+    this.who.textContent = name ? t.youAre(name) : "";
+    this.keeps.checked = key.isKept;
+    if (!this.node.open) this.node.showModal();
+  }
+
+  // The server has refused a request for want of a key, or of one that counts.
+  refused() {
+    if (this.trying) return;
+    this.say(key.get() ? t.gone : "");
+    this.open();
+  }
+
+  say(words) {
+    this.wrong.textContent = words;
+    this.field.setAttribute("aria-invalid", words !== "");
+  }
+
+  async submit(event) {
+    event.preventDefault();
+    const given = this.field.value.trim();
+    if (!given || this.trying) return this.say(given ? "" : t.empty);
+    if (!(await this.isAccepted(given))) return this.field.select();
+    key.set(given, { keep: this.keeps.checked });
+    this.field.value = "";
+    this.say("");
+    this.node.close();
+    return this.onChange();
+  }
+
+  // Tried out before it takes the place of another one, which may be right.
+  async isAccepted(given) {
+    // No header can carry it, which would look as if the server were away.
+    if (!/^[\x21-\x7e]+$/.test(given)) {
+      this.say(t.wrong);
+      return false;
+    }
+    this.trying = true;
+    this.use.disabled = true;
+    try {
+      await get("me", { secret: given });
+      return true;
+    } catch (error) {
+      if (error.status === 404) return true;
+      this.say(error.code === "unauthenticated" ? t.wrong : error.message);
+      return false;
+    } finally {
+      this.trying = false;
+      this.use.disabled = false;
+    }
+  }
+
+  forget() {
+    key.set("");
+    forgetDrafts();
+    this.field.value = "";
+    this.say("");
+    this.node.close();
+    this.onChange();
+  }
+}
+
+// Light, dark, or as the system has it.
+
+
+const NAME = "swarmkeep.theme";
+const NEXT = { auto: "light", light: "dark", dark: "auto" };
+const ICON = { auto: "auto", light: "sun", dark: "moon" };
+
+function readTheme() {
+  const theme = localStorage.getItem(NAME);
+  return theme in NEXT ? theme : "auto";
+}
+
+function applyTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+}
+
+applyTheme(readTheme());
+
+function themeButton() {
+  const control = button(text.theme.label, { icon: ICON[readTheme()], kind: "ghost theme", quiet: true });
+  const show = () => {
+    const theme = readTheme();
+    applyTheme(theme);
+    control.title = text.theme[theme];
+    control.setAttribute("aria-label", text.theme[theme]);
+    control.replaceChildren(icon(ICON[theme]));
+  };
+  control.addEventListener("click", () => {
+    localStorage.setItem(NAME, NEXT[readTheme()]);
+    show();
+  });
+  show();
+  return control;
+}
+
+// What is shown at each kind of address. The chat is there at once, all else is loaded when it is first asked for.
+
+
+const LOADS = {
+  timeline: async () => (await import("./timeline.js")).Timeline,
+  agents: async () => (await import("./agents.js")).AgentsView,
+  compare: async () => (await import("./compare.js")).Compare,
+  inbox: async () => (await import("./inboxview.js")).InboxView,
+  usage: async () => (await import("./usage.js")).UsageView,
+  audit: async () => (await import("./auditlog.js")).AuditLog,
+};
+const loaded = { chat: Chat };
+
+const viewOf = (name) => loaded[name] ?? null;
+
+async function loadView(name) {
+  loaded[name] ??= await LOADS[name]();
+}
+
+// The page put together: what is around both views, and which of them is shown.
+
 
 const TOAST_MS = 12_000;
 
@@ -19,7 +198,7 @@ class App {
     this.agents = [];
     this.locked = false;
     this.session = null;
-    // Whoever tabs on out of the menu sees where they are.
+    // Tabbing out of the menu closes it, so that the focus is in sight.
     this.main = h("main", { id: "main", class: "main", tabindex: -1, onfocusin: () => this.toggleMenu(false) });
     this.live = h("div", { class: "unseen", "aria-live": "polite" });
     this.toasts = h("div", { class: "toasts", role: "alert" });
@@ -115,7 +294,7 @@ class App {
 
   showRoute() {
     const { view, id, name: agent } = this.route;
-    // Whoever looks at what is about no session comes back to the one that was open.
+    // From a view without a session the tabs lead back to the open one.
     if (!OF_NO_SESSION.has(view)) this.around = id;
     for (const [name, tab] of Object.entries({ ...this.tabs, ...this.beside })) {
       if (name in this.tabs) tab.href = name === "agents" ? hrefOf({ view: name, name: agent }) : hrefOf({ view: name, id: this.around });
@@ -136,7 +315,7 @@ class App {
     this.entitle();
   }
 
-  // How much waits for somebody stands first: of many tabs a browser shows no more than that.
+  // The number of waiting sessions comes first: of many tabs a browser shows little more.
   entitle() {
     const { count } = this.waiting;
     const title = `${count ? `(${count}) ` : ""}${this.title ?? text.product}`;
@@ -178,7 +357,7 @@ class App {
     else if (hadFocus && document.activeElement === document.body) this.main.focus({ preventScroll: true });
   }
 
-  // Whether it is there, and somebody still wants it.
+  // True if the view is loaded and the address still names it.
   async loadView(route) {
     clear(this.main);
     try {
@@ -205,7 +384,7 @@ class App {
     while (this.live.childElementCount > 5) this.live.firstChild.remove();
   }
 
-  // What was said is not to be read any more.
+  // Removes announcements and messages of the earlier key.
   clearMessages() {
     clear(this.live);
     clear(this.toasts);

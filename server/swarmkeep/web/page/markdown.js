@@ -1,9 +1,8 @@
 // Markdown from models and people, made harmless: no scripts, no images, no forms, no styles, no foreign frames.
 
 import { copyButton, h, plain } from "./dom.js";
-import { highlight } from "./highlighting.js";
+import { highlight, sanitized } from "./highlighting.js";
 import { Lexer, Marked } from "./marked.esm.js";
-import { sanitized } from "./sanitizer.js";
 import { text } from "./text.js";
 
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
@@ -12,7 +11,7 @@ const escaped = (source) => source.replaceAll(/[&<>"]/g, (sign) => ESCAPES[sign]
 const BOXES = /^[☑☐] /;
 
 // HTML in a message is shown as it was written, and a picture as a link to it: nothing is hidden, nothing is loaded. The boxes
-// of a list are signs, for nobody can tick them.
+// of a list are signs, because they cannot be ticked.
 const renderer = {
   checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
   html: ({ text: written, block }) => (block ? `<p>${escaped(written)}</p>` : escaped(written)),
@@ -38,7 +37,7 @@ const ALLOWED = {
 // A conversation's headings stand below the page's own.
 const LEVELS = { H1: "h4", H2: "h5", H3: "h6", H4: "h6", H5: "h6" };
 
-// Quotes and lists within each other as nobody writes them, and more marks than a long answer has: the parser has no end of
+// Quotes and lists nested deeper than people write them, and more marks than a long answer has: the parser has no end of
 // them, or needs minutes. What it cannot read otherwise is shown as it was written, too.
 const DEEP = /^(?:[ \t]*(?:>|[-+*]|\d{1,9}[.)])){50}/m;
 const MOST_MARKS = 4_000;
@@ -79,7 +78,7 @@ function* drawBlocks(source, grows, fixed, last) {
   return blocks.slice(0, count).reduce((sum, { raw }) => sum + raw.length, 0);
 }
 
-// How many blocks of a text will not change their form, whatever is written behind it: all but the last.
+// The number of blocks whose form no later text changes: all but the last.
 function countFixed(source, blocks) {
   const isAll = source.startsWith(blocks.map(({ raw }) => raw).join(""));
   return isAll ? Math.max(blocks.findLastIndex(({ type }) => type !== "space"), 0) : 0;
@@ -128,7 +127,7 @@ function wrap(node, frame) {
   return frame;
 }
 
-// The language of a block; whatever else has a class is without one.
+// The language of a block; other classes are removed.
 function takeLanguage(node) {
   const language = node.matches("pre > code") ? node.className.match(/^language-(\S{1,20})$/)?.[1] : null;
   node.removeAttribute("class");

@@ -1,6 +1,6 @@
 // A text as Markdown, whole or while it is being written. What draws it is loaded with the first text, which is plain until then.
 // A long one is drawn in slices, so that the page goes on meanwhile; of one that grows, what is finished stays as it is, and only
-// its last block is made anew, also when it ends.
+// its last block is drawn again, also when it ends.
 
 import { pause } from "./api.js";
 import { h, plain } from "./dom.js";
@@ -8,11 +8,11 @@ import { h, plain } from "./dom.js";
 // What is shorter is drawn at once.
 const SHORT = 4_000;
 const SLICE_MS = 12;
-// The last block of a text, as a list or a piece of code, may be long itself. Then it is made anew each time that it has grown by
+// The last block of a text, as a list or a piece of code, may be long itself. Then it is drawn again each time that it has grown by
 // a part of itself, so that the work stays in proportion to the text.
 const LONG = 10_000;
 const GROWTH = 1.03;
-// Longer texts are shown plain, unless they were seen to grow: Markdown of that size is no message any more.
+// Longer texts are shown plain, unless they were seen to grow: Markdown of that size is not a message.
 const LONGEST_MARKDOWN = 100_000;
 // Names for addresses, which may stand behind what uses them, and in quotes and lists, too.
 const DEFINITION = /^(?:[ \t]*(?:>|[-+*]|\d{1,9}[.)]))*[ \t]*\[(?:\\[^]|[^[\]\\])+\]:/m;
@@ -65,7 +65,7 @@ export class Prose {
     this.draw();
   }
 
-  // All of it, drawn anew where what was shown before would not be a part of that.
+  // All of it; drawn again where it does not begin with the text that was shown before.
   finish(written) {
     const before = this.source.slice(0, this.finished);
     this.source = written.replaceAll(/\r\n?/g, "\n");

@@ -1,6 +1,158 @@
+// The timeline's list: rows of events, grouped by run or as spans, drawn as far as they are in sight.
+
+import { elapsed, isBad, kindOf, matches, summaryOf, titleOf, tokensOf } from "./descriptions.js";
+import { clear, h, icon, lane, since, timeOf } from "./dom.js";
+import { sortedSpans } from "./spans.js";
+import { text } from "./text.js";
+
+// An event in the timeline's list, as one line.
+
+
+// So many agents have a lane each; of more, an event's own is named in its row.
+const LANES = 6;
+
+// `differs`: in what today's agents would do otherwise, if it was asked.
+export function eventRow(event, { damage, differs, before, agents }) {
+  const tokens = tokensOf(event);
+  return [
+    h("span", { class: "row-seq" }, String(event.seq)),
+    lanesOf(event.agent, agents),
+    h("span", { class: `row-title kind-${kindOf(event)} ${damage || isBad(event) ? "bad" : ""}` }, titleOf(event)),
+    damage ? h("span", { class: "row-damage", title: damage.detail }, icon("cross"), text.timeline.damagedRow) : null,
+    differs ? h("span", { class: "row-damage differs", title: differs.map(({ kind }) => text.today.kinds[kind] ?? kind).join(", ") }, text.today.mark) : null,
+    h("span", { class: "row-summary", dir: "auto" }, summaryOf(event).slice(0, 200)),
+    tokens ? h("span", { class: "row-tokens" }, text.timeline.tokens(tokens)) : null,
+    h("time", { class: "row-time", datetime: event.at, title: timeOf(event.at) }, before ? elapsed(before.at, event.at) : since(event.at)),
+  ];
+}
+
+export function lanesOf(agent, agents) {
+  const here = agents.indexOf(agent);
+  if (agents.length > LANES) return h("span", { class: "row-who" }, agent ? lane(h("span", { class: "dot", "aria-hidden": "true" }), here) : null, h("bdi", {}, agent));
+  const places = agents.map((_, index) => lane(h("span", { class: `lane ${index === here ? "here" : ""}` }), index));
+  return [h("span", { class: "lanes", "aria-hidden": "true" }, places), h("span", { class: "unseen" }, agent)];
+}
+
+// Who is in which lane.
+export function showLegend(node, agents) {
+  if (node.childElementCount === agents.length) return;
+  clear(node, agents.map((agent, index) => h("li", {}, lane(h("span", { class: "dot", "aria-hidden": "true" }), index), h("span", { dir: "auto" }, agent))));
+}
+
+// What the timeline's list shows, in each of its shapes: events, events by run, or the spans of runs with their bars.
+
+
+export const SHAPES = ["list", "runs", "waterfall"];
+
+export class Grouping {
+  constructor() {
+    this.folded = new Set();
+    this.entries = [];
+  }
+
+  // `shown` are the events that the filter leaves.
+  build(shape, { shown, events, runs, kind, words }) {
+    this.events = events;
+    if (shape === "list") this.entries = shown;
+    else if (shape === "runs") this.entries = this.byRun(shown, runs);
+    else this.entries = this.spans(runs, kind, words);
+    this.note(shape);
+  }
+
+  byRun(shown, runs) {
+    const groups = [];
+    const open = new Map();
+    for (const event of shown) {
+      const run = runs.byId.get(event.run_id);
+      if (!run) groups.push({ order: event.seq, events: [event] });
+      else if (open.has(run)) open.get(run).events.push(event);
+      else {
+        const group = { order: run.first, run, events: [event] };
+        open.set(run, group);
+        groups.push(group);
+      }
+    }
+    groups.sort((one, other) => one.order - other.order);
+    const entries = [];
+    for (const { run, events } of groups) {
+      if (run) entries.push({ run });
+      if (!run) entries.push(events[0]);
+      else if (!this.folded.has(run.id)) entries.push(...events);
+    }
+    return entries;
+  }
+
+  spans(runs, kind, words) {
+    const all = kind === "all" && !words;
+    const isMeant = (seq) => matches(this.events[seq - 1], kind, words);
+    const entries = [];
+    for (const run of runs.list) {
+      const spans = all ? sortedSpans(run) : sortedSpans(run).filter((span) => isMeant(span.seq) || (span.start !== span.seq && isMeant(span.start)));
+      if (!all && !spans.length && !isMeant(run.seqs.at(-1))) continue;
+      entries.push({ run });
+      if (!this.folded.has(run.id)) for (const span of spans) entries.push({ run, span });
+    }
+    return entries;
+  }
+
+  // The seqs of a list are in order: there is no need to note where each is.
+  note(shape) {
+    this.places = shape === "list" ? null : new Map();
+    this.heads = new Map();
+    this.spanPlaces = new Map();
+    if (!this.places) return;
+    this.entries.forEach((entry, index) => {
+      if (!entry.run) this.places.set(entry.seq, index);
+      else if (!entry.span) this.heads.set(entry.run.id, index);
+      else {
+        this.spanPlaces.set(entry.span, index);
+        if (!this.places.has(entry.span.start)) this.places.set(entry.span.start, index);
+        this.places.set(entry.span.seq, index);
+      }
+    });
+  }
+
+  // Where an event stands, or the run that it belongs to; -1 where neither is shown. One event may close many spans: the `entry`
+  // that was chosen tells which of them is meant.
+  indexOf(seq, entry = null) {
+    const run = this.events?.[seq - 1]?.run_id;
+    const chosen = entry?.span ? this.spanPlaces?.get(entry.span) : entry?.run && this.heads?.get(entry.run.id);
+    if (chosen !== undefined) return chosen;
+    if (this.places) return this.places.get(seq) ?? this.heads.get(run) ?? -1;
+    let [low, high] = [0, this.entries.length - 1];
+    while (low <= high) {
+      const middle = (low + high) >> 1;
+      const found = this.entries[middle].seq;
+      if (found === seq) return middle;
+      if (found < seq) low = middle + 1;
+      else high = middle - 1;
+    }
+    return -1;
+  }
+
+  // The event that stands for an entry.
+  seqOf(index) {
+    const { run, span, seq } = this.entries[index];
+    return span ? span.seq : run ? run.first : seq;
+  }
+
+  // Fold a run, or unfold it; as it is told, or else the other way than it is. Says whether anything changed.
+  levelOf(index) {
+    const { run, span, run_id: id } = this.entries[index];
+    if (run && !span) return { level: 1, unfolded: !this.folded.has(run.id) };
+    return { level: span || id ? 2 : 1 };
+  }
+
+  fold(run, folded = !this.folded.has(run.id)) {
+    if (folded === this.folded.has(run.id)) return false;
+    if (folded) this.folded.add(run.id);
+    else this.folded.delete(run.id);
+    return true;
+  }
+}
+
 // A list of any length with rows of one height: only what is in sight exists.
 
-import { h } from "./dom.js";
 
 const ROW_PX = 40;
 const SPARE = 8;

@@ -1,12 +1,114 @@
+// The list of sessions beside every view, and the stream that says when it changes.
+
+import { get, pause, sessionPath, stream } from "./api.js";
+import { bdi, button, clear, h, since } from "./dom.js";
+import { chooseFilters, chosenFilters, go, hrefOf, listQuery, matchLines, parseRoute, replaceRoute, wordsOf, ENDS, SPANS, STATES } from "./route.js";
+import { sessionTitle } from "./session.js";
+import { text } from "./text.js";
+
+// Says when the list of sessions needs to be read: the server tells which have changed. A hidden tab has no stream, because
+// browsers allow few connections to a server; it reads the list when it is seen again.
+
+
+const SHORTEST_PAUSE = 300;
+const LONGEST_PAUSE = 10_000;
+const PATIENCE_MS = 1_500;
+// However much happens, the list is asked for no more often.
+const READ_MS = 2_000;
+
+class ListFeed {
+  // `onChange` is given what a session is now, by its id, and the ids of those that were deleted; `onRead` is called when the list is to be read, and may take its time.
+  constructor({ onChange, onRead }) {
+    this.on = { change: onChange, read: onRead };
+    this.wanted = false;
+    this.heard = false;
+    this.running = null;
+    document.addEventListener("visibilitychange", () => this.check());
+  }
+
+  // Starts again for the caller of the current key. The stream begins with a word that makes the list be read; where none comes, it is read all
+  // the same.
+  start() {
+    this.stop();
+    this.heard = false;
+    this.wanted = true;
+    this.check();
+    setTimeout(() => this.readFirst(), this.running ? PATIENCE_MS : 0);
+  }
+
+  readFirst() {
+    if (this.heard || !this.wanted) return;
+    this.heard = true;
+    this.read();
+  }
+
+  stop() {
+    this.wanted = false;
+    this.check();
+  }
+
+  check() {
+    const runs = this.wanted && !document.hidden;
+    if (runs && !this.running) this.keepUp((this.running = new AbortController()));
+    if (runs || !this.running) return;
+    this.running.abort();
+    this.running = null;
+    clearTimeout(this.due);
+    this.due = null;
+  }
+
+  async keepUp({ signal }) {
+    let wait = SHORTEST_PAUSE;
+    while (!signal.aborted) {
+      try {
+        await stream("sessions", {
+          signal,
+          onFrame: ({ event, data }) => {
+            if (event !== "sessions.changed" || signal.aborted) return;
+            wait = SHORTEST_PAUSE;
+            this.heard = true;
+            this.on.change(new Map(data.sessions.map((session) => [session.id, session])), data.deleted ?? []);
+            this.read();
+          },
+        });
+      } catch (error) {
+        // A key that is refused is reported by the other requests.
+        if (!signal.aborted && error.status >= 400 && error.status < 500 && error.status !== 429) {
+          this.readFirst();
+          return this.stop();
+        }
+      }
+      if (!signal.aborted) this.readFirst();
+      await pause(wait, signal);
+      wait = Math.min(wait * 2, LONGEST_PAUSE);
+    }
+  }
+
+  // At once, and once more later if there was more meanwhile.
+  read() {
+    if (this.due) return (this.again = true);
+    this.again = false;
+    this.due = setTimeout(() => {
+      this.due = null;
+      if (this.again) this.read();
+    }, READ_MS);
+    this.on.read();
+  }
+
+  // For a read that came to nothing.
+  readLater() {
+    if (this.due) this.again = true;
+    else if (this.running) {
+      this.due = setTimeout(() => {
+        this.due = null;
+        this.read();
+      }, READ_MS);
+    }
+  }
+}
+
 // The list of sessions, with search and filters. Both views share it.
 
-import { get, sessionPath } from "./api.js";
-import { bdi, button, clear, h, since } from "./dom.js";
-import { chooseFilters, chosenFilters, ENDS, listQuery, matchLines, SPANS, STATES, wordsOf } from "./finding.js";
-import { ListFeed } from "./listfeed.js";
-import { go, hrefOf, parseRoute, replaceRoute } from "./route.js";
-import { text } from "./text.js";
-import { sessionTitle } from "./titles.js";
 
 const CLOCK_MS = 60_000;
 const TYPING_MS = 250;
@@ -48,7 +150,7 @@ export class Sidebar {
     setInterval(() => document.hidden || this.render(), CLOCK_MS);
   }
 
-  // The list of whoever sits here now, and whatever changes in it.
+  // The list for the caller of the current key, and its changes.
   follow() {
     this.sessions = null;
     this.locked = false;
@@ -66,7 +168,7 @@ export class Sidebar {
 
   setAgents(names) {
     const { agent: chosen = "" } = chosenFilters();
-    // One that is not served any more may be looked for all the same.
+    // An agent that is no longer served can still be searched for.
     const all = !chosen || names.includes(chosen) ? names : [...names, chosen];
     clear(this.agent, h("option", { value: "" }, t.anyAgent), all.map((name) => h("option", { value: name }, name)));
     this.agent.value = chosen;
@@ -154,7 +256,7 @@ export class Sidebar {
     const asked = this.query(more);
     const { q: sought = "" } = chosenFilters();
     this.asked = asked;
-    // What was asked for before is not wanted any more.
+    // An answer to an earlier search is dropped.
     this.waiting?.abort();
     const waiting = new AbortController();
     this.waiting = waiting;
@@ -173,7 +275,7 @@ export class Sidebar {
       if (!this.current || quiet) this.findCurrent();
     } catch (error) {
       if (error.name === "AbortError") return quiet && this.feed.readLater();
-      // Nobody is asked for a key again and again.
+      // The key dialog opens once, not with each refused request.
       this.locked = error.code === "unauthenticated";
       if (quiet) return isPassing(error) && this.feed.readLater();
       if (error.code === "search_off") clear(this.list);

@@ -1,4 +1,81 @@
-// What took time in a session, run by run, from its events alone: model calls, functions, and waits for somebody.
+// Runs: the spans that took time in them, their cost, and both ways to draw them.
+
+import { get } from "./api.js";
+import { formatLength } from "./descriptions.js";
+import { h, icon, lane, timeOf } from "./dom.js";
+import { hrefOf } from "./route.js";
+import { text } from "./text.js";
+
+// What model calls cost, by the server's table of prices: as it reckons itself, so that each call can be told its own.
+
+
+let priceTable = { currency: null, data: [] };
+let pricesAsked = null;
+const pricesFound = new Map();
+
+// Asked once. Without an answer nothing has a price.
+export function loadPrices() {
+  pricesAsked ??= get("prices").then((found) => {
+    priceTable = found;
+    pricesFound.clear();
+  }).catch(() => (pricesAsked = null));
+  return pricesAsked;
+}
+
+function priceOf(model) {
+  if (!pricesFound.has(model)) {
+    const fitting = priceTable.data.filter((price) => price.model === model || fitsPattern(price.model, model));
+    fitting.sort((one, other) => (other.model === model) - (one.model === model) || other.model.length - one.model.length);
+    pricesFound.set(model, fitting[0] ?? null);
+  }
+  return pricesFound.get(model);
+}
+
+// As the server has it: what is between two stars is put as early as it can be and never moved, so that names of models, which providers
+// choose, and patterns with many stars do not multiply, as they would in a regular expression.
+function fitsPattern(pattern, model) {
+  const [first, ...others] = pattern.split("*").map((piece) => [...piece]);
+  const name = [...model];
+  const standsAt = (piece, at) => piece.every((sign, place) => at + place < name.length && (sign === "?" || sign === name[at + place]));
+  if (!others.length) return first.length === name.length && standsAt(first, 0);
+  const last = others.pop();
+  const end = name.length - last.length;
+  let at = first.length;
+  if (at > end || !standsAt(first, 0) || !standsAt(last, end)) return false;
+  for (const piece of others) {
+    while (at + piece.length <= end && !standsAt(piece, at)) at += 1;
+    at += piece.length;
+    if (at > end) return false;
+  }
+  return true;
+}
+
+// Null where the price is unknown.
+function costOf({ name, tokens }) {
+  const price = tokens && priceOf(name);
+  if (!price) return null;
+  const cached = Math.min(tokens.cached, tokens.prompt);
+  return ((tokens.prompt - cached) * price.input + cached * price.cached_input + tokens.completion * price.output) / 1_000_000;
+}
+
+function costOfRun(run) {
+  let [sum, part] = [null, false];
+  for (const span of run.spans) {
+    if (!span.tokens) continue;
+    const cost = costOf(span);
+    if (cost === null) part = true;
+    else sum = (sum ?? 0) + cost;
+  }
+  return sum === null ? "" : `${formatCost(sum)}${part ? "+" : ""}`;
+}
+
+function formatCost(amount) {
+  if (amount === null || !priceTable.currency) return "";
+  const digits = amount > 0 && amount < 1 ? { maximumSignificantDigits: 2, minimumFractionDigits: 0 } : { maximumFractionDigits: 2 };
+  return new Intl.NumberFormat("en", { style: "currency", currency: priceTable.currency, ...digits }).format(amount);
+}
+
+// The spans of a session, run by run, from its events alone: model calls, functions, and waits for people.
 
 const RUN_ENDS = { "run.completed": "completed", "run.failed": "failed", "run.cancelled": "cancelled" };
 
@@ -100,7 +177,7 @@ function modelSpan(run, completion, { time, seq, agent }) {
   const usage = completion.usage ?? {};
   return {
     kind: "model",
-    // Of what was cut off nobody measured how long it took: it began after what was before it.
+    // The duration of a cut-off call was not measured: it began after the event before it.
     from: Math.max(took ? time - took : run.mark, run.begun),
     to: time, start: seq, seq, agent,
     status: completion.partial ? "cut" : "ok",
@@ -142,14 +219,14 @@ export function sortedSpans(run) {
   return run.inOrder;
 }
 
-export const endOfRun = (run) => run.ended ?? run.last;
-export const lengthOfSpan = (span, run) => Math.max((span.to ?? endOfRun(run)) - span.from, 0);
+const endOfRun = (run) => run.ended ?? run.last;
+const lengthOfSpan = (span, run) => Math.max((span.to ?? endOfRun(run)) - span.from, 0);
 
 const BAD_OUTCOMES = new Set(["error", "timeout", "unknown_outcome", "denied", "refused"]);
-export const isBadSpan = ({ status }) => BAD_OUTCOMES.has(status);
+const isBadSpan = ({ status }) => BAD_OUTCOMES.has(status);
 
 // All that the calls of a run took together.
-export function runTotals(run) {
+function runTotals(run) {
   const sum = { calls: 0, tools: 0, prompt: 0, cached: 0, completion: 0 };
   for (const { kind, tokens } of run.spans) {
     if (kind === "tool" || kind === "asked") sum.tools += 1;
@@ -158,4 +235,166 @@ export function runTotals(run) {
     for (const name of ["prompt", "cached", "completion"]) sum[name] += tokens[name];
   }
   return sum;
+}
+
+// The places of a run's moments in the width of its bar. An approval may have waited overnight: long pauses are drawn short.
+
+
+const BUSY_KINDS = new Set(["model", "summary", "tool", "asked"]);
+// A pause is as wide as this part of all the work, at most.
+const LONGEST_PAUSE_PART = 0.15;
+
+export function scaleFor(run) {
+  if (run.scaledAt !== run.version) {
+    run.scale = makeTimeScale(run);
+    run.scaledAt = run.version;
+  }
+  return run.scale;
+}
+
+// A function from a time to a part of the width, between 0 and 1.
+function makeTimeScale(run) {
+  const end = endOfRun(run);
+  const pieces = timeSegments(run, end);
+  const work = pieces.reduce((sum, { busy, from, to }) => sum + (busy ? to - from : 0), 0);
+  const most = work > 0 ? work * LONGEST_PAUSE_PART : Infinity;
+  let width = 0;
+  const stops = [{ time: run.begun, place: 0 }];
+  for (const { busy, from, to } of pieces) {
+    width += busy ? to - from : Math.min(to - from, most);
+    stops.push({ time: to, place: width });
+  }
+  return (time) => (width > 0 ? placeAtTime(stops, time) / width : 0);
+}
+
+function placeAtTime(stops, time) {
+  let [low, high] = [0, stops.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (stops[middle].time < time) low = middle + 1;
+    else high = middle;
+  }
+  const after = stops[low];
+  const before = stops[Math.max(low - 1, 0)];
+  if (time >= after.time || after.time === before.time) return after.place;
+  return before.place + ((after.place - before.place) * Math.max(time - before.time, 0)) / (after.time - before.time);
+}
+
+// The time of the run in pieces, in which something is done or nothing is.
+function timeSegments(run, end) {
+  const points = [];
+  const from = (time) => Math.min(Math.max(time, run.begun), end);
+  const note = (span, work, wait) => {
+    points.push({ time: from(span.from), work, wait }, { time: from(span.to ?? end), work: -work, wait: -wait });
+  };
+  for (const span of run.spans) if (BUSY_KINDS.has(span.kind)) note(span, 1, 0);
+  for (const wait of run.waits) note(wait, 0, 1);
+  points.sort((one, other) => one.time - other.time);
+  points.push({ time: end, work: 0, wait: 0 });
+  const found = [];
+  let [last, working, waiting] = [run.begun, 0, 0];
+  for (const { time, work, wait } of points) {
+    const busy = working > 0 && waiting === 0;
+    if (time > last) {
+      if (found.length && found.at(-1).busy === busy) found.at(-1).to = time;
+      else found.push({ busy, from: last, to: time });
+    }
+    last = Math.max(last, time);
+    working += work;
+    waiting += wait;
+  }
+  return found;
+}
+
+// The rows of runs: a head with what a run took, and a bar for each thing that took time in it.
+
+
+const runText = text.runs;
+const NARROWEST_BAR = 0.4;
+
+export function headRow(run, folded) {
+  const sum = runTotals(run);
+  const cost = costOfRun(run);
+  const said = [runText.calls(sum.calls), sum.tools && runText.tools(sum.tools), runText.tokens(sum.prompt, sum.completion), sum.cached && runText.cached(sum.cached)].filter(Boolean).join(" · ");
+  return [
+    icon(folded ? "right" : "down"),
+    h("span", { class: "run-name" }, runText.name(run.number)),
+    h("span", { class: `state ${run.status}` }, text.status[run.status] ?? run.status),
+    h("span", { class: "row-summary" }, said, run.error && ` · ${run.error.message}`),
+    cost && h("span", { class: "row-tokens" }, cost),
+    h("span", { class: "row-time" }, formatLength(endOfRun(run) - run.begun)),
+  ];
+}
+
+export function spanRow(run, span, laneOf) {
+  return [
+    h("span", { class: "span-agent" }, span.agent ? lane(h("span", { class: "dot", "aria-hidden": "true" }), laneOf(span.agent)) : null),
+    h("span", { class: `row-title span-name ${isBadSpan(span) ? "bad" : ""}`, "aria-hidden": "true" }, h("span", { class: "span-kind" }, runText.kinds[span.kind]), h("bdi", {}, span.name)),
+    h("span", { class: "track", "aria-hidden": "true" }, spanBar(run, span)),
+    h("span", { class: "row-time", "aria-hidden": "true" }, span.from === span.to ? "" : formatLength(lengthOfSpan(span, run))),
+    h("span", { class: "unseen" }, describeSpan(run, span)),
+  ];
+}
+
+function spanBar(run, span) {
+  const place = scaleFor(run);
+  const [from, to] = [place(span.from), place(span.to ?? endOfRun(run))].map((part) => part * 100);
+  const width = Math.max(to - from, NARROWEST_BAR);
+  const node = h("span", { class: `bar bar-${span.kind} ${isBadSpan(span) ? "bad" : ""} ${span.to === null ? "open" : ""}`, title: describeSpan(run, span) });
+  node.style.insetInlineStart = `${Math.min(from, 100 - NARROWEST_BAR)}%`;
+  node.style.width = `${width}%`;
+  const waited = span.first && lengthOfSpan(span, run) ? Math.min(span.first / lengthOfSpan(span, run), 1) : 0;
+  if (waited) {
+    const silent = h("span", { class: "bar-silent" });
+    silent.style.width = `${waited * 100}%`;
+    node.append(silent);
+  }
+  return node;
+}
+
+const spanStatus = ({ status }) => (status === "ok" ? "" : status === "open" ? runText.open : status === "cut" ? text.chat.partial : text.tool[status] ?? status);
+
+// All of it in words, for those who do not see the bar.
+function describeSpan(run, span) {
+  const { first, tokens, agent, kind, name } = span;
+  const cost = formatCost(costOf(span));
+  return [
+    `${runText.kinds[kind]} ${name}`.trim(),
+    agent && runText.by(agent),
+    spanStatus(span),
+    runText.began(formatLength(Math.max(span.from - run.begun, 0))),
+    span.from === span.to ? null : runText.took(formatLength(lengthOfSpan(span, run))),
+    first === null || first === undefined ? null : runText.first(formatLength(first)),
+    tokens && runText.tokens(tokens.prompt, tokens.completion),
+    tokens?.cached ? runText.cached(tokens.cached) : null,
+    cost,
+  ].filter(Boolean).join(", ");
+}
+
+const beganAt = (run) => timeOf(new Date(run.begun));
+
+// A run as a table: the same as its bars, for those who want figures, or do not see.
+
+
+const columnNames = text.runs.columns;
+// Of a run that went on and on, the first ones.
+const MOST_LINES = 500;
+
+export function runTable(run, session, as = null) {
+  const spans = sortedSpans(run);
+  const sum = runTotals(run);
+  const number = (count) => (count ? count.toLocaleString("en") : "");
+  const cells = (...values) => values.map((value) => h("td", {}, value));
+  const line = (span) => h("tr", {},
+    h("th", { scope: "row" }, h("a", { href: hrefOf({ view: "timeline", id: session, at: span.seq, as }) }, `${text.runs.kinds[span.kind]} `, h("bdi", {}, span.name))),
+    cells(h("bdi", {}, span.agent ?? ""), spanStatus(span), formatLength(Math.max(span.from - run.begun, 0)), span.from === span.to ? "" : formatLength(lengthOfSpan(span, run)),
+      span.first ? formatLength(span.first) : "", number(span.tokens?.prompt), number(span.tokens?.cached), number(span.tokens?.completion), formatCost(costOf(span))));
+  return h("div", { class: "run-table" },
+    h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": text.runs.table(run.number) },
+      h("table", {},
+        h("thead", {}, h("tr", {}, columnNames.map((name) => h("th", { scope: "col" }, name)))),
+        h("tbody", {}, spans.slice(0, MOST_LINES).map(line)),
+        h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, text.runs.all),
+          cells("", text.status[run.status] ?? run.status, beganAt(run), formatLength(endOfRun(run) - run.begun), "", number(sum.prompt), number(sum.cached), number(sum.completion), costOfRun(run)))))),
+    spans.length > MOST_LINES && h("p", { class: "muted" }, text.runs.more(spans.length - MOST_LINES)));
 }

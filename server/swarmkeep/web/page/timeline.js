@@ -1,27 +1,200 @@
+// The timeline: every event of a session, the state after any of them, and replay.
+
+import { me, post, sessionPath } from "./api.js";
+import { HeadCheck } from "./checkpoint.js";
+import { isBad, matches, titleOf } from "./descriptions.js";
+import { Detail } from "./detail.js";
+import { button, clear, Disclosure, h, icon, pretty } from "./dom.js";
+import { hrefOf, replaceRoute } from "./route.js";
+import { eventRow, Grouping, Rows, showLegend, SHAPES } from "./rows.js";
+import { Badge, Problems, stateTitle } from "./session.js";
+import { ExportMenu, Forks, SessionTools } from "./sessiontools.js";
+import { headRow, loadPrices, Runs, spanRow } from "./spans.js";
+import { text } from "./text.js";
+
+// What can be checked of a session: whether today's agents would do the same, whether the log is the one that was noted.
+
+
+function checksMenu(view) {
+  const entry = (label, act) => button(label, { kind: "pop-item", onclick: act });
+  return new Disclosure(text.check.menu, [
+    entry(text.today.ask, () => view.today.ask()),
+    entry(text.check.open, () => view.against.open()),
+    entry(text.check.copy, () => copyHead(view)),
+    h("a", { class: "button pop-item", href: hrefOf({ view: "compare", id: view.id }) }, text.compare.open),
+  ], { icon: "check" }).node;
+}
+
+async function copyHead({ app, feed }) {
+  const { seq, hash } = feed.events.at(-1) ?? {};
+  if (!seq) return;
+  try {
+    await navigator.clipboard.writeText(`${seq}:${hash}`);
+    app.say(text.check.copied);
+  } catch {
+    app.fail({ message: text.exports.noClipboard, advice: `${seq}:${hash}` });
+  }
+}
+
+// Goes through the events by itself, at a speed, and follows what is still to come.
+
+
+const PLAY_SPEEDS = [1, 2, 5, 20];
+
+class Player {
+  // `onStep` goes one event on and says whether there was one; `onStop` hears of the end; `onFollow` of whether to follow.
+  constructor({ onStep, onStop, onFollow }) {
+    this.on = { step: onStep, stop: onStop, follow: onFollow };
+    this.follows = false;
+    this.timer = null;
+    this.start = button(text.player.play, { icon: "play", kind: "ghost", quiet: true, onclick: () => (this.plays ? this.stop() : this.play()) });
+    this.speed = h("select", { class: "field speed", "aria-label": text.player.speed, onchange: () => this.plays && this.play() },
+      PLAY_SPEEDS.map((count) => h("option", { value: String(count) }, text.player.perSecond(count))));
+    this.follow = button(text.player.follow, { kind: "small follow", "aria-pressed": "false", onclick: () => this.setFollowing(!this.follows) });
+    this.node = h("div", { class: "player" }, this.start, this.speed, this.follow);
+  }
+
+  get plays() {
+    return this.timer !== null;
+  }
+
+  play() {
+    clearInterval(this.timer);
+    this.setFollowing(false);
+    this.timer = setInterval(() => this.on.step() || this.stop(), 1000 / Number(this.speed.value));
+    this.show("stop", text.player.pause);
+  }
+
+  stop() {
+    if (!this.plays) return;
+    clearInterval(this.timer);
+    this.timer = null;
+    this.show("play", text.player.play);
+    this.on.stop();
+  }
+
+  show(sign, label) {
+    this.start.replaceChildren(icon(sign));
+    this.start.title = label;
+    this.start.setAttribute("aria-label", label);
+  }
+
+  setFollowing(yes) {
+    if (this.follows === yes) return;
+    this.follows = yes;
+    this.follow.setAttribute("aria-pressed", String(yes));
+    if (yes) this.stop();
+    this.on.follow(yes);
+  }
+
+  close() {
+    clearInterval(this.timer);
+  }
+}
+
+// Marks above the slider: where runs begin, where agents hand over, and where something failed.
+
+
+// No screen shows more of them.
+const TICK_PLACES = 1000;
+const TICK_MARKS = { run: [2, 1], handoff: [1, 2], bad: [0, 3] };
+
+class Ticks {
+  constructor() {
+    this.node = h("div", { class: "ticks", "aria-hidden": "true" });
+    this.clear();
+  }
+
+  clear() {
+    this.seqs = { run: [], handoff: [], bad: [] };
+    this.drawn = "";
+  }
+
+  take(event) {
+    if (event.type === "run.started") this.seqs.run.push(event.seq);
+    else if (event.type === "handoff.made") this.seqs.handoff.push(event.seq);
+    if (isBad(event)) this.seqs.bad.push(event.seq);
+  }
+
+  get failures() {
+    return this.seqs.bad.length;
+  }
+
+  show(last) {
+    const wanted = `${last} ${Object.values(this.seqs).map((seqs) => seqs.length).join()}`;
+    if (this.drawn === wanted) return;
+    this.drawn = wanted;
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    svg.setAttribute("viewBox", `0 0 ${TICK_PLACES} 3`);
+    svg.setAttribute("preserveAspectRatio", "none");
+    for (const [kind, seqs] of Object.entries(this.seqs)) svg.append(this.path(kind, seqs, last));
+    this.node.replaceChildren(svg);
+  }
+
+  path(kind, seqs, last) {
+    const [top, height] = TICK_MARKS[kind];
+    const places = new Set(seqs.map((seq) => Math.round(((seq - 1) / Math.max(last - 1, 1)) * TICK_PLACES)));
+    const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+    path.setAttribute("class", `tick-${kind}`);
+    path.setAttribute("d", [...places].map((place) => `M${place} ${top}v${height}`).join(""));
+    return path;
+  }
+}
+
+// Would today's agents do the same? The server compares them with what is recorded, and this lists where they part.
+
+
+const todayText = text.today;
+
+class Today {
+  constructor(id, onChange) {
+    this.id = id;
+    this.onChange = onChange;
+    // The divergences by the event that they show at.
+    this.marks = new Map();
+    this.node = h("section", { class: "panel", "aria-label": todayText.title, hidden: true });
+  }
+
+  close() {
+    this.node.hidden = true;
+    this.marks = new Map();
+    this.onChange();
+  }
+
+  async ask() {
+    this.node.hidden = false;
+    this.show(h("p", { class: "muted", role: "status" }, todayText.asking));
+    try {
+      const found = await post(sessionPath(this.id, "/replay"));
+      this.marks = new Map();
+      for (const one of found.divergences) this.marks.set(one.seq, [...(this.marks.get(one.seq) ?? []), one]);
+      this.show(this.verdict(found), h("ul", { class: "divergences" }, found.divergences.map((one) => this.line(one))));
+    } catch (error) {
+      this.show(h("p", { class: "reason", role: "alert" }, error.message));
+    }
+    this.onChange();
+  }
+
+  show(...nodes) {
+    clear(this.node, h("header", { class: "row" }, h("h2", {}, todayText.title), h("span", { class: "grow" }), button(text.close, { icon: "cross", kind: "ghost small", quiet: true, onclick: () => this.close() })), nodes);
+  }
+
+  verdict({ matches, turns, divergences, redacted, last_seq: last, cut_short: cut }) {
+    const words = matches ? todayText.same(turns) : divergences.length ? todayText.differs(divergences.length, turns) : todayText.soFar(turns);
+    return h("div", { role: "status" }, h("p", { class: matches ? "" : "reason" }, words),
+      cut && h("p", { class: "reason" }, todayText.cut(last)),
+      redacted.length > 0 && h("p", { class: "muted" }, todayText.redacted(redacted.join(", "))));
+  }
+
+  line({ seq, kind, recorded, actual }) {
+    const side = (name, value) => [h("dt", {}, name), h("dd", {}, h("pre", { class: "code", tabindex: 0, dir: "auto" }, pretty(value)))];
+    return h("li", {}, h("details", {}, h("summary", {}, icon("cross"), todayText.kinds[kind] ?? kind), h("dl", { class: "parts" }, side(todayText.recorded, recorded), side(todayText.actual, actual))),
+      h("a", { href: hrefOf({ view: "timeline", id: this.id, at: seq }) }, text.timeline.damagedAt(seq)));
+  }
+}
+
 // Everything that happened in a session, with what it was like after any event.
 
-import { checksMenu } from "./checks.js";
-import { button, clear, h } from "./dom.js";
-import { Detail } from "./detail.js";
-import { eventRow, showLegend } from "./eventrow.js";
-import { ExportMenu } from "./exports.js";
-import { Forks } from "./forks.js";
-import { Grouping, SHAPES } from "./grouping.js";
-import { HeadCheck } from "./headcheck.js";
-import { SessionTools } from "./manage.js";
-import { me } from "./me.js";
-import { Player } from "./player.js";
-import { loadPrices } from "./prices.js";
-import { replaceRoute } from "./route.js";
-import { Rows } from "./rows.js";
-import { Runs } from "./spans.js";
-import { Ticks } from "./ticks.js";
-import { headRow, spanRow } from "./waterfall.js";
-import { matches, titleOf } from "./descriptions.js";
-import { text } from "./text.js";
-import { stateTitle } from "./titles.js";
-import { Today } from "./today.js";
-import { Badge, Problems } from "./verification.js";
 
 const t = text.timeline;
 
@@ -105,7 +278,7 @@ export class Timeline {
     clear(this.node, this.top, h("div", { class: "problem", role: "alert" }, h("h2", { dir: "auto" }, error.message), h("p", {}, error.advice), h("div", { class: "row" }, button(text.retry, { kind: "primary", onclick: () => this.app.reload() }))));
   }
 
-  // What was shown may be other than it was: it is all made anew.
+  // Events that were shown may have changed: everything is drawn again.
   renewed() {
     this.agents = [];
     this.shown = [];
@@ -137,7 +310,7 @@ export class Timeline {
     return this.words.value.trim().toLowerCase();
   }
 
-  // The address has another seq: somebody went back. Until all events are there, `render` has still to choose.
+  // The address has another seq: the user went back. Until all events are there, `render` has still to choose.
   moved({ at, as, from }) {
     if (!this.id) return;
     this.from = from;
@@ -197,7 +370,7 @@ export class Timeline {
     this.failures.hidden = !this.ticks.failures && this.kind.value !== "bad";
     this.failures.lastChild.textContent = text.runs.failures(this.ticks.failures);
     this.failures.setAttribute("aria-pressed", String(this.kind.value === "bad"));
-    // Until all is there, a tree would be made anew with each frame.
+    // Until all events are there, a tree would be built again with each frame.
     if (this.shape === "list" || feed.complete) this.grouping.build(this.shape, { shown: this.shown, events: feed.events, runs: this.runs, kind: this.kind.value, words: this.sought });
     if (feed.complete && feed.last && this.detailed === undefined) this.choose(Math.min(this.at ?? feed.last, feed.last), { quiet: true });
     else if (this.player.follows && this.at !== feed.last && feed.last) this.choose(feed.last, { quiet: true, follows: true });

@@ -1,12 +1,14 @@
+// JSON on its way to and from the screen: text that keeps its numbers, and changes of values.
+
 // JSON as it was written. Read into numbers of JavaScript, one with more than fifteen digits would become another.
 
 const JSON_TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/gs;
 const OPENS = new Set(["{", "["]);
 const CLOSES = new Set(["}", "]"]);
-// Deeper than anybody reads; the lines of what is deeper would be blank for the most part.
+// Deeper values are not laid out: their lines would be blank for the most part.
 const DEEPEST = 100;
 
-// These change how the text around them is read, so that somebody could approve what stands there in another order. JSON may write
+// These change how the text around them is read, so that a person could approve what stands there in another order. JSON may write
 // them as escapes, which mean the same.
 const UNSAFE_SIGNS = /[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
@@ -62,7 +64,7 @@ export function membersOfJson(source, most) {
   return found;
 }
 
-// A part of what is sent that goes there as somebody wrote it.
+// A part of a request that is sent exactly as the user wrote it.
 export class WrittenJson {
   constructor(source) {
     JSON.parse(source);
@@ -77,3 +79,48 @@ export function encodeJson(value) {
   const members = Object.entries(value).filter(([, part]) => part !== undefined);
   return `{${members.map(([name, part]) => `${JSON.stringify(name)}:${encodeJson(part)}`).join(",")}}`;
 }
+
+// Changes of JSON values: merge patches, and nulls where a patch cannot say them.
+
+// No value is nested as deeply; a longer pointer changes nothing.
+const MAX_POINTER_STEPS = 500;
+
+// RFC 7396.
+export function merge(target, patch) {
+  if (!isObject(patch)) return patch;
+  const result = new Map(Object.entries(isObject(target) ? target : {}));
+  for (const [name, value] of Object.entries(patch)) {
+    if (value === null) result.delete(name);
+    else result.set(name, merge(result.get(name), value));
+  }
+  return Object.fromEntries(result);
+}
+
+// `value` with null at each of these places. Every object on the way is copied once, however many of them are in it.
+export function withNulls(value, pointers) {
+  const copies = new Set();
+  const copy = (inner) => {
+    if (copies.has(inner)) return inner;
+    const made = Object.fromEntries(Object.entries(isObject(inner) ? inner : {}));
+    copies.add(made);
+    return made;
+  };
+  const result = copy(value);
+  for (const pointer of pointers) {
+    const path = pointer.split("/").slice(1).map((step) => step.replaceAll("~1", "/").replaceAll("~0", "~"));
+    if (path.length === 0 || path.length > MAX_POINTER_STEPS) continue;
+    const last = path.pop();
+    let inner = result;
+    for (const step of path) inner = put(inner, step, copy(Object.hasOwn(inner, step) ? inner[step] : null));
+    put(inner, last, null);
+  }
+  return result;
+}
+
+// An assignment would take "__proto__" for the prototype.
+function put(object, key, value) {
+  Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true });
+  return value;
+}
+
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);

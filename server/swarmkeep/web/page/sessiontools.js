@@ -1,10 +1,13 @@
+// Actions on a whole session: rename, metadata, delete, export, forks.
+
+import { get, getBlob, may, patch, remove, sessionPath } from "./api.js";
+import { button, clear, Disclosure, h } from "./dom.js";
+import { go, hrefOf } from "./route.js";
+import { sessionTitle } from "./session.js";
+import { text } from "./text.js";
+
 // What is done to a session as a whole: another title, its metadata, its end. Each asks before it changes anything.
 
-import { patch, remove, sessionPath } from "./api.js";
-import { button, clear, h } from "./dom.js";
-import { may } from "./me.js";
-import { go } from "./route.js";
-import { text } from "./text.js";
 
 const t = text.manage;
 
@@ -183,4 +186,117 @@ class DeleteDialog {
       this.confirm.disabled = false;
     }
   }
+}
+
+// A session taken along: as a document, as its log, on paper, or as a link.
+
+
+const exportText = text.exports;
+const FORMS = {
+  markdown: ["/transcript?format=markdown", "text/markdown", "md"],
+  html: ["/transcript?format=html", "text/html", "html"],
+  jsonl: ["/events", "application/x-ndjson", "jsonl"],
+};
+
+export class ExportMenu {
+  // `place` gives the route of what a link is to lead to.
+  constructor(app, id, place, { print = false } = {}) {
+    this.app = app;
+    this.id = id;
+    this.place = place;
+    const files = Object.keys(FORMS).map((form) => this.entry(exportText[form], () => this.save(form)));
+    this.menu = new Disclosure(text.timeline.export, [files, print && this.entry(exportText.print, () => window.print()), this.entry(exportText.link, () => this.copy())], { icon: "download" });
+    this.node = this.menu.node;
+  }
+
+  entry(label, act) {
+    return button(label, { kind: "pop-item", onclick: act });
+  }
+
+  async save(form) {
+    const [path, type, suffix] = FORMS[form];
+    try {
+      const content = await getBlob(sessionPath(this.id, path), { Accept: type });
+      // Nothing that a browser would open as a page of this server.
+      const link = h("a", { href: URL.createObjectURL(new Blob([content], { type: "application/octet-stream" })), download: `${this.id.replaceAll(/[^\w.-]/g, "_")}.${suffix}` });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    } catch (error) {
+      this.app.fail(error);
+    }
+  }
+
+  async copy() {
+    const link = new URL(hrefOf(this.place()), document.baseURI).href;
+    try {
+      await navigator.clipboard.writeText(link);
+      this.app.say(exportText.copied);
+      this.menu.button.focus();
+    } catch {
+      this.app.fail({ message: exportText.noClipboard, advice: link });
+    }
+  }
+}
+
+// Where a session is from and what was forked from it: each with a way to see both side by side.
+
+
+const forkText = text.forks;
+const MOST_PAGES = 10;
+
+export class Forks {
+  constructor(session) {
+    this.session = session;
+    this.found = [];
+    this.menu = new Disclosure("", [], { icon: "fork" });
+    this.node = this.menu.node;
+    this.node.hidden = true;
+    this.load();
+  }
+
+  // Asked for once, however often the view changes; a new fork from this page discards the answer.
+  async load() {
+    this.session.forks ??= findForks(this.session.id);
+    const { found, more } = await this.session.forks;
+    this.found = found;
+    this.more = more;
+    this.show();
+  }
+
+  show() {
+    const origin = this.session.state.items.findLast((item) => item.kind === "forked");
+    const shown = `${origin?.from} ${this.found.length}`;
+    if (this.shown === shown) return;
+    this.shown = shown;
+    this.node.hidden = !origin && !this.found.length;
+    const label = this.found.length ? forkText.count(this.found.length) : forkText.origin;
+    this.menu.button.lastChild.textContent = label;
+    clear(this.menu.list,
+      origin && this.entry(origin.from, forkText.from(origin.from), origin.at),
+      this.found.map((fork) => this.entry(fork.id, sessionTitle(fork) === fork.id ? fork.id : forkText.named(sessionTitle(fork), fork.id), fork.forked_from.seq)),
+      this.more && h("p", { class: "muted" }, forkText.more));
+  }
+
+  entry(id, name, seq) {
+    return h("div", { class: "pop-entry" },
+      h("a", { href: hrefOf({ view: "chat", id }), dir: "auto" }, name),
+      h("span", { class: "muted" }, forkText.after(seq)),
+      h("a", { href: hrefOf({ view: "compare", id: this.session.id, other: id }), "aria-label": forkText.compareWith(id) }, forkText.sideBySide));
+  }
+}
+
+async function findForks(id) {
+  const found = [];
+  let cursor = null;
+  try {
+    for (let page = 0; page < MOST_PAGES; page += 1) {
+      const { data, next_cursor: next } = await get(sessionPath(id, `/forks?limit=50${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`));
+      found.push(...data);
+      cursor = next;
+      if (!cursor) break;
+    }
+  } catch {
+    // The view itself says that there is no such session; a server that lists no forks has none to show.
+  }
+  return { found, more: cursor !== null };
 }

@@ -1,8 +1,63 @@
-// What a run waits for: somebody's word about a call, or the result of one that is carried out elsewhere.
+// Tool calls that wait: for a decision about their arguments, or for a result from outside.
 
 import { button, dayAndTime, h, pretty } from "./dom.js";
-import { ArgumentsEditor } from "./edits.js";
+import { compactJson, WrittenJson } from "./json.js";
 import { text } from "./text.js";
+
+// An editor for the arguments of a call that is approved: JSON in a field, checked before it is sent.
+
+
+const tEdit = text.approval;
+let editors = 0;
+
+class ArgumentsEditor {
+  constructor(input) {
+    editors += 1;
+    const wrongId = `arguments-wrong-${editors}`;
+    this.before = pretty(input || "{}");
+    this.wrong = h("p", { class: "reason wrong", id: wrongId, role: "alert", hidden: true });
+    this.field = h("textarea", { class: "field code", rows: Math.min(this.before.split("\n").length + 1, 12), spellcheck: "false", "aria-label": tEdit.arguments, "aria-describedby": wrongId, dir: "auto" });
+    this.field.value = this.before;
+    this.field.addEventListener("input", () => this.complain(""));
+    this.node = h("details", { class: "fold edit" }, h("summary", {}, tEdit.edit), h("p", { class: "muted" }, tEdit.editHint), this.field, this.wrong);
+  }
+
+  // What was changed, as it was written; null if nothing was, and false if it cannot be sent.
+  read() {
+    if (this.field.value === this.before) return null;
+    try {
+      const given = JSON.parse(this.field.value);
+      if (given === null || typeof given !== "object" || Array.isArray(given)) return this.complain(tEdit.noObject);
+      return this.isAsBefore() ? null : new WrittenJson(this.field.value);
+    } catch (error) {
+      return this.complain(tEdit.noJson(error.message));
+    }
+  }
+
+  // White space changes nothing. The model may have given what is no JSON at all.
+  isAsBefore() {
+    try {
+      return compactJson(this.field.value) === compactJson(this.before);
+    } catch {
+      return false;
+    }
+  }
+
+  complain(words) {
+    this.wrong.textContent = words;
+    this.wrong.hidden = !words;
+    if (words) this.field.setAttribute("aria-invalid", "true");
+    else this.field.removeAttribute("aria-invalid");
+    if (words) {
+      this.node.open = true;
+      this.field.focus();
+    }
+    return false;
+  }
+}
+
+// Calls that a run waits for: a decision about one, or the result of one that runs elsewhere.
+
 
 export function callParts(item) {
   const parts = item.edited ? [[text.approval.asked, pretty(item.input)], [text.tool.input, pretty(item.edited)]] : [[text.tool.input, pretty(item.input)]];
@@ -55,7 +110,7 @@ function contextNode(act, { open }) {
   return h("details", { class: "fold", open, ontoggle: show }, h("summary", {}, text.approval.context), shown);
 }
 
-// For whoever may not decide: what is waited for, and nothing to press.
+// For keys that may not decide: a notice without buttons.
 const watched = (label, title, hint, parts) => h("section", { class: "decide", "aria-label": label }, h("h2", { dir: "auto" }, title), h("p", { class: "muted" }, hint), parts);
 
 export function resultNode(item, act) {

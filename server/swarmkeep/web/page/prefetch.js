@@ -1,7 +1,7 @@
-// Asks for what the page begins with while its script is still on its way: see `takeEarlyAnswer` in `api.js`.
+// Asks for what the page begins with while its script is still on its way: see `takePrefetched` in `api.js`.
 
 const key = sessionStorage.getItem("swarmkeep.key") ?? localStorage.getItem("swarmkeep.key");
 const headers = key ? { Authorization: `Bearer ${key}` } : {};
 const ask = (path) => fetch(new URL(`v1/${path}`, document.baseURI), { headers, cache: "no-store", credentials: "omit" }).catch(() => null);
 
-globalThis.early = new Map(["me", "agents?limit=200"].map((path) => [path, ask(path)]));
+globalThis.prefetched = new Map(["me", "agents?limit=200"].map((path) => [path, ask(path)]));
