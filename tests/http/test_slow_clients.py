@@ -209,7 +209,7 @@ async def test_rebuilt_requests_wait_for_slow_readers(sqlite_ready: str, model: 
             second = await opened.enter_async_context(service.client.stream("GET", url))
             assert 2 * 35_000_000 <= budget.used <= limits.rebuilt_bytes
             others = [asyncio.create_task(service.get(url)) for _ in range(6)]
-            while not budget.is_awaited:
+            while not budget.is_awaited:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert budget.used <= limits.rebuilt_bytes
             assert not any(task.done() for task in others)
@@ -217,5 +217,5 @@ async def test_rebuilt_requests_wait_for_slow_readers(sqlite_ready: str, model: 
             whole = await second.aread()
             assert {answer.content for answer in await asyncio.gather(*others)} == {whole}
         assert whole == model.raw_requests[1]
-        while budget.used:
+        while budget.used:  # noqa: ASYNC110
             await asyncio.sleep(0)
