@@ -66,6 +66,10 @@ def test_first_visit_is_small_with_list_updates(
     window.open_timeline(old)
     expect(window.list).to_be_visible()
     assert len([request for request in asked if "timeline.js" in request.url]) == 1
+    # Prices come with what shows a cost.
+    assert not any(request.url.endswith("/v1/prices") for request in asked)
+    with window.page.expect_request("**/v1/prices"):
+        window.page.get_by_role("button", name="Waterfall").click()
 
 
 def test_initial_data_is_requested_before_script(window: Window) -> None:

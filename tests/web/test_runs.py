@@ -201,6 +201,10 @@ def test_run_is_waterfall_with_table(window: Window, talk: tuple[str, Api]) -> N
     expect(window.page.get_by_role("button", name="Events", exact=True)).to_have_attribute("aria-pressed", "true")
     expect(window.detail.locator(".detail-head")).to_contain_text("#3")
     expect(window.page).to_have_url(re.compile(r"\?at=3$"))
+    # In a list nothing has asked for prices before the table does.
+    window.page.reload()
+    window.detail.get_by_text("All that took time in run 1").click()
+    expect(window.detail.locator(".run-table tfoot td").last).to_have_text("$5.00")
     window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     window.page.emulate_media(color_scheme="dark", reduced_motion="reduce")
     window.wait_until_it_fits()

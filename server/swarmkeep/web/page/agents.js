@@ -6,7 +6,6 @@ import { text } from "./text.js";
 
 // Who can hand over to whom, and ask whom, as a picture: agents in columns, each as far from the first as it takes handoffs.
 
-
 const SVG_SPACE = "http://www.w3.org/2000/svg";
 const CHARACTER_PX = 7.6;
 const GRAPH_BOX = { height: 52, padding: 14, least: 120, most: 260 };
@@ -114,7 +113,6 @@ function graphBoxNode({ agent, x, y, width }, chosen) {
 }
 
 // The agents that are served: what each is told, what it may call, and whom it hands over to and asks.
-
 
 const agentText = text.agents;
 

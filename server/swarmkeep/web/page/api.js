@@ -34,7 +34,6 @@ function parseFrame(block) {
 
 // The one way to the server. A key travels in a header, never in an address.
 
-
 // The page is at the root of the server; a proxy may put that under any path.
 const ROOT = new URL("v1/", document.baseURI);
 const KEY = "swarmkeep.key";
@@ -158,7 +157,6 @@ export async function stream(path, { after = null, signal, onOpen = () => {}, on
 }
 
 // The caller that the key belongs to, and what its role may do.
-
 
 export const me = { known: null };
 

@@ -6,7 +6,6 @@ import { text } from "./text.js";
 
 // An editor for the arguments of a call that is approved: JSON in a field, checked before it is sent.
 
-
 const tEdit = text.approval;
 let editors = 0;
 
@@ -57,7 +56,6 @@ class ArgumentsEditor {
 }
 
 // Calls that a run waits for: a decision about one, or the result of one that runs elsewhere.
-
 
 export function callParts(item) {
   const parts = item.edited ? [[text.approval.asked, pretty(item.input)], [text.tool.input, pretty(item.edited)]] : [[text.tool.input, pretty(item.input)]];

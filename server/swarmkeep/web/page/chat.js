@@ -14,7 +14,6 @@ import { text } from "./text.js";
 
 // The active agent and its switch. Choosing another one changes nothing until the user confirms it.
 
-
 const t = text.chat;
 
 class AgentSwitch {
@@ -74,7 +73,6 @@ class AgentSwitch {
 }
 
 // A person in the agent's place: who has taken over, and the ways there and back.
-
 
 const tOver = text.takeover;
 const MOST_NOTE = 10_000;
@@ -150,7 +148,6 @@ class Takeover {
 }
 
 // A conversation with agents: shows the session's events, and sends messages and decisions.
-
 
 export class Chat {
   constructor(app, { id, at = null }) {

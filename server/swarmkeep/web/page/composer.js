@@ -26,7 +26,6 @@ export function forgetDrafts() {
 
 // Where a message is written. Enter sends; while a run is active the message waits for its turn.
 
-
 export class Composer {
   constructor({ send, cancel }) {
     this.on = { send, cancel };

@@ -6,7 +6,6 @@ import { text } from "./text.js";
 
 // Files of a message: a picture is shown once it comes into sight, and each can be saved. They come from this server only.
 
-
 const KINDS = new Set(["image_url", "input_audio", "file"]);
 
 const pathOf = (session, file) => sessionPath(session, `/blobs/${encodeURIComponent(file.sha256)}`);
@@ -70,7 +69,6 @@ async function save(session, file, said) {
 }
 
 // What a message says, as text.
-
 
 export function textOf(content) {
   if (typeof content === "string") return content;

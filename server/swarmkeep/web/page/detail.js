@@ -14,7 +14,6 @@ import { text } from "./text.js";
 
 // The state at any event: one step on from the last one, or folded again from the beginning.
 
-
 class Stepper {
   constructor() {
     this.reset();
@@ -41,7 +40,6 @@ class Stepper {
 }
 
 // The exact request that a model was sent: to be read, and to be sent again by hand.
-
 
 const HEREDOC_END = "END_OF_REQUEST";
 
@@ -82,7 +80,6 @@ function curlOf(body) {
 }
 
 // What lies between two events of a session: the state, the messages and the runs, before and after.
-
 
 const diffText = text.diff;
 
@@ -134,7 +131,6 @@ function messageLine({ seq, role, content, tool_calls: calls }) {
 }
 
 // Events redacted from the page: first the server says what that removes, and where else the same events are.
-
 
 const redactText = text.redact;
 const MOST_LISTED = 100;
@@ -240,7 +236,6 @@ function seqsIn(written) {
 const MOST_SEQS = 1000;
 
 // One event in full, what it changed, the request behind it, and the state that it led to.
-
 
 const t = text.timeline;
 

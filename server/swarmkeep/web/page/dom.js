@@ -5,7 +5,6 @@ import { text } from "./text.js";
 
 // Elements without markup: text stays text.
 
-
 const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "textContent", "tabIndex", "open", "dir"]);
 
 export function h(tag, props = {}, ...children) {
@@ -155,7 +154,6 @@ export function pretty(value) {
 }
 
 // A button with more behind it: opened by a press, closed by Escape, by a choice, or by going elsewhere.
-
 
 export class Disclosure {
   constructor(label, entries, { icon = "down", kind = "", ...props } = {}) {

@@ -48,7 +48,6 @@ function reword(message, words) {
 
 // The dialog: a fork that ends before the message, and a run with other words, another agent or another model.
 
-
 const editText = text.edit;
 
 export class EditDialog {

@@ -30,7 +30,6 @@ export function initial() {
 
 // The fold: the state of a session, and its conversation as a list of items.
 
-
 // Pure: the same events give the same result. `apply` changes the state that it is given, and nothing else.
 
 export function fold(events, upto = events.length) {

@@ -5,12 +5,10 @@ import "./purify.min.js";
 
 // The one way from markup to elements: what is not allowed is left out.
 
-
 export const sanitized = (markup, allowed) => globalThis.DOMPurify.sanitize(markup, allowed);
 
 // Colours in blocks of code. A worker finds them: where a text keeps its regular expressions busy, the page goes on, and the text
 // stays as it was written. The worker is begun, and its library loaded, with the first block whose language it knows.
-
 
 // As they are named behind the fence of a block.
 const LANGUAGES = new Set(

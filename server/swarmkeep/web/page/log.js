@@ -14,7 +14,6 @@ import { advice, text } from "./text.js";
 
 // One item of a conversation as an element: who said it, what it was, and what can be done about it.
 
-
 const MOST_BRIEF = 120;
 // An approval may also have been asked for and not been given.
 const DECIDED = new Set(["approve", "deny"]);
@@ -215,7 +214,6 @@ class DraftNode {
 // What was said in the session of an agent that was asked, within the call that asks it. It is to be looked at: what is to be done
 // about it is done there.
 
-
 // `nodesOf` draws items: within these there may be such calls again.
 async function showBelow(node, id, nodesOf) {
   try {
@@ -232,7 +230,6 @@ async function showBelow(node, id, nodesOf) {
 }
 
 // What has just happened in a conversation, said aloud.
-
 
 // For screen readers: each thing once, when it is whole.
 export function announce(app, items, event) {
@@ -252,7 +249,6 @@ export function announce(app, items, event) {
 }
 
 // The log: the latest items of a conversation, and earlier ones as the reader scrolls up to them.
-
 
 const PAGE = 80;
 const NEAR_PX = 80;

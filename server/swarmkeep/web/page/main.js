@@ -11,7 +11,6 @@ import { text } from "./text.js";
 
 // The way to the inbox, and how much is in it. What finds that out is loaded a little later: a first visit is for what one came for.
 
-
 const INBOX_MS = 2_000;
 
 class InboxLink {
@@ -50,7 +49,6 @@ class InboxLink {
 }
 
 // Asks for an API key, says when one is not accepted, and whose it is.
-
 
 const t = text.key;
 
@@ -136,7 +134,6 @@ class KeyDialog {
 
 // Light, dark, or as the system has it.
 
-
 const NAME = "swarmkeep.theme";
 const NEXT = { auto: "light", light: "dark", dark: "auto" };
 const ICON = { auto: "auto", light: "sun", dark: "moon" };
@@ -171,7 +168,6 @@ function themeButton() {
 
 // What is shown at each kind of address. The chat is there at once, all else is loaded when it is first asked for.
 
-
 const LOADS = {
   timeline: async () => (await import("./timeline.js")).Timeline,
   agents: async () => (await import("./agents.js")).AgentsView,
@@ -189,7 +185,6 @@ async function loadView(name) {
 }
 
 // The page put together: what is around both views, and which of them is shown.
-
 
 const TOAST_MS = 12_000;
 

@@ -5,7 +5,6 @@ import { text } from "./text.js";
 
 // What is looked for in the list of sessions: as the address has it, as the server is asked for it, and what it found.
 
-
 const FILTER_NAMES = ["q", "status", "last", "agent", "active"];
 const LABEL = /^([^=\s"]+)=("[^"]*"|\S*)$/;
 const HOURS = { hour: 1, day: 24, week: 24 * 7, month: 24 * 30 };
@@ -85,7 +84,6 @@ function markedText(snippet, ranges) {
 
 // Where the page is: `#/chat`, `#/chat/ID?at=12`, `#/timeline`, `#/timeline/ID?at=12&from=4&as=runs`, `#/agents`, `#/agents/NAME`,
 // `#/compare/ID?with=OTHER`, `#/audit`, `#/inbox?show=failed`, `#/usage?days=90&measure=calls`; and behind the `?` what is looked for in the list of sessions, which links leave as it is.
-
 
 const VIEWS = new Set(["chat", "timeline", "agents", "compare", "audit", "inbox", "usage"]);
 // Views that are about no session: the one that was open stays so behind them.

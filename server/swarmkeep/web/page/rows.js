@@ -7,7 +7,6 @@ import { text } from "./text.js";
 
 // An event in the timeline's list, as one line.
 
-
 // So many agents have a lane each; of more, an event's own is named in its row.
 const LANES = 6;
 
@@ -40,7 +39,6 @@ export function showLegend(node, agents) {
 }
 
 // What the timeline's list shows, in each of its shapes: events, events by run, or the spans of runs with their bars.
-
 
 export const SHAPES = ["list", "runs", "waterfall"];
 
@@ -152,7 +150,6 @@ export class Grouping {
 }
 
 // A list of any length with rows of one height: only what is in sight exists.
-
 
 const ROW_PX = 40;
 const SPARE = 8;

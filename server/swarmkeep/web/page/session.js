@@ -35,7 +35,6 @@ function shortTitle(said) {
 
 // The end of a long session, made of its last events alone: it is there to look at until all of them are.
 
-
 // A page that is this far behind shows the end first.
 const FAR = 1_000;
 export const LATEST = 200;
@@ -65,7 +64,6 @@ export async function readEnd({ id, seq }, signal) {
 }
 
 // The events of a session as they come: each once and in order, also across broken connections.
-
 
 const SHORTEST_PAUSE = 300;
 const LONGEST_PAUSE = 5000;
@@ -170,7 +168,6 @@ function endsDraft({ type, data }) {
 }
 
 // The check of a session's log: asked of the server, and asked again when the log has grown.
-
 
 const t = text.timeline;
 
@@ -298,7 +295,6 @@ export class Problems {
 const MOST_SHOWN = 50;
 
 // One session as both views see it: its events, what they add up to, and whether its log holds.
-
 
 const PAGE = 200;
 // The interval at which a session is shown while it is loading.

@@ -8,7 +8,6 @@ import { text } from "./text.js";
 
 // What is done to a session as a whole: another title, its metadata, its end. Each asks before it changes anything.
 
-
 const t = text.manage;
 
 export class SessionTools {
@@ -190,7 +189,6 @@ class DeleteDialog {
 
 // A session taken along: as a document, as its log, on paper, or as a link.
 
-
 const exportText = text.exports;
 const FORMS = {
   markdown: ["/transcript?format=markdown", "text/markdown", "md"],
@@ -239,7 +237,6 @@ export class ExportMenu {
 }
 
 // Where a session is from and what was forked from it: each with a way to see both side by side.
-
 
 const forkText = text.forks;
 const MOST_PAGES = 10;

@@ -9,7 +9,6 @@ import { text } from "./text.js";
 // Says when the list of sessions needs to be read: the server tells which have changed. A hidden tab has no stream, because
 // browsers allow few connections to a server; it reads the list when it is seen again.
 
-
 const SHORTEST_PAUSE = 300;
 const LONGEST_PAUSE = 10_000;
 const PATIENCE_MS = 1_500;
@@ -108,7 +107,6 @@ class ListFeed {
 }
 
 // The list of sessions, with search and filters. Both views share it.
-
 
 const CLOCK_MS = 60_000;
 const TYPING_MS = 250;

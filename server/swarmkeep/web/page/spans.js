@@ -2,18 +2,17 @@
 
 import { get } from "./api.js";
 import { formatLength } from "./descriptions.js";
-import { h, icon, lane, timeOf } from "./dom.js";
+import { clear, h, icon, lane, timeOf } from "./dom.js";
 import { hrefOf } from "./route.js";
 import { text } from "./text.js";
 
 // What model calls cost, by the server's table of prices: as it reckons itself, so that each call can be told its own.
 
-
-let priceTable = { currency: null, data: [] };
+let priceTable = null;
 let pricesAsked = null;
 const pricesFound = new Map();
 
-// Asked once. Without an answer nothing has a price.
+// Asked for with the first thing that shows a cost, and once. Without an answer nothing has a price.
 export function loadPrices() {
   pricesAsked ??= get("prices").then((found) => {
     priceTable = found;
@@ -24,7 +23,7 @@ export function loadPrices() {
 
 function priceOf(model) {
   if (!pricesFound.has(model)) {
-    const fitting = priceTable.data.filter((price) => price.model === model || fitsPattern(price.model, model));
+    const fitting = (priceTable?.data ?? []).filter((price) => price.model === model || fitsPattern(price.model, model));
     fitting.sort((one, other) => (other.model === model) - (one.model === model) || other.model.length - one.model.length);
     pricesFound.set(model, fitting[0] ?? null);
   }
@@ -239,7 +238,6 @@ function runTotals(run) {
 
 // The places of a run's moments in the width of its bar. An approval may have waited overnight: long pauses are drawn short.
 
-
 const BUSY_KINDS = new Set(["model", "summary", "tool", "asked"]);
 // A pause is as wide as this part of all the work, at most.
 const LONGEST_PAUSE_PART = 0.15;
@@ -308,7 +306,6 @@ function timeSegments(run, end) {
 
 // The rows of runs: a head with what a run took, and a bar for each thing that took time in it.
 
-
 const runText = text.runs;
 const NARROWEST_BAR = 0.4;
 
@@ -375,7 +372,6 @@ const beganAt = (run) => timeOf(new Date(run.begun));
 
 // A run as a table: the same as its bars, for those who want figures, or do not see.
 
-
 const columnNames = text.runs.columns;
 // Of a run that went on and on, the first ones.
 const MOST_LINES = 500;
@@ -389,12 +385,15 @@ export function runTable(run, session, as = null) {
     h("th", { scope: "row" }, h("a", { href: hrefOf({ view: "timeline", id: session, at: span.seq, as }) }, `${text.runs.kinds[span.kind]} `, h("bdi", {}, span.name))),
     cells(h("bdi", {}, span.agent ?? ""), spanStatus(span), formatLength(Math.max(span.from - run.begun, 0)), span.from === span.to ? "" : formatLength(lengthOfSpan(span, run)),
       span.first ? formatLength(span.first) : "", number(span.tokens?.prompt), number(span.tokens?.cached), number(span.tokens?.completion), formatCost(costOf(span))));
-  return h("div", { class: "run-table" },
+  const parts = () => [
     h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": text.runs.table(run.number) },
       h("table", {},
         h("thead", {}, h("tr", {}, columnNames.map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, spans.slice(0, MOST_LINES).map(line)),
         h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, text.runs.all),
           cells("", text.status[run.status] ?? run.status, beganAt(run), formatLength(endOfRun(run) - run.begun), "", number(sum.prompt), number(sum.cached), number(sum.completion), costOfRun(run)))))),
-    spans.length > MOST_LINES && h("p", { class: "muted" }, text.runs.more(spans.length - MOST_LINES)));
+    spans.length > MOST_LINES && h("p", { class: "muted" }, text.runs.more(spans.length - MOST_LINES))];
+  const node = h("div", { class: "run-table" }, parts());
+  if (!priceTable) loadPrices().then(() => priceTable?.data.length && clear(node, parts()));
+  return node;
 }

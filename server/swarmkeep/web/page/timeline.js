@@ -14,7 +14,6 @@ import { text } from "./text.js";
 
 // What can be checked of a session: whether today's agents would do the same, whether the log is the one that was noted.
 
-
 function checksMenu(view) {
   const entry = (label, act) => button(label, { kind: "pop-item", onclick: act });
   return new Disclosure(text.check.menu, [
@@ -37,7 +36,6 @@ async function copyHead({ app, feed }) {
 }
 
 // Goes through the events by itself, at a speed, and follows what is still to come.
-
 
 const PLAY_SPEEDS = [1, 2, 5, 20];
 
@@ -94,7 +92,6 @@ class Player {
 
 // Marks above the slider: where runs begin, where agents hand over, and where something failed.
 
-
 // No screen shows more of them.
 const TICK_PLACES = 1000;
 const TICK_MARKS = { run: [2, 1], handoff: [1, 2], bad: [0, 3] };
@@ -142,7 +139,6 @@ class Ticks {
 }
 
 // Would today's agents do the same? The server compares them with what is recorded, and this lists where they part.
-
 
 const todayText = text.today;
 
@@ -194,7 +190,6 @@ class Today {
 }
 
 // Everything that happened in a session, with what it was like after any event.
-
 
 const t = text.timeline;
 
@@ -354,7 +349,7 @@ export class Timeline {
 
   render() {
     const { feed } = this;
-    if (feed.complete) this.priced ??= loadPrices().then(() => this.render());
+    if (feed.complete && this.shape !== "list") this.priced ??= loadPrices().then(() => this.render());
     this.badge.show();
     this.problems.show();
     this.forks.show();

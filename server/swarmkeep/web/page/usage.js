@@ -7,7 +7,6 @@ import { text } from "./text.js";
 
 // Figures as bars. What they show stands in a table as well; the bars are for the eye.
 
-
 const CHART_SPACE = "http://www.w3.org/2000/svg";
 const DAY_HEIGHT = 100;
 const DAY_GAP = 0.2;
@@ -52,7 +51,6 @@ function lineChart(values, { show }) {
 }
 
 // What model and tool calls took, by day, agent and model: as charts, each with a table behind it.
-
 
 const usageText = text.usage;
 const SPAN_DAYS = ["7", "30", "90", "365"];
