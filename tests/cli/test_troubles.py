@@ -54,7 +54,7 @@ CALLS = {
     "compare": Call(("compare", "ID", "ID")),
     "db check": Call(("db", "check"), puts=False),
     "db current": Call(("db", "current")),
-    "db downgrade": Call(("db", "downgrade", "0010"), writes=True),
+    "db downgrade": Call(("db", "downgrade", "0005"), writes=True),
     "db recount": Call(("db", "recount"), writes=True, puts=False),
     "db stamp": Call(("db", "stamp", "--unstamped"), writes=True, puts=False),
     "db reindex": Call(("db", "reindex"), writes=True, puts=False),
@@ -205,7 +205,7 @@ def test_invalid_revision_told_from_valid(site: Site, name: str, revision: str) 
 def test_empty_database_has_no_downgrade(site: Site) -> None:
     (site.folder / "empty.db").touch()
     said = InProcessCommandLine(site.folder).expect_refusal(
-        "db", "downgrade", "0010", "--database-url", "sqlite:///empty.db"
+        "db", "downgrade", "0005", "--database-url", "sqlite:///empty.db"
     )
     assert said.endswith("is empty: there is nothing to downgrade")
 

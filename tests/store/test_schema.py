@@ -21,7 +21,7 @@ import swarmkeep_migrations
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.postgres_connections import make_engine
-from swarmkeep.store.records import SchemaBehind, StoreUnavailable
+from swarmkeep.store.records import NoSuchRevision, SchemaBehind, StoreUnavailable
 from swarmkeep.store.tables import metadata
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.store.conftest import Opener
@@ -271,3 +271,16 @@ def test_failed_migration_changes_nothing(database_url: str, monkeypatch: pytest
     monkeypatch.undo()
     expect_nothing(database_url)
     assert schema.upgrade(database_url) == LATEST
+
+
+def test_steps_of_a_revision_are_left_or_kept(url: str) -> None:
+    schema.downgrade(url, "0005")
+    schema.change_at_once(url, lambda connection: schema.migrate_to(connection, "0009"))
+    assert schema.upgrade(url, "0003") == "0009"
+    for revision in ("0006", "0012"):
+        with pytest.raises(NoSuchRevision, match="this release has 0001 to 0015"):
+            schema.upgrade(url, revision)
+        assert schema.current(url) == "0009"
+    assert schema.downgrade(url, "0005") == "0005"
+    assert schema.upgrade(url) == LATEST
+    assert schema.check(url) == []

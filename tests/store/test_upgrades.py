@@ -132,7 +132,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 @pytest.mark.parametrize(
     "revision",
-    [pytest.param(revision, marks=pytest.mark.long) for revision in swarmkeep_migrations.REVISIONS[1:-1]]
+    [
+        pytest.param(revision, marks=pytest.mark.long)
+        for revision in (*swarmkeep_migrations.REVISIONS[1:-1], *swarmkeep_migrations.STEPS)
+    ]
     + [swarmkeep_migrations.REVISIONS[0]],
 )
 async def test_an_upgrade_keeps_the_rows(database_url: str, recorded: Recorded, revision: str) -> None:
@@ -185,7 +188,7 @@ async def test_downgrade_leaves_no_stronger_key(url: str, opener: Opener) -> Non
         made[(await keys.create("default", role=role))[0].id] = role
     ending, _ = await keys.create("default", expires_at=tomorrow)
     await store.close()
-    await asyncio.to_thread(schema.downgrade, url, "0007")
+    await asyncio.to_thread(schema.downgrade, url, "0005")
     await asyncio.to_thread(schema.upgrade, url)
     upgraded = opener()
     found = {key.id: key for key in await SqlApiKeys(upgraded.database).list_keys()}

@@ -27,7 +27,7 @@ from swarmkeep.store.sqlite import ReadOnlyFile
 from swarmkeep.store.sqlite_files import open_alone, raise_store_error
 from swarmkeep.store.tables import LATEST_REVISION, current_revision, files, of_session, refuse_unknown, sessions
 from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
-from swarmkeep_migrations import REVISIONS
+from swarmkeep_migrations import AFTER_STEPS, BEFORE_STEPS, REVISIONS, STEPS, count_steps
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -73,6 +73,10 @@ def downgrade(url: str, revision: str, *, on_step: OnStep | None = None) -> str 
         refuse_unknown(found, display)
         if found is None and revision != "base":
             raise NoSuchRevision(f"the database at {display} is empty: there is nothing to downgrade")
+        if found in STEPS:
+            # There is one way down.
+            migrate_to(connection, AFTER_STEPS)
+            found = AFTER_STEPS
         with _explain_revision(revision):
             command.downgrade(_make_config(connection, _count_steps(found, revision, on_step)), revision)
         return current_revision(connection)
@@ -151,9 +155,25 @@ def migrate_to(connection: Connection, revision: str, *, on_step: OnStep | None 
         from swarmkeep.store.postgres_connections import refuse_encoding
 
         refuse_encoding(connection)
-    steps = _count_steps(found, revision, on_step)
+    config = _make_config(connection, _count_steps(found, revision, on_step))
+    # Alembic knows none of `STEPS`: a database at one is at the revision before while it goes on, and one that is to
+    # get to one, as an empty database does for an older backup, is at the revision after.
+    partial = revision in STEPS and (found is None or found in REVISIONS[: REVISIONS.index(AFTER_STEPS)])
+    config.attributes["steps"] = slice(
+        count_steps(found) if found in STEPS else 0, count_steps(revision) if partial else None
+    )
+    if found in STEPS:
+        _stamp(connection, BEFORE_STEPS)
     with _explain_revision(revision):
-        command.upgrade(_make_config(connection, steps), revision)
+        command.upgrade(config, AFTER_STEPS if partial else revision)
+    if partial:
+        _stamp(connection, revision)
+    elif found in STEPS and current_revision(connection) == BEFORE_STEPS:
+        _stamp(connection, found)
+
+
+def _stamp(connection: Connection, revision: str) -> None:
+    connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
 
 
 @contextlib.contextmanager
@@ -188,6 +208,7 @@ def _describe_difference(difference: Any) -> str:
 def _count_steps(found: str | None, wanted: str, on_step: OnStep | None) -> Callable[..., None]:
     """Make the function that Alembic calls after each revision."""
     places = {None: 0, "base": 0, "head": len(REVISIONS)} | {name: at for at, name in enumerate(REVISIONS, 1)}
+    places |= dict.fromkeys(STEPS, places[BEFORE_STEPS])
     # A way that Alembic alone understands (`-1`) has an end that it alone knows.
     total = abs(places[wanted] - places[found]) if wanted in places and found in places else None
     done = itertools.count(1)

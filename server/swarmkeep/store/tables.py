@@ -33,7 +33,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from swarmkeep.events.codec import decode, encode_text
 from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.records import UPGRADE_HINT, SchemaBehind
-from swarmkeep_migrations import REVISIONS
+from swarmkeep_migrations import REVISIONS, STEPS
 
 # Column types for both databases: any text, compared by code point; and the database's clock.
 
@@ -452,6 +452,11 @@ def session_columns(key: SessionKey) -> dict[str, Any]:
 LATEST_REVISION = REVISIONS[-1]
 
 
+def is_known(revision: str) -> bool:
+    """Tell if this release can migrate a database from this revision."""
+    return revision in REVISIONS or revision in STEPS
+
+
 def current_revision(connection: Connection) -> str | None:
     """The revision a database is at; None for one without a schema. Raises SchemaBehind for another program's."""
     if not inspect(connection).has_table("alembic_version"):
@@ -480,7 +485,7 @@ def require_latest(connection: Connection, display: str) -> None:
         return
     if revision is None:
         raise SchemaBehind(f"the database at {display} is empty; {UPGRADE_HINT}")
-    if revision in REVISIONS:
+    if is_known(revision):
         raise SchemaBehind(
             f"the database at {display} is at revision {revision}, this release needs {LATEST_REVISION}; {UPGRADE_HINT}"
         )
@@ -489,7 +494,7 @@ def require_latest(connection: Connection, display: str) -> None:
 
 def refuse_unknown(revision: str | None, display: str) -> None:
     """Raises SchemaBehind for a schema that only a newer release knows, and so only that one can change."""
-    if revision is None or revision in REVISIONS:
+    if revision is None or is_known(revision):
         return
     raise SchemaBehind(
         f"the database at {display} is at revision {revision}, but this release only knows revisions "

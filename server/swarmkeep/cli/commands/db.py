@@ -312,12 +312,11 @@ def _put_revision(revision: str | None, as_json: bool) -> None:
 
 
 def _compare_with_release(revision: str | None) -> str:
-    from swarmkeep.store.tables import LATEST_REVISION
-    from swarmkeep_migrations import REVISIONS
+    from swarmkeep.store.tables import LATEST_REVISION, is_known
 
     if revision == LATEST_REVISION:
         return "this is the schema of this release"
-    if revision is None or revision in REVISIONS:
+    if revision is None or is_known(revision):
         return f"this release's schema is {LATEST_REVISION}"
     return f"this release's schema is {LATEST_REVISION}; the database is from a later release: upgrade swarmkeep"
 

@@ -38,9 +38,8 @@ from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SchemaBehind, StoreUnavailable, utc_now
 from swarmkeep.store.sqlite_files import describe_exposure, find_exposed_files, refuse_orphaned_log, refuse_read_only
-from swarmkeep.store.tables import LATEST_REVISION
+from swarmkeep.store.tables import LATEST_REVISION, is_known
 from swarmkeep.store.urls import BadDatabaseUrl, Location, PostgresServer, SqliteFile, locate
-from swarmkeep_migrations import REVISIONS
 
 # Check other servers for `swarmkeep doctor`: of agents' MCP servers, and of the one that commands are about.
 
@@ -212,7 +211,7 @@ def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
     if revision == LATEST_REVISION:
         return CheckResult("schema", "ok", f"revision {LATEST_REVISION}, as in this release")
     found = "the database is empty" if revision is None else f"revision {revision}; this release has {LATEST_REVISION}"
-    if revision is not None and revision not in REVISIONS:
+    if revision is not None and not is_known(revision):
         return CheckResult("schema", "wrong", f"{found}: the database is from a later release; upgrade swarmkeep")
     if migrates:
         return CheckResult("schema", "ok", f"{found}; the server migrates it at its start")
