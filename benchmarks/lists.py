@@ -21,8 +21,8 @@ from benchmarks.large_database import AGENT, RARE_AGENT, TENANT, fill_database, 
 from swarmkeep.events.usage import UsageQuery
 from swarmkeep.events.words import parse_terms
 from swarmkeep.store import schema
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import SessionKey
 
 Call = Callable[[SqlStore], Awaitable[Any]]
 

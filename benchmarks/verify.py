@@ -26,8 +26,8 @@ from swarmkeep.events.state import State
 from swarmkeep.history.verify import verify
 from swarmkeep.serve.server import tune_garbage_collector
 from swarmkeep.store import schema
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import SessionKey
 
 KEY = SessionKey("default", "long")
 BLOBS = {digest(INSTRUCTIONS): INSTRUCTIONS}

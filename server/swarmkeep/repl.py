@@ -28,8 +28,8 @@ from swarmkeep.runs.policy import Decide
 from swarmkeep.runs.swarm import MemorySession, MemorySessionLog, iterate_blocking, run_blocking
 from swarmkeep.runs.tool_runners import InlineRunner
 from swarmkeep.runs.tool_servers import ToolServers
-from swarmkeep.store.contracts import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.hashing import seal
+from swarmkeep.store.records import DEFAULT_TENANT, SessionKey
 
 # Sessions in this process alone, to be spoken with as with any other: nothing of them is left when it ends.
 

@@ -12,10 +12,9 @@ from swarmkeep.events.codec import Json
 from swarmkeep.events.fold import evolve
 from swarmkeep.events.state import State
 from swarmkeep.request.request import Profile, build_request
-from swarmkeep.store.contracts import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
-from swarmkeep.store.opening import open_store
-from swarmkeep.store.records import EventStore
+from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import DEFAULT_TENANT, SessionKey
 from tests.support.rules import find_faults
 
 PROFILE = Profile(name="Clerk", model="m", instructions="Do as you are told.")
@@ -143,7 +142,7 @@ async def _read(url: str, session_ids: Iterable[str]) -> list[LogRows]:
         await store.close()
 
 
-async def _read_rows(store: EventStore, session_id: str) -> list[SealedEvent]:
+async def _read_rows(store: SqlStore, session_id: str) -> list[SealedEvent]:
     key = SessionKey(DEFAULT_TENANT, session_id)
     rows: list[SealedEvent] = []
     while page := await store.read_sealed(key, after=len(rows), limit=PAGE_SIZE):

@@ -35,8 +35,8 @@ from swarmkeep.history.redact import read_whole_log, redact
 from swarmkeep.runs.identifiers import derive_child, make_parent
 from swarmkeep.runs.sessions import fork_session
 from swarmkeep.store import schema
-from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import IdempotencyRecord, SessionKey
 from swarmkeep.store.tables import metadata
 from tests.golden.conversations import BLOBS, make_shop
 from tests.golden.telling import WORKSHOP_BLOBS, Session

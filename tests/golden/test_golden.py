@@ -22,8 +22,8 @@ from swarmkeep.history.verify import Head, verify
 from swarmkeep.request.request import assemble_request
 from swarmkeep.runs.sessions import fork_session
 from swarmkeep.store import schema
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import metadata
 from tests.golden.make import FORK, SHOP, fill_golden, list_keys, list_states, make_clock, read_states
 from tests.golden.telling import INSTRUCTIONS, TOOLS

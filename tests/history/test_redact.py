@@ -32,9 +32,9 @@ from swarmkeep.history.redact import MAX_SEQS, redact
 from swarmkeep.history.verify import Head, verify, verify_all
 from swarmkeep.runs.runs import IdempotentRequest
 from swarmkeep.runs.sessions import delete_session, fork_session
-from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
 from swarmkeep.store.hashing import commitment_of
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import IdempotencyRecord, SessionKey
 from swarmkeep.store.tables import audit_log, events, idempotency
 from tests.golden.make import FORK, SHOP, fill_store
 from tests.history.verify.rows import change_row, make_other_value, read_rows, remove_row

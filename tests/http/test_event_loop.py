@@ -15,7 +15,7 @@ from swarmkeep.decide.commands import create_session
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.facts import ContextUpdated, MessageAdded
 from swarmkeep.events.state import State
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.http.server import RunningServer, scripted, start_server
 from tests.support.loop_watch import measure_limit, watch_callbacks
 from tests.support.pictures import hash_content, make_inline_picture, make_message, make_png

@@ -16,9 +16,8 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import build_engine
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.opening import open_store
-from swarmkeep.store.records import EventStore
+from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import SessionKey
 from tests.http.server import RunningServer, scripted
 from tests.http.team import front
 from tests.http.test_event_loop import WatchedServer, watched
@@ -45,7 +44,7 @@ def make_facts(count: int) -> Iterator[SessionEvent]:
             yield MessageAdded(message={"role": role, "content": f"This is number {number}."})
 
 
-async def fill(store: EventStore, key: SessionKey, drafts: list[EventDraft]) -> None:
+async def fill(store: SqlStore, key: SessionKey, drafts: list[EventDraft]) -> None:
     """A new session of these events."""
     state = State()
     for start in range(0, len(drafts), _AT_ONCE):

@@ -18,7 +18,7 @@ from swarmkeep.events.records import CompletionRecord, RequestRecord
 from swarmkeep.events.state import State
 from swarmkeep.history.conversations import import_conversations
 from swarmkeep.request.request import Profile, build_request
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.http.server import RunningServer, server_settings, start_server
 from tests.http.websocket.client import connect_session
 from tests.support.logs.hostile import FOREIGN_PARTS

@@ -14,7 +14,7 @@ from swarmkeep.events.codec import Json, decode, encode
 from swarmkeep.http.sse import frame, write_item
 from swarmkeep.models.limits import read_text_chunk
 from swarmkeep.runs.hub import Feed, Hub, MessageDeltas
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.http.server import RunningServer, scripted, start_server
 from tests.http.test_streams import wait_until
 from tests.support.calls import count_calls

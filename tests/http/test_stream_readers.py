@@ -19,8 +19,8 @@ from swarmkeep.runs.engine import build_engine
 from swarmkeep.runs.following import flatten, follow_batches
 from swarmkeep.runs.hub import Hub, MessageDeltas, MessageStarted, join_text
 from swarmkeep.serve.settings import Settings
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
 from tests.http.server import Frame, RunningServer, durable_frames, scripted, start_server
 from tests.http.team import front
 from tests.http.test_streams import content_of, wait_until, wait_until_nobody_reads

@@ -19,8 +19,8 @@ from swarmkeep.events.state import State
 from swarmkeep.request.request import build_request
 from swarmkeep.runs.agents import load_registry
 from swarmkeep.runs.tool_runners import ThreadRunner
-from swarmkeep.store.contracts import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import DEFAULT_TENANT, SessionKey
 from swarmkeep_agents import TEAMS
 from swarmkeep_client import Event, MessageDelta, MessageStarted, StreamItem
 from tests.llm.trial import TERMINAL, Trial, last_item, list_results

@@ -26,9 +26,8 @@ from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.hub import Feed, Item
 from swarmkeep.runs.limits import Limits
 from swarmkeep.runs.tracing import Tracing
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.records import Clock, utc_now
+from swarmkeep.store.records import Clock, SessionKey, utc_now
 from swarmkeep.store.tables import SESSION_TABLES, sessions, totals
 from tests.support.scripted import ScriptedModel
 

@@ -20,7 +20,7 @@ from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.limits import Limits
 from swarmkeep.runs.policy import make_plan
 from swarmkeep.runs.runs import IdempotentRequest
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import events, idempotency, search_marks, session_labels, sessions
 from tests.runs.cluster import KEY, LIMITS, EngineCluster, make_start_run, read_types, run_to_end, wait_for_end
 from tests.support.scripted import ScriptedModel

@@ -28,7 +28,7 @@ from swarmkeep.models.secrets import REMOVED, Secrets
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.unstored import UnstoredSession
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     LIMITS,

@@ -16,7 +16,7 @@ from swarmkeep.history.replay import rebuild_request
 from swarmkeep.history.verify import verify
 from swarmkeep.request.history import History
 from swarmkeep.runs.engine import Engine
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import files
 from tests.runs.cluster import (
     KEY,

@@ -29,7 +29,7 @@ from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.swarm import GivenFiles
 from swarmkeep.runs.unstored import UnstoredSession
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import files
 from tests.runs.cluster import (
     KEY,

@@ -42,7 +42,7 @@ from swarmkeep.history.verify import verify
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.identifiers import derive_child_run
 from swarmkeep.runs.runs import IdempotentRequest
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.history.test_redact import dump_database
 from tests.runs.cluster import LOOKS_OFTEN, EngineCluster, kill_engine, read_log, read_state
 from tests.runs.mcp.test_connections import serve, write_answer, write_result

@@ -18,7 +18,7 @@ from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request, replay_session
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     EngineCluster,

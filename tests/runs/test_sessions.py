@@ -26,7 +26,7 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import Origin
 from swarmkeep.history.redact import redact
 from swarmkeep.runs.engine import Engine
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import events
 from tests.runs.cluster import (
     KEY,

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from swarmkeep import Agent
 from swarmkeep.request.history import History
 from swarmkeep.runs.identifiers import make_id
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import KEY, EngineCluster, make_start_run, open_session, run_to_end, wait_for_end
 from tests.support.round_trips import count_round_trips
 from tests.support.scripted import ScriptedModel

@@ -9,8 +9,8 @@ from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.facts import MessageAdded
 from swarmkeep.events.records import CompletionRecord, ToolRecord
 from swarmkeep.events.state import State
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 
 REPLY = {"role": "assistant", "content": "Hi"}
 

@@ -14,9 +14,8 @@ from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import EventDraft, MessageAdded, RunCompleted, SessionForked
 from swarmkeep.events.state import State
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import Claim, Lease
+from swarmkeep.store.records import Claim, Lease, SessionKey
 from swarmkeep.store.tables import metadata
 
 KEY = SessionKey("default", "s1")

@@ -10,8 +10,7 @@ from sqlalchemy import select
 
 from swarmkeep.events.codec import to_timestamp
 from swarmkeep.events.errors import ApiKeyNotFound, InvalidRequest
-from swarmkeep.store.contracts import parse_key_id
-from swarmkeep.store.keys import SqlApiKeys
+from swarmkeep.store.keys import SqlApiKeys, parse_key_id
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.tables import api_keys
 

@@ -10,9 +10,8 @@ import pytest
 
 from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.store import schema
-from swarmkeep.store.contracts import IdempotencyRecord
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.records import Claim, StoreUnavailable
+from swarmkeep.store.records import Claim, IdempotencyRecord, StoreUnavailable
 from swarmkeep.store.totals import recount_totals
 from tests.store.sessions import KEY, begin_session, draft_user_messages, list_seqs, read_all_rows
 from tests.support.postgres import private_postgres

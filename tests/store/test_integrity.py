@@ -11,9 +11,9 @@ import pytest
 from swarmkeep.events.errors import HistoryDamaged, SeqConflict, SessionNotFound
 from swarmkeep.events.state import State
 from swarmkeep.history.verify import verify
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.hashing import commitment_of, link
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.schema import Stamped, stamp_sessions
 from swarmkeep.store.tables import events, files, sessions
 from tests.history.verify.forging import make_header, mend_rows_beside_the_events, read_event_rows

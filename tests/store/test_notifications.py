@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.postgres_connections import CHANNEL, Notifications, _decode_keys, _encode_payloads, connect
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.store.sessions import KEY, OTHER, begin_session, draft_user_messages, new_key
 

@@ -11,9 +11,8 @@ import pytest
 from swarmkeep.events.errors import Overloaded, SeqConflict
 from swarmkeep.events.state import State
 from swarmkeep.store import postgres_connections
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.records import OutcomeUnknown, StoreUnavailable
+from swarmkeep.store.records import OutcomeUnknown, SessionKey, StoreUnavailable
 from tests.store.sessions import KEY, draft_creation, draft_user_messages
 from tests.support.transaction_pooler import TransactionPooler
 

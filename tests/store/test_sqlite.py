@@ -23,9 +23,8 @@ from sqlalchemy import Connection, Engine, event
 from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.facts import EventDraft, SessionUpdated
 from swarmkeep.store import schema
-from swarmkeep.store.contracts import IdempotencyRecord
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.records import StoreUnavailable
+from swarmkeep.store.records import IdempotencyRecord, StoreUnavailable
 from swarmkeep.store.sqlite import ReadOnlyFile, SqliteDatabase
 from swarmkeep.store.sqlite_files import LogScrubber, OpenFiles, connect
 from swarmkeep.store.urls import SqliteFile

@@ -15,9 +15,9 @@ from swarmkeep.events.facts import MessageAdded
 from swarmkeep.events.records import CompletionRecord, RequestRecord
 from swarmkeep.events.state import State
 from swarmkeep.store import schema
-from swarmkeep.store.contracts import IdempotencyRecord, Role, SessionKey
-from swarmkeep.store.keys import SqlApiKeys
+from swarmkeep.store.keys import Role, SqlApiKeys
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import IdempotencyRecord, SessionKey
 from swarmkeep.store.totals import COUNTED, SUMS, recount_totals
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 from tests.store.conftest import Opener

@@ -35,8 +35,8 @@ from swarmkeep.runs.hub import Item
 from swarmkeep.runs.identifiers import make_id
 from swarmkeep.runs.reader import RunPosition
 from swarmkeep.serve.settings import Settings
-from swarmkeep.store.contracts import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.schema import upgrade
 from swarmkeep.store.urls import SqliteFile, locate
 from swarmkeep_client import (

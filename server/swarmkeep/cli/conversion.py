@@ -14,7 +14,7 @@ from swarmkeep.events.codec import decode, encode
 from swarmkeep.events.facts import EventView, RecordedEvent, view_event
 from swarmkeep.events.views import ListedSession, SessionView
 from swarmkeep.history.export import to_recorded_event
-from swarmkeep.store.contracts import DEFAULT_TENANT, SessionKey
+from swarmkeep.store.records import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.records import SessionCounts as StoredCounts
 from swarmkeep_client import Event, SessionCounts, SessionState, Verification
 

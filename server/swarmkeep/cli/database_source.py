@@ -29,8 +29,8 @@ from swarmkeep.events.messages import list_shown
 from swarmkeep.events.usage import UsageQuery
 from swarmkeep.runs import sessions as stored
 from swarmkeep.runs.reader import SessionReader
-from swarmkeep.store.contracts import DEFAULT_TENANT, SessionKey
-from swarmkeep.store.records import ActiveStatus, StoreUnavailable, is_full_page
+from swarmkeep.store.index import ActiveStatus
+from swarmkeep.store.records import DEFAULT_TENANT, SessionKey, StoreUnavailable, is_full_page
 from swarmkeep_client import (
     ActiveRun,
     AuditEntry,

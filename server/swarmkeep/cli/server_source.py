@@ -22,7 +22,7 @@ from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.usage import UsageQuery
 from swarmkeep.history.checkpoints import CheckpointHead
 from swarmkeep.history.recordings import RecordedSession, read_recorded_sessions, split_lines
-from swarmkeep.store.records import ActiveStatus
+from swarmkeep.store.index import ActiveStatus
 from swarmkeep_client import (
     ActiveRun,
     ApiError,

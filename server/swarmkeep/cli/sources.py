@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from swarmkeep.events.usage import UsageQuery
     from swarmkeep.history.checkpoints import CheckpointHead
     from swarmkeep.history.recordings import RecordedSession
-    from swarmkeep.store.records import ActiveStatus, EndedRunStatus, SessionOrder
+    from swarmkeep.store.index import ActiveStatus
+    from swarmkeep.store.records import EndedRunStatus, SessionOrder
     from swarmkeep_client import (
         ActiveRun,
         AuditEntry,

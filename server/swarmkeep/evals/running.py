@@ -33,9 +33,8 @@ from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine, EngineSettings, build_engine
 from swarmkeep.runs.identifiers import make_id
 from swarmkeep.runs.swarm import AsyncSwarm
-from swarmkeep.store.contracts import DEFAULT_TENANT, SessionKey
-from swarmkeep.store.opening import open_store
-from swarmkeep.store.records import EventStore
+from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import DEFAULT_TENANT, SessionKey
 from swarmkeep.store.schema import upgrade
 
 # A model as judge: whether a sentence is true of a conversation.
@@ -243,7 +242,7 @@ class CaseRunner:
     registry: Registry
     settings: EngineSettings | None
     judge: Judge | None
-    recorded: EventStore | None
+    recorded: SqlStore | None
     concurrency: int = 1
     _engine: Engine | None = field(default=None, init=False)
 
@@ -380,7 +379,7 @@ class CaseRunner:
         return found
 
 
-async def _observe_since(store: EventStore, key: SessionKey, before: State) -> Observation:
+async def _observe_since(store: SqlStore, key: SessionKey, before: State) -> Observation:
     """Observe the changes of the session since that state."""
     events = await store.read(key, after=before.seq, types=(GuardrailTripped.type,))
     refused = tuple(event.fact.name for event in events if isinstance(event.fact, GuardrailTripped))

@@ -19,8 +19,6 @@ from swarmkeep.events.records import (
     Usage,
 )
 
-# Define the base of all facts.
-
 
 # Not tracked by the garbage collector, here and in `RecordedEvent`: JSON has no cycles, and going through those of a
 # long log again and again took a third of the time to read it.
@@ -31,7 +29,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: ClassVar[int] = 1
 
 
-# Facts about a history that is made shorter for the model. The log keeps all of it.
+# A history made shorter for the model. The log keeps all of it.
 
 CompactionReason = Literal["tokens", "too_long", "asked"]
 
@@ -82,7 +80,7 @@ class CompactionFailed(Fact, frozen=True, kw_only=True, omit_defaults=True):
     provider_status: int | None = None
 
 
-# Facts about what models are sent of a history, and lists show of it. None of them changes what the log holds.
+# What models are sent of a history, and lists show of it. None of these changes what the log holds.
 
 
 class MessageRemoved(Fact, frozen=True, kw_only=True):
@@ -100,7 +98,7 @@ class MessageRemoved(Fact, frozen=True, kw_only=True):
     content: bool | UnsetType = UNSET
 
 
-# Facts about a person who speaks in the agent's place.
+# A person who speaks in the agent's place.
 
 
 class SessionTakenOver(Fact, frozen=True, kw_only=True):
@@ -134,7 +132,7 @@ class HandbackNote(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None
 
 
-# Record the origin of a session that was made for a call of an agent to another one.
+# The origin of a session that was made for a call of one agent to another.
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -146,7 +144,7 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     depth: int = 1
 
 
-# Facts about tools that are not an agent's own functions.
+# Tools that are not an agent's own functions.
 
 
 class ListedTool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -477,7 +475,7 @@ SessionEvent = (
 FACTS: dict[str, type[Fact]] = {fact.type: fact for fact in get_args(SessionEvent) if fact is not UnknownFact}
 
 
-# Wrap a recorded fact: the envelope around it, on its way to the log and back.
+# The envelope around a fact, on its way to the log and back.
 
 
 class EventDraft(msgspec.Struct, frozen=True):

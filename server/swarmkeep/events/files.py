@@ -240,7 +240,7 @@ def _restore(place: FilePlace, files: Mapping[str, bytes], *, is_sent: bool) -> 
     return restore_part(place.part, place.reference, content)
 
 
-# Recognize the type of a file by its first bytes.
+# The type of a file, by its first bytes.
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),

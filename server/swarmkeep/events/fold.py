@@ -236,7 +236,7 @@ def note_change_made(run: Run, call_id: str) -> Run:
     return run if call is None or call.held is None else change_call(run, call_id, held=None)
 
 
-# Fold compactions: what models are sent in the place of messages.
+# Compactions: what models are sent in the place of messages.
 
 
 def apply_compaction(
@@ -291,7 +291,7 @@ def drop_summaries(state: State, seq: int) -> State:
     return state if summaries is state.summaries else replace(state, summaries=summaries)
 
 
-# Fold what was taken out: messages that models are not sent any more, and runs that are not found as responses.
+# What was taken out: messages that models are not sent any more, and runs that are not found as responses.
 
 
 def apply_message_removed(state: State, event: RecordedEvent, fact: MessageRemoved) -> State:
@@ -348,7 +348,7 @@ def _hide(run: Run, part: int | UnsetType) -> Run:
     return replace(run, hidden_parts=(*run.hidden_parts, part))
 
 
-# Fold what changes the history that models are sent: handoffs that lost, messages taken out, summaries.
+# The history that models are sent: handoffs that lost, messages taken out, summaries.
 
 HistoryFact = (
     HandoffIgnored | GuardrailTripped | MessageRemoved | CompactionStarted | CompactionSummarised | CompactionFailed
@@ -396,7 +396,7 @@ def refuse_messages(messages: Chain[Entry], fact: GuardrailTripped) -> Chain[Ent
     return messages
 
 
-# Fold an import: nothing that came out of the file was decided here.
+# Imports: nothing that came out of the file was decided here.
 
 
 def apply_session_imported(state: State, by: str | UnsetType) -> State:
@@ -421,7 +421,7 @@ def mark_imported(run: Run, by: str | UnsetType) -> Run:
     return replace(run, calls=calls, by=by, traceparent=UNSET)
 
 
-# Fold lists of tools: of each agent and server, the last one.
+# Lists of tools: of each agent and server, the last one.
 
 
 def apply_tools_listed(state: State, event: RecordedEvent, fact: ToolsListed) -> State:
@@ -446,7 +446,7 @@ def _name(agent: str, server: str) -> str:
     return f"{len(agent)} {agent} {server}"
 
 
-# Fold who speaks in the agent's place.
+# People who speak in the agent's place.
 
 
 def apply_takeover(state: State, event: RecordedEvent, fact: SessionTakenOver | SessionHandedBack) -> State:

@@ -181,8 +181,6 @@ def sum_usage(one: Usage, other: Usage) -> Usage:
     return Usage(prompt, completion, total, one.model_calls + other.model_calls)
 
 
-# Hold the options that a run was asked for with.
-
 # Of a JSON schema, what may say that an object has keys.
 _KEYS = ("properties", "required", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
 

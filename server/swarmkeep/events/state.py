@@ -406,7 +406,7 @@ def _list_answered(entry: Entry) -> tuple[str, ...]:
     return (answered,) if isinstance(answered, str) else ()
 
 
-# Record the part of a message that a model has said before it is complete.
+# A message that a model has not completed yet.
 
 
 class PartialReply(msgspec.Struct, frozen=True, kw_only=True):

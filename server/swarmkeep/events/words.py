@@ -211,7 +211,7 @@ def _join_places(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-# Find the title of a session: the name that a user gave it, or else how it began.
+# The title of a session: the name that a user gave it, or else how it began.
 
 MAX_TITLE_CHARACTERS = 80
 FIRST_MESSAGES = 20

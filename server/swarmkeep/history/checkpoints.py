@@ -17,9 +17,9 @@ import msgspec
 
 from swarmkeep.events.codec import MalformedJson, decode, encode
 from swarmkeep.history.verify import Head, Problems, Verification
-from swarmkeep.store.contracts import AuditLogEntry
+from swarmkeep.store.audit import AuditLogEntry
 from swarmkeep.store.hashing import AUDIT_LOG, FORMATS, GENESIS, SALT_BYTES, commitment_of, find_format, header_of
-from swarmkeep.store.opening import Archive
+from swarmkeep.store.opening import SqlStore
 
 FORMAT = "swarmkeep checkpoint"
 VERSION = 1
@@ -204,7 +204,7 @@ def _read_data(payload: str) -> msgspec.Raw:
     return msgspec.Raw(payload.encode())
 
 
-async def verify_audit_log(store: Archive, tenant: str, *, noted: Head | None = None) -> Verification:
+async def verify_audit_log(store: SqlStore, tenant: str, *, noted: Head | None = None) -> Verification:
     """Check a tenant's audit log as a session's events are checked."""
     findings = Problems()
     findings.add_replaced_tables(

@@ -18,8 +18,8 @@ from swarmkeep.events.records import Usage
 from swarmkeep.events.state import State
 from swarmkeep.events.usage import Price, PriceTable
 from swarmkeep.events.views import collect_runs
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import EventStore
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 
 
 class RunStatusChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...]
 
 
-async def diff_session(store: EventStore, key: SessionKey, before: int, after: int) -> StateDiff:
+async def diff_session(store: SqlStore, key: SessionKey, before: int, after: int) -> StateDiff:
     """Return the changes of a session between two of its events. Raises SessionNotFound, EventNotFound,
     InvalidRequest."""
     if before > after:
@@ -127,7 +127,7 @@ def _summarize(state: State) -> Json:
     }
 
 
-async def compare_sessions(store: EventStore, a: SessionKey, b: SessionKey) -> Comparison:
+async def compare_sessions(store: SqlStore, a: SessionKey, b: SessionKey) -> Comparison:
     """Return the place where two sessions part, and the events of each since. Raises SessionNotFound."""
     logs = []
     for key in (a, b):

@@ -35,9 +35,9 @@ from swarmkeep.history.import_export import (
     make_import_action,
     read_known_heads,
 )
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.hashing import SealedEvent, seal
-from swarmkeep.store.records import EventStore, Restoration, SealedBatch, SessionHead, StorageQuota
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import Restoration, SealedBatch, SessionHead, SessionKey, StorageQuota
 
 READERS: dict[ForeignFormat, ConversationReader] = {"chat": read_chats, "swarm": read_chats, "assistants": read_threads}
 
@@ -86,7 +86,7 @@ class ImportPlan(msgspec.Struct, frozen=True, gc=False):
 
 
 async def import_conversations(
-    store: EventStore,
+    store: SqlStore,
     tenant: str,
     file: BinaryIO,
     form: ForeignFormat,
@@ -259,7 +259,7 @@ def _find_last_speaker(messages: Sequence[Json]) -> str | None:
     return None
 
 
-async def _is_still_here(store: EventStore, plan: ImportPlan) -> bool:
+async def _is_still_here(store: SqlStore, plan: ImportPlan) -> bool:
     """Tell if a session that was here has not been deleted since; if so, it was made of this conversation, and may have
     gone on. Raises SessionExists if it is another one."""
     count = plan.events.count

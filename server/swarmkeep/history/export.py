@@ -16,10 +16,10 @@ from swarmkeep.events.errors import InvalidImport, SessionNotFound
 from swarmkeep.events.facts import ApprovalRequested, ContextUpdated, EventView, RecordedEvent, RunWaiting, SessionEvent
 from swarmkeep.events.messages import list_fact_files, list_fact_references, list_text_hashes
 from swarmkeep.events.state import SessionStatus
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent
+from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.reading import upcast
-from swarmkeep.store.records import EventStore, StoreUnavailable
+from swarmkeep.store.records import SessionKey, StoreUnavailable
 
 # Finds values in imported events that no server records: what reads as a fact may still be made up.
 
@@ -318,7 +318,7 @@ _MAX_PAGE_EVENTS = 500
 
 
 async def write_export(
-    store: EventStore, keys: AsyncIterable[SessionKey], *, alone: bool = False
+    store: SqlStore, keys: AsyncIterable[SessionKey], *, alone: bool = False
 ) -> AsyncGenerator[bytes]:
     """The export of these sessions, piece by piece. A session that is not there any more is left out.
 
@@ -338,7 +338,7 @@ async def write_export(
         yield tally.end()
 
 
-async def _write_session(store: EventStore, key: SessionKey, begin: ExportStart) -> AsyncGenerator[bytes]:
+async def _write_session(store: SqlStore, key: SessionKey, begin: ExportStart) -> AsyncGenerator[bytes]:
     seq, limit = 0, 10
     named: set[str] = set()
     files: set[str] = set()
@@ -372,7 +372,7 @@ async def _write_session(store: EventStore, key: SessionKey, begin: ExportStart)
 
 
 async def _write_new_files(
-    store: EventStore, key: SessionKey, event: RecordedEvent, written: set[str]
+    store: SqlStore, key: SessionKey, event: RecordedEvent, written: set[str]
 ) -> AsyncGenerator[bytes]:
     """The files that an event refers to and none before it did, each as a line."""
     for name in dict.fromkeys(list_fact_files(event.fact)):
@@ -406,7 +406,7 @@ class _Tally:
         return write_end_line(ExportEnd(sessions=self.sessions, events=self.events, sha256=self._digest.hexdigest()))
 
 
-async def find_sessions(store: EventStore, tenant: str, session_ids: Sequence[str]) -> list[SessionKey]:
+async def find_sessions(store: SqlStore, tenant: str, session_ids: Sequence[str]) -> list[SessionKey]:
     """The sessions with these ids, each once. Raises SessionNotFound for the first that is not there."""
     keys = [SessionKey(tenant, session_id) for session_id in dict.fromkeys(session_ids)]
     for key in keys:
@@ -421,7 +421,7 @@ async def iterate_keys(keys: Sequence[SessionKey]) -> AsyncGenerator[SessionKey]
 
 
 async def filter_sessions(
-    store: EventStore,
+    store: SqlStore,
     tenant: str,
     *,
     agent: str | None = None,

@@ -33,10 +33,10 @@ from swarmkeep.history.export import (
     read_export_line,
 )
 from swarmkeep.history.verify import Head, Problems, Verification
-from swarmkeep.store.contracts import AuditAction, SessionKey
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import ChainCheck
-from swarmkeep.store.records import EventStore, Restoration, SealedBatch, SessionHead, StorageQuota
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import AuditAction, Restoration, SealedBatch, SessionHead, SessionKey, StorageQuota
 
 # Bound the amounts that a session of a file may hold at once: each event that follows costs what it holds.
 
@@ -410,7 +410,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def import_export(
-    store: EventStore,
+    store: SqlStore,
     tenant: str,
     file: BinaryIO,
     *,
@@ -457,7 +457,7 @@ async def import_export(
     return _build_report(keys, places, present, dry_run)
 
 
-async def read_known_heads(store: EventStore, keys: Sequence[SessionKey]) -> dict[SessionKey, SessionHead]:
+async def read_known_heads(store: SqlStore, keys: Sequence[SessionKey]) -> dict[SessionKey, SessionHead]:
     """Return the heads of those of the sessions that are here."""
     known: dict[SessionKey, SessionHead] = {}
     for start in range(0, len(keys), _HEADS_AT_ONCE):
@@ -497,7 +497,7 @@ def _make_restoration(
     return Restoration(key, lambda: read_chunks(file, place, key.id), finish)
 
 
-async def _is_still_here(store: EventStore, key: SessionKey, place: ExportedSession) -> bool:
+async def _is_still_here(store: SqlStore, key: SessionKey, place: ExportedSession) -> bool:
     """Tell if a session that was here has not been deleted since; if so, it has all that the file has of it.
 
     A hash stands for everything up to it. Raises SessionExists if it is another one.

@@ -52,11 +52,10 @@ from swarmkeep.history.verify import read_pages
 from swarmkeep.runs.identifiers import derive_child_run
 from swarmkeep.runs.loop import decide_until_recorded
 from swarmkeep.runs.runs import IdempotentRequest, find_record, run_once
-from swarmkeep.store.contracts import IdempotencyRecord, IdempotencyRecordExists, SessionKey
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import LogCheck
-from swarmkeep.store.opening import Archive
-from swarmkeep.store.records import AppendResult
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import AppendResult, IdempotencyRecord, IdempotencyRecordExists, SessionKey
 from swarmkeep.store.threads import free_aside, free_state_aside
 
 # The copies that the server makes of a text: redacting one of them redacts all.
@@ -491,7 +490,7 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def redact(
-    store: Archive,
+    store: SqlStore,
     key: SessionKey,
     seqs: Sequence[int],
     reason: str,
@@ -533,7 +532,7 @@ async def redact(
     )
 
 
-async def _preview(store: Archive, key: SessionKey, seqs: Sequence[int]) -> Redaction:
+async def _preview(store: SqlStore, key: SessionKey, seqs: Sequence[int]) -> Redaction:
     log = await read_whole_log(store, key)
     plan = await asyncio.to_thread(_plan, key, log, seqs)
     copies = await _find_copies(store, key, log, seqs)
@@ -556,7 +555,7 @@ def _check_request(seqs: Sequence[int], reason: str) -> None:
 
 
 async def _redact_session(
-    store: Archive,
+    store: SqlStore,
     key: SessionKey,
     seqs: Sequence[int],
     *,
@@ -618,7 +617,7 @@ def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _
     return _Plan(state, stand_ins, find_forgotten_texts(events, wanted))
 
 
-async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
+async def read_whole_log(store: SqlStore, key: SessionKey) -> list[SealedEvent]:
     """All of a session. Raises SessionNotFound."""
     log = await store.read_snapshot(lambda stored: list(chain.from_iterable(read_pages(stored, key, upto=None))))
     if not log:
@@ -628,7 +627,7 @@ async def read_whole_log(store: Archive, key: SessionKey) -> list[SealedEvent]:
 
 
 async def _find_copies(
-    store: Archive, key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]
+    store: SqlStore, key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]
 ) -> dict[SessionKey, list[int]]:
     """The sessions that hold any of these events, or of what repeats them here: a fork may have no more than that."""
 
@@ -640,7 +639,7 @@ async def _find_copies(
 
 
 async def _handle_copies(
-    store: Archive,
+    store: SqlStore,
     key: SessionKey,
     seqs: Sequence[int],
     redact_one: Callable[[SessionKey, Sequence[int]], Awaitable[object]] | None,
@@ -663,7 +662,7 @@ async def _handle_copies(
 
 
 async def _handle_linked(
-    store: Archive,
+    store: SqlStore,
     key: SessionKey,
     seqs: Collection[int],
     redact_one: Callable[[SessionKey, Sequence[int]], Awaitable[object]] | None,
@@ -693,7 +692,7 @@ async def _handle_linked(
     return found
 
 
-async def _find_linked(store: Archive, key: SessionKey, seqs: Collection[int]) -> list[tuple[SessionKey, list[int]]]:
+async def _find_linked(store: SqlStore, key: SessionKey, seqs: Collection[int]) -> list[tuple[SessionKey, list[int]]]:
     """The sessions right below one and right above it that repeat any of these events, and where."""
     here = await _read_events(store, key)
     found: list[tuple[SessionKey, list[int]]] = []
@@ -714,7 +713,7 @@ async def _find_linked(store: Archive, key: SessionKey, seqs: Collection[int]) -
     return [(other, held) for other, held in found if held]
 
 
-async def _read_events(store: Archive, key: SessionKey) -> list[RecordedEvent]:
+async def _read_events(store: SqlStore, key: SessionKey) -> list[RecordedEvent]:
     """All of a session; nothing where it is not there any more."""
     try:
         return [one.event for one in await read_whole_log(store, key)]

@@ -66,12 +66,12 @@ from swarmkeep.runs.approvals import make_approvals
 from swarmkeep.runs.loop import Loop, prepare_turn
 from swarmkeep.runs.policy import NobodyAsked
 from swarmkeep.runs.toolbox import RecordedToolbox, Toolbox
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import EventStore
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 
 
 async def replay_session(
-    store: EventStore,
+    store: SqlStore,
     registry: Registry,
     key: SessionKey,
     *,
@@ -84,7 +84,7 @@ async def replay_session(
     return await asyncio.to_thread(replay, recorded.events, registry, recorded.texts, ignore=ignore, seconds=seconds)
 
 
-async def load_recorded_session(store: EventStore, key: SessionKey) -> RecordedSession:
+async def load_recorded_session(store: SqlStore, key: SessionKey) -> RecordedSession:
     """A session with the texts that its requests name, as far as it can be read. Raises SessionNotFound."""
     events = await store.read(key)
     if not events:
@@ -313,7 +313,7 @@ _MESSAGE_TYPES = (
 
 
 async def rebuild_request(
-    store: EventStore, key: SessionKey, seq: int, admit: Callable[[int], Awaitable[None]] | None = None
+    store: SqlStore, key: SessionKey, seq: int, admit: Callable[[int], Awaitable[None]] | None = None
 ) -> bytes:
     """The exact bytes of the Chat Completions request that event `seq` was the answer to.
 

@@ -17,9 +17,8 @@ from swarmkeep.events.state import State
 from swarmkeep.history import html, markdown
 from swarmkeep.history.entries import build_entry
 from swarmkeep.history.verify import Verification, verify
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.opening import Archive
-from swarmkeep.store.records import StoreUnavailable
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey, StoreUnavailable
 from swarmkeep.store.threads import free_state_aside
 
 TranscriptFormat = Literal["markdown", "html"]
@@ -42,7 +41,7 @@ _WRITERS: dict[TranscriptFormat, TranscriptWriter] = {"markdown": markdown, "htm
 
 
 async def open_transcript(
-    store: Archive, key: SessionKey, form: TranscriptFormat, *, at: int | None = None
+    store: SqlStore, key: SessionKey, form: TranscriptFormat, *, at: int | None = None
 ) -> AsyncGenerator[bytes]:
     """The document, piece by piece: the session now, or as it was after event `at`. It says if the log does not verify.
 
@@ -65,7 +64,7 @@ def describe_damage(found: Verification) -> str | None:
 
 
 async def _write_document(
-    store: Archive, key: SessionKey, writer: TranscriptWriter, last: int, warning: str | None
+    store: SqlStore, key: SessionKey, writer: TranscriptWriter, last: int, warning: str | None
 ) -> AsyncGenerator[bytes]:
     yield _encode(writer.write_head(key.id, warning))
     state = State()

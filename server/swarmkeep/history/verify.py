@@ -31,11 +31,11 @@ from swarmkeep.events.messages import list_fact_files, list_text_hashes
 from swarmkeep.events.state import State, ToolCall
 from swarmkeep.events.views import view_stored_session
 from swarmkeep.events.words import FIRST_MESSAGES
-from swarmkeep.store.contracts import SessionKey, SessionRows, Snapshot
+from swarmkeep.store.audit import SessionRows, SqlSnapshot
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import ChainCheck, IntegrityKeys, check_ends, check_head, check_stamp
-from swarmkeep.store.opening import Archive
-from swarmkeep.store.records import labels_of
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey, labels_of
 from swarmkeep.store.totals import make_usage_row
 
 # Problems that a check found: stable codes, listed up to a bound, the earliest event first.
@@ -301,7 +301,7 @@ _PAGE_BYTES = 1_000_000
 _MAX_KEPT_MESSAGES = 1000
 
 
-async def verify(store: Archive, key: SessionKey, *, noted: Head | None = None) -> Verification:
+async def verify(store: SqlStore, key: SessionKey, *, noted: Head | None = None) -> Verification:
     """Check all that is stored of a session, against `noted` too if a head was noted down earlier.
 
     It is checked as it is at one moment, however busy it may be. Reads event by event, in memory that does not grow
@@ -313,14 +313,14 @@ async def verify(store: Archive, key: SessionKey, *, noted: Head | None = None) 
     return found
 
 
-async def follow_verification(store: Archive, key: SessionKey, found: Verification) -> None:
+async def follow_verification(store: SqlStore, key: SessionKey, found: Verification) -> None:
     """Have a session set aside if what it consists of was found damaged, and released if it verifies again."""
     with contextlib.suppress(SessionNotFound, HistoryDamaged):
         if not found.valid or (await store.state(key)).damage is not None:
             await store.check(key)
 
 
-def _check(stored: Snapshot, key: SessionKey, noted: Head | None, keys: IntegrityKeys) -> Verification | None:
+def _check(stored: SqlSnapshot, key: SessionKey, noted: Head | None, keys: IntegrityKeys) -> Verification | None:
     evidence = stored.read_session_rows(key)
     if evidence.is_empty:
         return None
@@ -343,7 +343,7 @@ def _check(stored: Snapshot, key: SessionKey, noted: Head | None, keys: Integrit
     return check.findings.make_verification(check.count, head, check.list_redacted())
 
 
-def read_pages(stored: Snapshot, key: SessionKey, *, upto: int | None) -> Iterator[list[SealedEvent]]:
+def read_pages(stored: SqlSnapshot, key: SessionKey, *, upto: int | None) -> Iterator[list[SealedEvent]]:
     """A session's events, a bounded number of bytes at a time."""
     after = _MIN_SEQ
     while page := stored.read_sealed(key, after=after, upto=upto, limit=_MAX_PAGE_ROWS, max_bytes=_PAGE_BYTES):
@@ -450,7 +450,7 @@ class _SessionCheck:
             self.findings.add("event_unreadable", "there is a row whose seq is not a number")
 
 
-def _check_fork(stored: Snapshot, key: SessionKey, check: _SessionCheck) -> None:
+def _check_fork(stored: SqlSnapshot, key: SessionKey, check: _SessionCheck) -> None:
     """Compare with the session that this one was forked from, if that is still there."""
     assert check.forked is not None
     fact, _, first_hash = check.forked
@@ -466,7 +466,7 @@ def _check_fork(stored: Snapshot, key: SessionKey, check: _SessionCheck) -> None
 
 
 async def verify_all(
-    store: Archive, tenant: str | None = None, *, first: SessionKey | None = None
+    store: SqlStore, tenant: str | None = None, *, first: SessionKey | None = None
 ) -> AsyncGenerator[tuple[SessionKey, Verification]]:
     """Check every session, of one tenant or of all, by tenant and id: also those whose head row is gone.
 

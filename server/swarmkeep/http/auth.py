@@ -30,17 +30,8 @@ from swarmkeep.http.threads import ByteBudget
 from swarmkeep.logs import bind_fields
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.runs import IdempotentRequest
-from swarmkeep.store.contracts import (
-    DEFAULT_TENANT,
-    LAST_USED_PRECISION_SECONDS,
-    ApiKey,
-    ApiKeys,
-    Role,
-    SessionKey,
-    StoredApiKey,
-    parse_key_id,
-)
-from swarmkeep.store.records import Clock, StoreUnavailable, utc_now
+from swarmkeep.store.keys import LAST_USED_PRECISION_SECONDS, ApiKey, Role, SqlApiKeys, StoredApiKey, parse_key_id
+from swarmkeep.store.records import DEFAULT_TENANT, Clock, SessionKey, StoreUnavailable, utc_now
 
 # Define the permissions of each role.
 
@@ -132,7 +123,7 @@ def _find_expiry(key_id: str, known: _CachedKey, now: float) -> float:
 class Keyring:
     """A server's view of the API keys: digests here, too, and never a key. `now` says whether one has ended."""
 
-    def __init__(self, keys: ApiKeys, *, clock: Callable[[], float] = time.monotonic, now: Clock = utc_now) -> None:
+    def __init__(self, keys: SqlApiKeys, *, clock: Callable[[], float] = time.monotonic, now: Clock = utc_now) -> None:
         self.keys = keys
         self._clock = clock
         self._now = now

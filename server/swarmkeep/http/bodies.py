@@ -39,7 +39,7 @@ from swarmkeep.http.threads import run_aside
 from swarmkeep.runs.identifiers import make_id
 from swarmkeep.runs.reader import RunPosition
 from swarmkeep.runs.runs import IdempotentRequest
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 
 # Limits on request bodies that are not complete yet.
 

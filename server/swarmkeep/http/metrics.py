@@ -21,7 +21,7 @@ from swarmkeep.events.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.events.facts import CompactionSummarised, MessageAdded, RecordedEvent, RunEnded, RunResumed
 from swarmkeep.events.records import read_count
 from swarmkeep.events.state import Damage
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 
 # The types of ASGI: an application's three arguments are a plain dictionary and two functions.
 

@@ -18,8 +18,7 @@ from swarmkeep.runs.changes import Changes
 from swarmkeep.runs.following import Batch
 from swarmkeep.runs.hub import Feed, is_open
 from swarmkeep.runs.reader import RunPosition
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import StoreUnavailable
+from swarmkeep.store.records import SessionKey, StoreUnavailable
 
 T = TypeVar("T")
 

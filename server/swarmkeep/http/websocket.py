@@ -41,7 +41,7 @@ from swarmkeep.http.streams import StreamCheck, wait_until_refused
 from swarmkeep.http.threads import run_aside
 from swarmkeep.runs.hub import Feed, Item
 from swarmkeep.runs.runs import IdempotentRequest
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 
 # Commands over a WebSocket: create, cancel and resume a run, with the fields of HTTP.
 

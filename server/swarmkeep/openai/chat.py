@@ -52,7 +52,7 @@ from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.approvals import refuse_wrong_functions
 from swarmkeep.runs.hub import Item, MessageStarted
 from swarmkeep.runs.runs import IdempotentRequest, find_record
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 
 # From a request for a chat completion to what is asked for: options, messages, and the session that it names.
 

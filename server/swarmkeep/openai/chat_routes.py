@@ -31,8 +31,7 @@ from swarmkeep.openai.problems import NO_RETRY, Refused, describe_failure, make_
 from swarmkeep.openai.submit import FollowedResponse, begin_unstored, finish_response, follow_response
 from swarmkeep.runs.hub import Item
 from swarmkeep.runs.runs import IdempotentRequest
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import StoreUnavailable
+from swarmkeep.store.records import SessionKey, StoreUnavailable
 
 
 @post(

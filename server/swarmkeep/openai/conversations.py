@@ -35,7 +35,7 @@ from swarmkeep.openai.output_items import (
 from swarmkeep.openai.problems import Refused, make_not_found
 from swarmkeep.openai.progress import to_seconds
 from swarmkeep.openai.submit import make_session_id, map_error_params, read_checked_input
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 
 
 class NewConversation(Body, frozen=True, kw_only=True):

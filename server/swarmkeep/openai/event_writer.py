@@ -19,7 +19,7 @@ from swarmkeep.http.streams import StreamCheck, Written, write_parts
 from swarmkeep.openai.items import ItemPlace, show_output_text
 from swarmkeep.openai.output_items import is_cut_item, make_message_item
 from swarmkeep.runs.hub import Item
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 
 # The numbers of a stream's events, and which of them a reader has.
 

@@ -34,7 +34,7 @@ from swarmkeep.openai.output_items import SessionItems, is_reply
 from swarmkeep.openai.problems import Refused, make_not_found
 from swarmkeep.openai.progress import ResponseBuilder
 from swarmkeep.runs.reader import RunPosition, SessionReader
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 
 T = TypeVar("T")
 

@@ -20,8 +20,8 @@ from swarmkeep.events.messages import make_summary_message
 from swarmkeep.events.parts import THOUGHTS
 from swarmkeep.openai.problems import Refused
 from swarmkeep.runs.session_log import read_sound_files
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import EventStore
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 
 # Parts of messages: as responses have them, and as Chat Completions has them.
 
@@ -390,7 +390,7 @@ def _lengthen_run(text: str) -> str | None:
 
 
 async def put_back_files(
-    store: EventStore,
+    store: SqlStore,
     key: SessionKey,
     items: Sequence[Json],
     *,

@@ -75,7 +75,7 @@ from swarmkeep.runs.reader import RunPosition
 from swarmkeep.runs.runs import IdempotentRequest, find_record
 from swarmkeep.runs.teams import ApprovalBelow
 from swarmkeep.runs.unstored import UnstoredSession
-from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
+from swarmkeep.store.records import IdempotencyRecord, SessionKey
 
 # The `param` of refusals: a message is named by the item of the request that it was made of.
 

@@ -6,14 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
 from swarmkeep.events.state import RunStatus, SessionStatus
 from swarmkeep.events.views import ListedSession
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import Leases, SessionIndex
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +37,6 @@ class Changes(msgspec.Struct, frozen=True):
     more: bool = False
 
 
-class SessionLists(SessionIndex, Leases, Protocol):
-    """The methods of a store that this needs."""
-
-
 class SessionChanges:
     """The changes of each tenant's sessions, for as long as there are readers.
 
@@ -50,7 +45,7 @@ class SessionChanges:
     however many read.
     """
 
-    def __init__(self, store: SessionLists, *, poll_seconds: float, page_bytes: int) -> None:
+    def __init__(self, store: SqlStore, *, poll_seconds: float, page_bytes: int) -> None:
         self._store = store
         self._poll_seconds = poll_seconds
         self._page_bytes = page_bytes
@@ -115,7 +110,7 @@ class _Reader:
 class _Tenant:
     """Those who read the changes of one tenant, and what they are told of."""
 
-    def __init__(self, store: SessionLists, name: str, poll_seconds: float, page_bytes: int) -> None:
+    def __init__(self, store: SqlStore, name: str, poll_seconds: float, page_bytes: int) -> None:
         self.readers: set[_Reader] = set()
         self.hinted = asyncio.Event()
         self._store = store

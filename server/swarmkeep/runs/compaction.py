@@ -32,8 +32,8 @@ from swarmkeep.runs.limits import Limits, check_session_quotas, check_tokens_lef
 from swarmkeep.runs.runs import IdempotentRequest, run_once
 from swarmkeep.runs.summaries import describe_failure, record_summary, start_compaction, summarise
 from swarmkeep.runs.worker import Worker
-from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
-from swarmkeep.store.opening import Archive
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import IdempotencyRecord, SessionKey
 from swarmkeep.store.threads import run_off_loop
 
 DEFAULT_KEEP_TURNS = 4
@@ -69,7 +69,7 @@ class Compactions:
 
     def __init__(
         self,
-        store: Archive,
+        store: SqlStore,
         registry: Registry,
         worker: Worker,
         model: Model,

@@ -30,8 +30,8 @@ from swarmkeep.runs.tool_servers import ToolServers, check_client
 from swarmkeep.runs.unstored import UnstoredRuns
 from swarmkeep.runs.watcher import ClockWatch, SearchIndexing
 from swarmkeep.runs.worker import Worker
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.opening import Archive
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -52,7 +52,7 @@ class Engine:
 
     def __init__(
         self,
-        store: Archive,
+        store: SqlStore,
         registry: Registry,
         model: Model,
         limits: Limits | None = None,
@@ -151,7 +151,7 @@ class EngineSettings(ModelSettings, Protocol):
 
 
 def build_engine(
-    settings: EngineSettings, registry: Registry, store: Archive, tracing: Tracing | None = None, **limits: Any
+    settings: EngineSettings, registry: Registry, store: SqlStore, tracing: Tracing | None = None, **limits: Any
 ) -> Engine:
     """An engine on the configured model; `limits` go before those of the settings. The caller stops it.
 

@@ -9,8 +9,8 @@ from contextlib import aclosing, asynccontextmanager
 from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.runs.hub import LOG_CHANGED, Feed, Hub, Item, LogChange, ends_message
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import EventStore, is_full_page
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey, is_full_page
 
 
 class ReadPosition:
@@ -79,7 +79,7 @@ class PageLimits:
 
 
 async def read_pages(
-    store: EventStore, key: SessionKey, *, after: int, upto: int | None = None, pages: PageLimits
+    store: SqlStore, key: SessionKey, *, after: int, upto: int | None = None, pages: PageLimits
 ) -> AsyncGenerator[RecordedEvent]:
     """Events from the log, a page at a time: a reader holds no more than that, however large the session is."""
     found = _read_whole_pages(store, key, after, upto, pages)
@@ -90,7 +90,7 @@ async def read_pages(
 
 
 async def _read_whole_pages(
-    store: EventStore, key: SessionKey, after: int, upto: int | None, limits: PageLimits
+    store: SqlStore, key: SessionKey, after: int, upto: int | None, limits: PageLimits
 ) -> AsyncGenerator[list[RecordedEvent]]:
     more = True
     while more:
@@ -124,7 +124,7 @@ async def flatten(batches: AsyncGenerator[Batch]) -> AsyncGenerator[Item | None]
 
 
 async def follow_batches(
-    store: EventStore,
+    store: SqlStore,
     hub: Hub,
     key: SessionKey,
     *,
@@ -187,7 +187,7 @@ def _take_batch(feed: Feed, position: ReadPosition) -> tuple[Batch | None, bool]
 
 
 async def _read_on(
-    store: EventStore, key: SessionKey, position: ReadPosition, feed: Feed | None, limits: PageLimits
+    store: SqlStore, key: SessionKey, position: ReadPosition, feed: Feed | None, limits: PageLimits
 ) -> AsyncGenerator[Batch]:
     """Read the part of the log beyond the position; all of it if the session is not the one that the position is in.
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from swarmkeep.events.facts import Parent, RecordedEvent, ToolStarted
 from swarmkeep.events.state import CHILD_PREFIX, Run, State, find_finished_runs
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 
 # Ids that the server makes: short, because a turn writes its session's and its run's some twenty times.
 

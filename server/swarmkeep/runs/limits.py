@@ -20,7 +20,8 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.sizes import SizeLimits
 from swarmkeep.events.state import State
 from swarmkeep.events.wording import pluralize
-from swarmkeep.store.records import OutcomeUnknown, StorageQuota, TotalsReader
+from swarmkeep.store.records import OutcomeUnknown, StorageQuota
+from swarmkeep.store.totals import SqlTotals
 
 # One that is forgotten because so many others came since would be full by then.
 _MAX_TENANTS = 10_000
@@ -169,7 +170,7 @@ def refuse_uncounted(limits: Limits) -> None:
         )
 
 
-async def check_tokens_left(store: TotalsReader, tenant: str, limits: Limits) -> None:
+async def check_tokens_left(store: SqlTotals, tenant: str, limits: Limits) -> None:
     """Refuse to ask a model for a tenant that has used up its tokens of the day. Raises QuotaExceeded.
 
     Calls that are made at once do not see what the others are going to take, so each may go past the limit once.

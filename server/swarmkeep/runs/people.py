@@ -15,14 +15,16 @@ from swarmkeep.runs.limits import Limits, check_session_quotas
 from swarmkeep.runs.policy import Decide
 from swarmkeep.runs.runs import IdempotentRequest, Runs, run_once
 from swarmkeep.runs.teams import ChildSessions
-from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
-from swarmkeep.store.opening import Archive
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import IdempotencyRecord, SessionKey
 
 
 class Takeovers:
     """Sessions in which people answer. Each command is recorded before it returns, on any server that receives it."""
 
-    def __init__(self, store: Archive, registry: Registry, runs: Runs, children: ChildSessions, limits: Limits) -> None:
+    def __init__(
+        self, store: SqlStore, registry: Registry, runs: Runs, children: ChildSessions, limits: Limits
+    ) -> None:
         self._store = store
         self._registry = registry
         self._runs = runs

@@ -37,9 +37,8 @@ from swarmkeep.events.sizes import UNBOUNDED, SizeLimits, is_heavy
 from swarmkeep.events.state import NOTHING_SAID, PartialReply, Run, State, ToolCall
 from swarmkeep.logs import bind_fields, current_fields
 from swarmkeep.models.secrets import Secrets
-from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
-from swarmkeep.store.opening import Archive
-from swarmkeep.store.records import AppendResult, Claim, EventStore, StorageQuota
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import AppendResult, Claim, IdempotencyRecord, SessionKey, StorageQuota
 
 T = TypeVar("T")
 
@@ -224,7 +223,7 @@ class SessionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     async def record(
         self,
-        store: EventStore,
+        store: SqlStore,
         key: SessionKey,
         drafts: Sequence[EventDraft],
         *,
@@ -271,7 +270,7 @@ async def make_plan(
 
 
 async def plan_fork(
-    store: Archive,
+    store: SqlStore,
     key: SessionKey,
     *,
     at: int | None = None,
@@ -299,7 +298,7 @@ async def plan_fork(
 
 
 async def _describe_copied_redactions(
-    store: Archive, key: SessionKey, base: State, redacted_payloads: Mapping[int, str]
+    store: SqlStore, key: SessionKey, base: State, redacted_payloads: Mapping[int, str]
 ) -> list[SessionEvent]:
     """Describe removed payloads in a fork's copy, if the event that tells of them is not copied."""
     if not redacted_payloads:
@@ -317,7 +316,7 @@ async def _describe_copied_redactions(
     ]
 
 
-async def _describe_copied_imports(store: Archive, key: SessionKey, base: State) -> list[SessionEvent]:
+async def _describe_copied_imports(store: SqlStore, key: SessionKey, base: State) -> list[SessionEvent]:
     """Describe an import in a fork, if only a part of what was imported is copied."""
     later = await store.read(key, after=base.seq, types=[SessionImported.type], limit=1)
     facts = [event.fact for event in later if isinstance(event.fact, SessionImported)]

@@ -16,8 +16,8 @@ from swarmkeep.events.words import parse_terms
 from swarmkeep.runs.following import Batch, PageLimits, flatten, follow_batches, read_pages
 from swarmkeep.runs.hub import TURNING_POINTS, Feed, Hub, Item, has_stayed, is_as_it_was, is_open, may_be_last
 from swarmkeep.runs.watcher import follow_from_log
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import EndedRunStatus, EventStore, SessionHead, SessionOrder, SessionPage
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import EndedRunStatus, SessionHead, SessionKey, SessionOrder, SessionPage
 
 _POLLS_PER_SILENCE = 4
 LONGEST_SILENCE_SECONDS = 2.0
@@ -45,7 +45,7 @@ class SessionReader:
 
     def __init__(
         self,
-        store: EventStore,
+        store: SqlStore,
         *,
         hub: Hub | None = None,
         poll_seconds: float = 0.5,

@@ -26,8 +26,8 @@ from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.loop import log_failure
 from swarmkeep.runs.policy import Teams, describe_session
 from swarmkeep.runs.session_log import StoreSessionLog
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import EventStore, Lease
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import Lease, SessionKey
 
 # Set aside a subject that was looked at in vain, for a while that grows each time.
 
@@ -146,7 +146,7 @@ class Recovery:
 
     def __init__(
         self,
-        store: EventStore,
+        store: SqlStore,
         registry: Registry,
         max_recoveries: int,
         page_sessions: int,
@@ -275,7 +275,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        store: EventStore,
+        store: SqlStore,
         list_leases: Callable[[], Mapping[SessionKey, Lease]],
         lease_seconds: float,
         patience_seconds: float = PATIENCE_SECONDS,

@@ -30,8 +30,8 @@ from swarmkeep.runs.limits import Limits, check_active_runs, check_session_quota
 from swarmkeep.runs.policy import Decide, SessionPlan
 from swarmkeep.runs.reader import RunPosition, SessionReader
 from swarmkeep.runs.worker import Worker, has_stopped_run
-from swarmkeep.store.contracts import IdempotencyRecord, IdempotencyRecordExists, SessionKey
-from swarmkeep.store.records import EventStore
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import IdempotencyRecord, IdempotencyRecordExists, SessionKey
 
 if TYPE_CHECKING:
     from swarmkeep.runs.tracing import Tracing
@@ -61,7 +61,7 @@ class IdempotentRequest(msgspec.Struct, frozen=True):
 
 
 async def run_once(
-    store: EventStore, key: SessionKey, request: IdempotentRequest | None, effect: Callable[[], Awaitable[T]]
+    store: SqlStore, key: SessionKey, request: IdempotentRequest | None, effect: Callable[[], Awaitable[T]]
 ) -> T | IdempotencyRecord:
     """Carry out `effect`, whose append carries the record of `request`; or give the record that an earlier one left.
 
@@ -79,9 +79,7 @@ async def run_once(
         return record
 
 
-async def find_record(
-    store: EventStore, key: SessionKey, request: IdempotentRequest | None
-) -> IdempotencyRecord | None:
+async def find_record(store: SqlStore, key: SessionKey, request: IdempotentRequest | None) -> IdempotencyRecord | None:
     """Return the record that this request left in a session when it came before. Raises IdempotencyMismatch if that was
     another one."""
     record = None if request is None else await store.find_idempotency_record(key, request.key)
@@ -95,7 +93,7 @@ class Runs:
 
     def __init__(
         self,
-        store: EventStore,
+        store: SqlStore,
         reader: SessionReader,
         registry: Registry,
         worker: Worker,

@@ -18,8 +18,17 @@ from swarmkeep.runs.approvals import ApprovalRules
 from swarmkeep.runs.identifiers import derive_child, reach
 from swarmkeep.runs.loop import UNAVAILABLE, Attempts
 from swarmkeep.runs.policy import Decide, SessionPlan, decide_nothing
-from swarmkeep.store.contracts import IdempotencyRecord, IdempotencyRecordExists, SessionKey
-from swarmkeep.store.records import AppendResult, Claim, EventStore, Lease, OutcomeUnknown, StorageQuota
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import (
+    AppendResult,
+    Claim,
+    IdempotencyRecord,
+    IdempotencyRecordExists,
+    Lease,
+    OutcomeUnknown,
+    SessionKey,
+    StorageQuota,
+)
 
 # How long a caller waits to hear whether what it asked for was recorded, when the connection broke at that very moment.
 _DOUBT_SECONDS = 5.0
@@ -39,7 +48,7 @@ class StoreSessionLog:
 
     def __init__(
         self,
-        store: EventStore,
+        store: SqlStore,
         key: SessionKey,
         state: State,
         claim: Claim,
@@ -235,7 +244,7 @@ class StoreSessionLog:
             raise LeaseLost(self.key.id)
 
 
-async def read_sound_files(store: EventStore, key: SessionKey, names: Sequence[str]) -> Mapping[str, bytes]:
+async def read_sound_files(store: SqlStore, key: SessionKey, names: Sequence[str]) -> Mapping[str, bytes]:
     """Files for a model: each is what its hash names. Raises HistoryDamaged if one is not, or is not there, although
     the session refers to it."""
     found = await store.read_files(key, names, fresh=False)
@@ -244,7 +253,7 @@ async def read_sound_files(store: EventStore, key: SessionKey, names: Sequence[s
     return found
 
 
-async def read_sound_texts(store: EventStore, key: SessionKey, names: Sequence[str]) -> Mapping[str, str]:
+async def read_sound_texts(store: SqlStore, key: SessionKey, names: Sequence[str]) -> Mapping[str, str]:
     """The same for texts."""
     found = await store.read_blobs(key, names)
     if any(name not in found or digest(found[name]) != name for name in names):

@@ -39,9 +39,8 @@ from swarmkeep.runs.policy import Count, SessionPlan, make_plan, plan_fork
 from swarmkeep.runs.runs import IdempotentRequest, run_once
 from swarmkeep.runs.tool_servers import ToolServers
 from swarmkeep.runs.worker import Worker
-from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
-from swarmkeep.store.opening import Archive
-from swarmkeep.store.records import AppendResult, StorageQuota
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import AppendResult, IdempotencyRecord, SessionKey, StorageQuota
 
 # Commands on sessions that need the store alone, so that they work without a server, too: fork, delete, and taking
 # a message out.
@@ -50,7 +49,7 @@ T = TypeVar("T")
 
 
 async def fork_session(
-    store: Archive,
+    store: SqlStore,
     key: SessionKey,
     *,
     at: int | None = None,
@@ -91,7 +90,7 @@ async def fork_session(
 
 
 async def delete_session(
-    store: Archive,
+    store: SqlStore,
     key: SessionKey,
     *,
     force: bool = False,
@@ -129,7 +128,7 @@ async def delete_session(
     return await decide_until_recorded(remove)
 
 
-async def _read_to_delete(store: Archive, key: SessionKey, *, force: bool) -> State:
+async def _read_to_delete(store: SqlStore, key: SessionKey, *, force: bool) -> State:
     try:
         return await store.state(key)
     except HistoryDamaged:
@@ -139,7 +138,7 @@ async def _read_to_delete(store: Archive, key: SessionKey, *, force: bool) -> St
         return State()
 
 
-async def find_descendants(store: Archive, key: SessionKey, state: State) -> dict[SessionKey, State]:
+async def find_descendants(store: SqlStore, key: SessionKey, state: State) -> dict[SessionKey, State]:
     """The sessions that the agents of this one began, and those that were begun in them, from the top down."""
     found: dict[SessionKey, State] = {}
     waiting = [(key, state)]
@@ -156,7 +155,7 @@ async def find_descendants(store: Archive, key: SessionKey, state: State) -> dic
 
 
 async def remove_stored_message(
-    store: Archive, key: SessionKey, seq: int, tool_call_id: str | None = None, *, by: str | None = None
+    store: SqlStore, key: SessionKey, seq: int, tool_call_id: str | None = None, *, by: str | None = None
 ) -> None:
     """See `Sessions.remove_message`."""
 
@@ -169,7 +168,7 @@ async def remove_stored_message(
     await decide_until_recorded(remove)
 
 
-async def label_stored_session(store: Archive, key: SessionKey, metadata: Json) -> SessionView:
+async def label_stored_session(store: SqlStore, key: SessionKey, metadata: Json) -> SessionView:
     """Merge into a session's metadata."""
     labels = check_object(metadata, "/metadata")
 
@@ -181,7 +180,7 @@ async def label_stored_session(store: Archive, key: SessionKey, metadata: Json) 
     return await decide_until_recorded(label)
 
 
-async def view_change(store: Archive, key: SessionKey, made: AppendResult | IdempotencyRecord) -> SessionView:
+async def view_change(store: SqlStore, key: SessionKey, made: AppendResult | IdempotencyRecord) -> SessionView:
     """The session as a change left it, whether it was made now or before."""
     if isinstance(made, IdempotencyRecord):
         return view_session(key.id, await store.state(key, at=made.seq))
@@ -208,7 +207,7 @@ async def make_session(keys: tuple[SessionKey, ...], make: Callable[[SessionKey]
     return await make(keys[-1])
 
 
-async def read_stored_file(store: Archive, key: SessionKey, sha256: str) -> bytes:
+async def read_stored_file(store: SqlStore, key: SessionKey, sha256: str) -> bytes:
     """The content of a file of a session. Raises BlobNotFound, and SessionNotFound."""
     found = await store.read_files(key, [sha256]) if SHA256.fullmatch(sha256) else {}
     if sha256 not in found:
@@ -220,7 +219,7 @@ class Sessions:
     """Sessions of every tenant; each call names its own."""
 
     def __init__(
-        self, store: Archive, registry: Registry, worker: Worker, limits: Limits, servers: ToolServers
+        self, store: SqlStore, registry: Registry, worker: Worker, limits: Limits, servers: ToolServers
     ) -> None:
         self._store = store
         self._registry = registry

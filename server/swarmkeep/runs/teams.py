@@ -54,8 +54,8 @@ from swarmkeep.runs.policy import AskedAgents, Decide, SessionPlan, make_plan
 from swarmkeep.runs.reader import RunPosition, SessionReader
 from swarmkeep.runs.runs import IdempotentRequest, Runs, run_once
 from swarmkeep.runs.worker import Worker
-from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
-from swarmkeep.store.opening import Archive
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import IdempotencyRecord, SessionKey
 
 # Make the answer of an agent that was asked: a run that is over, as the outcome of a call.
 
@@ -129,7 +129,7 @@ def _give_up(state: State, run_id: str, call_id: str) -> list[EventDraft] | None
 class Parents:
     """Reads and wakes the sessions that ask."""
 
-    def __init__(self, store: Archive, registry: Registry, worker: Worker) -> None:
+    def __init__(self, store: SqlStore, registry: Registry, worker: Worker) -> None:
         self._store = store
         self._registry = registry
         self._worker = worker
@@ -217,7 +217,7 @@ class ChildSessions:
     """
 
     def __init__(
-        self, store: Archive, registry: Registry, worker: Worker, runs: Runs, parents: Parents, limits: Limits
+        self, store: SqlStore, registry: Registry, worker: Worker, runs: Runs, parents: Parents, limits: Limits
     ) -> None:
         self._store = store
         self._registry = registry
@@ -403,7 +403,7 @@ class ApprovalBelow(msgspec.Struct, frozen=True):
 class ApprovalsBelow:
     """Gives decisions to the sessions that a waiting run waits for."""
 
-    def __init__(self, store: Archive, reader: SessionReader, worker: Worker, runs: Runs, limits: Limits) -> None:
+    def __init__(self, store: SqlStore, reader: SessionReader, worker: Worker, runs: Runs, limits: Limits) -> None:
         self._store = store
         self._reader = reader
         self._worker = worker

@@ -17,7 +17,7 @@ from swarmkeep.mcp.statuses import ServerStatus
 from swarmkeep.runs.agents import AgentsError
 from swarmkeep.runs.tool_runners import ToolRunner
 from swarmkeep.runs.toolbox import ReadTexts, Toolbox
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 
 if TYPE_CHECKING:
     from swarmkeep.mcp.pool import ServerPool

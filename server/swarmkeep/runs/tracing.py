@@ -41,7 +41,7 @@ from swarmkeep.runs.spans import (
     set_error,
 )
 from swarmkeep.runs.trace_settings import SpanSettings
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 
 # The span of a model call: `chat {model}`. It ends with the answer, or when no caller waits for that any more.
 

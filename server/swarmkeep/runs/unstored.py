@@ -38,8 +38,8 @@ from swarmkeep.runs.tool_runners import ThreadRunner
 from swarmkeep.runs.tool_servers import ToolServers
 from swarmkeep.runs.toolbox import Toolbox
 from swarmkeep.runs.worker import SessionPolicy
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.opening import Archive
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 
 _EVENTS_IN_A_ROW = 50
 
@@ -83,7 +83,7 @@ class UnstoredRuns:
 
     def __init__(
         self,
-        store: Archive,
+        store: SqlStore,
         registry: Registry,
         model: Model,
         limits: Limits,

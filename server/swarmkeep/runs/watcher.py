@@ -16,8 +16,10 @@ from swarmkeep.events.wording import pluralize
 from swarmkeep.runs.following import Batch, follow_batches
 from swarmkeep.runs.hub import Hub
 from swarmkeep.runs.loop import UNAVAILABLE, log_failure
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import Clock, EventStore, Leases, SearchIndexer, utc_now
+from swarmkeep.store.leases import SqlLeases
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import Clock, SessionKey, utc_now
+from swarmkeep.store.search import SqlSearchIndexer
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ class Watcher:
 
     def __init__(
         self,
-        store: EventStore,
+        store: SqlStore,
         list_keys: Callable[[], set[SessionKey]],
         is_watched: Callable[[SessionKey], bool],
         on_moved: Callable[[set[SessionKey]], Awaitable[None]],
@@ -124,7 +126,7 @@ class Watcher:
 
 
 async def follow_from_log(
-    store: EventStore, key: SessionKey, *, after: int, poll_seconds: float
+    store: SqlStore, key: SessionKey, *, after: int, poll_seconds: float
 ) -> AsyncGenerator[Batch]:
     """As `follow_batches`, in a process that advances no sessions itself."""
     hub = Hub()
@@ -157,7 +159,7 @@ class ClockWatch:
 
     def __init__(
         self,
-        store: Leases,
+        store: SqlLeases,
         *,
         clock: Clock = utc_now,
         monotonic: Callable[[], float] = time.monotonic,
@@ -247,7 +249,7 @@ class SearchIndexing:
     """Indexes what was recorded, here and elsewhere, until it is stopped. `sessions_behind`: how many were to be done
     when it looked last."""
 
-    def __init__(self, store: SearchIndexer) -> None:
+    def __init__(self, store: SqlSearchIndexer) -> None:
         self._store = store
         self._recorded = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -41,8 +41,9 @@ from swarmkeep.runs.session_log import StoreSessionLog, read_sound_texts
 from swarmkeep.runs.tool_runners import ThreadRunner, ToolRunner
 from swarmkeep.runs.tool_servers import ToolServers, name_scope
 from swarmkeep.runs.watcher import Waiters, Watcher
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import Claim, EventStore, Lease, SessionHead, TotalsReader
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import Claim, Lease, SessionHead, SessionKey
+from swarmkeep.store.totals import SqlTotals
 
 if TYPE_CHECKING:
     from swarmkeep.runs.tracing import Tracing
@@ -63,7 +64,7 @@ class PartialReplies:
 
     def __init__(
         self,
-        store: EventStore,
+        store: SqlStore,
         hub: Hub,
         owner: str,
         poll_seconds: float,
@@ -135,7 +136,7 @@ class SessionPolicy:
 
     def __init__(
         self,
-        store: TotalsReader,
+        store: SqlTotals,
         limits: Limits,
         hub: Hub,
         key: SessionKey,
@@ -323,7 +324,7 @@ class Worker:
 
     def __init__(
         self,
-        store: EventStore,
+        store: SqlStore,
         registry: Registry,
         model: Model,
         hub: Hub,

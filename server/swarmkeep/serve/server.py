@@ -29,7 +29,8 @@ from swarmkeep.http.metrics import ServerLimits
 from swarmkeep.models.clients import load_in_background
 from swarmkeep.serve.app import LIMITS, ServeError, bracket_host
 from swarmkeep.serve.settings import Settings
-from swarmkeep.store.contracts import DEFAULT_TENANT, AuditAction, AuditLog
+from swarmkeep.store.audit import SqlAuditLog
+from swarmkeep.store.records import DEFAULT_TENANT, AuditAction
 from swarmkeep.store.urls import locate
 
 
@@ -300,7 +301,7 @@ class StartRecord:
     A server that cannot write them, as on a read-only database, works as it does without.
     """
 
-    def __init__(self, audit_log: AuditLog, worker: int | None = None) -> None:
+    def __init__(self, audit_log: SqlAuditLog, worker: int | None = None) -> None:
         self._audit_log = audit_log
         self._name = f"swarmkeep {__version__}" if worker is None else f"worker {worker} of swarmkeep {__version__}"
         self._server = {"server": f"srv_{uuid4().hex}", "version": __version__}

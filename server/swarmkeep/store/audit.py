@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 from sqlalchemy import Connection, Select, Table, Text, bindparam, func, select, text, tuple_, type_coerce
 
 from swarmkeep.events.codec import digest, encode_text, to_timestamp
 from swarmkeep.events.facts import ApprovalDecided, SessionForked, SessionRedacted
 from swarmkeep.store.contents import check_files
-from swarmkeep.store.contracts import AuditAction, AuditLogEntry, SessionKey, SessionRows, Snapshot, find_key_id
 from swarmkeep.store.hashing import AUDIT_LOG, GENESIS, SealedEvent, commitment_of, header_of, link, random_salts
 from swarmkeep.store.reading import MAX_BIGINT, RawRows, read_head_row, read_raw_rows, read_sealed
-from swarmkeep.store.records import utc_now
+from swarmkeep.store.records import AuditAction, SessionKey, utc_now
 from swarmkeep.store.statements import OnDatabase, PreparedStatement, prepare_insert_if_absent, split_parameters
 from swarmkeep.store.tables import (
     IS_FIRST,
@@ -40,44 +41,89 @@ from swarmkeep.store.tables import (
 T = TypeVar("T")
 
 _PAGE_ROWS = 50
+_LABEL_PATTERN = re.compile(r"key_[0-9a-f]{16}(?= \(|\Z)", re.ASCII)
+
+
+class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one session but its events, as they are stored. `head` is None where there is no head row.
+
+    `last_seq` is the greatest seq that any event has (0: there is none), `forked_at` the last that ends what was
+    copied from elsewhere. `blobs` and `files` say of each name whether what is kept there is what it names;
+    `creation_keys` are the idempotency keys that made the session; `usage_row_count` is the number of rows in the
+    index of usage.
+    """
+
+    head: Mapping[str, Any] | None
+    last_seq: int
+    forked_at: int
+    labels: frozenset[tuple[bytes, str]]
+    """Each with the time of the session's creation."""
+    blobs: Mapping[str, bool]
+    files: Mapping[str, bool]
+    idempotency_rows: tuple[Mapping[str, Any], ...]
+    creation_keys: tuple[str, ...]
+    usage_row_count: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell if there is no row at all."""
+        return self.head is None and not (
+            self.last_seq
+            or self.labels
+            or self.blobs
+            or self.files
+            or self.idempotency_rows
+            or self.creation_keys
+            or self.usage_row_count
+        )
 
 
 class SqlSnapshot:
-    """Snapshot on a connection, whose transaction sees one moment."""
+    """All that is stored, as it was at one moment. The reader of it does not trust it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def read_session_rows(self, key: SessionKey) -> SessionRows:
+        """The rows beside a session's events."""
         return read_session_rows(self._connection, key)
 
     def read_sealed(
         self, key: SessionKey, *, after: int, upto: int | None, limit: int, max_bytes: int | None = None
     ) -> list[SealedEvent]:
+        """Events with the salts and commitments that their hashes are made of, oldest first."""
         last = MAX_BIGINT if upto is None else upto
         return read_sealed(self._connection, key, after=after, upto=last, limit=limit, max_bytes=max_bytes)
 
     def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
+        """The rows of usage of a session's calls between two seqs, by seq."""
         return read_usage_rows(self._connection, key, after, upto)
 
     def find_replaced_tables(self, *, of_audit_log: bool = False) -> list[str]:
+        """List the tables of sessions, or the audit log, that are views or alike, and may show unstored rows."""
         return find_replaced_tables(
             self._connection, [audit_log] if of_audit_log else (sessions, *SESSION_TABLES, usage_days)
         )
 
 
 class SqlAuditReader(OnDatabase):
-    """AuditReader on a Database."""
+    """The stored rows, for readers who trust none of it."""
 
-    async def read_snapshot(self, check: Callable[[Snapshot], T]) -> T:
+    async def read_snapshot(self, check: Callable[[SqlSnapshot], T]) -> T:
+        """Run a check on what is stored at one moment, regardless of later records.
+
+        It may run in a thread, and from its beginning again when a connection breaks.
+        """
         return await self.database.read_snapshot(lambda connection: check(SqlSnapshot(connection)))
 
     async def list_session_keys(
         self, tenant: str | None = None, *, after: SessionKey | None = None, limit: int = 500
     ) -> list[SessionKey]:
+        """Sessions by tenant and id, those after `after`: every one that has a row of any kind, head row or not."""
         return await self.database.read(lambda connection: list_session_keys(connection, tenant, after, limit))
 
     async def find_copies(self, key: SessionKey, events: Mapping[int, bytes]) -> dict[SessionKey, list[int]]:
+        """Find the other sessions, its forks or those it is from, that hold these events (hashes by seq) readable."""
         return await self.database.read(lambda connection: find_copies(connection, key, events))
 
 
@@ -218,24 +264,51 @@ def find_copies(connection: Connection, key: SessionKey, copied: Mapping[int, by
     return found
 
 
-# A tenant's audit log: what was done to whole sessions, so that it is told of those that are gone as well.
+# The audit log of a tenant: what was done to whole sessions, also those that are gone.
 
 ENTRY_VERSION = 1
 _NAMES = (audit_log.c.type, audit_log.c.actor)
 
 
+class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a tenant's audit log, with what its hash is made of. `payload` is its exact stored text.
+
+    `as_written`: its row holds it in the one form that a server writes.
+    """
+
+    seq: int
+    type: str
+    version: int
+    by: str | None
+    at: str
+    payload: str
+    salt: bytes
+    commitment: bytes
+    hash: bytes
+    as_written: bool
+
+
+def find_key_id(label: str | None) -> str | None:
+    """Return the id of the key that a label names; None if it names an actor in another way."""
+    found = _LABEL_PATTERN.match(label or "")
+    return None if found is None else found[0]
+
+
 class SqlAuditLog(OnDatabase):
-    """AuditLog on a Database."""
+    """The actions that no session's events can tell, by tenant."""
 
     async def read_audit_log(self, tenant: str, *, after: int = 0, limit: int = 200) -> list[AuditLogEntry]:
+        """Entries of a tenant's audit log, oldest first."""
         return await self.database.read(
             lambda connection: read_audit_log(connection, tenant, after, limit), seconds=self.read_seconds
         )
 
     async def list_audit_log_tenants(self) -> list[str]:
+        """The tenants that have an audit log."""
         return await self.database.read(list_audit_log_tenants)
 
     async def record_action(self, tenant: str, action: AuditAction) -> None:
+        """Add an entry for what was done to no session."""
         at = to_timestamp(utc_now())
         await self.database.write(lambda connection: record_action(connection, tenant, action, {}, at))
 

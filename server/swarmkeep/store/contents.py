@@ -19,9 +19,15 @@ from swarmkeep.events.errors import SeqConflict
 from swarmkeep.events.files import list_file_names
 from swarmkeep.events.messages import list_result_references
 from swarmkeep.events.state import State
-from swarmkeep.store.contracts import Database, SessionKey
 from swarmkeep.store.heads import is_head
-from swarmkeep.store.statements import OnDatabase, PreparedStatement, prepare_insert_if_absent, split_parameters
+from swarmkeep.store.records import SessionKey
+from swarmkeep.store.statements import (
+    Database,
+    OnDatabase,
+    PreparedStatement,
+    prepare_insert_if_absent,
+    split_parameters,
+)
 from swarmkeep.store.tables import (
     as_bytes,
     as_text,
@@ -74,16 +80,19 @@ _MANY_BYTES = 256 * 1024
 
 
 class SqlContents(OnDatabase):
-    """The part of an EventReader that is about texts and files."""
+    """Reads of the log."""
 
     def __init__(self, database: Database) -> None:
         OnDatabase.__init__(self, database)
         self._files = FileCache(FILE_CACHE_BYTES)
 
     async def read_blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
+        """The texts that are stored for a session under these content hashes."""
         return await self.database.read(lambda connection: _find_contents(connection, blobs.c.text, key, hashes))
 
     async def read_files(self, key: SessionKey, hashes: Sequence[str], *, fresh: bool = True) -> dict[str, bytes]:
+        """The content of a session's files by hash, as it is stored. With `fresh=False` it may be from memory, for what
+        a state names, and is only what its hash names."""
         known = {} if fresh else self._files.get_all(key, hashes)
         missing = [name for name in hashes if name not in known]
         if not missing:

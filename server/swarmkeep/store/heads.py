@@ -15,10 +15,9 @@ from swarmkeep.events.facts import MessageRemoved
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
 from swarmkeep.events.views import find_last_run_status, view_stored_session
-from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
 from swarmkeep.store.hashing import SealedEvent, last_hash
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
-from swarmkeep.store.records import AppendResult, Claim, Lease, StorageQuota
+from swarmkeep.store.records import AppendResult, Claim, IdempotencyRecord, Lease, SessionKey, StorageQuota
 from swarmkeep.store.statements import PreparedStatement, build_insert_if_absent
 from swarmkeep.store.tables import IS_SOUND, database_now, of_session, sessions
 

@@ -7,15 +7,16 @@ import hashlib
 from sqlalchemy import Connection, select, update
 
 from swarmkeep.events.errors import IdempotencyMismatch, SeqConflict
-from swarmkeep.store.contracts import IdempotencyRecord, IdempotencyRecordExists, SessionKey
+from swarmkeep.store.records import IdempotencyRecord, IdempotencyRecordExists, SessionKey
 from swarmkeep.store.statements import OnDatabase, prepare_insert_if_absent
 from swarmkeep.store.tables import creations, idempotency, of_session, session_columns
 
 
 class SqlIdempotencyRecords(OnDatabase):
-    """IdempotencyRecords on a Database."""
+    """The idempotency records of all sessions."""
 
     async def find_idempotency_record(self, key: SessionKey, idempotency_key: str) -> IdempotencyRecord | None:
+        """The record of what an idempotency key was used for, if it was."""
         return await self.database.read(lambda connection: find_idempotency_record(connection, key, idempotency_key))
 
 

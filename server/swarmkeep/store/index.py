@@ -6,27 +6,25 @@ import asyncio
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from sqlalchemy import Connection, Select, and_, func, literal, literal_column, or_, select, tuple_
 
 from swarmkeep.events.codec import decode, encode
+from swarmkeep.events.facts import Parent
 from swarmkeep.events.records import Usage
 from swarmkeep.events.state import CHILD_PREFIX, SessionStatus
 from swarmkeep.events.views import ListedSession, SessionSummary
 from swarmkeep.events.words import Term
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.records import (
-    ActiveRun,
-    ActiveRunPage,
-    ActiveStatus,
     CountedEnd,
     CountedStatus,
     EndedRunStatus,
     SessionCount,
     SessionCounts,
+    SessionKey,
     SessionOrder,
     SessionPage,
     label_of,
@@ -51,7 +49,7 @@ from swarmkeep.store.tables import (
     usage,
 )
 
-# Finds a page of sessions by filters, the latest first: by when they were made, or by what happened last in them.
+# Pages of sessions by filters, the latest first: by when they were made, or by what happened last in them.
 
 Place = tuple[str, str]
 """The time and id of a session: where it stands in the list."""
@@ -308,7 +306,7 @@ def _run(connection: Connection, query: Select[Any]) -> list[Place]:
     return [(at, name) for at, name in connection.execute(query)]
 
 
-# Counts the sessions that are busy or in trouble, of many only so far as a bounded piece of an index goes.
+# Counts of the sessions that are busy or in trouble; of many, only a bounded piece of an index is counted.
 
 _STATUSES: tuple[CountedStatus, ...] = ("running", "waiting")
 _ENDS: tuple[CountedEnd, ...] = ("failed", "interrupted")
@@ -374,7 +372,7 @@ _Found = tuple[ListedSession, list[Candidate]]
 
 
 class SqlSessionIndex(OnDatabase):
-    """SessionIndex on a Database."""
+    """The list of a tenant's sessions."""
 
     async def list_sessions(
         self,
@@ -395,6 +393,18 @@ class SqlSessionIndex(OnDatabase):
         damaged: bool | None = None,
         terms: tuple[Term, ...] | None = None,
     ) -> SessionPage:
+        """Sessions, the latest first by the time of their creation or of what happened last in them: while a run is
+        running that is its beginning. A session in which something happens moves, so that pages by activity may show it
+        twice or not at all. `last_run` is how the last run ended, of sessions in which none is active. `metadata`
+        compares top-level values: text as it is, others as their JSON.
+
+        Their context variables are read only with `include_context`. A page ends early once it has
+        `max_bytes` of JSON. Without `children`, those that agents began to ask others are left out. The times are of
+        what happened last, `active_before` not included. With `terms`, only those in which one message, or id and
+        metadata, have all of them, as far as they are indexed; each says where.
+
+        Raises InvalidRequest for a cursor that this store did not make.
+        """
         filters = SessionFilter(
             tenant=tenant,
             agent=agent,
@@ -423,6 +433,8 @@ class SqlSessionIndex(OnDatabase):
         return SessionPage(await asyncio.to_thread(fill_matches, found, terms), after)
 
     async def count_sessions(self, tenant: str, *, children: bool = False, most: int = 1_000) -> SessionCounts:
+        """Count the sessions that are busy or in trouble. Of each kind `most` are looked at, and without `children`
+        those of them left out that agents began to ask others."""
         return await self.database.read(
             lambda connection: count_sessions(connection, tenant, children=children, most=most),
             seconds=self.read_seconds,
@@ -431,6 +443,11 @@ class SqlSessionIndex(OnDatabase):
     async def list_forks(
         self, key: SessionKey, *, limit: int = 50, cursor: str | None = None, max_bytes: int = sys.maxsize
     ) -> SessionPage:
+        """The sessions that were forked from this one itself, the latest first; none if there is no such session.
+
+        A page may have fewer than `limit`, or none, and yet a cursor: forks of forks are passed over.
+        Raises InvalidRequest for a cursor that this store did not make.
+        """
         before = parse_session_cursor(cursor, "created")
         return await self.database.read(
             lambda connection: list_forks(connection, key, limit=limit, before=before, max_bytes=max_bytes),
@@ -564,11 +581,48 @@ def _decode_view(row: Any, include_context: bool) -> ListedSession:
         )
 
 
-# Lists the runs that are active: by the sessions that are busy, their leases, and what was counted of the runs.
+# Active runs: made from the sessions that are busy, their leases, and the usage of the runs.
+
+
+ActiveStatus = Literal["running", "waiting"]
+
+
+class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is active or waits for an answer, with its session.
+
+    `since`: when it began, or continued after a wait; for a waiting run, when something was last recorded. `seq` is the
+    session's last. `server` is the id of the process that has the session's lease, made as the process starts; null
+    while none has it. `lease_seconds` is how long that lease lasts if it is not renewed, below 0 once it has expired.
+    `lease_epoch` counts how often the lease has moved to another process. Calls and tokens are the run's own.
+    `queued_runs` is how many runs wait in the session for their turn.
+    """
+
+    id: str
+    session_id: str
+    title: str | None
+    status: ActiveStatus
+    agent: str
+    since: str
+    seq: int
+    server: str | None
+    lease_epoch: int
+    lease_seconds: float | None
+    queued_runs: int
+    model_calls: int
+    tool_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    parent: Parent | UnsetType = UNSET
+
+
+class ActiveRunPage(msgspec.Struct, frozen=True):
+    runs: list[ActiveRun]
+    next_cursor: str | None
 
 
 class SqlActiveRuns(OnDatabase):
-    """ActiveRuns on a Database."""
+    """The list of a tenant's active runs."""
 
     async def list_active_runs(
         self,
@@ -579,6 +633,11 @@ class SqlActiveRuns(OnDatabase):
         cursor: str | None = None,
         max_bytes: int = sys.maxsize,
     ) -> ActiveRunPage:
+        """Runs in that state, those first whose sessions were made last. A page may have fewer than `limit`, or none,
+        and yet a cursor.
+
+        Raises InvalidRequest for a cursor that this store did not make.
+        """
         before = parse_session_cursor(cursor, "created")
         return await self.database.read(
             lambda connection: list_active_runs(

@@ -17,7 +17,6 @@ from swarmkeep.events.facts import FACTS, RecordedEvent, SessionRedacted, Unknow
 from swarmkeep.events.redaction import is_stand_in
 from swarmkeep.events.state import NOTHING_SAID, Damage, PartialReply, State
 from swarmkeep.events.views import SessionView, find_last_run_status, view_stored_session
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.hashing import (
     FORMAT,
     FORMATS,
@@ -31,6 +30,7 @@ from swarmkeep.store.hashing import (
     last_hash,
     link,
 )
+from swarmkeep.store.records import SessionKey
 
 
 class Findings(Protocol):

@@ -24,9 +24,8 @@ from sqlalchemy import (
 )
 
 from swarmkeep.events.codec import encode_text
-from swarmkeep.store.contracts import Database, SessionKey
-from swarmkeep.store.records import Lease, SessionHead
-from swarmkeep.store.statements import OnDatabase, PreparedStatement
+from swarmkeep.store.records import Lease, SessionHead, SessionKey
+from swarmkeep.store.statements import Database, OnDatabase, PreparedStatement
 from swarmkeep.store.tables import (
     IS_DUE,
     IS_RUNNING,
@@ -42,27 +41,33 @@ from swarmkeep.store.tables import (
 
 
 class SqlLeases(OnDatabase):
-    """Leases on a Database. With `only`, no other session is ever found abandoned."""
+    """The leases of all sessions."""
 
     def __init__(self, database: Database, *, only: SessionKey | None = None) -> None:
         OnDatabase.__init__(self, database)
         self._only = only
 
     async def renew(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> set[SessionKey]:
+        """Extend these leases, by the database's clock. Returns the sessions on which they are not held any more."""
         await self.database.write(lambda connection: renew_leases(connection, leases, lease_seconds))
         heads = await self.read_heads(leases)
         return {key for key, lease in leases.items() if key not in heads or heads[key].lease != lease}
 
     async def renew_from_anywhere(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> None:
+        """Extend these leases, those of them that are still held, from another event loop than the store's."""
         await self.database.write_from_anywhere(lambda connection: renew_leases(connection, leases, lease_seconds))
 
     async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
+        """Find sessions that are running without an unexpired lease on them: of each tenant in its turn, the
+        longest abandoned first.
+        """
         columns = sessions.c
         free = or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now())
         return await self._find_in_turn(IS_RUNNING & IS_SOUND & free, columns.lease_expires_at, limit)
 
     async def find_due(self, *, limit: int = 100) -> list[SessionKey]:
         # A query of its own, which is run once: PostgreSQL would ask the clock again for each session that may be due.
+        """Sessions that have become due (see `State.due_at`): of each tenant in its turn, the longest due first."""
         now = select(database_now()).scalar_subquery()
         return await self._find_in_turn(IS_DUE & IS_SOUND & (sessions.c.due_at <= now), sessions.c.due_at, limit)
 
@@ -71,19 +76,26 @@ class SqlLeases(OnDatabase):
         return await self.database.read(lambda connection: find_in_turn(connection, condition & only, since, limit))
 
     async def read_clock(self) -> datetime:
+        """The present in UTC by the database's clock: the only one that all servers share."""
         seconds = await self.database.read(lambda connection: connection.scalar(select(database_now())))
         return datetime.fromtimestamp(seconds or 0.0, UTC)
 
     async def ask_for_partial(self, key: SessionKey, owner: str) -> bool:
+        """Ask the process that advances a session what its model has said so far: `SessionHead.partial` is the answer.
+
+        False if no process but `owner`, who asks, advances it. The wish ends with the run, or when it is taken over.
+        """
         asked = await self.database.write(lambda connection: ask_for_partial(connection, key, owner))
         if asked:
             self.database.notify(key)
         return asked
 
     async def answer_partial(self, key: SessionKey, lease: Lease, text: str) -> None:
+        """Answer that, if it is still asked and the lease is still held."""
         await self.database.write(lambda connection: answer_partial(connection, key, lease, text))
 
     async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
+        """Read where these sessions end by now; those that do not exist are left out."""
         return await self.database.read(lambda connection: find_heads(connection, keys))
 
 

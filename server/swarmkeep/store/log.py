@@ -39,26 +39,28 @@ from swarmkeep.events.state import Damage, State, refuse_damaged
 from swarmkeep.store import writes
 from swarmkeep.store.audit import has_audited_events, record_audited_events
 from swarmkeep.store.contents import NamedContents, collect_named, copy_slice, delete_copies, list_marks, plan_slices
-from swarmkeep.store.contracts import AuditAction, Database, IdempotencyRecord, SessionKey
 from swarmkeep.store.hashing import SealedEvent, last_hash, seal
 from swarmkeep.store.heads import AppendPlan, LeaseMode, build_head_update, is_head, make_advance_row, plan_append
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
 from swarmkeep.store.reading import SqlEventReader, read_head_seq, read_log
 from swarmkeep.store.records import (
     AppendResult,
+    AuditAction,
     Claim,
     Clock,
+    IdempotencyRecord,
     Lease,
     OutcomeUnknown,
     Restoration,
     SessionHead,
+    SessionKey,
     StorageQuota,
     StoreUnavailable,
     utc_now,
 )
 from swarmkeep.store.restoring import RestorePlan, plan_some, restore
 from swarmkeep.store.search import build_marks, move_mark
-from swarmkeep.store.statements import PreparedStatement, build_insert, build_insert_if_absent
+from swarmkeep.store.statements import Database, PreparedStatement, build_insert, build_insert_if_absent
 from swarmkeep.store.tables import (
     blobs,
     escape,
@@ -272,7 +274,7 @@ _MOST_TRIES = 5
 
 
 class SqlEventLog(SqlEventReader):
-    """EventLog (see there for what each call promises) on a Database."""
+    """The log. Each call is atomic and, once it returns, durable; nothing is held open between calls."""
 
     def __init__(
         self,
@@ -301,6 +303,26 @@ class SqlEventLog(SqlEventReader):
         idempotency: IdempotencyRecord | None = None,
         quota: StorageQuota | None = None,
     ) -> AppendResult:
+        """Record events at the end of a session: all of them, with everything below, or none.
+
+        `base` is the state they were decided on: its seq and hash must still be the session's last (seq 0: there must
+        be no such session yet). Times are UTC and set here; hashes continue the chain. `blobs` are texts, and files as
+        bytes, by content hash; those already there are left. `idempotency` is kept with the seq of the last event; one
+        without a run that makes a session makes no other one of that tenant.
+
+        A Lease must still be the session's, and is renewed; a Claim takes it, with the next epoch. A lease is for its
+        holder's runs, one after the other: a claim with which another run than that of `base` becomes the active one is
+        granted over any holder of the lease, one that goes on with the same run only if there is none. An append after
+        which no run is running gives the lease up and moves the epoch on, by any process. Without a lease given, the
+        lease is left as it is otherwise. Empty `drafts` are allowed (for a claim or an idempotency record) and obey the
+        same rules.
+
+        With a `quota` the tenant may have no more than that afterwards: else QuotaExceeded, and nothing is recorded.
+
+        Raises HistoryDamaged, SeqConflict (also when the session is gone), LeaseLost, IdempotencyMismatch or
+        IdempotencyRecordExists when `idempotency.key` was used before, and OutcomeUnknown when the connection broke as
+        it was committed.
+        """
         with self._report_append():
             _refuse_long_keys(key, idempotency)
             refuse_damaged(key.id, base)
@@ -367,6 +389,14 @@ class SqlEventLog(SqlEventReader):
         idempotency: IdempotencyRecord | None = None,
         quota: StorageQuota | None = None,
     ) -> AppendResult:
+        """Copy the source's events 1..base.seq (and their blobs), hashes included, and append `drafts`: atomically.
+
+        The rest is the target's, as in an append. Raises SeqConflict, which names the session, if the target exists,
+        or the source no longer has the event that `base` ends with, or not `redacted` of the events have lost their
+        payload; QuotaExceeded, IdempotencyMismatch, IdempotencyRecordExists and OutcomeUnknown as `append` does.
+
+        Large files are copied before, in several transactions: others write meanwhile.
+        """
         with self._report_append():
             _refuse_long_keys(target, idempotency)
             refuse_damaged(source.id, base)
@@ -404,6 +434,9 @@ class SqlEventLog(SqlEventReader):
             raise
 
     async def remove_abandoned_copies(self) -> None:
+        """Remove the files that were copied for forks that were never recorded, because their process died. A fork that
+        is being made loses what it has copied so far, too, and copies it again.
+        """
         for key in await self.database.read(list_marks):
             await self._remove_copies(key)
 
@@ -421,6 +454,15 @@ class SqlEventLog(SqlEventReader):
     async def restore(
         self, sessions: Iterable[Restoration], *, action: AuditAction, quota: StorageQuota | None = None
     ) -> list[SessionHead | None]:
+        """Record sessions that were recorded elsewhere, each of them whole or not at all, in the order given.
+
+        They are of one tenant, and each is named once.
+        A few share a transaction, which is short: others write meanwhile. `action` is recorded in the tenant's audit
+        log for each. Gives where each ends, None for one that is here already, which is left as it is. What is raised
+        ends it: of the sessions before that none is lost, and those after it are not recorded.
+
+        Raises QuotaExceeded, and what `sessions`, `batches` and `finish` raise.
+        """
         left = map(_refuse_long_key, sessions)
         ends: list[SessionHead | None] = []
         while True:
@@ -454,6 +496,11 @@ class SqlEventLog(SqlEventReader):
         *,
         idempotency: IdempotencyRecord | None = None,
     ) -> AppendResult:
+        """Put texts in the place of payloads, for good, and append `draft`, which says so: atomically.
+
+        `log` is the whole session, as it was decided on. What else holds a copy in it goes too: salts, texts that no
+        event names any more, digests of requests. Raises SeqConflict if the session has moved on.
+        """
         _refuse_long_keys(key, idempotency)
 
         def make_plan() -> tuple[AppendPlan, list[RecordedEvent], list[str], NamedContents]:
@@ -483,6 +530,10 @@ class SqlEventLog(SqlEventReader):
     async def delete(
         self, key: SessionKey, *, expected: State | None = None, by: str | None = None, reason: str | None = None
     ) -> None:
+        """Remove every row of a session. With `expected`, only if that is still its last state (else SeqConflict).
+
+        That it was done, and by whom, is recorded in the tenant's audit log at once. Raises SessionNotFound.
+        """
         action = AuditAction(type="session.deleted", by=by, reason=reason)
         at = to_timestamp(self._clock())
         self._cache.drop(key)

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
 
 from swarmkeep.store.audit import SqlAuditLog, SqlAuditReader
-from swarmkeep.store.contracts import AuditLog, AuditReader, Database, SessionKey
 from swarmkeep.store.idempotency import SqlIdempotencyRecords
 from swarmkeep.store.index import SqlActiveRuns, SqlSessionIndex
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
 from swarmkeep.store.leases import SqlLeases
 from swarmkeep.store.log import CACHE_BYTES, OnAppend, OnDamage, SqlEventLog
-from swarmkeep.store.records import Clock, EventStore, utc_now
+from swarmkeep.store.records import Clock, SessionKey, utc_now
 from swarmkeep.store.search import SqlSearchIndexer
 from swarmkeep.store.sqlite import SqliteDatabase
+from swarmkeep.store.statements import Database
 from swarmkeep.store.tables import require_latest
 from swarmkeep.store.totals import SqlTotals
 from swarmkeep.store.urls import SqliteFile, locate
 from swarmkeep.store.usage import SqlUsageIndex
-
-# An event store with the reads that auditors need beside the engine's.
-
-
-class Archive(EventStore, AuditReader, AuditLog, Protocol):
-    """An event store whose contents can be checked against each other."""
-
-    @property
-    def integrity_keys(self) -> IntegrityKeys:
-        """Those that heads are stamped with."""
-        ...
 
 
 class SqlStore(
@@ -44,7 +32,10 @@ class SqlStore(
     SqlAuditReader,
     SqlAuditLog,
 ):
-    """An Archive: every subject of the port on one Database. SQLite and PostgreSQL run the same statements."""
+    """A database of sessions. Each call is atomic and, once it returns, durable.
+
+    Each base class is a subject. SQLite and PostgreSQL run the same statements.
+    """
 
     def __init__(
         self,
@@ -76,18 +67,23 @@ class SqlStore(
         """The database's URL without its password."""
 
     async def listen(self, on_change: Callable[[SessionKey], None]) -> None:
+        """Call `on_change` with each session that another process has just changed, until cancelled.
+
+        These are hints: they may be late, doubled or lost, and where the database cannot give any, none come.
+        """
         await self.database.listen(on_change)
 
     async def ping(self) -> None:
+        """Touch the database; once a write has failed, try whether it takes any.
+
+        Raises StoreUnavailable, or SchemaBehind when migrations are missing.
+        """
         await self.database.read(lambda connection: require_latest(connection, self.display))
         await self.database.check_writable()
 
     async def close(self) -> None:
+        """Finish the writes that wait, then close every connection."""
         await self.database.close()
-
-
-if TYPE_CHECKING:
-    _: type[Archive] = SqlStore
 
 
 def open_store(

@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from swarmkeep.events.errors import Overloaded
-from swarmkeep.store.contracts import Render, Rows, SessionKey
 from swarmkeep.store.postgres_connections import (
     Notifications,
     breaks_connection,
@@ -30,7 +29,8 @@ from swarmkeep.store.postgres_connections import (
     raise_store_error,
     run_query,
 )
-from swarmkeep.store.records import OutcomeUnknown, StoreUnavailable
+from swarmkeep.store.records import OutcomeUnknown, SessionKey, StoreUnavailable
+from swarmkeep.store.statements import Render, Rows
 from swarmkeep.store.urls import PostgresServer
 
 # Reads that take their time, in a thread and a loop of their own: no one waits for what they decode and check.

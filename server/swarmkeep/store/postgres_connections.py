@@ -18,8 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.wording import pluralize
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import TOO_SLOW_DETAIL, StoreUnavailable, missing_schema_error
+from swarmkeep.store.records import TOO_SLOW_DETAIL, SessionKey, StoreUnavailable, missing_schema_error
 from swarmkeep.store.urls import PostgresServer
 
 log = logging.getLogger(__name__)
@@ -160,7 +159,7 @@ def _decode_keys(payload: str) -> Iterator[SessionKey]:
         log.debug("ignoring a notification from another program: %.100r", payload)
 
 
-# Find what will be in a server's way in a PostgreSQL database, or in its role there: said before it is.
+# Obstacles: settings of a PostgreSQL database or role that would stop a server, found before it starts.
 
 # SQL_ASCII converts nothing: it gives back the bytes that it was given, which are UTF-8.
 _FIT_ENCODINGS = ("UTF8", "SQL_ASCII")
@@ -257,7 +256,7 @@ def _count_tables(tables: list[str]) -> str:
     return f"the table {tables[0]}" if len(tables) == 1 else f"{len(tables)} tables, such as {tables[0]}"
 
 
-# Translates PostgreSQL's errors into the store's.
+# PostgreSQL's errors as the store's.
 
 # Classes of SQLSTATE: connection, authorization, resources, operator's intervention, system error.
 _UNAVAILABLE = {"08", "28", "3D", "53", "57", "58", "25"}
@@ -437,7 +436,7 @@ def make_engine(
     )
 
 
-# Frees what processes keep locked that stand still in the middle of a transaction.
+# Locks of processes that stand still in the middle of a transaction, and their release.
 
 # Only what has locked something, as this program and this user: no other transaction is ours to end.
 _END = text(

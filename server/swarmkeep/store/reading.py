@@ -20,12 +20,11 @@ from swarmkeep.events.fold import fold
 from swarmkeep.events.messages import list_fact_files, list_text_hashes
 from swarmkeep.events.state import Damage, State, refuse_damaged
 from swarmkeep.store.contents import SqlContents, collect_named, find_unsound
-from swarmkeep.store.contracts import Database, SessionKey
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys, LogCheck
 from swarmkeep.store.leases import find_heads
-from swarmkeep.store.records import SessionHead
-from swarmkeep.store.statements import PreparedStatement, Row
+from swarmkeep.store.records import SessionHead, SessionKey
+from swarmkeep.store.statements import Database, PreparedStatement, Row
 from swarmkeep.store.tables import (
     Verbatim,
     as_bytes,
@@ -96,7 +95,7 @@ def _make_unknown(payload: str) -> UnknownFact:
         return UnknownFact()
 
 
-# Decodes rows of the log. Total: a damaged row is read as far as it goes, and `verify` reports it.
+# Decoding of rows. It is total: a damaged row is read as far as it goes, and `verify` reports it.
 
 # The texts come as they are stored: a conversion by SQLAlchemy costs more than all else for a row.
 EVENT_COLUMNS = (
@@ -245,7 +244,7 @@ _PAGE_BYTES = 1_000_000
 
 
 class SqlEventReader(SqlContents):
-    """EventReader (see there for what each call promises) on a Database."""
+    """Reads of the log."""
 
     def __init__(self, database: Database, *, cache_bytes: int, integrity_keys: IntegrityKeys = NO_KEYS) -> None:
         SqlContents.__init__(self, database)
@@ -255,6 +254,12 @@ class SqlEventReader(SqlContents):
         self._doubted: set[SessionKey] = set()
 
     async def state(self, key: SessionKey, *, at: int | None = None, fresh: bool = True) -> State:
+        """The session's state, now or after event `at`. `fresh=False` may answer from memory, and be stale.
+
+        What is read for it is checked: `State.damage` of the last state says what is not as it was recorded. The state
+        `at` an event is only to be shown. Raises SessionNotFound, EventNotFound when `at` is not in 1..seq, and
+        HistoryDamaged if there is nothing left to show.
+        """
         known = self._cache.get(key)
         if known is not None and not fresh and at in (None, known.seq):
             return known
@@ -275,6 +280,11 @@ class SqlEventReader(SqlContents):
         limit: int | None = None,
         max_bytes: int | None = None,
     ) -> list[RecordedEvent]:
+        """Events with after < seq <= upto, oldest first. Empty for a session that does not exist.
+
+        With `max_bytes` they end with the one whose payload fills that many (see `is_full_page`).
+        """
+
         def query(connection: Connection) -> Sequence[Any]:
             last = upto
             if max_bytes is not None:
@@ -310,6 +320,7 @@ class SqlEventReader(SqlContents):
         )
 
     async def read_head(self, key: SessionKey) -> SessionHead | None:
+        """Read where one session ends, None if there is no such session."""
         return (await self.database.read(lambda connection: find_heads(connection, [key]))).get(key)
 
     async def read_sealed(
@@ -321,12 +332,14 @@ class SqlEventReader(SqlContents):
         limit: int = 1000,
         max_bytes: int | None = None,
     ) -> list[SealedEvent]:
+        """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
         last = MAX_BIGINT if upto is None else upto
         return await self.database.read(
             lambda connection: read_sealed(connection, key, after=after, upto=last, limit=limit, max_bytes=max_bytes)
         )
 
     async def read_redacted_payloads(self, key: SessionKey) -> dict[int, str]:
+        """The events that have lost their payload, and the texts that stand in its place."""
         return await self.database.read(lambda connection: read_redacted_payloads(connection, key))
 
     async def _read_current(self, key: SessionKey, known: State | None) -> State | None:
@@ -408,6 +421,10 @@ class SqlEventReader(SqlContents):
         return await self.database.read(lambda connection: connection.scalar(query)) is not None
 
     async def check(self, key: SessionKey) -> State:
+        """The state, read again and checked with all texts and files; what is found is remembered, or forgotten.
+
+        Raises SessionNotFound, and HistoryDamaged if there is nothing left to show.
+        """
         self._cache.drop(key)
         self._files.drop(key)
         state = await self._read_whole(key, with_contents=True)
@@ -416,6 +433,7 @@ class SqlEventReader(SqlContents):
         return state
 
     async def sound_state(self, key: SessionKey, *, at: int | None = None) -> State:
+        """The state to go on from, checked with all that follows event `at`. Raises HistoryDamaged, too."""
         state = await self.state(key)
         refuse_damaged(key.id, state)
         if at is None or at == state.seq:

@@ -13,13 +13,12 @@ from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
 from swarmkeep.store.audit import record_actions
 from swarmkeep.store.contents import insert_file
-from swarmkeep.store.contracts import AuditAction, Database, SessionKey
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.heads import AppendPlan, insert_head, plan_append
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
-from swarmkeep.store.records import Restoration, SealedBatch, SessionHead, StorageQuota
+from swarmkeep.store.records import AuditAction, Restoration, SealedBatch, SessionHead, SessionKey, StorageQuota
 from swarmkeep.store.search import set_marks
-from swarmkeep.store.statements import prepare_insert_if_absent
+from swarmkeep.store.statements import Database, prepare_insert_if_absent
 from swarmkeep.store.tables import blobs, escape, session_columns
 from swarmkeep.store.threads import free_aside, free_state_aside
 from swarmkeep.store.totals import Growth, Row, count_changes, insert_usage, make_usage_row, measure_events

@@ -17,11 +17,10 @@ import swarmkeep_migrations
 from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.events.views import find_last_run_status
 from swarmkeep.store.contents import MARKS, collect_named, delete_unnamed
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.heads import is_head
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.reading import SqlEventReader
-from swarmkeep.store.records import NoSuchRevision
+from swarmkeep.store.records import NoSuchRevision, SessionKey
 from swarmkeep.store.search import add_marks, count_strays, delete_strays
 from swarmkeep.store.sqlite import ReadOnlyFile
 from swarmkeep.store.sqlite_files import open_alone, raise_store_error
@@ -309,7 +308,7 @@ def _run_in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
             raise
 
 
-# Mends what a server of the release before leaves undone, when it goes on for a while after a migration.
+# Leftovers of a server of the release before, which may go on for a while after a migration.
 
 # This release keeps the two alike in every session that does not run, so one of another release wrote last.
 _IS_STALE: ColumnElement[bool] = and_(sessions.c.status != "running", sessions.c.active_at != sessions.c.updated_at)

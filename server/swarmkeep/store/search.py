@@ -43,10 +43,9 @@ from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.facts import MessageAdded, MessageRemoved
 from swarmkeep.events.views import ListedSession, Match
 from swarmkeep.events.words import MAX_TEXT_CHARACTERS, Term, list_labels, list_said, list_words, make_snippet
-from swarmkeep.store.contracts import Render, SessionKey
 from swarmkeep.store.reading import upcast
-from swarmkeep.store.records import MANY_BEHIND, OutcomeUnknown, StoreUnavailable
-from swarmkeep.store.statements import OnDatabase, PreparedStatement, build_insert
+from swarmkeep.store.records import OutcomeUnknown, SessionKey, StoreUnavailable
+from swarmkeep.store.statements import OnDatabase, PreparedStatement, Render, build_insert
 from swarmkeep.store.tables import (
     IS_BEHIND,
     SEARCH_TABLES,
@@ -63,7 +62,7 @@ from swarmkeep.store.tables import (
     unescape,
 )
 
-# Mark how far each session is in the index of words: moved in the transaction of what there is to be found.
+# Marks: how far each session is in the index of words. They move in the transaction that records the events.
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -190,7 +189,7 @@ def add_marks(connection: Connection) -> None:
     connection.execute(build_marks(connection.dialect.name, sessions, ~is_marked).on_conflict_do_nothing())
 
 
-# Reads what there is to index next: events of a few sessions, as they are stored.
+# What is to be indexed next: events of a few sessions, as they are stored.
 
 _EVENTS_AT_ONCE = 500
 _BYTES_OF_SESSION = 1_000_000
@@ -284,7 +283,7 @@ _TOGETHER = PreparedStatement(
 _VIEW = PreparedStatement(select(sessions.c.view).where(*of_bound_session(sessions)))
 
 
-# Puts words into the index, with the mark that says how far a session is in it.
+# Words put into the index, with the mark that says how far a session is in it.
 
 # Each number of rows is a statement of its own, which every connection prepares.
 _FEW_ROWS = 8
@@ -429,7 +428,7 @@ def _mark_tenant(tenant: str) -> str:
     return f"{zlib.crc32(tenant.encode(errors='surrogatepass')):08x}"
 
 
-# Keeps the index of words: what was recorded since a session was indexed last is added to it, behind the appends.
+# The indexer: it adds what was recorded since a session was indexed last, behind the appends.
 
 log = logging.getLogger(__name__)
 
@@ -437,10 +436,15 @@ LABELS = 0
 """The seq of a session's id and metadata in the index."""
 
 
+# Who only looks on wants no more counted.
+MANY_BEHIND = 1000
+
+
 class SqlSearchIndexer(OnDatabase):
-    """SearchIndexer (see there for what each call promises) on a Database."""
+    """The index of words, which follows behind what is recorded."""
 
     async def index_some(self) -> int:
+        """Index the next few sessions; returns how many there were."""
         parts = await self.database.read_snapshot(read_parts)
         if not parts:
             return 0
@@ -455,9 +459,11 @@ class SqlSearchIndexer(OnDatabase):
         return len(parts)
 
     async def count_sessions_behind(self, most: int | None = MANY_BEHIND) -> int:
+        """Count the sessions that are not found yet by all that is in them; no more than `most` are counted."""
         return await self.database.read(lambda connection: count_behind(connection, most))
 
     async def void_search_index(self) -> None:
+        """Empty the index, so that all of it is made again."""
         await self.database.write(void_all, erases=True)
 
     async def add_missing_marks(self) -> None:

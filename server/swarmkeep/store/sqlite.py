@@ -18,8 +18,7 @@ from sqlalchemy import Connection, Transaction
 from sqlalchemy.exc import OperationalError
 
 from swarmkeep.events.errors import Overloaded
-from swarmkeep.store.contracts import Render, Rows, SessionKey
-from swarmkeep.store.records import OutcomeUnknown, StoreUnavailable
+from swarmkeep.store.records import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.sqlite_files import (
     BUSY_SECONDS,
     FilesChanged,
@@ -32,6 +31,7 @@ from swarmkeep.store.sqlite_files import (
     raise_store_error,
     translate_sqlite_error,
 )
+from swarmkeep.store.statements import Render, Rows
 from swarmkeep.store.urls import SqliteFile
 
 # Jobs that wait to be written, and the transaction that several of them share.
@@ -138,7 +138,7 @@ def _resolve_futures(batch: list[Job]) -> None:
             job.future.set_result(job.outcome)
 
 
-# Reads a SQLite file, without leaving a trace beside it where that is wanted.
+# Reads of a SQLite file, without a trace beside it where that is wanted.
 
 T = TypeVar("T")
 

@@ -167,7 +167,7 @@ def truncate_log(connection: Connection) -> bool:
     return busy == 0
 
 
-# Check that a database's files are still those that were opened.
+# The files that were opened: they may be replaced or removed while a server uses them.
 
 _Identity = tuple[int, int]
 # Each look makes a busy server's threads wait for one another; of several commits within this time, one looks.
@@ -271,7 +271,7 @@ def _identify(path: str) -> _Identity | None:
     return found.st_dev, found.st_ino
 
 
-# Tell if a database file can be written to, or made: SQLite says so only when it is tried, or not at all.
+# Files that can be neither written nor made: SQLite says so only when it is tried, or not at all.
 
 READ_ONLY_HINT = "make it and its folder writable, or name another database with --database-url"
 
@@ -297,7 +297,7 @@ def _is_writable(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-# Translates SQLite's errors into the store's.
+# SQLite's errors as the store's.
 
 # Conditions of the file, the disk or another process; any other error of SQLite's is a mistake of ours and stays one.
 _UNAVAILABLE = {
@@ -462,7 +462,7 @@ def connect(file: SqliteFile, mode: Mode, *, busy_seconds: float = BUSY_SECONDS)
     return make_engine(file, mode, begin="BEGIN IMMEDIATE", busy_seconds=busy_seconds).connect()
 
 
-# A SQLite file for one alone: who migrates it, or fills it from a backup.
+# A SQLite file with one user alone: a migration, or a restore.
 
 _WAIT_SECONDS = 60.0
 

@@ -31,8 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from swarmkeep.events.codec import decode, encode_text
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import UPGRADE_HINT, SchemaBehind
+from swarmkeep.store.records import UPGRADE_HINT, SchemaBehind, SessionKey
 from swarmkeep_migrations import REVISIONS, STEPS
 
 # Column types for both databases: any text, compared by code point; and the database's clock.
@@ -447,7 +446,7 @@ def session_columns(key: SessionKey) -> dict[str, Any]:
     return {"tenant": key.tenant, "session_id": key.id}
 
 
-# Reads a database's schema revision and checks that it is this release's.
+# The revision of a database's schema, which must be this release's.
 
 LATEST_REVISION = REVISIONS[-1]
 

@@ -33,9 +33,8 @@ from sqlalchemy import (
 
 from swarmkeep.events.facts import CompactionSummarised, MessageAdded, RecordedEvent, SessionForked
 from swarmkeep.events.records import CompletionRecord, read_count
-from swarmkeep.store.contracts import Database, SessionKey
-from swarmkeep.store.records import Clock, StorageQuota, TenantTotals, TotalsDrift, utc_now
-from swarmkeep.store.statements import OnDatabase, PreparedStatement, build_insert, prepare_insert_if_absent
+from swarmkeep.store.records import Clock, SessionKey, StorageQuota, TenantTotals, utc_now
+from swarmkeep.store.statements import Database, OnDatabase, PreparedStatement, build_insert, prepare_insert_if_absent
 from swarmkeep.store.tables import (
     blobs,
     database_tomorrow,
@@ -150,14 +149,25 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
 
 
+class TotalsDrift(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant whose counters are not what its rows say."""
+
+    tenant: str
+    counted_sessions: int
+    sessions: int
+    counted_bytes: int
+    bytes: int
+
+
 class SqlTotals(OnDatabase):
-    """TotalsReader on a Database."""
+    """The counts by tenant."""
 
     def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
         super().__init__(database)
         self._clock = clock
 
     async def read_totals(self, tenant: str) -> TenantTotals:
+        """The tenant's totals; the tokens are those of today."""
         now = self._clock().astimezone(UTC)
         day, midnight = now.date(), datetime.combine(now.date() + timedelta(days=1), time(), UTC)
         found = await self.database.read(lambda connection: sum_totals(connection, tenant, day.isoformat()))
@@ -267,7 +277,7 @@ def measure_session(connection: Connection, key: SessionKey) -> int:
 _SESSION_SIZES = [PreparedStatement(select(size).where(*of_bound_session(table))) for table, size in SIZES]
 
 
-# Recount sessions and bytes, by what is stored, and mend the counters where they differ.
+# Recounts: sessions and bytes by what is stored, and counters set right where they differ.
 
 # The number of sessions, and all that takes bytes.
 COUNTED: tuple[tuple[Table, ColumnElement[int]], ...] = ((sessions, func.count()), *SIZES)

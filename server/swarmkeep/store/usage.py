@@ -12,8 +12,7 @@ import msgspec
 from sqlalchemy import Connection, Select, bindparam, delete, func, literal, literal_column, select, tuple_
 
 from swarmkeep.events.usage import ModelShare, UsageGroup, UsagePage, UsageQuery, UsageRow
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import encode_cursor, parse_cursor
+from swarmkeep.store.records import SessionKey, encode_cursor, parse_cursor
 from swarmkeep.store.statements import OnDatabase, PreparedStatement, build_insert
 from swarmkeep.store.tables import as_text, of_bound_session, session_columns, unescape, usage, usage_days
 from swarmkeep.store.totals import SUMS
@@ -33,9 +32,10 @@ _OF_SHARES = ("model_calls", "prompt_tokens", "cached_tokens", "completion_token
 
 
 class SqlUsageIndex(OnDatabase):
-    """UsageIndex on a Database."""
+    """Sums over a tenant's model and tool calls."""
 
     async def sum_usage(self, tenant: str, query: UsageQuery) -> UsagePage:
+        """Sums of what calls took. Raises InvalidRequest for a cursor that this store did not make."""
         return await self.database.read(
             lambda connection: sum_usage(connection, tenant, query), seconds=self.read_seconds
         )
@@ -164,7 +164,7 @@ def _make_result_row(by: Sequence[UsageGroup], row: Any) -> UsageRow:
     return msgspec.convert({**groups, **figures}, UsageRow)
 
 
-# Keeps the sums of usage by day, agent and model, in the transactions that change it.
+# The sums of usage by day, agent and model, kept in the transactions that change it.
 
 PARTS = 8
 

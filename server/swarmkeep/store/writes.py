@@ -13,7 +13,6 @@ from swarmkeep.events.facts import RecordedEvent, RunQueued, RunStarted
 from swarmkeep.events.state import Damage, State
 from swarmkeep.store.audit import record_action
 from swarmkeep.store.contents import NamedContents, copy_named, delete_unnamed, insert_file
-from swarmkeep.store.contracts import AuditAction, SessionKey
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.heads import AppendPlan, advance_head, insert_head
 from swarmkeep.store.idempotency import (
@@ -23,7 +22,7 @@ from swarmkeep.store.idempotency import (
     refuse_forgotten_key,
 )
 from swarmkeep.store.reading import upcast
-from swarmkeep.store.records import Lease, SealedBatch, StorageQuota, labels_of
+from swarmkeep.store.records import AuditAction, Lease, SealedBatch, SessionKey, StorageQuota, labels_of
 from swarmkeep.store.search import set_mark, void_words
 from swarmkeep.store.statements import PreparedStatement, prepare_insert_if_absent
 from swarmkeep.store.tables import (
@@ -274,7 +273,7 @@ def _build_event_copy() -> Insert:
     return insert(events).from_select(["tenant", "session_id", *names], source)
 
 
-# Removes payloads in one transaction, with every other copy of them in the session.
+# Redaction: payloads removed in one transaction, with every other copy of them in the session.
 
 
 def replace_payloads(log: Sequence[SealedEvent], stand_ins: Mapping[int, str]) -> list[RecordedEvent]:

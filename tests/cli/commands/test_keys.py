@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from swarmkeep.store.contracts import Role
+from swarmkeep.store.keys import Role
 from tests.cli.command_line import ACME, CommandLine
 from tests.support.processes import ServerProcess
 

@@ -14,7 +14,7 @@ from swarmkeep.events.codec import Json
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import Run
 from swarmkeep.runs.engine import Engine
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import KEY, wait_for_end
 from tests.runs.swarm.runners import open_async
 from tests.support.logs import Dice

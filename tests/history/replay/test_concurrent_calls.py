@@ -22,7 +22,7 @@ from swarmkeep.history.replay import replay, replay_session
 from swarmkeep.history.verify import verify
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.calls.doors import Doors, ask_for, make_agent, wait_for_results
 from tests.runs.cluster import (
     KEY,

@@ -28,9 +28,9 @@ from swarmkeep.history.replay import replay, replay_session
 from swarmkeep.models.model import ChatModel
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.reading import upcast
+from swarmkeep.store.records import SessionKey
 from tests.history.replay.team import TEAM, GeneratedConversation, a, b, open_scripted_model, remember, to_b
 from tests.runs.cluster import (
     KEY,

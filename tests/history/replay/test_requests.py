@@ -11,7 +11,7 @@ from swarmkeep.events.facts import MessageAdded
 from swarmkeep.history.replay import rebuild_request
 from swarmkeep.models.model import ChatModel
 from swarmkeep.runs.engine import Engine
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.history.replay.team import TEAM, GeneratedConversation, open_scripted_model
 from tests.runs.cluster import (
     KEY,

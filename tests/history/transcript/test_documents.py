@@ -23,9 +23,8 @@ from swarmkeep.history.html import write_entry as as_html
 from swarmkeep.history.markdown import quote_text
 from swarmkeep.history.markdown import write_entry as as_markdown
 from swarmkeep.history.transcript import TranscriptFormat, open_transcript
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import StoreUnavailable
+from swarmkeep.store.records import SessionKey, StoreUnavailable
 from tests.golden.make import FORK, SHOP, fill_store
 
 pytestmark = pytest.mark.one_database

@@ -10,8 +10,8 @@ from swarmkeep.decide.commands import create_session
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.state import State
 from swarmkeep.history.transcript import TranscriptFormat, open_transcript
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 from tests.support.loop_watch import measure_limit, watch_callbacks
 
 pytestmark = pytest.mark.one_database

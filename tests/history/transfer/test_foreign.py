@@ -21,8 +21,8 @@ from swarmkeep.history.conversations import READERS, import_conversations
 from swarmkeep.history.foreign import MAX_FILE_VALUES, ForeignConversation, ForeignFormat, read_documents
 from swarmkeep.history.import_export import ImportReport
 from swarmkeep.request.request import assemble_request
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 from tests.support.rules import find_faults
 
 TENANT = "default"

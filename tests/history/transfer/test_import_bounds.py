@@ -17,9 +17,9 @@ from swarmkeep.events.sizes import SizeLimits
 from swarmkeep.events.state import State
 from swarmkeep.history.export import ExportStart, iterate_keys, write_event_line, write_export
 from swarmkeep.history.import_export import import_export, verify_export
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import SessionKey
 
 AT = "2026-01-01T00:00:00.000000Z"
 

@@ -34,8 +34,8 @@ from swarmkeep.history.import_export import import_export
 from swarmkeep.history.verify import Head
 from swarmkeep.history.verify import verify as verify_session
 from swarmkeep.runs.sessions import fork_session
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 
 TENANT = "acme"
 KEY = SessionKey(TENANT, "s")

@@ -13,8 +13,8 @@ from swarmkeep.events.errors import InvalidImport
 from swarmkeep.events.facts import MessageAdded, SessionCreated
 from swarmkeep.events.state import State
 from swarmkeep.history.import_export import import_export, verify_export
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 from tests.history.transfer.test_odd_times import read_refusal, write_session
 
 _PATIENCE_SECONDS = 20

@@ -18,9 +18,8 @@ from swarmkeep.events.facts import SessionCreated
 from swarmkeep.history.conversations import import_conversations
 from swarmkeep.history.export import filter_sessions, write_export
 from swarmkeep.history.import_export import ImportReport, import_export
-from swarmkeep.store.contracts import AuditAction, SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.records import Restoration, SessionHead, StorageQuota
+from swarmkeep.store.records import AuditAction, Restoration, SessionHead, SessionKey, StorageQuota
 from swarmkeep.store.totals import recount_totals
 
 COUNT = 150

@@ -21,8 +21,8 @@ from swarmkeep.events.state import State
 from swarmkeep.history import export, swarmkeep_verify
 from swarmkeep.history.export import EventLine, InvalidLine, read_export_line
 from swarmkeep.history.import_export import ExportLines, import_export, verify_export
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import SessionKey
 from tests.golden.make import fill_store
 from tests.history.transfer.test_round_trip import (
     TENANT,

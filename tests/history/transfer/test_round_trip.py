@@ -27,8 +27,8 @@ from swarmkeep.history.export import filter_sessions, iterate_keys, write_export
 from swarmkeep.history.import_export import ImportReport, import_export
 from swarmkeep.history.redact import redact
 from swarmkeep.store import schema
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import SessionKey
 from tests.golden.conversations import BLOBS
 from tests.golden.make import FORK, SHOP, describe_state, fill_store
 from tests.support.hypothesis_profiles import examples

@@ -7,10 +7,9 @@ import hashlib
 from swarmkeep.events.codec import encode_text
 from swarmkeep.events.fold import fold
 from swarmkeep.events.views import find_last_run_status, view_stored_session
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.hashing import header_of
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import labels_of
+from swarmkeep.store.records import SessionKey, labels_of
 from swarmkeep.store.tables import events, session_labels, sessions, usage
 from swarmkeep.store.totals import make_usage_row
 from tests.history.verify.rows import Row, change_row, insert_row, read_rows, remove_row

@@ -15,8 +15,8 @@ from swarmkeep.events.state import PartialReply, State
 from swarmkeep.history.redact import redact
 from swarmkeep.history.verify import verify, verify_all
 from swarmkeep.runs.sessions import fork_session
-from swarmkeep.store.contracts import IdempotencyRecord, SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import IdempotencyRecord, SessionKey
 from swarmkeep.store.tables import sessions
 from tests.history.verify.rows import change_row, read_rows
 from tests.store.calls import make_reply, record_calls

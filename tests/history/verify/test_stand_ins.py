@@ -16,9 +16,9 @@ from swarmkeep.history.import_export import import_export
 from swarmkeep.history.redact import redact
 from swarmkeep.history.verify import MAX_REDACTED, Head, Verification, verify
 from swarmkeep.runs.sessions import fork_session
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.hashing import commitment_of, header_of, link
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import events
 from tests.golden.make import SHOP, fill_store
 from tests.history.verify.forging import mend_rows_beside_the_events, read_event_rows

@@ -29,9 +29,9 @@ from swarmkeep.events.records import ToolRecord
 from swarmkeep.events.words import find_title
 from swarmkeep.history.verify import CODES, MAX_PROBLEMS, Head, Verification, verify, verify_all
 from swarmkeep.store import schema
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import blobs, creations, events, idempotency, session_labels, sessions
 from tests.golden.make import FORK, MARKS, SHOP, fill_store
 from tests.history.verify.rows import TABLES, Row, change_row, insert_row, make_other_value, read_rows, remove_row

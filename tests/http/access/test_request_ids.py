@@ -10,7 +10,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from swarmkeep.store.contracts import parse_key_id
+from swarmkeep.store.keys import parse_key_id
 from tests.http.auth.keys import create_key, key_store
 from tests.http.server import RunningServer, check_problem, scripted, server_settings, start_server
 from tests.support.log_lines import read_log_lines

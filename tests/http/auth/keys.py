@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from swarmkeep.store.contracts import Role
-from swarmkeep.store.keys import SqlApiKeys
+from swarmkeep.store.keys import Role, SqlApiKeys
 from swarmkeep.store.opening import SqlStore
 from tests.http.server import RunningServer
 

@@ -16,8 +16,7 @@ from swarmkeep.http.auth import CACHE_SECONDS, MAX_BUCKETS, Keyring, Principal, 
 from swarmkeep.http.metrics import ServerLimits
 from swarmkeep.http.streams import StreamCheck
 from swarmkeep.runs.reader import LONGEST_SILENCE_SECONDS
-from swarmkeep.store.contracts import StoredApiKey
-from swarmkeep.store.keys import SqlApiKeys
+from swarmkeep.store.keys import SqlApiKeys, StoredApiKey
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import StoreUnavailable
 from tests.http.auth.keys import bearer_headers, create_key, key_store

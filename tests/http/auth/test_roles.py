@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from swarmkeep.store.contracts import Role
+from swarmkeep.store.keys import Role
 from tests.http.auth.keys import Headers, create_key, key_store
 from tests.http.operations import read_operations
 from tests.http.server import RunningServer, check_problem, scripted, start_server

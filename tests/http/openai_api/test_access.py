@@ -8,7 +8,7 @@ import pytest
 
 from swarmkeep.http.auth import PERMISSION
 from swarmkeep.openai.document import ROUTES
-from swarmkeep.store.contracts import Role
+from swarmkeep.store.keys import Role
 from tests.http.auth.keys import Headers, create_key
 from tests.http.openai_api.test_errors import check_error
 from tests.http.server import RunningServer

@@ -13,7 +13,7 @@ import pytest
 
 from swarmkeep.http.metrics import ServerLimits
 from swarmkeep.serve.server import BoundedWebSocket, UnsentLimit
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.http.auth.keys import bearer_headers, key_store
 from tests.http.server import PATIENCE_SECONDS, RunningServer, server_settings, start_server
 from tests.http.test_streams import wait_until

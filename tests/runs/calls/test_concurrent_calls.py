@@ -13,7 +13,7 @@ from swarmkeep.decide.commands import Approval, ToolAnswer
 from swarmkeep.events.codec import Json
 from swarmkeep.events.records import CallerFunction, CallerTool, RunOptions
 from swarmkeep.runs.calls import runs_alone
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.decide import test_concurrent_calls as decided
 from tests.events.given import active_run
 from tests.runs.calls.doors import (

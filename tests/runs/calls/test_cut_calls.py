@@ -22,7 +22,7 @@ from swarmkeep.history.verify import verify
 from swarmkeep.request.request import Profile, build_request
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import KEY, EngineCluster, kill_engine, open_session, read_log, run_to_end, wait_for_end
 from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel

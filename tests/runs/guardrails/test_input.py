@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from swarmkeep import Agent, Refusal, tool
 from swarmkeep.guardrails import limit_length
 from swarmkeep.history.redact import redact
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     LIMITS,

@@ -7,7 +7,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from swarmkeep import Agent, AsyncSwarm, Swarm
 from swarmkeep.guardrails import ask_model, limit_length
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import KEY, EngineCluster, open_session, read_log, read_state, run_to_end
 from tests.runs.guardrails.guards import (
     SECRET,

@@ -13,7 +13,7 @@ from swarmkeep.events.errors import AgentNotFound, AgentUnavailable, Draining, R
 from swarmkeep.events.records import RunOptions
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.hub import MessageDeltas, join_text
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     EngineCluster,

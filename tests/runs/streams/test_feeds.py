@@ -7,7 +7,7 @@ from contextlib import closing
 
 from swarmkeep.events.facts import ContextUpdated, RunCancelled, RunCompleted
 from swarmkeep.runs.hub import LOG_CHANGED, Feed, Hub, MessageStarted
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import KEY
 from tests.runs.streams.items import REPLY, SECONDS, get, make_delta, make_event
 

@@ -16,8 +16,8 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.following import flatten, follow_batches
 from swarmkeep.runs.hub import Item, MessageDeltas, MessageStarted, join_text
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     LIMITS,

@@ -11,7 +11,7 @@ from swarmkeep.events.facts import MessageAdded, RecordedEvent, ToolStarted
 from swarmkeep.events.usage import UsageQuery
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.limits import Limits
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     LIMITS,

@@ -18,7 +18,7 @@ from swarmkeep.history.verify import verify
 from swarmkeep.runs.identifiers import derive_child_run
 from swarmkeep.runs.runs import IdempotentRequest
 from swarmkeep.runs.teams import ApprovalBelow
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     LIMITS,

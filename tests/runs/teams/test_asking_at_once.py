@@ -16,7 +16,7 @@ from swarmkeep.history.replay import replay_session
 from swarmkeep.history.verify import verify
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.identifiers import derive_child_run
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.calls.doors import Doors, find_sent_results, list_results, list_starts, wait_for_results
 from tests.runs.cluster import (
     KEY,

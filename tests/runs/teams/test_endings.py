@@ -14,7 +14,7 @@ from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import replay_session
 from swarmkeep.history.verify import verify
 from swarmkeep.runs.identifiers import derive_child_run
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     LIMITS,

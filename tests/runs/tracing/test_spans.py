@@ -22,7 +22,7 @@ from swarmkeep.logs import current_trace_ids
 from swarmkeep.runs.hub import join_text
 from swarmkeep.runs.trace_settings import SpanSettings
 from swarmkeep.runs.tracing import Tracing
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     LIMITS,

@@ -13,7 +13,7 @@ from swarmkeep.events.facts import ApprovalDecided
 from swarmkeep.events.records import RunOptions
 from swarmkeep.history.replay import replay_session
 from swarmkeep.runs.engine import Engine
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     LIMITS,

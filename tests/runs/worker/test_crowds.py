@@ -7,8 +7,8 @@ from contextlib import ExitStack, closing
 
 from swarmkeep.runs.hub import Hub
 from swarmkeep.runs.watcher import Watcher
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
 from tests.store.sessions import begin_session, draft_user_messages, new_key
 from tests.store.test_notifications import SECONDS, open_listeners, wait_for_listeners
 from tests.support.calls import count_calls

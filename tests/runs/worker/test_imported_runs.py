@@ -28,8 +28,8 @@ from swarmkeep.events.state import State
 from swarmkeep.history.export import find_sessions, iterate_keys, write_export
 from swarmkeep.history.import_export import import_export
 from swarmkeep.runs.engine import Engine
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import KEY, EngineCluster, list_contents, make_start_run, wait_for_end
 from tests.support.scripted import ScriptedModel
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from swarmkeep.runs.watcher import SearchIndexing
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
 from tests.store.sessions import begin_session
 
 

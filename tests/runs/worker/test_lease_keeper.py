@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from swarmkeep import Agent
 from swarmkeep.runs.recovery import LeaseKeeper
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.records import Lease
+from swarmkeep.store.records import Lease, SessionKey
 from tests.runs.cluster import LIMITS, EngineCluster, make_start_run, open_session, wait_for_end
 from tests.support.scripted import ScriptedModel
 

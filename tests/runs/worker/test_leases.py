@@ -12,9 +12,8 @@ from sqlalchemy import delete
 from swarmkeep import Agent
 from swarmkeep.logs import OutageLog
 from swarmkeep.runs.limits import Limits
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import StoreUnavailable
+from swarmkeep.store.records import SessionKey, StoreUnavailable
 from swarmkeep.store.tables import events
 from tests.runs.cluster import (
     KEY,

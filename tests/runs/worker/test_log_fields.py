@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from sqlalchemy import delete
 
 from swarmkeep import Agent
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import events
 from tests.runs.cluster import (
     KEY,

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from swarmkeep import Agent, tool
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.watcher import Watcher
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import OutcomeUnknown, StoreUnavailable
+from swarmkeep.store.records import OutcomeUnknown, SessionKey, StoreUnavailable
 from tests.runs.cluster import (
     KEY,
     LIMITS,

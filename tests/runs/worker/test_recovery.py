@@ -9,7 +9,7 @@ from sqlalchemy import update
 from swarmkeep import Agent
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.recovery import SetAside
-from swarmkeep.store.contracts import SessionKey
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import sessions
 from tests.runs.cluster import (
     KEY,

@@ -24,11 +24,21 @@ from swarmkeep.events.state import State
 from swarmkeep.events.usage import UsageQuery
 from swarmkeep.events.words import parse_terms
 from swarmkeep.store.contents import MARKS, SLICE_BYTES, copy_slice, insert_file
-from swarmkeep.store.contracts import AuditAction, IdempotencyRecord, IdempotencyRecordExists, SessionKey
 from swarmkeep.store.integrity import IntegrityKeys
 from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import Claim, Lease, Restoration, SealedBatch, encode_cursor, make_session_cursor
+from swarmkeep.store.records import (
+    AuditAction,
+    Claim,
+    IdempotencyRecord,
+    IdempotencyRecordExists,
+    Lease,
+    Restoration,
+    SealedBatch,
+    SessionKey,
+    encode_cursor,
+    make_session_cursor,
+)
 from swarmkeep.store.schema import mend_leftovers
 from swarmkeep.store.tables import of_session, search_marks, sessions, totals
 from swarmkeep.store.totals import recount_totals

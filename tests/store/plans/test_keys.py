@@ -15,9 +15,8 @@ from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.facts import SessionForked
 from swarmkeep.events.redaction import redact_payload
 from swarmkeep.events.state import State
-from swarmkeep.store.contracts import AuditAction, IdempotencyRecord, SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import Claim, Restoration, SealedBatch
+from swarmkeep.store.records import AuditAction, Claim, IdempotencyRecord, Restoration, SealedBatch, SessionKey
 from swarmkeep.store.tables import SEARCH_TABLES, SESSION_TABLES, metadata, sessions
 from tests.store.calls import make_reply
 from tests.store.plans.cases import CASES, draft_redaction

@@ -5,8 +5,8 @@ from __future__ import annotations
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.facts import EventDraft, PendingCall, RunQueued, RunWaiting
 from swarmkeep.events.records import RunOptions
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 from tests.store.calls import make_reply, make_tool_result
 from tests.store.sessions import begin_run, draft_run_completion
 

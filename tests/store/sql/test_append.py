@@ -16,9 +16,8 @@ from swarmkeep.events.errors import InvalidRequest, SeqConflict, SessionNotFound
 from swarmkeep.events.facts import ContextUpdated, EventDraft, SessionUpdated, UnknownFact
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
-from swarmkeep.store.contracts import IdempotencyRecord
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import AppendResult, Claim
+from swarmkeep.store.records import AppendResult, Claim, IdempotencyRecord
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,

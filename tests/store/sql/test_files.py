@@ -16,8 +16,8 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.redaction import redact_payload
 from swarmkeep.events.state import State
 from swarmkeep.store.contents import SLICE_BYTES, FileCache, copy_slice
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.schema import mend_leftovers
 from swarmkeep.store.tables import files
 from swarmkeep.store.totals import recount_totals

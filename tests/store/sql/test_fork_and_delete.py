@@ -13,9 +13,8 @@ from swarmkeep.events.fold import fold
 from swarmkeep.events.records import CompletionRecord, RequestRecord
 from swarmkeep.events.state import Origin, State
 from swarmkeep.history.redact import redact
-from swarmkeep.store.contracts import IdempotencyRecord
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import Claim
+from swarmkeep.store.records import Claim, IdempotencyRecord
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,

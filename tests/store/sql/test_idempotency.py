@@ -8,8 +8,8 @@ import pytest
 
 from swarmkeep.events.errors import IdempotencyMismatch, SeqConflict
 from swarmkeep.events.state import State
-from swarmkeep.store.contracts import IdempotencyRecord, IdempotencyRecordExists, SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import IdempotencyRecord, IdempotencyRecordExists, SessionKey
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,

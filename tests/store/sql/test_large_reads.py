@@ -15,8 +15,8 @@ from swarmkeep.events.facts import MessageAdded, RecordedEvent, SessionCreated
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
 from swarmkeep.history.verify import verify
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.reading import upcast
+from swarmkeep.store.records import SessionKey
 from tests.store.conftest import Opener
 
 KEY = SessionKey("acme", "long")

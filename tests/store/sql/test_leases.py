@@ -15,9 +15,8 @@ from swarmkeep.events.errors import LeaseLost, SeqConflict
 from swarmkeep.events.facts import ContextUpdated, EventDraft, RunQueued
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.records import AppendResult, Claim, Lease, SessionHead
+from swarmkeep.store.records import AppendResult, Claim, Lease, SessionHead, SessionKey
 from swarmkeep.store.tables import sessions
 from tests.store.conftest import Opener
 from tests.store.plans.explaining import recorded_statements

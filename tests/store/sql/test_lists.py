@@ -13,8 +13,8 @@ from swarmkeep.events.codec import encode
 from swarmkeep.events.errors import InvalidRequest
 from swarmkeep.events.facts import EventDraft, SessionUpdated
 from swarmkeep.events.views import ListedSession, view_session
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, begin_run, begin_session, draft_run_completion, draft_user_messages
 

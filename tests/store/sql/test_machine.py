@@ -16,9 +16,8 @@ from swarmkeep.events.errors import LeaseLost, SeqConflict, SessionNotFound
 from swarmkeep.events.facts import EventDraft, RecordedEvent, SessionForked
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.records import Claim, Lease
+from swarmkeep.store.records import Claim, Lease, SessionKey
 from swarmkeep.store.totals import recount_totals
 from tests.store.sessions import draft_creation, draft_run_completion, draft_run_start, draft_user_messages, list_seqs
 from tests.support.hypothesis_profiles import examples

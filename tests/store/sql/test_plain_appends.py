@@ -22,11 +22,10 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.records import CompletionRecord
 from swarmkeep.events.state import State
 from swarmkeep.store import writes
-from swarmkeep.store.contracts import IdempotencyRecord, IdempotencyRecordExists
 from swarmkeep.store.heads import AppendPlan, plan_append
 from swarmkeep.store.log import is_plain
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.records import AppendResult, Claim, Lease, StorageQuota
+from swarmkeep.store.records import AppendResult, Claim, IdempotencyRecord, IdempotencyRecordExists, Lease, StorageQuota
 from swarmkeep.store.tables import metadata
 from tests.store.sessions import KEY, begin_run, begin_session, draft_run_start, draft_user_messages, read_rows
 from tests.support.postgres import Postgres

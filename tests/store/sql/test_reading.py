@@ -18,10 +18,9 @@ from swarmkeep.events.facts import FACTS, ApprovalRequested, EventDraft, Message
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
 from swarmkeep.store import reading
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.reading import decode_event, decode_events, find_event_rows, take_out
-from swarmkeep.store.records import is_full_page
+from swarmkeep.store.records import SessionKey, is_full_page
 from swarmkeep.store.tables import events as events_table
 from tests.events.given import calling_message, given, make_run_started, model_reply, tool_call
 from tests.store.conftest import Opener

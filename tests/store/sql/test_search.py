@@ -26,9 +26,8 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.redaction import redact_payload
 from swarmkeep.events.state import State
 from swarmkeep.events.words import list_words, make_snippet, parse_terms
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.opening import SqlStore, open_store
-from swarmkeep.store.records import Claim, StoreUnavailable
+from swarmkeep.store.records import Claim, SessionKey, StoreUnavailable
 from swarmkeep.store.schema import Leftovers, mend_leftovers
 from swarmkeep.store.search import read_parts, store_words, work_out
 from swarmkeep.store.tables import search, search_marks

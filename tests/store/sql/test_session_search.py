@@ -11,10 +11,9 @@ import pytest
 from sqlalchemy import Connection, insert
 
 from swarmkeep.events.state import SessionStatus
-from swarmkeep.store.contracts import SessionKey
 from swarmkeep.store.index import Found, Place, SessionFilter, Walk, find_sessions
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import SessionCount, SessionOrder, labels_of
+from swarmkeep.store.records import SessionCount, SessionKey, SessionOrder, labels_of
 from swarmkeep.store.tables import session_labels, sessions
 from tests.store.sessions import begin_session
 from tests.support.cases import first

@@ -19,10 +19,9 @@ from swarmkeep.events.records import CompletionRecord, RequestRecord
 from swarmkeep.events.state import State
 from swarmkeep.events.usage import UsageGroup, UsageQuery, UsageRow
 from swarmkeep.store import schema
-from swarmkeep.store.contracts import AuditAction, SessionKey
 from swarmkeep.store.hashing import seal
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import Restoration, SealedBatch
+from swarmkeep.store.records import AuditAction, Restoration, SealedBatch, SessionKey
 from swarmkeep.store.totals import make_usage_row
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 

@@ -12,9 +12,8 @@ from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.facts import SessionForked
 from swarmkeep.events.redaction import redact_payload
 from swarmkeep.events.usage import UsageQuery
-from swarmkeep.store.contracts import AuditAction, SessionKey
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import Restoration, SealedBatch
+from swarmkeep.store.records import AuditAction, Restoration, SealedBatch, SessionKey
 from swarmkeep.store.tables import usage, usage_days
 from swarmkeep.store.totals import SUMS
 from tests.store.calls import make_reply, make_tool_result, record_calls

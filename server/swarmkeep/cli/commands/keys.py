@@ -15,8 +15,7 @@ from swarmkeep.cli.output import parse_end
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
 if TYPE_CHECKING:
-    from swarmkeep.store.contracts import ApiKey
-    from swarmkeep.store.keys import SqlApiKeys
+    from swarmkeep.store.keys import ApiKey, SqlApiKeys
 
 
 T = TypeVar("T")
@@ -69,7 +68,7 @@ def create(
 
     From the first key on, every request under /v1 needs one, for good.
     """
-    from swarmkeep.store.contracts import DEFAULT_TENANT
+    from swarmkeep.store.records import DEFAULT_TENANT
 
     ends = None if expires is None else parse_end(expires, "--expires")
 

@@ -38,8 +38,7 @@ from swarmkeep.http.parameters import (
 from swarmkeep.http.sse import EVENT_STREAM, StreamResponse
 from swarmkeep.http.streams import make_event_stream, write_session_frames
 from swarmkeep.request.history import find_first_shown
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import is_full_page
+from swarmkeep.store.records import SessionKey, is_full_page
 
 _EVENTS_PER_READ = 200
 _SENT_AT_ONCE = 1024 * 1024

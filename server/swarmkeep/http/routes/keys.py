@@ -16,7 +16,7 @@ from swarmkeep.http.auth import PERMISSION, PERMISSIONS, Permission, Principal
 from swarmkeep.http.bodies import Body, JsonResponse
 from swarmkeep.http.errors import problem_specs
 from swarmkeep.http.parameters import Cursor, Limit
-from swarmkeep.store.contracts import ApiKey, Role
+from swarmkeep.store.keys import ApiKey, Role
 
 
 class KeyList(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,8 +26,8 @@ from swarmkeep.http.threads import ClientGone, wait_for_client
 from swarmkeep.logs import bind_fields
 from swarmkeep.runs.identifiers import REQUEST_PARSED, reach
 from swarmkeep.runs.reader import RunPosition
-from swarmkeep.store.contracts import SessionKey
-from swarmkeep.store.records import ActiveRun, ActiveStatus
+from swarmkeep.store.index import ActiveRun, ActiveStatus
+from swarmkeep.store.records import SessionKey
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
