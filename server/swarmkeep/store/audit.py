@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Select, Table, Text, bindparam, func, select, text, tuple_, type_coerce
+from sqlalchemy import Connection, Select, Text, bindparam, func, select, text, tuple_, type_coerce
 
 from swarmkeep.events.codec import digest, encode_text, to_timestamp
 from swarmkeep.events.facts import ApprovalDecided, SessionForked, SessionRedacted
@@ -86,7 +86,22 @@ class SqlSnapshot:
 
     def read_session_rows(self, key: SessionKey) -> SessionRows:
         """The rows beside a session's events."""
-        return read_session_rows(self._connection, key)
+        connection, names = self._connection, session_columns(key)
+        [[last]] = _LAST_SEQ.fetch_all(connection, names)
+        [[forked]] = _LAST_OF_TYPE.fetch_all(connection, {**names, "of_type": SessionForked.type})
+        [[usage_rows]] = _COUNT_USAGE.fetch_all(connection, names)
+        labels = _LABELS.fetch_all(connection, names)
+        return SessionRows(
+            head=read_head_row(connection, key),
+            last_seq=last if isinstance(last, int) else 0 if last is None else -1,
+            forked_at=forked if isinstance(forked, int) else 0,
+            labels=frozenset((label, unescape(as_text(created_at))) for label, created_at in labels),
+            blobs=dict(_check_blobs(connection, key)),
+            files=dict(check_files(connection, key)),
+            idempotency_rows=tuple(read_raw_rows(connection, _IDEMPOTENCY, key)),
+            creation_keys=tuple(row["key"] for row in read_raw_rows(connection, _CREATIONS, key)),
+            usage_row_count=usage_rows,
+        )
 
     def read_sealed(
         self, key: SessionKey, *, after: int, upto: int | None, limit: int, max_bytes: int | None = None
@@ -97,13 +112,21 @@ class SqlSnapshot:
 
     def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
         """The rows of usage of a session's calls between two seqs, by seq."""
-        return read_usage_rows(self._connection, key, after, upto)
+        return {
+            row["seq"]: {name: value for name, value in row.items() if name not in ("tenant", "session_id")}
+            for row in read_raw_rows(self._connection, _USAGE, key, after=after, upto=upto)
+            # SQLite holds a value of any type in any column.
+            if isinstance(row["seq"], int)
+        }
 
     def find_replaced_tables(self, *, of_audit_log: bool = False) -> list[str]:
-        """List the tables of sessions, or the audit log, that are views or alike, and may show unstored rows."""
-        return find_replaced_tables(
-            self._connection, [audit_log] if of_audit_log else (sessions, *SESSION_TABLES, usage_days)
-        )
+        """List the tables of sessions, or the audit log, that may show rows that are not stored in them: views, parents
+        of other tables, tables with computed columns."""
+        tables = [audit_log] if of_audit_log else (sessions, *SESSION_TABLES, usage_days)
+        names = tuple(sorted(table.name for table in tables))
+        statement = _prepare_plain_tables(self._connection.dialect.name, names)
+        plain = {name for (name,) in statement.fetch_all(self._connection, {})}
+        return [name for name in names if name not in plain]
 
 
 class SqlAuditReader(OnDatabase):
@@ -142,33 +165,9 @@ _PLAIN_TABLES = {
 }
 
 
-def find_replaced_tables(connection: Connection, tables: Iterable[Table]) -> list[str]:
-    """Those of the tables that are none, or not only: views, parents of other tables, tables with computed columns."""
-    names = tuple(sorted(table.name for table in tables))
-    plain = {name for (name,) in _prepare_plain_tables(connection.dialect.name, names).fetch_all(connection, {})}
-    return [name for name in names if name not in plain]
-
-
 @functools.cache
 def _prepare_plain_tables(dialect: str, names: tuple[str, ...]) -> PreparedStatement:
     return PreparedStatement(text(_PLAIN_TABLES[dialect].format(names=", ".join(f"'{name}'" for name in names))))
-
-
-def read_session_rows(connection: Connection, key: SessionKey) -> SessionRows:
-    [[last]] = _LAST_SEQ.fetch_all(connection, session_columns(key))
-    [[forked]] = _LAST_OF_TYPE.fetch_all(connection, {**session_columns(key), "of_type": SessionForked.type})
-    [[usage_rows]] = _COUNT_USAGE.fetch_all(connection, session_columns(key))
-    return SessionRows(
-        head=read_head_row(connection, key),
-        last_seq=last if isinstance(last, int) else 0 if last is None else -1,
-        forked_at=forked if isinstance(forked, int) else 0,
-        labels=frozenset(_read_labels(connection, key)),
-        blobs=dict(_check_blobs(connection, key)),
-        files=dict(check_files(connection, key)),
-        idempotency_rows=tuple(read_raw_rows(connection, _IDEMPOTENCY, key)),
-        creation_keys=tuple(row["key"] for row in read_raw_rows(connection, _CREATIONS, key)),
-        usage_row_count=usage_rows,
-    )
 
 
 _LAST_SEQ = PreparedStatement(select(func.max(events.c.seq)).where(*of_bound_session(events)))
@@ -178,11 +177,6 @@ _LAST_OF_TYPE = PreparedStatement(
     )
 )
 _COUNT_USAGE = PreparedStatement(select(func.count()).where(*of_bound_session(usage)))
-
-
-def _read_labels(connection: Connection, key: SessionKey) -> list[tuple[bytes, str]]:
-    rows = _LABELS.fetch_all(connection, session_columns(key))
-    return [(label, unescape(as_text(created_at))) for label, created_at in rows]
 
 
 def _build_label_query() -> Select[Any]:
@@ -195,16 +189,6 @@ def _build_label_query() -> Select[Any]:
 
 
 _LABELS = PreparedStatement(_build_label_query())
-
-
-def read_usage_rows(connection: Connection, key: SessionKey, after: int, upto: int) -> dict[int, dict[str, Any]]:
-    """The rows of calls between two seqs, by seq."""
-    return {
-        row["seq"]: {name: value for name, value in row.items() if name not in ("tenant", "session_id")}
-        for row in read_raw_rows(connection, _USAGE, key, after=after, upto=upto)
-        # SQLite holds a value of any type in any column.
-        if isinstance(row["seq"], int)
-    }
 
 
 _IDEMPOTENCY = RawRows(idempotency)
@@ -305,7 +289,8 @@ class SqlAuditLog(OnDatabase):
 
     async def list_audit_log_tenants(self) -> list[str]:
         """The tenants that have an audit log."""
-        return await self.database.read(list_audit_log_tenants)
+        tenants = select(audit_log.c.tenant).distinct()
+        return await self.database.read(lambda connection: sorted(connection.scalars(tenants)))
 
     async def record_action(self, tenant: str, action: AuditAction) -> None:
         """Add an entry for what was done to no session."""
@@ -430,8 +415,3 @@ def _is_row_as_written(row: Any) -> bool:
         and is_as_written(row.raw_type)
         and is_as_written(row.raw_actor)
     )
-
-
-def list_audit_log_tenants(connection: Connection) -> list[str]:
-    """The tenants that have an audit log."""
-    return sorted(connection.scalars(select(audit_log.c.tenant).distinct()))

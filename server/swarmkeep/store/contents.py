@@ -80,7 +80,7 @@ _MANY_BYTES = 256 * 1024
 
 
 class SqlContents(OnDatabase):
-    """Reads of the log."""
+    """Reads of the texts and files that events name."""
 
     def __init__(self, database: Database) -> None:
         OnDatabase.__init__(self, database)

@@ -85,14 +85,21 @@ class SqlLeases(OnDatabase):
 
         False if no process but `owner`, who asks, advances it. The wish ends with the run, or when it is taken over.
         """
-        asked = await self.database.write(lambda connection: ask_for_partial(connection, key, owner))
+        columns = sessions.c
+        # Neither is true if no process holds one: then both are null.
+        held = (columns.lease_owner != owner, columns.lease_expires_at > database_now())
+        wish = update(sessions).where(*of_session(sessions, key), IS_RUNNING, *held).values(partial="")
+        asked = await self.database.write(lambda connection: connection.execute(wish).rowcount == 1)
         if asked:
             self.database.notify(key)
         return asked
 
     async def answer_partial(self, key: SessionKey, lease: Lease, text: str) -> None:
         """Answer that, if it is still asked and the lease is still held."""
-        await self.database.write(lambda connection: answer_partial(connection, key, lease, text))
+        columns = sessions.c
+        held = (columns.lease_owner == lease.owner, columns.lease_epoch == lease.epoch, columns.partial == "")
+        answer = update(sessions).where(*of_session(sessions, key), *held).values(partial=text)
+        await self.database.write(lambda connection: connection.execute(answer).rowcount)
 
     async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
         """Read where these sessions end by now; those that do not exist are left out."""
@@ -134,22 +141,6 @@ def find_in_turn(connection: Connection, condition: Any, since: ColumnElement[An
         found.c.turn, found.c.since.nulls_first(), found.c.tenant, found.c.id
     )
     return [SessionKey(row.tenant, row.id) for row in connection.execute(rows.limit(limit))]
-
-
-def ask_for_partial(connection: Connection, key: SessionKey, owner: str) -> bool:
-    """Leave the wish in the session's row, if another owner's lease on it has not expired."""
-    columns = sessions.c
-    # Neither is true if no process holds one: then both are null.
-    held = (columns.lease_owner != owner, columns.lease_expires_at > database_now())
-    wish = update(sessions).where(*of_session(sessions, key), IS_RUNNING, *held).values(partial="")
-    return connection.execute(wish).rowcount == 1
-
-
-def answer_partial(connection: Connection, key: SessionKey, lease: Lease, text: str) -> None:
-    """Put the answer in the place of the wish."""
-    columns = sessions.c
-    held = (columns.lease_owner == lease.owner, columns.lease_epoch == lease.epoch, columns.partial == "")
-    connection.execute(update(sessions).where(*of_session(sessions, key), *held).values(partial=text))
 
 
 def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:

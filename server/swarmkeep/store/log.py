@@ -58,7 +58,6 @@ from swarmkeep.store.records import (
     StoreUnavailable,
     utc_now,
 )
-from swarmkeep.store.restoring import RestorePlan, plan_some, restore
 from swarmkeep.store.search import build_marks, move_mark
 from swarmkeep.store.statements import Database, PreparedStatement, build_insert, build_insert_if_absent
 from swarmkeep.store.tables import (
@@ -76,7 +75,16 @@ from swarmkeep.store.tables import (
 from swarmkeep.store.threads import MANY_EVENTS, free_aside, free_state_aside, run_off_loop
 from swarmkeep.store.totals import add_to_totals, make_totals_row, make_usage_row
 from swarmkeep.store.usage import add_to_days, make_day_rows, sum_rows
-from swarmkeep.store.writes import find_idempotency_keys, make_event_rows, measure_growth, redact, replace_payloads
+from swarmkeep.store.writes import (
+    RestorePlan,
+    find_idempotency_keys,
+    make_event_rows,
+    measure_growth,
+    plan_some,
+    redact,
+    replace_payloads,
+    restore,
+)
 
 # A plain append as one statement, for a database that changes several tables with one: PostgreSQL.
 
@@ -486,6 +494,12 @@ class SqlEventLog(SqlEventReader):
             # Where a quota ends it, too: those before that are recorded.
             for plan in plans:
                 self.database.notify(plan.key)
+
+    async def find_idempotency_record(self, key: SessionKey, idempotency_key: str) -> IdempotencyRecord | None:
+        """The record of what an idempotency key was used for on a session, if it was."""
+        return await self.database.read(
+            lambda connection: writes.find_idempotency_record(connection, key, idempotency_key)
+        )
 
     async def redact(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarmkeep.store.audit import SqlAuditLog, SqlAuditReader
-from swarmkeep.store.idempotency import SqlIdempotencyRecords
 from swarmkeep.store.index import SqlActiveRuns, SqlSessionIndex
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
 from swarmkeep.store.leases import SqlLeases
@@ -28,7 +27,6 @@ class SqlStore(
     SqlSearchIndexer,
     SqlUsageIndex,
     SqlTotals,
-    SqlIdempotencyRecords,
     SqlAuditReader,
     SqlAuditLog,
 ):
