@@ -449,10 +449,15 @@ class SqlSessionIndex(OnDatabase):
         Raises InvalidRequest for a cursor that this store did not make.
         """
         before = parse_session_cursor(cursor, "created")
-        return await self.database.read(
-            lambda connection: list_forks(connection, key, limit=limit, before=before, max_bytes=max_bytes),
-            seconds=self.read_seconds,
-        )
+
+        def query(connection: Connection) -> SessionPage:
+            places = find_family(connection, key, limit=limit, before=before)
+            shown, cut = _read_page(connection, key.tenant, places, False, max_bytes)
+            after = places[-1] if cut is None and len(places) == limit else cut
+            forks = [one for one in shown if one.forked_from is not None and one.forked_from.session_id == key.id]
+            return SessionPage(forks, None if after is None else make_session_cursor(after, "created"))
+
+        return await self.database.read(query, seconds=self.read_seconds)
 
 
 def list_candidates(
@@ -477,17 +482,6 @@ def list_candidates(
     ]
     after = found.after if cut is None else cut
     return candidates, None if after is None else make_session_cursor(after, wanted.order)
-
-
-def list_forks(
-    connection: Connection, key: SessionKey, *, limit: int, before: Place | None, max_bytes: int
-) -> SessionPage:
-    """One page of what was forked from a session itself, the latest first."""
-    places = find_family(connection, key, limit=limit, before=before)
-    shown, cut = _read_page(connection, key.tenant, places, False, max_bytes)
-    after = places[-1] if cut is None and len(places) == limit else cut
-    forks = [one for one in shown if one.forked_from is not None and one.forked_from.session_id == key.id]
-    return SessionPage(forks, None if after is None else make_session_cursor(after, "created"))
 
 
 def _read_page(
@@ -639,30 +633,22 @@ class SqlActiveRuns(OnDatabase):
         Raises InvalidRequest for a cursor that this store did not make.
         """
         before = parse_session_cursor(cursor, "created")
-        return await self.database.read(
-            lambda connection: list_active_runs(
-                connection, tenant, status, limit=limit, before=before, max_bytes=max_bytes
-            ),
-            seconds=self.read_seconds,
-        )
+        wanted = SessionFilter(tenant=tenant, status=status)
 
+        def query(connection: Connection) -> ActiveRunPage:
+            found, after = list_candidates(
+                connection, wanted, limit=limit, before=before, include_context=False, max_bytes=max_bytes
+            )
+            # A damaged view names no run.
+            busy = [one for one, _ in found if one.active_run_id is not None]
+            leases = _read_leases(connection, tenant, busy) if busy else {}
+            sums = _sum_calls(connection, tenant, busy) if busy else {}
+            # What the list said and what the lease says are read at the same moment only on some databases: a session
+            # that has been deleted between the two is left out.
+            runs = [_make_run(one, status, leases[one.id], sums) for one in busy if one.id in leases]
+            return ActiveRunPage(runs, after)
 
-def list_active_runs(
-    connection: Connection, tenant: str, status: ActiveStatus, *, limit: int, before: Place | None, max_bytes: int
-) -> ActiveRunPage:
-    """One page of a tenant's active runs."""
-    wanted = SessionFilter(tenant=tenant, status=status)
-    found, after = list_candidates(
-        connection, wanted, limit=limit, before=before, include_context=False, max_bytes=max_bytes
-    )
-    # A damaged view names no run.
-    busy = [one for one, _ in found if one.active_run_id is not None]
-    leases = _read_leases(connection, tenant, busy) if busy else {}
-    sums = _sum_calls(connection, tenant, busy) if busy else {}
-    # What the list said and what the lease says are read at the same moment only on some databases: a session that has
-    # been deleted between the two is left out.
-    runs = [_make_run(one, status, leases[one.id], sums) for one in busy if one.id in leases]
-    return ActiveRunPage(runs, after)
+        return await self.database.read(query, seconds=self.read_seconds)
 
 
 def _make_run(listed: ListedSession, status: ActiveStatus, lease: Any, sums: dict[tuple[str, str], Any]) -> ActiveRun:
