@@ -7,6 +7,7 @@ It has ten steps, which were revisions of their own while 0.2.0 was made: a data
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -258,7 +259,7 @@ def add_integrity() -> None:
     index_some("ix_sessions_damaged", "sessions", ["tenant", *PLACE], "damaged_seq IS NOT NULL")
 
 
-STEPS = (
+STEPS: tuple[Callable[[], None], ...] = (
     add_partial_replies,
     add_creations,
     add_key_expiry,
