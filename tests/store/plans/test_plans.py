@@ -130,7 +130,7 @@ def fill_search(connection: Connection) -> None:
     words = text(
         "INSERT INTO search (tenant, session_id, seq, number, words)"
         " SELECT tenant, session_id, seq, row_number() OVER (), array_to_tsvector(string_to_array(:words, ' '))"
-        " FROM events WHERE tenant = :tenant"
+        " FROM events WHERE tenant = :tenant AND session_id NOT LIKE '%00'"
     )
     for tenant in (TENANT, "other"):
         connection.execute(words, {"tenant": tenant, "words": join_words(tenant, ["any", "message"])})
