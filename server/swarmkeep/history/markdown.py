@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from string import ascii_letters
 
 from swarmkeep.describe import TimelineEntry
 from swarmkeep.events.state import State
@@ -18,10 +17,13 @@ from swarmkeep.history.entries import (
 )
 
 _MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>&#|~!$"})
-# What begins a list, a heading underline, a table, a rule or a quotation where a line begins.
-_AT_START = re.compile(r"^(\s*(?:\d{1,9}(?=[.)]))?)([-+=:.)])")
+# What begins a list, a heading underline, a table, a rule or a quotation where a line begins. It is looked for behind
+# line breaks, in all lines at once: a text may have half a million.
 _MARKS = "-+=:.)"
-_ADDRESS = re.compile(r"(?i)\b(https?|ftp|mailto|www)(:|\.)")
+_NUMBER = re.compile(r"\n\d{1,9}(?=[.)])")
+_INDENTED = re.compile(r"\n(?=[^\S\n])([ \t]*)([^\S\n]*)(\d{1,9}(?=[.)]))?(?=([-+=:.)])?)")
+# A set of letters comes first, for which a text is searched fast.
+_ADDRESS = re.compile(r"[hfmwHFMW](?<=\b.)(?i:(?<=h)ttps?|(?<=f)tp|(?<=m)ailto|(?<=w)ww)(?=[:.])")
 
 
 def write_head(session_id: str, warning: str | None) -> str:
@@ -60,41 +62,29 @@ def write_foot(session_id: str, state: State) -> str:
 
 def escape_line(text: str) -> str:
     """Text on one line, none of which is markup."""
-    return _escape_markup(" ".join(show_controls(text).split()))
+    return _escape_markup(" ".join(show_controls(text).split()))[1:]
 
 
-def _escape_markup(line: str) -> str:
-    return _AT_START.sub(r"\1\\\2", _escape_inside(line))
-
-
-def _escape_inside(text: str) -> str:
+def _escape_markup(text: str) -> str:
+    """Lines with a line break before each."""
     # Addresses become links by themselves in many readers; a word joiner is not seen, and keeps them text.
-    return _ADDRESS.sub("\\1\u2060\\2", text.translate(_MARKUP))
+    text = "\n" + _ADDRESS.sub("\\g<0>\u2060", text.translate(_MARKUP))
+    for mark in _MARKS:
+        text = text.replace(f"\n{mark}", f"\n\\{mark}")
+    return _NUMBER.sub(r"\g<0>\\", text)
 
 
 def quote_text(text: str) -> str:
     """Text as a quotation, line by line."""
-    # At once, but for how a line begins: a text may have half a million of them.
-    lines = [_quote_line(line) for line in _escape_inside(show_controls(text)).split("\n")]
-    return "  \n".join(lines) + "\n"
+    lines = "\n".join([line.rstrip() for line in show_controls(text).split("\n")])
+    quoted = _INDENTED.sub(_write_indent, _escape_markup(lines)).replace("\n", "  \n> ").replace(">   \n", ">  \n")
+    return f"{quoted[3:].rstrip()}\n"
 
 
-def _quote_line(line: str) -> str:
-    if not line:
-        return ">"
-    indent = ""
-    if line[0] in " \t":
-        body = line.lstrip(" \t")
-        if not body:
-            return ">"
-        # More than three blanks would begin a block of code.
-        indent = "\u00a0" * len(line[: len(line) - len(body)].expandtabs(4))
-        line = body
-    if line[0] in _MARKS:
-        line = f"\\{line}"
-    elif line[0] not in ascii_letters:
-        line = _AT_START.sub(r"\1\\\2", line)
-    return f"> {indent}{line}".rstrip()
+def _write_indent(found: re.Match[str]) -> str:
+    blanks, others, number, mark = found.groups("")
+    # More than three blanks would begin a block of code.
+    return "\n" + "\u00a0" * len(blanks.expandtabs(4)) + others + number + ("\\" if mark else "")
 
 
 def fence_text(text: str) -> str:
