@@ -30,7 +30,15 @@ from pydantic import ValidationError
 
 from swarmkeep.agent import MCPServer, Result, ToolFailed
 from swarmkeep.mcp.contents import MOST_TOOLS, OfferedTool, read_result, read_tools
-from swarmkeep.mcp.transports import SESSION_GONE, ConnectionLimits, LastWords, MessageLimits, open_http, open_stdio
+from swarmkeep.mcp.transports import (
+    SESSION_GONE,
+    CheckedStream,
+    ConnectionLimits,
+    LastWords,
+    MessageLimits,
+    open_http,
+    open_stdio,
+)
 from swarmkeep.models.secrets import Secrets
 
 # The official client, as it is used here: how it is opened, and what it is asked.
@@ -38,11 +46,14 @@ from swarmkeep.models.secrets import Secrets
 _MOST_PAGES = 50
 
 
-def open_transport(
+@asynccontextmanager
+async def open_transport(
     server: MCPServer, limits: MessageLimits, words: LastWords, on_end: Callable[[], None]
-) -> AbstractAsyncContextManager[TransportStreams]:
+) -> AsyncGenerator[TransportStreams]:
     """Streams to and from the server. `on_end` is called when its process says nothing any more."""
-    return open_http(server, limits) if server.url else open_stdio(server, limits, words, on_end)
+    opened = open_http(server, limits) if server.url else open_stdio(server, limits, words, on_end)
+    async with opened as (incoming, outgoing):
+        yield CheckedStream(incoming, limits), outgoing
 
 
 @asynccontextmanager
@@ -110,6 +121,10 @@ async def call_tool(client: Client, *, tool: str, arguments: dict[str, Any], cal
     return await client.call_tool(tool, arguments, meta=meta)
 
 
+# Putting one in words has them all put together first.
+_MOST_ERRORS = 1_000
+
+
 def describe_error(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
@@ -118,6 +133,8 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return f"there is no program {error.filename!r}"
     if isinstance(error, ValidationError):
+        if error.error_count() > _MOST_ERRORS:
+            return "what it answered is not what the protocol asks for, in many places"
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         return f"what it answered is not what the protocol asks for ({place}: {first['msg']})"

@@ -16,12 +16,13 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from http.cookiejar import Cookie, CookieJar
+from typing import Any, Self
 
 import anyio
 import httpx2
 import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client._transport import TransportStreams
+from mcp.client._transport import ReadStream, TransportStreams
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
@@ -31,6 +32,10 @@ from mcp.types import (
     METHOD_NOT_FOUND,
     ErrorData,
     JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
     jsonrpc_message_adapter,
 )
 
@@ -44,11 +49,13 @@ from swarmkeep.models.failures import is_event_stream
 
 class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of reading from a server. `message_values`: about as many values as one message may have, because each
-    takes time. Of a flood of messages, of lines of event streams, or of bytes, so much is read in `window_seconds`;
-    then the connection is closed."""
+    takes time; `checked_values`: how many of them the protocol has a type for, which take far longer. Of a flood of
+    messages, of lines of event streams, or of bytes, so much is read in `window_seconds`; then the connection is
+    closed."""
 
     message_bytes: int = 4_000_000
     message_values: int = 50_000
+    checked_values: int = 6_000
     window_messages: int = 5_000
     window_lines: int = 100_000
     window_bytes: int = 64_000_000
@@ -119,6 +126,68 @@ class MessageSize:
 
 def describe_excess(why: str) -> str:
     return f"its answer is not read, because {why}. It may or may not have taken effect"
+
+
+class CheckedStream:
+    """Messages of a server on the way to the official client, which checks each value of them several times.
+
+    An answer with too many is replaced by an error; of what the server asks or tells, nothing is left.
+    """
+
+    def __init__(self, inner: ReadStream[SessionMessage | Exception], limits: MessageLimits) -> None:
+        self._inner = inner
+        self._most = limits.checked_values
+
+    async def receive(self) -> SessionMessage | Exception:
+        item = await self._inner.receive()
+        if isinstance(item, Exception):
+            return item
+        match item.message:
+            case JSONRPCResponse(id=request_id, result=result) if count_checked(result, self._most) > self._most:
+                why = f"it has more than {self._most:,} values outside of schemas and structured content"
+                return _refuse(request_id, why)
+            case JSONRPCRequest() | JSONRPCNotification() as message if (
+                count_checked(message.params, self._most) > self._most
+            ):
+                message.params = {}
+        return item
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *ended: Any) -> bool | None:
+        return await self._inner.__aexit__(*ended)
+
+
+# What stands under these names the client takes as it is.
+_UNCHECKED = frozenset({"_meta", "inputSchema", "outputSchema", "structuredContent"})
+
+
+def count_checked(message: Any, most: int) -> int:
+    """Count the values that the protocol has a type for, until there are more than `most`."""
+    count, left = 0, [message]
+    while left and count <= most:
+        match left.pop():
+            case dict() as named:
+                left += [value for name, value in named.items() if name not in _UNCHECKED]
+                count += len(named)
+            case list() as values:
+                left += values
+                count += len(values)
+    return count
 
 
 log = logging.getLogger(__name__)
@@ -219,7 +288,7 @@ class LineReader:
         return (SessionMessage(message),)
 
 
-def _refuse(request_id: int, why: str) -> SessionMessage:
+def _refuse(request_id: RequestId, why: str) -> SessionMessage:
     error = ErrorData(code=INTERNAL_ERROR, message=describe_excess(why))
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 

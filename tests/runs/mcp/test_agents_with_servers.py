@@ -281,7 +281,7 @@ async def test_failing_server_is_answered_and_restarted(
     assert len(read_lines(folder, "starts")) >= 2
 
 
-@pytest.mark.parametrize("tool", ["endless_line", "many_values", "garbage", "odd"])
+@pytest.mark.parametrize("tool", ["endless_line", "many_values", "many_parts", "garbage", "odd"])
 async def test_flooded_output_is_not_kept(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, tool: str
 ) -> None:
@@ -295,6 +295,7 @@ async def test_flooded_output_is_not_kept(
     reasons = {
         "endless_line": "larger than 4,000,000 bytes",
         "many_values": "more than 50,000 values",
+        "many_parts": "more than 6,000 values outside of schemas and structured content",
         "odd": "odd failed: what it answered is not what the protocol asks for (content: Input should be a valid list)",
     }
     assert reasons.get(tool, "fine") in first[1]

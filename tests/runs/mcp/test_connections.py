@@ -16,18 +16,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
-from mcp.types import INTERNAL_ERROR
+from mcp.shared.message import SessionMessage
+from mcp.types import INTERNAL_ERROR, JSONRPCNotification, JSONRPCRequest
 
 from swarmkeep import Agent, MCPServer, Swarm
 from swarmkeep.agent import ToolFailed
+from swarmkeep.events.codec import encode_text
 from swarmkeep.mcp.connection import list_offered, open_client
 from swarmkeep.mcp.pool import ServerPool
 from swarmkeep.mcp.transports import (
     Bound,
     BoundedBody,
     BoundedCookieJar,
+    CheckedStream,
     ConnectionLimits,
     LineReader,
     MessageLimits,
@@ -214,6 +218,45 @@ async def test_unread_event_stream_reason_reaches_model(limits: MessageLimits, e
         )
     finally:
         await limited.close()
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ({"content": [1] * 16_000}, "its answer is not read, because it has more than 6,000 values outside of schemas"),
+        ({"content": [1] * 5_000}, "what it answered is not what the protocol asks for, in many places"),
+        ({"content": [], "structuredContent": {"a": [1] * 16_000}}, ""),
+    ],
+)
+async def test_values_to_check_are_bounded(pool: ServerPool, result: dict[str, Any], reason: str) -> None:
+    """Also over HTTP; what the client does not look at may be larger."""
+
+    def answer(message: dict[str, Any]) -> bytes:
+        if message.get("method") != "tools/call":
+            return write_result(message)
+        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        return write_answer(200, "application/json", text.encode())
+
+    async with serve(answer) as server:
+        calling = pool.call("", server, "read", {}, "call_1")
+        if not reason:
+            assert (await calling).value == encode_text(result["structuredContent"])
+            return
+        with pytest.raises(ToolFailed, match=reason):
+            await calling
+
+
+async def test_large_requests_of_servers_are_emptied() -> None:
+    to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](2)
+    asked = {"messages": [{"role": "user"}] * 4_000}
+    for request in (
+        JSONRPCRequest(jsonrpc="2.0", id=1, method="sampling/createMessage", params=asked),
+        JSONRPCNotification(jsonrpc="2.0", method="notifications/x", params={"a": 1}),
+    ):
+        to_client.send_nowait(SessionMessage(request))
+    to_client.close()
+    async with CheckedStream(incoming, MessageLimits()) as stream:
+        assert [item.message.params async for item in stream] == [{}, {"a": 1}]  # type: ignore[union-attr]
 
 
 class Forgetful:

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-TOOLS = ["flood", "endless_line", "many_values", "two_megabytes", "garbage", "odd", "ok"]
+TOOLS = ["flood", "endless_line", "many_values", "many_parts", "two_megabytes", "garbage", "odd", "ok"]
 
 
 def write(message: dict[str, Any]) -> None:
@@ -28,6 +28,8 @@ def answer_call(name: str) -> dict[str, Any]:
         print("this is no JSON\n\n{}\n[]")
     if name == "odd":
         return {"content": "fine"}
+    if name == "many_parts":
+        return {"content": [{"type": "text", "text": "x"}] * 16_000}
     values = list(range(1_000_000)) if name == "many_values" else []
     text = "x" * 2_000_000 if name == "two_megabytes" else "fine"
     return {"content": [{"type": "text", "text": text}], "structuredContent": {"values": values}}
