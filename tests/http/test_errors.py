@@ -112,6 +112,24 @@ async def test_refusals_name_parameters_and_known_values(plain: RunningServer) -
         assert sorted(found["detail"].partition("known: ")[2].split(", ")) == sorted(choices.split(", "))
 
 
+async def test_refusals_repeat_little_of_what_came(plain: RunningServer) -> None:
+    """An answer is not as long as a body may be, and not made of all that came."""
+    runs, long = f"{await plain.session()}/runs", "1. \n" * 500_000
+    asked = {"model": "Front", "input": "x"}
+    for path, body in (
+        ("/v1/sessions", {"agent": long}),
+        (runs, {"input": "x", "on_busy": long}),
+        (runs, {"input": "x", long: 1}),
+        ("/openai/v1/responses", asked | {"model": long}),
+        ("/openai/v1/responses", asked | {"conversation": long}),
+        ("/openai/v1/responses", asked | {"input": [{"type": long}]}),
+        ("/openai/v1/responses", asked | {long: 1}),
+    ):
+        answer = await plain.post(path, body)
+        assert answer.status_code in (400, 404), answer.text[:300]
+        assert len(answer.content) < 50_000
+
+
 async def test_openai_clients_told_their_base_url(plain: RunningServer) -> None:
     """They show nothing but the message of an `error`."""
     for path in ("/v1/responses", "/v1/chat/completions", "/responses", "/v1/conversations/c/items"):

@@ -20,7 +20,7 @@ from swarmkeep.agent.values import (
     copy_plain_object,
 )
 from swarmkeep.events.codec import Json, encode
-from swarmkeep.events.errors import InvalidRequest, TooLarge
+from swarmkeep.events.errors import InvalidRequest, TooLarge, quote
 from swarmkeep.events.messages import Entry, find_stray_result
 from swarmkeep.events.parts import convert_message
 from swarmkeep.events.records import CallerTool
@@ -165,9 +165,8 @@ def refuse_stray_results(messages: Sequence[Json], pointer: str, history: Sequen
     place = find_stray_result(messages, history)
     if place is not None:
         call_id = messages[place].get("tool_call_id")
-        raise InvalidRequest(
-            f"there is no open call {call_id!r} that this tool message could answer", f"{pointer}/{place}"
-        )
+        said = f"there is no open call {quote(call_id)} that this tool message could answer"
+        raise InvalidRequest(said, f"{pointer}/{place}")
 
 
 # Checking the functions that a caller brings to a run.

@@ -21,6 +21,7 @@ from swarmkeep.events.errors import (
     RunNotFound,
     RunNotWaiting,
     SessionBusy,
+    quote,
 )
 from swarmkeep.events.facts import (
     ApprovalDecided,
@@ -286,7 +287,9 @@ def _refuse_repeated(field: str, decisions: Sequence[Approval | ToolAnswer]) -> 
     seen: set[str] = set()
     for place, decision in enumerate(decisions):
         if decision.tool_call_id in seen:
-            raise InvalidRequest(f"call {decision.tool_call_id!r} is given twice", f"/{field}/{place}/tool_call_id")
+            raise InvalidRequest(
+                f"call {quote(decision.tool_call_id)} is given twice", f"/{field}/{place}/tool_call_id"
+            )
         seen.add(decision.tool_call_id)
 
 
@@ -400,7 +403,7 @@ def _find_open_call(state: State, run: Run, call_id: str, field: str) -> ToolCal
         if call.id == call_id and not call.done:
             return call
     _refuse_answered(state, run, call_id)
-    raise InvalidRequest(f"the run has no pending call {call_id!r}", f"/{field}")
+    raise InvalidRequest(f"the run has no pending call {quote(call_id)}", f"/{field}")
 
 
 def _refuse_answered(state: State, run: Run, *call_ids: str) -> None:

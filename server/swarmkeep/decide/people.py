@@ -9,7 +9,7 @@ from msgspec import UNSET
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.turns import ToolOutcome, end_run, record_result
 from swarmkeep.events.chain import Chain
-from swarmkeep.events.errors import EventNotFound, NotTakenOver, RunNotFound, SessionBusy, TakenOverByOther
+from swarmkeep.events.errors import EventNotFound, NotTakenOver, RunNotFound, SessionBusy, TakenOverByOther, quote
 from swarmkeep.events.facts import (
     EventDraft,
     HandbackNote,
@@ -87,7 +87,7 @@ def _plan(messages: Chain[Entry], at: int, call_id: str | None, by: str | None) 
 
 
 def _no_such_call(entry: Entry, call_id: str | None) -> EventNotFound:
-    return EventNotFound(entry.seq, f"message {entry.seq} neither asks for the call {call_id!r} nor is its result")
+    return EventNotFound(entry.seq, f"message {entry.seq} neither asks for the call {quote(call_id)} nor is its result")
 
 
 def _list_left_calls(entry: Entry) -> list[str]:

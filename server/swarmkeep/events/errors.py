@@ -5,6 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+_QUOTED_CHARACTERS = 300
+
+
+def quote(value: object) -> str:
+    """Return what a caller sent as errors repeat it: in quotes, and no more of it than a person reads."""
+    text = value if isinstance(value, str) else repr(value)
+    cut = shorten(text, _QUOTED_CHARACTERS)
+    return repr(cut) if text is value else cut
+
+
+def shorten(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
 
 class DomainError(Exception):
     """A refusal. Nothing was recorded.
@@ -53,7 +66,7 @@ class SessionNotFound(DomainError):
     code = "session_not_found"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"there is no session {session_id!r}")
+        super().__init__(f"there is no session {quote(session_id)}")
         self.session_id = session_id
 
 
@@ -69,7 +82,7 @@ class RunNotFound(DomainError):
     code = "run_not_found"
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"this session has no run {run_id!r}")
+        super().__init__(f"this session has no run {quote(run_id)}")
         self.run_id = run_id
 
 
@@ -90,7 +103,7 @@ class BlobNotFound(DomainError):
     code = "blob_not_found"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"this session has no file {name!r}")
+        super().__init__(f"this session has no file {quote(name)}")
 
 
 class RequestNotKept(DomainError):
@@ -119,14 +132,14 @@ class ApiKeyNotFound(DomainError):
     code = "key_not_found"
 
     def __init__(self, key_id: str) -> None:
-        super().__init__(f"there is no API key with the id {key_id!r}")
+        super().__init__(f"there is no API key with the id {quote(key_id)}")
 
 
 class AgentNotFound(DomainError):
     code = "agent_not_found"
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"no agent is called {name!r}; known agents: {', '.join(known) or 'none'}")
+        super().__init__(f"no agent is called {quote(name)}; known agents: {', '.join(known) or 'none'}")
         self.known_agents = list(known)
 
     def extra(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from swarmkeep.decide.checks import (
 )
 from swarmkeep.decide.commands import Approval, OnBusy, StartRun, ToolAnswer
 from swarmkeep.events.codec import Json, MalformedJson, decode, encode, has_more_values
-from swarmkeep.events.errors import InvalidRequest, Overloaded, TooLarge
+from swarmkeep.events.errors import InvalidRequest, Overloaded, TooLarge, quote
 from swarmkeep.events.facts import Decision
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.sizes import is_heavy
@@ -220,7 +220,7 @@ def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> None:
     if len(pairs) > 1 and len({key for key, _ in pairs}) != len(pairs):
         counts = Counter(key for key, _ in pairs)
         repeated = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"the key {repeated!r} is given twice")
+        raise ValueError(f"the key {quote(repeated)} is given twice")
 
 
 def _refuse_constant(name: str) -> NoReturn:

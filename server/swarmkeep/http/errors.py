@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 PROBLEM_JSON = "application/problem+json"
 _MAX_PATH_CHARACTERS = 200
+MAX_DETAIL_CHARACTERS = 10_000
 _METHODS_WITHOUT_BODY = ("GET", "DELETE")
 _OPENAI_ROUTE = re.compile(r"(?:/v1)?/(?:responses|chat/completions|conversations|models|embeddings)(?:/|\Z)")
 _POINTERS_OUTSIDE_BODY = ("/query", "/path", "/header")
@@ -172,7 +173,7 @@ def describe_error(
 def _describe_missing_route(request: Request[Any, Any, Any], headers: dict[str, str]) -> dict[str, Any]:
     """Describe a missing route, for a caller who has mistyped it."""
     path = request.url.path
-    shown = path if len(path) <= _MAX_PATH_CHARACTERS else f"{path[:_MAX_PATH_CHARACTERS]}…"
+    shown = domain.shorten(path, _MAX_PATH_CHARACTERS)
     methods = next((value for name, value in headers.items() if name.lower() == "allow"), None)
     if methods is not None:
         return {"detail": f"{shown} does not support {request.method}; it supports {methods}"}
@@ -237,6 +238,13 @@ def _make_framework_problem(
 
 
 def _make_document(status: int, code: str, detail: str, **extra: Any) -> dict[str, Any]:
+    # A caller's own text may stand in it, as long as a body may be.
+    detail = domain.shorten(detail, MAX_DETAIL_CHARACTERS)
+    if "errors" in extra:
+        extra["errors"] = [
+            {name: domain.shorten(text, MAX_DETAIL_CHARACTERS) for name, text in found.items()}
+            for found in extra["errors"]
+        ]
     body = {"type": f"urn:swarmkeep:problem:{code}", "title": TITLES[code], "status": status, "detail": detail}
     return {**body, "code": code, **extra}
 

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from swarmkeep.decide.checks import MAX_CHOSEN
 from swarmkeep.events.codec import Json
+from swarmkeep.events.errors import quote
 from swarmkeep.http.bodies import Body
 from swarmkeep.openai.problems import Refused
 
@@ -123,7 +124,7 @@ class CreateResponse(_ResponseInput, frozen=True, kw_only=True):
         for place, name in enumerate(self.include or ()):
             refuse_logprobs(name == "message.output_text.logprobs", f"include[{place}]")
             if name not in _INCLUDABLE:
-                raise Refused(f"{name!r} cannot be included here", f"include[{place}]")
+                raise Refused(f"{quote(name)} cannot be included here", f"include[{place}]")
 
 
 class CountTokens(_ResponseInput, frozen=True, kw_only=True):
@@ -197,7 +198,7 @@ def read_tools(tools: list[Json] | None) -> list[Json]:
     found = []
     for place, tool in enumerate(tools or ()):
         if tool.get("type") != "function":
-            detail = f"tools of type {tool.get('type')!r} are not supported; an agent has its own functions"
+            detail = f"tools of type {quote(tool.get('type'))} are not supported; an agent has its own functions"
             raise Refused(detail, f"tools[{place}].type")
         function, param = tool, f"tools[{place}]"
         if isinstance(tool.get("function"), dict):

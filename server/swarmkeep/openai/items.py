@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from swarmkeep.events.codec import Json, encode
+from swarmkeep.events.errors import quote
 from swarmkeep.events.facts import AwaitedApproval, PendingCall
 from swarmkeep.events.files import MAX_SENT_BYTES, FileReference, make_stand_in, read_reference, restore_part
 from swarmkeep.events.messages import make_summary_message
@@ -63,7 +64,7 @@ def _read_part(part: Any, param: str) -> Json:
         case {"type": "input_file"}:
             raise Refused("send a file as `file_data`, not by a URL or the id of an upload", param)
         case {"type": str(kind)}:
-            raise Refused(f"parts of the type {kind!r} are not taken here, or not in this shape", f"{param}.type")
+            raise Refused(f"parts of the type {quote(kind)} are not taken here, or not in this shape", f"{param}.type")
         case _:
             raise Refused("a part must be an object with a `type`", param)
 
@@ -197,7 +198,7 @@ def _read_item(found: Input, item: Any, param: str) -> None:
     read = _READERS.get(kind) if isinstance(kind, str) else None
     if read is None:
         known = ", ".join((*_READERS, "item_reference"))
-        raise Refused(f"items of type {kind!r} are not supported; supported: {known}", f"{param}.type")
+        raise Refused(f"items of type {quote(kind)} are not supported; supported: {known}", f"{param}.type")
     read(found, item, param)
 
 

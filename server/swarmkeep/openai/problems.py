@@ -10,10 +10,10 @@ from typing import Any
 from litestar import Request, Response
 
 from swarmkeep.events.codec import Json
-from swarmkeep.events.errors import Draining, InvalidRequest
+from swarmkeep.events.errors import Draining, InvalidRequest, quote, shorten
 from swarmkeep.events.facts import RunError
 from swarmkeep.http.bodies import JsonResponse
-from swarmkeep.http.errors import describe_error
+from swarmkeep.http.errors import MAX_DETAIL_CHARACTERS, describe_error
 
 PREFIX = "/openai/v1"
 
@@ -45,7 +45,7 @@ class Refused(Exception):
 class ModelNotFound(Refused):
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
-            f"there is no model {name!r}; a model is an agent here: {', '.join(known) or 'none'}",
+            f"there is no model {quote(name)}; a model is an agent here: {', '.join(known) or 'none'}",
             "model",
             code="model_not_found",
             status=404,
@@ -53,7 +53,7 @@ class ModelNotFound(Refused):
 
 
 def make_not_found(what: str, name: str, param: str | None = None) -> Refused:
-    return Refused(f"there is no {what} {name[:300]!r}", param, code="not_found", status=404)
+    return Refused(f"there is no {what} {quote(name)}", param, code="not_found", status=404)
 
 
 def make_client_gone() -> Refused:
@@ -87,6 +87,7 @@ def make_error(error: Exception, request: Request[Any, Any, Any] | None = None) 
 
 
 def _shape(status: int, message: str, param: str | None, code: str) -> Json:
+    message, param = shorten(message, MAX_DETAIL_CHARACTERS), param and shorten(param, MAX_DETAIL_CHARACTERS)
     return {"message": message, "type": _error_type(status), "param": param, "code": code}
 
 

@@ -32,6 +32,7 @@ from swarmkeep.events.errors import (
     SeqConflict,
     SessionBusy,
     SessionNotFound,
+    quote,
 )
 from swarmkeep.events.facts import AwaitedApproval, RunWaiting
 from swarmkeep.events.fold import forget_approvals
@@ -198,7 +199,7 @@ def _read_previous(name: str | None) -> ResponseId | None:
 
 
 def make_previous_not_found(name: str) -> Refused:
-    message = f"there is no response {name[:300]!r} to continue from"
+    message = f"there is no response {quote(name)} to continue from"
     return Refused(message, "previous_response_id", code="previous_response_not_found")
 
 
@@ -255,7 +256,7 @@ def _read_below(
             own.append(_read_approval(principal, session_id, run, answer))
             continue
         if answer.request_id in decisions:
-            raise Refused(f"there is no open request {answer.request_id!r}", answer.param)
+            raise Refused(f"there is no open request {quote(answer.request_id)}", answer.param)
         approval = _make_approval(principal, call.tool_call_id, answer)
         decisions[answer.request_id] = ApprovalBelow(call.session_id, call.run_id, approval)
     for item_id, call in below.items():
@@ -281,14 +282,14 @@ def _split_results(messages: Sequence[Json], open_ids: list[str]) -> tuple[list[
         elif call_id in open_ids and call_id not in {result.tool_call_id for result in results}:
             results.append(ToolAnswer(tool_call_id=call_id, content=message["content"]))
         else:
-            raise Refused(f"there is no open function call {call_id!r} for this output", f"input[{place}]")
+            raise Refused(f"there is no open function call {quote(call_id)} for this output", f"input[{place}]")
     return results, rest
 
 
 def _read_approval(principal: Principal, session_id: str, run: Run, answer: ApprovalAnswer) -> Approval:
     call_id = find_asked_call(session_id, run, answer.request_id)
     if call_id is None:
-        raise Refused(f"there is no open request {answer.request_id!r}", answer.param)
+        raise Refused(f"there is no open request {quote(answer.request_id)}", answer.param)
     return _make_approval(principal, call_id, answer)
 
 

@@ -12,7 +12,7 @@ from swarmkeep.decide.commands import Approval
 from swarmkeep.decide.settle import Approvals
 from swarmkeep.decide.turns import MAX_AT_ONCE, find_batch
 from swarmkeep.events.codec import encode_text, to_timestamp
-from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.errors import InvalidRequest, quote
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.sizes import SizeLimits
 from swarmkeep.events.state import Run, State, ToolCall
@@ -156,7 +156,7 @@ def _refuse_missing(chosen: list[str], names: set[str]) -> None:
     missing = next((name for name in chosen if name not in names), None)
     if missing is not None:
         raise InvalidRequest(
-            f"there is no function {missing[:300]!r} to choose, neither in `tools` nor of an agent", "/tool_choice"
+            f"there is no function {quote(missing)} to choose, neither in `tools` nor of an agent", "/tool_choice"
         )
 
 
