@@ -105,6 +105,22 @@ def test_search_uses_server_and_address(
     expect(window.page.get_by_label("Status", exact=True)).to_have_value("")
 
 
+def test_press_is_click_after_update(
+    cleared_windows: Callable[..., Window], found_server: ServerProcess, found_api: Api
+) -> None:
+    window = cleared_windows(found_server.url).open("#/chat")
+    expect(names(window)).to_have_count(50)
+    first, other = window.page.locator("a.session").nth(0), window.page.locator("a.session").nth(20)
+    wanted = other.get_attribute("data-id")
+    other.hover()
+    window.page.mouse.down()
+    changed = {"metadata": {"title": "Changed meanwhile"}}
+    found_api.client.patch(f"sessions/{first.get_attribute('data-id')}", json=changed).raise_for_status()
+    expect(names(window).filter(has_text="Changed meanwhile")).to_have_count(1)
+    window.page.mouse.up()
+    expect(window.page).to_have_url(re.compile(f"#/chat/{wanted}"))
+
+
 def test_unread_list_is_retried_and_drops_deleted(
     cleared_windows: Callable[..., Window], found_server: ServerProcess, found_api: Api
 ) -> None:

@@ -237,6 +237,7 @@ def test_low_window_still_shows_event(window: Window, mixed: str, api: Api) -> N
     )
     window.page.get_by_role("button", name="Sessions").click()
     link = window.page.get_by_role("navigation", name="Sessions").get_by_role("link").first
+    expect(link).to_contain_text("An order that came late")
     link.scroll_into_view_if_needed()
     expect(link).to_be_in_viewport(ratio=0.9)
     window.open_timeline(mixed)

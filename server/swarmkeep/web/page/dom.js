@@ -117,6 +117,19 @@ export function clear(node, ...children) {
   return node;
 }
 
+// Children that would look the same, but for how long ago something was, stay: a press on one of them is still a click
+// when an answer came in between.
+export function renew(node, children) {
+  children.forEach((child, place) => {
+    const old = node.children[place];
+    if (!old) return node.append(child);
+    const times = child.querySelectorAll("time");
+    old.querySelectorAll("time").forEach((time, which) => (time.textContent = times[which]?.textContent ?? ""));
+    if (!old.isEqualNode(child)) old.replaceWith(child);
+  });
+  while (node.children.length > children.length) node.lastElementChild.remove();
+}
+
 // Draws a part again and keeps the keyboard in it: the control that had the focus gets it back, or the one in its place.
 export function redraw(node, draw) {
   const controls = () => [...node.querySelectorAll("a[href], summary, [tabindex]")];

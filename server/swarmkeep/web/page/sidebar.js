@@ -1,7 +1,7 @@
 // The list of sessions beside every view, and the stream that says when it changes.
 
 import { get, pause, sessionPath, stream } from "./api.js";
-import { bdi, button, clear, h, since } from "./dom.js";
+import { bdi, button, clear, h, renew, since } from "./dom.js";
 import { chooseFilters, chosenFilters, go, hrefOf, listQuery, matchLines, parseRoute, replaceRoute, wordsOf, ENDS, SPANS, STATES } from "./route.js";
 import { sessionTitle } from "./session.js";
 import { text } from "./text.js";
@@ -294,7 +294,7 @@ export class Sidebar {
     const shown = this.sessions.filter((session) => `${session.id} ${sessionTitle(session)} ${session.agent}`.toLowerCase().includes(wanted));
     if (this.current && !this.isFiltered && !shown.some((session) => session.id === this.current.id)) shown.unshift(this.current);
     const focused = document.activeElement?.closest?.(".sessions a")?.getAttribute("href");
-    clear(this.list, shown.map((session) => this.entry(session)));
+    renew(this.list, shown.map((session) => this.entry(session)));
     if (focused) [...this.list.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
     const isSearched = typed !== "" && typed === this.answered;
     this.note.hidden = shown.length > 0 && !isSearched;
