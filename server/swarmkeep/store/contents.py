@@ -170,8 +170,9 @@ def _copy(
 
 
 # The files of a fork that is being made are copied before it is recorded, a few at a time, so that others write in
-# between. Until then no session has them, and a mark says so: a row that no session's files can be, since no id has
-# such a character. What a process leaves that died meanwhile is found by it.
+# between; those of a session that is deleted are removed in the same way after it. Meanwhile no session has them, and a
+# mark says so: a row that no session's files can be, since no id has such a character. What a process leaves that died
+# meanwhile is found by it.
 MARKS = "~copying"
 SLICE_BYTES = 2_000_000
 
@@ -199,8 +200,25 @@ def copy_slice(connection: Connection, source: SessionKey, target: SessionKey, h
     """Copy some files ahead. Raises SeqConflict if there is such a session."""
     if connection.scalar(select(sessions.c.head_seq).where(*of_session(sessions, target))) is not None:
         raise SeqConflict(target.id, 0)
-    insert_file(connection, SessionKey(target.tenant, MARKS), target.id, b"")
+    insert_mark(connection, target)
     _copy(connection, files.c.content, source, target, hashes)
+
+
+def insert_mark(connection: Connection, target: SessionKey) -> None:
+    insert_file(connection, SessionKey(target.tenant, MARKS), target.id, b"")
+
+
+def plan_deletion(connection: Connection, target: SessionKey) -> list[list[str]]:
+    """The files of a session in slices; none if one transaction may delete all."""
+    slices = plan_slices(connection, target, _list_hashes(connection, files, target))
+    return slices if len(slices) > 1 else []
+
+
+def delete_slice(connection: Connection, target: SessionKey, hashes: Sequence[str]) -> None:
+    """Delete some files of a session that is gone, unless there is another one of its id."""
+    is_back = select(sessions.c.id).where(*of_session(sessions, target)).exists()
+    for some in split_parameters(hashes):
+        connection.execute(delete(files).where(*of_session(files, target), files.c.hash.in_(some), ~is_back))
 
 
 def delete_mark(connection: Connection, target: SessionKey) -> bool:

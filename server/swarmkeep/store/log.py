@@ -38,7 +38,16 @@ from swarmkeep.events.sizes import is_heavy
 from swarmkeep.events.state import Damage, State, refuse_damaged
 from swarmkeep.store import writes
 from swarmkeep.store.audit import has_audited_events, record_audited_events
-from swarmkeep.store.contents import NamedContents, collect_named, copy_slice, delete_copies, list_marks, plan_slices
+from swarmkeep.store.contents import (
+    NamedContents,
+    collect_named,
+    copy_slice,
+    delete_copies,
+    delete_slice,
+    list_marks,
+    plan_deletion,
+    plan_slices,
+)
 from swarmkeep.store.hashing import SealedEvent, last_hash, seal
 from swarmkeep.store.heads import AppendPlan, LeaseMode, build_head_update, is_head, make_advance_row, plan_append
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
@@ -449,7 +458,9 @@ class SqlEventLog(SqlEventReader):
             await self._remove_copies(key)
 
     async def _remove_copies(self, key: SessionKey) -> None:
-        """Remove what was copied ahead for a fork that is not made. What cannot be removed now is found by its mark."""
+        """Remove what was copied ahead for a fork that is not made, or left by a session that is gone.
+
+        What cannot be removed now is found by its mark."""
         for _ in range(_MOST_TRIES):
             try:
                 state = await self.state(key)
@@ -551,10 +562,16 @@ class SqlEventLog(SqlEventReader):
         action = AuditAction(type="session.deleted", by=by, reason=reason)
         at = to_timestamp(self._clock())
         self._cache.drop(key)
-        await self.database.write(lambda db: writes.delete_session(db, key, expected, action, at), erases=True)
+        slices = await self.database.read(lambda connection: plan_deletion(connection, key))
+        job = partial(writes.delete_session, key=key, expected=expected, action=action, at=at, keeps_files=bool(slices))
+        await self.database.write(job, erases=True)
         self._cache.drop(key)
         self._files.drop(key)
         self.database.notify(key)
+        for some in slices:
+            await self.database.write(partial(delete_slice, target=key, hashes=some), erases=True)
+        if slices:
+            await self._remove_copies(key)
 
     async def _note_damage(self, key: SessionKey, damage: Damage | None) -> None:
         """Tell of it once: the server that finds it first sets the session aside, in the row that all servers see."""

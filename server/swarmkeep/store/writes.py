@@ -18,7 +18,7 @@ from swarmkeep.events.facts import EventDraft, RecordedEvent, RunQueued, RunStar
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import Damage, State
 from swarmkeep.store.audit import record_action, record_actions
-from swarmkeep.store.contents import NamedContents, copy_named, delete_unnamed, insert_file
+from swarmkeep.store.contents import NamedContents, copy_named, delete_unnamed, insert_file, insert_mark
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.heads import AppendPlan, advance_head, insert_head, plan_append
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
@@ -165,9 +165,9 @@ def set_aside(connection: Connection, key: SessionKey, damage: Damage | None, at
 
 
 def delete_session(
-    connection: Connection, key: SessionKey, expected: State | None, action: AuditAction, at: str
+    connection: Connection, key: SessionKey, expected: State | None, action: AuditAction, at: str, *, keeps_files: bool
 ) -> None:
-    """Delete every row of a session, and record that."""
+    """Delete every row of a session, and record that. With `keeps_files` its files are left to be deleted in slices."""
     row = session_columns(key)
     if expected is None:
         last = _DELETE_HEAD.fetch_all(connection, row)
@@ -181,8 +181,11 @@ def delete_session(
         raise SeqConflict(key.id, expected.seq)
     [[seq, digest]] = last
     freed, used = measure_session(connection, key), read_session_sums(connection, key)
-    for statement in _DELETE_ROWS:
-        statement.execute(connection, row)
+    if keeps_files:
+        insert_mark(connection, key)
+    for table, statement in _DELETE_ROWS.items():
+        if table is not files or not keeps_files:
+            statement.execute(connection, row)
     count_change(connection, key, Growth(sessions=-1, bytes=-freed))
     change_days(connection, key, used, {})
     deleted = {"session_id": key.id, "seq": seq, "hash": as_bytes(digest).hex()}
@@ -194,9 +197,10 @@ _DELETE_HEAD = PreparedStatement(_HEAD)
 _DELETE_EXPECTED_HEAD = PreparedStatement(
     _HEAD.where(sessions.c.head_seq == bindparam("base_seq"), sessions.c.head_hash == bindparam("base_hash"))
 )
-_DELETE_ROWS = [
-    PreparedStatement(delete(table).where(*of_bound_session(table))) for table in (*SESSION_TABLES, *SEARCH_TABLES)
-]
+_DELETE_ROWS = {
+    table: PreparedStatement(delete(table).where(*of_bound_session(table)))
+    for table in (*SESSION_TABLES, *SEARCH_TABLES)
+}
 
 
 def cut(sealed: Sequence[SealedEvent], texts: Mapping[str, str | bytes] | None = None) -> list[SealedBatch]:

@@ -194,3 +194,39 @@ async def test_dead_fork_copies_are_removed(store: SqlStore, is_made: bool) -> N
         await store.fork(key, state, copy, draft_fork(key, state))
         assert len(await list_files(store)) == 6
         assert await recount_totals(store.database, mend=False) == []
+
+
+async def test_large_deletion_lets_others_write(store: SqlStore) -> None:
+    key, other = new_key(), new_key("other")
+    await show_large(store, key, 10)
+    deleting = asyncio.create_task(store.delete(key))
+    going, written = await begin_session(store, other), 0
+    while not deleting.done():
+        going = (await store.append(other, going, draft_user_messages("x"))).state
+        written += 1
+    await deleting
+    assert written >= 5
+    assert await list_files(store) == set()
+    assert await recount_totals(store.database, mend=False) == []
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+async def test_dead_deletion_is_finished(store: SqlStore, monkeypatch: pytest.MonkeyPatch, is_made: bool) -> None:
+    """A process that dies when the session is gone leaves files, which the next start removes."""
+    key = new_key()
+    await show_large(store, key, 3)
+
+    def die(*_: object, **__: object) -> None:
+        raise RuntimeError("it died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("swarmkeep.store.log.delete_slice", die)
+        with pytest.raises(RuntimeError, match="it died"):
+            await store.delete(key)
+    assert await store.read_head(key) is None
+    assert len(await list_files(store)) == 4
+    if is_made:
+        await show(store, key, await begin_session(store, key), PICTURE)
+    await store.remove_abandoned_copies()
+    assert await list_files(store) == ({(key.id, NAME)} if is_made else set())
+    assert await recount_totals(store.database, mend=False) == []
