@@ -23,7 +23,7 @@ from swarmkeep.events.redaction import redact_payload
 from swarmkeep.events.state import State
 from swarmkeep.events.usage import UsageQuery
 from swarmkeep.events.words import parse_terms
-from swarmkeep.store.contents import MARKS, SLICE_BYTES, copy_slice, insert_file
+from swarmkeep.store.contents import MARKS, SLICE_BYTES, copy_slice, delete_slice, insert_file
 from swarmkeep.store.integrity import IntegrityKeys
 from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore
@@ -392,6 +392,7 @@ async def _copy_large_files(store: SqlStore) -> None:
     await store.remove_abandoned_copies()
     await store.fork(key, state, copy, drafts)
     await _refused(store.fork(key, state, copy, drafts))
+    await store.database.write(lambda connection: delete_slice(connection, copy, list(large)))
     mark = SessionKey(TENANT, MARKS)
     await store.database.write(lambda connection: insert_file(connection, mark, copy.id, b""))
     await store.remove_abandoned_copies()
