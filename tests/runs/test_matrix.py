@@ -602,6 +602,7 @@ async def test_features_go_with_what_cuts_across(
 
 
 @pytest.mark.long
+@pytest.mark.one_database
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("crossing", CROSSINGS)
 async def test_feature_works_at_every_place(
