@@ -24,6 +24,8 @@ _CALL_KEYS = {"index", "id", "type", "function"}
 _FUNCTION_KEYS = {"name", "arguments"}
 # What arguments begin with; space may come first.
 _MAY_OPEN = "{ \n\r\t"
+# What some servers send as arguments before there are any.
+_PLACEHOLDERS = ("{}", "null")
 # More than a server puts behind a call, if it is only space.
 _LAST_CHARACTERS = 100
 # What two texts may have that are compared by what they say.
@@ -98,7 +100,7 @@ class _Call:
         self.is_named_again = False
         """Its name came once more when its arguments were whole; what follows may be another call of it."""
         self.is_held = False
-        """Its arguments are `{}`, which is not shown before it is clear that they are no placeholder."""
+        """Its arguments are one of `_PLACEHOLDERS`, which is not shown before it is clear that it is none."""
         self.repeated = 0
         """How much of its arguments has come once more; `repeats` is the piece that began that."""
         self.repeats: _Piece | None = None
@@ -129,8 +131,8 @@ class _Call:
         text = text[:-1] if self.half else text
         if not text:
             return ""
-        before = "{}" if self.is_held else ""
-        self.is_held = text == "{}" and not self._size
+        before = self.arguments if self.is_held else ""
+        self.is_held = text in _PLACEHOLDERS and not self._size
         self.append_more(text)
         return "" if self.is_held else before + text
 
@@ -146,7 +148,7 @@ class _Call:
 
     def flush(self) -> str:
         """Return the part of the arguments that was not shown, at the end."""
-        rest = ("{}" if self.is_held else "") + self.half
+        rest = (self.arguments if self.is_held else "") + self.half
         if self.half:
             self._parts.append(self.half)
         self.is_held, self.half = False, ""
@@ -415,8 +417,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Act.REPLACE,
-        lambda m: m.call.is_held and m.opens and m.text.strip() != "{}" and not m.is_beginning,
-        "`{}` comes first, as a placeholder",
+        lambda m: m.call.is_held and m.opens and m.text.strip() != m.call.arguments and not m.is_beginning,
+        "`{}` or `null` comes first, as a placeholder",
         "gateways in front of Anthropic and Bedrock (BerriAI/litellm#4537, openai/openai-agents-js#712)",
     ),
     Rule(
@@ -538,7 +540,7 @@ class StreamedCalls:
         if position is None or not (piece.keys() <= _CALL_KEYS and function.keys() <= _FUNCTION_KEYS):
             return None
         call = self._calls[position]
-        if call.repeated or call.is_held or call.half:
+        if call.repeated or call.is_held or call.half or text in _PLACEHOLDERS:
             return None
         self._room.take(len(text))
         call.append_more(text)

@@ -60,7 +60,7 @@ DIALECTS = st.builds(
     index=st.sampled_from(("own", "gaps", "from 1", "zero", "none")),
     ids=st.sampled_from(("first", "each", "last", "none", "empty", "changing")),
     names=st.sampled_from(("first", "each", "pieces", "last", "empty first")),
-    arguments=st.sampled_from(("pieces", "whole", "object", "placeholder", "placeholder object")),
+    arguments=st.sampled_from(("pieces", "whole", "object", "placeholder", "placeholder object", "placeholder null")),
     again=st.sampled_from(("nothing", "piece", "bare piece", "message")),
     choice=st.sampled_from((0, 0, 1)),
     mixed=st.booleans(),
@@ -82,6 +82,8 @@ def make_arguments(draw: st.DrawFn, dialect: Dialect, value: Json) -> list[Any]:
         return [value if dialect.arguments == "object" else text]
     if dialect.arguments == "pieces":
         return draw(cut(text))
+    if dialect.arguments == "placeholder null":
+        return ["null", *draw(cut(text))]
     return [{} if dialect.arguments == "placeholder object" else "{}", *(draw(cut(text)) if value else [])]
 
 
