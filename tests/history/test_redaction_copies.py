@@ -13,6 +13,7 @@ from swarmkeep.events.codec import digest
 from swarmkeep.events.facts import (
     ApprovalDecided,
     ApprovalRequested,
+    CompactionFailed,
     CompactionStarted,
     CompactionSummarised,
     ContextUpdated,
@@ -141,9 +142,12 @@ STORIES: dict[str, tuple[list[SessionEvent], list[int] | None]] = {
          RunFailed(stop_reason="error", error=RunError(code="output_invalid", message=f"not {CANARY}"))],
         [[1, 3]],
     ),
-    "a run's messages in the error that ended it": (
-        [STARTED, ask(), RunFailed(stop_reason="error", error=RunError(code="x", message=f"the server said {CANARY}"))],
-        [1],
+    "all that was said before in an error": (
+        [ask(), reply("Yes."), CompactionStarted(reason="asked", keep_turns=1, last_seq=3),
+         CompactionFailed(code="provider_rejected", message=f"the server said {CANARY}"), STARTED, ask("hi"),
+         GuardrailTripped(stage="output", name="g", message="No.", error=f"ValueError: {CANARY}"),
+         RunFailed(stop_reason="error", error=RunError(code="x", message=f"the server said {CANARY}"))],
+        [0],
     ),
     "a server's tools in each of its lists": (
         [ToolsListed(server="s", tools=(ListedTool(name="t"),), schemas=digest(TOOLS)), STARTED, ask("hi"),

@@ -22,6 +22,7 @@ from swarmkeep.events.facts import (
     FACTS,
     ApprovalDecided,
     ApprovalRequested,
+    CompactionFailed,
     CompactionStarted,
     CompactionSummarised,
     ContextUpdated,
@@ -219,10 +220,16 @@ def _says_what_is_wrong(fact: SessionEvent) -> bool:
 
 
 def _find_errors(events: Events) -> Iterator[Copies]:
-    for run in _list_runs(events):
-        ends = [event.seq for event in run if isinstance(event.fact, RunEnded) and event.fact.error is not None]
-        if ends:
-            yield Copies([event.seq for event in run if isinstance(event.fact, MessageAdded)], ends)
+    """A provider may repeat what it was sent, which is all of the history; a function may, and the context."""
+    for event in events:
+        if _has_error(event.fact):
+            yield Copies(range(1, event.seq), (event.seq,))
+
+
+def _has_error(fact: SessionEvent) -> bool:
+    if isinstance(fact, GuardrailTripped):
+        return fact.error is not UNSET
+    return isinstance(fact, CompactionFailed) or (isinstance(fact, RunEnded) and fact.error is not None)
 
 
 def _find_listings(events: Events) -> Iterator[Copies]:
@@ -247,7 +254,7 @@ COPIES: dict[str, Callable[[Events], Iterator[Copies]]] = {
     "a note for the agent": _find_notes,
     "a guardrail's refusal": _find_refusals,
     "an answer in what is wrong with it": _find_corrections,
-    "a run's messages in the error that ended it": _find_errors,
+    "all that was said before in an error": _find_errors,
     "a server's tools in each of its lists": _find_listings,
 }
 """Each kind of copy within a session, by what is copied and where to."""
@@ -514,11 +521,13 @@ async def redact(
     if dry_run:
         return await _preview(store, key, seqs)
     redact_one = partial(_redact_session, store, reason=reason, by=by, publish=publish)
-    made = await run_once(store, key, idempotency, lambda: redact_one(key, seqs, idempotency=idempotency))
+    linked = await _find_all_linked(store, key, seqs)
+    here = sorted(linked.pop(key))
+    made = await run_once(store, key, idempotency, lambda: redact_one(key, here, idempotency=idempotency))
     at = made.seq if isinstance(made, IdempotencyRecord) else made.state.seq if isinstance(made, AppendResult) else None
     told = await store.read(key, after=0 if at is None else at - 1, upto=at, types=["session.redacted"])
     fact = told[-1].fact if told and at is not None else None
-    removed = {*seqs, *(fact.seqs if isinstance(fact, SessionRedacted) else ())}
+    removed = {*here, *(fact.seqs if isinstance(fact, SessionRedacted) else ())}
     # Repeated with its idempotency key it is told as it was then, even if more has followed.
     state = await store.state(key, at=at)
     return Redaction(
@@ -526,23 +535,25 @@ async def redact(
         seqs=list(fact.seqs) if isinstance(fact, SessionRedacted) else [],
         seq=None if fact is None else at,
         forks=[
-            *await _handle_linked(store, key, removed, redact_one),
+            *await _redact_each(linked, redact_one),
             *await _handle_copies(store, key, sorted(removed), redact_one if include_forks else None),
         ],
     )
 
 
 async def _preview(store: SqlStore, key: SessionKey, seqs: Sequence[int]) -> Redaction:
+    linked = await _find_all_linked(store, key, seqs)
+    here = sorted(linked.pop(key))
     log = await read_whole_log(store, key)
-    plan = await asyncio.to_thread(_plan, key, log, seqs)
-    copies = await _find_copies(store, key, log, seqs)
+    plan = await asyncio.to_thread(_plan, key, log, here)
+    copies = await _find_copies(store, key, log, here)
     return Redaction(
         session=view_session(key.id, plan.state),
         seqs=list(plan.texts),
         seq=None,
         forks=[
-            *await _handle_linked(store, key, {*seqs, *plan.texts}, None),
-            *(Copy(session_id=other.id, seqs=held, redacted=False) for other, held in copies.items()),
+            Copy(session_id=other.id, seqs=sorted(held), redacted=False)
+            for other, held in (*linked.items(), *copies.items())
         ],
     )
 
@@ -661,40 +672,43 @@ async def _handle_copies(
     return found
 
 
-async def _handle_linked(
-    store: SqlStore,
-    key: SessionKey,
-    seqs: Collection[int],
-    redact_one: Callable[[SessionKey, Sequence[int]], Awaitable[object]] | None,
+async def _redact_each(
+    linked: Mapping[SessionKey, Collection[int]], redact_one: Callable[[SessionKey, Sequence[int]], Awaitable[object]]
 ) -> list[Copy]:
-    """The sessions of agents that ask one another, as far as they repeat what is removed from one of them: redacted,
-    too, if it is said how."""
+    """Redact the sessions of other agents; those that are busy are named."""
     found: list[Copy] = []
-    known = {key}
-    waiting: list[tuple[SessionKey, Collection[int]]] = [(key, seqs)]
+    for key, held in linked.items():
+        is_redacted = False
+        try:
+            await redact_one(key, sorted(held))
+            is_redacted = True
+        except SessionBusy:
+            log.info("session %s: it is busy, and not redacted with the one it is linked to", key.id)
+        except SessionNotFound:
+            continue
+        found.append(Copy(session_id=key.id, seqs=sorted(held), redacted=is_redacted))
+    return found
+
+
+async def _find_all_linked(store: SqlStore, key: SessionKey, seqs: Collection[int]) -> dict[SessionKey, set[int]]:
+    """The sessions of agents that ask one another, by what they repeat of it; the session itself, with `seqs`, is the
+    first. Text may come back to it: what an agent is given with a question may be in the error that is its answer."""
+    found = {key: set(seqs)}
+    waiting = [(key, set(seqs))]
     while waiting:
         here, gone = waiting.pop()
         for other, held in await _find_linked(store, here, gone):
-            if other in known:
-                continue
-            known.add(other)
-            is_redacted = False
-            if redact_one is not None:
-                try:
-                    await redact_one(other, held)
-                    is_redacted = True
-                except SessionBusy:
-                    log.info("session %s: it is busy, and not redacted with session %s", other.id, key.id)
-                except SessionNotFound:
-                    continue
-            found.append(Copy(session_id=other.id, seqs=held, redacted=is_redacted))
-            waiting.append((other, held))
+            more = set(held) - found.setdefault(other, set())
+            if more:
+                found[other] |= more
+                waiting.append((other, more))
     return found
 
 
 async def _find_linked(store: SqlStore, key: SessionKey, seqs: Collection[int]) -> list[tuple[SessionKey, list[int]]]:
     """The sessions right below one and right above it that repeat any of these events, and where."""
     here = await _read_events(store, key)
+    seqs = {*seqs, *await asyncio.to_thread(find_same_text, here, seqs)}
     found: list[tuple[SessionKey, list[int]]] = []
     for asked in await asyncio.to_thread(list_touched, here, seqs):
         other = SessionKey(key.tenant, asked.session_id)

@@ -214,6 +214,25 @@ async def test_redaction_reaches_sessions_that_copied_it(
         assert (await replay_session(engine.store, engine.registry, key)).divergences == []
 
 
+async def test_redaction_reaches_errors_of_asked_agents(cluster: EngineCluster, model: ScriptedModel) -> None:
+    """A provider repeats what it was sent: in the session below, and so in the call's result above."""
+    engine = await open_team(cluster)
+    await open_session(engine, context_variables={"user": "canary"})
+    model.call("ask_clerk", {"input": "Well?"}, id="c1")
+    model.fail(400, message="the server does not like canary")
+    model.say("It failed.")
+    await run_to_end(engine)
+    keys = (KEY, await find_child(engine))
+
+    async def list_holding() -> list[tuple[str, int]]:
+        logs = [(key.id, event) for key in keys for event in await read_log(engine, key)]
+        return [(key_id, event.seq) for key_id, event in logs if "canary" in event.payload]
+
+    assert {key_id for key_id, _ in await list_holding()} == {key.id for key in keys}
+    await redact(engine.store, KEY, [1], "private")
+    assert await list_holding() == []
+
+
 async def test_busy_session_below_is_named_and_left(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     state = await read_state(engine)
