@@ -228,6 +228,12 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
     (lambda s: s.request(4)["model"], make_json_reply({"model": "m"}), "GET /v1/sessions/s1/events/4/request", None),
     (lambda s: s.blob("ab" * 32)[:1] == b"{", make_json_reply({}), f"GET /v1/sessions/s1/blobs/{'ab' * 32}", None),
     (lambda s: s.replay().divergences[0].actual, make_json_reply(REPLAY), "POST /v1/sessions/s1/replay", None),
+    (
+        lambda s: s.redacted_request(4).exact,
+        make_json_reply({"exact": False, "request": {}}),
+        "GET /v1/sessions/s1/events/4/request?redacted=true",
+        None,
+    ),
     (lambda s: s.request_body(4)[:1] == b"{", make_json_reply({"a": 1}), "GET /v1/sessions/s1/events/4/request", None),
     (
         lambda s: s.replay(ignore=["model", "instructions"]).last_seq,

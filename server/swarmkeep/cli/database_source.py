@@ -267,10 +267,11 @@ class DatabaseSource:
         found = self._background.run(compare_sessions(self._store, self._key(session_id), self._key(other)))
         return msgspec.convert(found, Comparison, from_attributes=True)
 
-    def request(self, session_id: str, seq: int) -> bytes:
-        from swarmkeep.history.replay import rebuild_request
+    def request(self, session_id: str, seq: int, *, redacted: bool) -> bytes:
+        from swarmkeep.history.replay import rebuild_request, rebuild_what_is_left
 
-        return self._background.run(rebuild_request(self._store, self._key(session_id), seq))
+        rebuild = rebuild_what_is_left if redacted else rebuild_request
+        return self._background.run(rebuild(self._store, self._key(session_id), seq))
 
     def blob(self, session_id: str, sha256: str) -> bytes:
         return self._background.run(stored.read_stored_file(self._store, self._key(session_id), sha256))

@@ -17,7 +17,7 @@ import typer
 from swarmkeep.cli.conversion import from_client_event, start_at
 from swarmkeep.cli.sources import NEEDS_SERVER, DocumentForm, FileForm, SessionFilter, Walk
 from swarmkeep.cli.terminal import Refused, say
-from swarmkeep.events.codec import Json
+from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.usage import UsageQuery
 from swarmkeep.history.checkpoints import CheckpointHead
@@ -150,7 +150,9 @@ class ServerSource:
     def compare(self, session_id: str, other: str) -> Comparison:
         return self._client.sessions.get(session_id).compare(other)
 
-    def request(self, session_id: str, seq: int) -> bytes:
+    def request(self, session_id: str, seq: int, *, redacted: bool) -> bytes:
+        if redacted:
+            return encode(self._client.sessions.get(session_id).redacted_request(seq))
         return self._client.sessions.get(session_id).request_body(seq)
 
     def blob(self, session_id: str, sha256: str) -> bytes:

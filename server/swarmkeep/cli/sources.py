@@ -172,8 +172,8 @@ class Source(ChatSource, Protocol):
 
     def compare(self, session_id: str, other: str) -> Comparison: ...
 
-    def request(self, session_id: str, seq: int) -> bytes:
-        """The exact model request behind an answer."""
+    def request(self, session_id: str, seq: int, *, redacted: bool) -> bytes:
+        """The exact model request behind an answer; or, with `redacted`, an object with what is left of it."""
         ...
 
     def blob(self, session_id: str, sha256: str) -> bytes:

@@ -32,6 +32,7 @@ from msgspec.structs import replace
 
 from swarmkeep.agent import Agent
 from swarmkeep.decide.files import FileLimits
+from swarmkeep.events.codec import encode, encode_text
 from swarmkeep.events.errors import EventNotFound, Overloaded, RequestNotKept, SessionNotFound
 from swarmkeep.events.facts import (
     CompactionStarted,
@@ -45,6 +46,7 @@ from swarmkeep.events.facts import (
 )
 from swarmkeep.events.messages import list_text_hashes
 from swarmkeep.events.records import RequestRecord
+from swarmkeep.events.redaction import REDACTED
 from swarmkeep.events.sizes import UNBOUNDED
 from swarmkeep.events.state import Run, State
 from swarmkeep.history.divergences import DivergenceKind, Replayed, ReplayFindings, compare_requests, end_as_recorded
@@ -312,66 +314,113 @@ _MESSAGE_TYPES = (
 )  # fmt: skip
 
 
+class _Losses:
+    """What was sent with a request and is not there any more: refused, unless there is a list for it."""
+
+    def __init__(self, seq: int, missing: list[str] | None) -> None:
+        self._seq = seq
+        self._missing = missing
+
+    def note(self, what: str) -> None:
+        if self._missing is None:
+            raise RequestNotKept(self._seq, what)
+        self._missing.append(what)
+
+
 async def rebuild_request(
-    store: SqlStore, key: SessionKey, seq: int, admit: Callable[[int], Awaitable[None]] | None = None
+    store: SqlStore,
+    key: SessionKey,
+    seq: int,
+    admit: Callable[[int], Awaitable[None]] | None = None,
+    *,
+    missing: list[str] | None = None,
 ) -> bytes:
     """The exact bytes of the Chat Completions request that event `seq` was the answer to.
 
-    `admit` is awaited before files are read, with about as many bytes as they will take in memory.
+    `admit` is awaited before files are read, with about as many bytes as they will take in memory. With a list for what
+    is `missing`, what is not there any more is named in it, and `[redacted]` stands in its place: the request is then
+    not exact.
 
-    Raises SessionNotFound, EventNotFound if that event is no recorded answer of a model, and RequestNotKept if
-    something that was sent is not there any more.
+    Raises SessionNotFound, EventNotFound if that event is no recorded answer of a model, and, without `missing`,
+    RequestNotKept if something that was sent is not there any more.
     """
+    losses = _Losses(seq, missing)
     await store.state(key, at=seq)
     event = (await store.read(key, after=seq - 1, upto=seq))[-1]
     if event.type in _MESSAGE_TYPES and is_lost(event):
-        raise RequestNotKept(seq, f"event {seq} was redacted, or cannot be read")
+        losses.note(f"event {seq} was redacted, or cannot be read")
     answer = event.fact
     completion = answer.completion if isinstance(answer, MessageAdded | CompactionSummarised) else None
     record = None if completion is None else completion.request
+    if record is None and completion is not None and missing:
+        model = {} if completion.model is None else {"model": completion.model}
+        record = RequestRecord(instructions="", tools=None, params=model)
     if record is None:
         raise EventNotFound(seq, f"event {seq} is not a model's answer")
     upto = seq - 1 if record.history_upto is UNSET else record.history_upto
     before = await store.state(key, at=upto)
     said = await store.read(key, upto=upto, types=_MESSAGE_TYPES)
     if isinstance(answer, CompactionSummarised):
-        request = _rebuild_summary_request(seq, answer, before, record, said)
+        request = _rebuild_summary_request(losses, answer, before, record, said)
     else:
         history_from = None if record.history_from is UNSET else record.history_from
         # Of what is kept with a state, nothing is used: this is put together from the log alone.
         rules = None if record.rules is UNSET else replace(record.rules, model=str(record.params.get("model", "")))
         request = assemble_request(list(before.messages), "", None, record.params, history_from, before.summary, rules)
         sent = {entry.seq for entry in (*request.history.leading, *request.entries)}
-        _refuse_gaps(seq, said, before, sent)
+        _note_gaps(losses, said, before, sent)
     texts = await store.read_blobs(key, [name for name in (record.instructions, record.tools) if name])
-    for what, name in (("instructions", record.instructions), ("tool schemas", record.tools)):
-        if name is not None and name not in texts:
-            raise RequestNotKept(seq, f"the {what} that were sent are not stored any more")
-    tools = None if record.tools is None else texts[record.tools]
+    instructions, tools = texts.get(record.instructions), texts.get(record.tools or "")
+    if instructions is None:
+        losses.note("the instructions that were sent are not stored any more")
+        instructions = _stand_in(record.instructions)
+    if record.tools is not None and tools is None:
+        losses.note("the tool schemas that were sent are not stored any more")
+        tools = encode_text([_stand_in(record.tools)])
     if admit is not None:
         # As it is stored, as text in its place, and in the whole.
         await admit(int(request.measure_files() * 11 / 3) + len(request.history.json))
     files = await store.read_files(key, request.file_names)
     for name in request.file_names:
         if name not in files:
-            raise RequestNotKept(seq, f"the file {name} that was sent is not stored any more")
-    whole = replace(request, instructions=texts[record.instructions], tools=tools, files=files)
+            losses.note(f"the file {name} that was sent is not stored any more")
+    whole = replace(request, instructions=instructions, tools=tools, files=files)
     return await asyncio.to_thread(whole.body) if files else whole.body()
 
 
+async def rebuild_what_is_left(
+    store: SqlStore, key: SessionKey, seq: int, admit: Callable[[int], Awaitable[None]] | None = None
+) -> bytes:
+    """The request with `[redacted]` in the place of what is not there any more, and what that is, as a JSON object:
+    `exact`, `missing` (in words) and `request`."""
+    missing: list[str] = []
+    body = await rebuild_request(store, key, seq, admit, missing=missing)
+    head = {"exact": not missing, "note": _INEXACT if missing else _EXACT, "missing": missing}
+    return b"".join((encode(head)[:-1], b',"request":', body, b"}"))
+
+
+_EXACT = "nothing is missing: these are the bytes that were sent"
+_INEXACT = "inexact: not what was sent, but what is left of it"
+
+
+def _stand_in(digest: str) -> str:
+    return f"{REDACTED} (SHA-256 {digest})" if digest else REDACTED
+
+
 def _rebuild_summary_request(
-    seq: int, answer: CompactionSummarised, before: State, record: RequestRecord, said: Iterable[RecordedEvent]
+    losses: _Losses, answer: CompactionSummarised, before: State, record: RequestRecord, said: Iterable[RecordedEvent]
 ) -> ModelRequest:
     if before.compaction is None:
-        raise RequestNotKept(seq, "the log does not say what was summed up")
+        losses.note("the log does not say what was summed up")
+        return assemble_request(list(before.messages), "", None, record.params, None, before.summary)
     request, piece = build_summary_request(before, str(record.params.get("model", "")), answer.characters)
     covered = 0 if before.summary is None else before.summary.last_seq
-    _refuse_gaps(seq, said, before, set(range(covered + 1, piece.last_seq + 1)))
+    _note_gaps(losses, said, before, set(range(covered + 1, piece.last_seq + 1)))
     return request
 
 
-def _refuse_gaps(seq: int, said: Iterable[RecordedEvent], before: State, sent: Container[int]) -> None:
-    """Raise RequestNotKept if something is lost that was sent, or may have been."""
+def _note_gaps(losses: _Losses, said: Iterable[RecordedEvent], before: State, sent: Container[int]) -> None:
+    """Note what is lost of the messages that were sent, or may have been."""
     last_summary = 0 if before.summary is None else before.summary.seq
     for event in said:
         if not is_lost(event):
@@ -387,7 +436,7 @@ def _refuse_gaps(seq: int, said: Iterable[RecordedEvent], before: State, sent: C
             case _:
                 is_missed = True
         if is_missed:
-            raise RequestNotKept(seq, f"event {event.seq} was redacted, or cannot be read")
+            losses.note(f"event {event.seq} was redacted, or cannot be read")
 
 
 # Replays one after the other, for each has a whole log in memory.

@@ -64,6 +64,17 @@ def test_request_shown_and_given_exactly(cli: CommandLine, recorded: RecordedSes
     assert json.loads(raw) == shown
     assert raw == cli("request", recorded.session_id, "4", "--raw", *recorded.options).out
     assert "not a model's answer" in cli.expect_refusal("request", recorded.session_id, "3", *place)
+    cli.expect_usage_error("request", recorded.session_id, "4", "--raw", "--redacted", *place)
+
+
+def test_redacted_request_is_marked(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    cli("sessions", "fork", recorded.session_id, "--at", "4", "--id", "hidden", *place)
+    cli("sessions", "redact", "hidden", "--seq", "3", "--reason", "a name", *place)
+    assert "redacted" in cli.expect_refusal("request", "hidden", "4", *place)
+    left = cli("request", "hidden", "4", "--redacted", *place)
+    assert (left.code, left.json["exact"], left.json["request"]["messages"][1]["content"]) == (0, False, "[redacted]")
+    assert left.err == "inexact: not what was sent, but what is left of it: event 3 was redacted, or cannot be read\n"
+    cli("sessions", "delete", "hidden", *place)
 
 
 @pytest.mark.long

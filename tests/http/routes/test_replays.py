@@ -149,3 +149,24 @@ async def test_redacted_request_says_so(service: RunningServer, model: ScriptedM
     )
     found = check_problem(await service.get(f"{session}/events/4/request"), 409, "request_not_kept")
     assert "instructions" in found["detail"]
+    left = (await service.get(f"{session}/events/4/request?redacted=true")).json()
+    assert (left["exact"], left["missing"][0]) == (False, "the instructions that were sent are not stored any more")
+    assert left["request"]["messages"][0]["content"].startswith("[redacted] (SHA-256 ")
+
+
+async def test_redacted_request_shows_what_is_left(service: RunningServer, model: ScriptedModel) -> None:
+    session = await create_talk(service, model)
+    exact = (await service.get(f"{session}/events/4/request")).json()
+    whole = (await service.get(f"{session}/events/4/request?redacted=true")).json()
+    assert (whole["exact"], whole["missing"], whole["request"]) == (True, [], exact)
+    events = (await service.get(f"{session}/events")).json()["data"]
+    said = next(event["seq"] for event in events if event["type"] == "message.added")
+    check_problem(await service.get(f"{session}/events/{said}/request?redacted=true"), 404, "event_not_found")
+    await service.post(f"{session}/redact", {"seqs": [said], "reason": "a name"})
+    left = (await service.get(f"{session}/events/4/request?redacted=true")).json()
+    assert (left["exact"], left["missing"]) == (False, [f"event {said} was redacted, or cannot be read"])
+    assert left["request"] == {**exact, "messages": [exact["messages"][0], {"role": "user", "content": "[redacted]"}]}
+    await service.post(f"{session}/redact", {"seqs": [4], "reason": "a name"})
+    left = (await service.get(f"{session}/events/4/request?redacted=true")).json()
+    assert left["request"]["messages"][0] == {"role": "system", "content": "[redacted]"}
+    assert left["request"]["messages"][1] == {"role": "user", "content": "[redacted]"}

@@ -45,6 +45,7 @@ from swarmkeep_client.models import (
     Page,
     Prices,
     Quotas,
+    RedactedRequest,
     Redaction,
     Replay,
     ResumeInput,
@@ -358,6 +359,11 @@ def get_model_request(session_id: str, seq: int) -> Call[Json]:
 
 def get_model_request_body(session_id: str, seq: int) -> Call[bytes]:
     return Call(make_read(session_id, "events", str(seq), "request"), lambda answer: answer.body)
+
+
+def get_redacted_request(session_id: str, seq: int) -> Call[RedactedRequest]:
+    query = build_query(redacted=True)
+    return Call(make_read(session_id, "events", str(seq), "request", query=query), read_as(RedactedRequest))
 
 
 def get_blob(session_id: str, sha256: str) -> Call[bytes]:

@@ -19,6 +19,7 @@ from swarmkeep_client.models import (
     Head,
     Json,
     Message,
+    RedactedRequest,
     Redaction,
     Replay,
     ResumeInput,
@@ -222,6 +223,10 @@ class AsyncSession(SessionFields):
     async def request_body(self, seq: int) -> bytes:
         """Fetch the same as the exact bytes that were sent."""
         return await self._sender.perform(calls.get_model_request_body(self.id, seq))
+
+    async def redacted_request(self, seq: int) -> RedactedRequest:
+        """The part of that request that is left, where some of it was redacted or is lost."""
+        return await self._sender.perform(calls.get_redacted_request(self.id, seq))
 
     async def blob(self, sha256: str) -> bytes:
         """The content of a file or picture, by the hash that a message's part names it by.

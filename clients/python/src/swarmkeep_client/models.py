@@ -553,6 +553,15 @@ class RedactedCopy(msgspec.Struct, frozen=True, kw_only=True):
     redacted: bool = False
 
 
+class RedactedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a model request that is left after redactions. `exact`: nothing is `missing`."""
+
+    exact: bool
+    request: Json
+    missing: list[str] = []
+    note: str = ""
+
+
 class Redaction(msgspec.Struct, frozen=True, kw_only=True):
     """The removed events: `seqs`, recorded in event `seq` (None: there was nothing left to remove).
 

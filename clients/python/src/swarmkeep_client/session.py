@@ -20,6 +20,7 @@ from swarmkeep_client.models import (
     Head,
     Json,
     Message,
+    RedactedRequest,
     Redaction,
     Replay,
     ResumeInput,
@@ -223,6 +224,10 @@ class Session(SessionFields):
     def request_body(self, seq: int) -> bytes:
         """Fetch the same as the exact bytes that were sent."""
         return self._sender.perform(calls.get_model_request_body(self.id, seq))
+
+    def redacted_request(self, seq: int) -> RedactedRequest:
+        """The part of that request that is left, where some of it was redacted or is lost."""
+        return self._sender.perform(calls.get_redacted_request(self.id, seq))
 
     def blob(self, sha256: str) -> bytes:
         """The content of a file or picture, by the hash that a message's part names it by.

@@ -140,6 +140,7 @@ def register_request(app: typer.Typer) -> None:
         Examples:
           swarmkeep request order-4711 4
           swarmkeep request order-4711 4 --raw | sha256sum
+          swarmkeep request order-4711 4 --redacted
         """,
     )(request)
 
@@ -150,6 +151,12 @@ def request(
     raw: Annotated[
         bool, typer.Option("--raw", help="The exact bytes that were sent, instead of indented JSON.")
     ] = False,
+    redacted: Annotated[
+        bool,
+        typer.Option(
+            "--redacted", help="What is left of a request of which a part was redacted or is lost, marked as inexact."
+        ),
+    ] = False,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
@@ -158,9 +165,14 @@ def request(
     """Show the exact Chat Completions request behind a model's answer, rebuilt from the log."""
     from swarmkeep.events.codec import decode
 
+    if raw and redacted:
+        raise typer.BadParameter("of a request that is not exact there are no exact bytes", param_hint="'--redacted'")
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
-        body = source.request(session_id, seq)
+        body = source.request(session_id, seq, redacted=redacted)
     if raw:
         put_bytes([body])
-    else:
-        put_json(decode(body))
+        return
+    shown = decode(body)
+    put_json(shown)
+    if redacted and not shown["exact"]:
+        say(f"{shown['note']}: {'; '.join(shown['missing'])}")

@@ -18,7 +18,7 @@ from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.facts import EventView, view_event
 from swarmkeep.events.messages import list_shown
 from swarmkeep.history.export import JSON_LINES, find_sessions, iterate_keys, write_export
-from swarmkeep.history.replay import rebuild_request
+from swarmkeep.history.replay import rebuild_request, rebuild_what_is_left
 from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import Body, JsonResponse
 from swarmkeep.http.errors import CODES_OF_CHANGES, problem_specs
@@ -110,14 +110,24 @@ async def _write_event_lines(
     responses=problem_specs("session_not_found", "event_not_found", "request_not_kept"),
 )
 async def get_event_request(
-    session_id: FromPath[str], seq: Seq, principal: NamedDependency[Principal]
+    session_id: FromPath[str],
+    seq: Seq,
+    principal: NamedDependency[Principal],
+    redacted: Annotated[
+        bool,
+        QueryParameter(
+            description="Answer with an object: `exact`, a `note`, what is `missing`, and the `request`, in which "
+            "`[redacted]` stands in the place of what is not there any more."
+        ),
+    ] = False,
 ) -> Response[Json]:
     with ExitStack() as taken:
 
         async def admit(size: int) -> None:
             taken.callback(await principal.service.rebuilds.take(size))
 
-        body = await rebuild_request(principal.store, principal.session_key(session_id), seq, admit)
+        rebuild = rebuild_what_is_left if redacted else rebuild_request
+        body = await rebuild(principal.store, principal.session_key(session_id), seq, admit)
         if len(body) <= _SENT_AT_ONCE:
             return Response[Any](body, media_type="application/json")
         # A reader may be slow: what is not sent yet counts until it is, or until the answer is dropped.
