@@ -219,3 +219,23 @@ async def test_rebuilt_requests_wait_for_slow_readers(sqlite_ready: str, model: 
         assert whole == model.raw_requests[1]
         while budget.used:  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+
+async def test_items_with_files_wait_for_slow_readers(sqlite_ready: str, model: ScriptedModel) -> None:
+    limits = ServerLimits(rebuilt_bytes=60_000_000)
+    async with start_server(scripted(sqlite_ready, model, max_body_bytes=30_000_000), limits) as service:
+        path = await service.session()
+        model.say("Cats.")
+        await service.run(path, [make_message(*(make_inline_picture(make_png(4_900_000, seed)) for seed in range(3)))])
+        budget = service.service.rebuilds
+        items = f"/openai/v1/conversations/{path.rpartition('/')[2]}/items"
+        shown = (await service.get(f"{items}?order=asc")).json()["data"][0]
+        for url in (f"{items}?order=asc", f"{items}/{shown['id']}"):
+            await wait_until(lambda: budget.used == 0)
+            async with service.client.stream("GET", url) as first:
+                assert 3 * 4_900_000 * 3 <= budget.used <= limits.rebuilt_bytes
+                other = asyncio.create_task(service.get(url))
+                await wait_until(lambda: budget.is_awaited)
+                assert not other.done()
+                whole = await first.aread()
+            assert (await other).content == whole

@@ -267,7 +267,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     # Until a replay stops and says how far it came, and how many of a tenant wait while one is made.
     replay_seconds: float = 60.0
     waiting_replays: int = 8
-    # Of rebuilt requests, from the reading of their files until they are sent: one may have 50 MB of files.
+    # Of rebuilt requests and of items with files, from the reading of files until they are sent: one may have 50 MB.
     rebuilt_bytes: int = 320_000_000
     # Until a request that waits for a run begins to watch whether its client is still there.
     leaving_seconds: float = 1.0

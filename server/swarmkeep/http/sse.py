@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from itertools import starmap
 from operator import is_not
 from typing import Any
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 EVENT_STREAM = "text/event-stream"
 
 _PARTS_IN_A_ROW = 100
+_SENT_AT_ONCE = 1024 * 1024
 
 
 class JsonAnswer(msgspec.Struct, frozen=True):
@@ -116,6 +118,27 @@ class StreamResponse(Response[Any]):
         head = [(b"content-type", media_type.encode())]
         head += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": status, "headers": head})
+
+
+def make_counted_response(body: bytes, taken: ExitStack) -> Response[Any]:
+    """An answer of JSON for which memory was `taken`: if it is large, that is given back when all is sent, or dropped.
+
+    A reader may be slow: what is not sent yet counts until then.
+    """
+    if len(body) <= _SENT_AT_ONCE:
+        return Response[Any](body, media_type="application/json")
+    give_back = taken.pop_all().close
+    parts = _send_slices(body, give_back)
+    weakref.finalize(parts, give_back)
+    return StreamResponse(parts, "application/json")
+
+
+async def _send_slices(body: bytes, give_back: Callable[[], None]) -> AsyncGenerator[bytes]:
+    try:
+        for start in range(0, len(body), _SENT_AT_ONCE):
+            yield body[start : start + _SENT_AT_ONCE]
+    finally:
+        give_back()
 
 
 def frame(event: str, data: bytes, seq: int | None = None) -> bytes:

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from litestar import delete, get, post
+from litestar import Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
@@ -18,8 +18,8 @@ from swarmkeep.events.views import SessionView
 from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import Body
 from swarmkeep.openai.fields import Metadata
-from swarmkeep.openai.history import read_items, resolve_references
-from swarmkeep.openai.items import Input, put_back_files
+from swarmkeep.openai.history import answer_items, read_items, resolve_references
+from swarmkeep.openai.items import Input
 from swarmkeep.openai.output_items import (
     APPROVALS,
     After,
@@ -153,7 +153,7 @@ async def create_items(
     principal: NamedDependency[Principal],
     include: Include = None,
     include_list: IncludeList = None,
-) -> dict[str, Any]:
+) -> Response[Any]:
     """Refused while a response is in progress in it."""
     key, _ = await _find(principal, conversation_id, to_change=True)
     history = await _read_history(principal, data.items)
@@ -164,7 +164,7 @@ async def create_items(
     list_added = partial(_list_events, seqs=[entry.seq for entry in added])
     items = await read_items(key.id, await principal.reader.state(key), list_added)
     page = make_page(items, limit=len(items), max_bytes=principal.reader.page_bytes)
-    return await _put_back(principal, key, page)
+    return await _answer_page(principal, key, page)
 
 
 def _list_events(items: SessionItems, seqs: Sequence[int]) -> list[Json]:
@@ -173,8 +173,8 @@ def _list_events(items: SessionItems, seqs: Sequence[int]) -> list[Json]:
     return [listed.item for listed in takewhile(lambda listed: listed.place[0] <= seqs[-1], found)]
 
 
-async def _put_back(principal: Principal, key: SessionKey, page: Json) -> Json:
-    return {**page, "data": await put_back_files(principal.store, key, page["data"])}
+async def _answer_page(principal: Principal, key: SessionKey, page: Json) -> Response[Any]:
+    return await answer_items(principal, key, page["data"], lambda items: {**page, "data": items})
 
 
 @get(
@@ -190,10 +190,10 @@ async def list_conversation_items(
     after: After = None,
     include: Include = None,
     include_list: IncludeList = None,
-) -> dict[str, Any]:
+) -> Response[Any]:
     key, state = await _find(principal, conversation_id)
     wanted = partial(list_session_page, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes)
-    return await _put_back(principal, key, await read_items(key.id, state, wanted))
+    return await _answer_page(principal, key, await read_items(key.id, state, wanted))
 
 
 @get(
@@ -207,12 +207,12 @@ async def get_item(
     principal: NamedDependency[Principal],
     include: Include = None,
     include_list: IncludeList = None,
-) -> dict[str, Any]:
+) -> Response[Any]:
     key, state = await _find(principal, conversation_id)
     found = await read_items(key.id, state, lambda items: items.find(item_id))
     if found is None or found.is_gone:
         raise make_not_found("item", item_id)
-    return (await put_back_files(principal.store, key, [found.item]))[0]
+    return await answer_items(principal, key, [found.item], lambda items: items[0])
 
 
 @delete(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
+from litestar import Response
 
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.errors import SessionNotFound, TooLarge
@@ -19,6 +20,7 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import Run, State, refuse_damaged
 from swarmkeep.events.views import find_run
 from swarmkeep.http.auth import Principal
+from swarmkeep.http.sse import make_counted_response
 from swarmkeep.http.threads import run_aside
 from swarmkeep.openai.items import (
     ItemPlace,
@@ -216,6 +218,19 @@ async def resolve_references(principal: Principal, items: list[Any]) -> list[Any
         spare = max(0, spare - await run_aside(is_long, measure_files, found, wanted))
         known |= {item["id"]: item for item in whole}
     return await run_aside(is_long, _replace_references, items, known)
+
+
+async def answer_items(
+    principal: Principal, key: SessionKey, items: Sequence[Json], write: Callable[[list[Json]], Json]
+) -> Response[Any]:
+    """Answer with items, their files put back. What has files waits until there is room for it; see ByteBudget."""
+    with ExitStack() as taken:
+        size = min(measure_files(items), MAX_SENT_BYTES * 4 // 3)
+        if size:
+            # As it is stored, as text in its place, and in the whole.
+            taken.callback(await principal.service.rebuilds.take(size * 11 // 4))
+        whole = write(await put_back_files(principal.store, key, items))
+        return make_counted_response(await run_aside(bool(size), encode, whole), taken)
 
 
 def _replace_references(items: list[Any], known: dict[str, Json]) -> list[Any]:

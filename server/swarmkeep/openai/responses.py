@@ -27,13 +27,14 @@ from swarmkeep.openai.event_writer import DONE, frame_event, write_frames
 from swarmkeep.openai.fields import CompactResponse, CountTokens, CreateResponse
 from swarmkeep.openai.history import (
     FEW_MESSAGES,
+    answer_items,
     build_response,
     count_parts,
     find_response,
     list_input_items,
     read_items,
 )
-from swarmkeep.openai.items import SUMMARY_PREFIX, put_back_files
+from swarmkeep.openai.items import SUMMARY_PREFIX
 from swarmkeep.openai.output_items import After, Include, IncludeList, ItemLimit, Order, SessionItems, list_page
 from swarmkeep.openai.problems import PREFIX, Refused, make_failure_refusal
 from swarmkeep.openai.progress import ResponseBuilder, UsageSum
@@ -173,11 +174,11 @@ async def list_response_input_items(
     after: After = None,
     include: Include = None,
     include_list: IncludeList = None,
-) -> dict[str, Any]:
+) -> Response[Any]:
     found = await find_response(principal, response_id)
     items = await list_input_items(principal, found)
     page = list_page(items, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes)
-    return {**page, "data": await put_back_files(principal.store, found.key, page["data"])}
+    return await answer_items(principal, found.key, page["data"], lambda shown: {**page, "data": shown})
 
 
 ROUTES = [create_response, get_response, cancel_response, delete_response, list_response_input_items]
@@ -193,7 +194,7 @@ ROUTES = [create_response, get_response, cancel_response, delete_response, list_
     summary="Compact a conversation, to continue with the result",
     opt={PERMISSION: ("run",)},
 )
-async def compact_response(data: JSONBody[CompactResponse], principal: NamedDependency[Principal]) -> dict[str, Any]:
+async def compact_response(data: JSONBody[CompactResponse], principal: NamedDependency[Principal]) -> Response[Any]:
     """The result has the messages of users, and a compaction item in place of everything else: the input for a new
     response. The agent's model makes the summary; nothing is recorded, and the conversation stays as it is.
     """
@@ -227,14 +228,15 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
     for completion in summary.completions:
         usage.add(completion.usage)
     questions = await read_items(session.id, state, _list_questions)
-    questions = await put_back_files(principal.store, principal.session_key(session.id), questions)
-    return {
+    answer = {
         "id": make_id("resp"),
         "object": "response.compaction",
         "created_at": int(time.time()),
-        "output": [*questions, _show_summary(summary.text)],
         "usage": usage.to_response(),
     }
+    shortened = _show_summary(summary.text)
+    key = principal.session_key(session.id)
+    return await answer_items(principal, key, questions, lambda shown: {**answer, "output": [*shown, shortened]})
 
 
 def _add(state: State, facts: Sequence[SessionEvent]) -> State:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 from itertools import islice
 from typing import Annotated, Any
@@ -35,13 +34,12 @@ from swarmkeep.http.parameters import (
     parse_last_event_id,
     take_page,
 )
-from swarmkeep.http.sse import EVENT_STREAM, StreamResponse
+from swarmkeep.http.sse import EVENT_STREAM, StreamResponse, make_counted_response
 from swarmkeep.http.streams import make_event_stream, write_session_frames
 from swarmkeep.request.history import find_first_shown
 from swarmkeep.store.records import SessionKey, is_full_page
 
 _EVENTS_PER_READ = 200
-_SENT_AT_ONCE = 1024 * 1024
 
 
 class EventList(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,21 +126,7 @@ async def get_event_request(
 
         rebuild = rebuild_what_is_left if redacted else rebuild_request
         body = await rebuild(principal.store, principal.session_key(session_id), seq, admit)
-        if len(body) <= _SENT_AT_ONCE:
-            return Response[Any](body, media_type="application/json")
-        # A reader may be slow: what is not sent yet counts until it is, or until the answer is dropped.
-        give_back = taken.pop_all().close
-        parts = _send_slices(body, give_back)
-        weakref.finalize(parts, give_back)
-        return StreamResponse(parts, "application/json")
-
-
-async def _send_slices(body: bytes, give_back: Callable[[], None]) -> AsyncGenerator[bytes]:
-    try:
-        for start in range(0, len(body), _SENT_AT_ONCE):
-            yield body[start : start + _SENT_AT_ONCE]
-    finally:
-        give_back()
+        return make_counted_response(body, taken)
 
 
 ROUTES = [list_events, get_event_request]
