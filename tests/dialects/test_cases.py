@@ -12,7 +12,7 @@ import pytest
 from openai import APIError, AsyncOpenAI
 
 from swarmkeep.events.codec import Json
-from swarmkeep.models.failures import FailedReply
+from swarmkeep.models.failures import MalformedReply
 from tests.dialects.conversation import read_effects
 from tests.dialects.doors import open_client
 from tests.dialects.team import clerk
@@ -169,7 +169,7 @@ def test_a_reply_is_read_right_by_swarm(model: ScriptedModel, effects: Path, cas
             seen.text = "".join(seen.deltas)
         else:
             seen.text = swarm.run(clerk, "Please.").messages[-1]["content"]
-    except FailedReply:
+    except MalformedReply:
         seen.failed = True
         seen.text = case["right"]["text"]
     check_seen(case, seen)

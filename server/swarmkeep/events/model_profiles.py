@@ -54,8 +54,8 @@ def attach(message: Json, calls: Sequence[tuple[str, Json]], model: str, server:
     keeper = _Keeper()
     kept = keeper.keep("", {key: value for key, value in message.items() if key not in _MESSAGE_KEYS})
     content = message.get("content")
-    if isinstance(content, list) and not is_plain_text(content):
-        kept |= keeper.keep("", {"content": content})
+    if isinstance(content, list) and not is_plain_text(parts := _list_filled_parts(content)):
+        kept |= keeper.keep("", {"content": parts})
     kept_calls = {}
     for call_id, call in calls:
         if extra := keeper.keep(f"{call_id[:_MAX_NAME]}.", _list_extra(call)):
@@ -101,10 +101,25 @@ def _list_extra(call: Json) -> Json:
 
 
 def is_plain_text(content: Sequence[Any]) -> bool:
-    """Return whether content in parts is nothing but texts."""
-    return all(
-        isinstance(part, dict) and part.keys() == {"type", "text"} and part["type"] == "text" for part in content
-    )
+    """Return whether content in parts is nothing but texts, none of them empty."""
+    return all(map(_is_text, content))
+
+
+def _is_text(part: Any) -> bool:
+    match part:
+        case {"type": "text", "text": str(text), **rest}:
+            return bool(text) and not rest
+        case _:
+            return False
+
+
+def _list_filled_parts(content: Sequence[Any]) -> list[Json]:
+    """Return content in parts without those that say nothing or not what they are: no server takes them back."""
+    return [part for part in content if _has_type(part) and any(part[key] for key in part if key != "type")]
+
+
+def _has_type(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("type"), str)
 
 
 def _join_texts(parts: Sequence[Any]) -> str:
@@ -157,14 +172,15 @@ def send_back(sent: Json, message: Json, rules: MessageRules) -> Json:
         return _mark_calls(sent, rules)
     extra = {key: value for key, value in found.message.items() if key not in _MESSAGE_KEYS}
     content = found.message.get("content")
-    if isinstance(content, list) and _join_texts(content) == (sent.get("content") or ""):
-        extra["content"] = content
+    parts = content if isinstance(content, list) and all(map(_has_type, content)) else []
+    if parts and _join_texts(parts) == (sent.get("content") or ""):
+        extra["content"] = parts
     if found.calls and "tool_calls" in sent:
         extra["tool_calls"] = [_complete_call(call, found.calls.get(call["id"], {})) for call in sent["tool_calls"]]
     if not extra:
         return sent
     merged = {**sent, **extra}
-    return merged if _is_encodable(extra) else replace_surrogates(merged)
+    return merged if is_encodable(extra) else replace_surrogates(merged)
 
 
 def _is_from(found: Attached, rules: MessageRules) -> bool:
@@ -191,7 +207,8 @@ def _mark_calls(sent: Json, rules: MessageRules) -> Json:
     return {**sent, "tool_calls": [{**first, "extra_content": _PLACEHOLDER}, *others]}
 
 
-def _is_encodable(value: Mapping[str, Any]) -> bool:
+def is_encodable(value: object) -> bool:
+    """Return whether the value is JSON in UTF-8, without lone surrogates."""
     try:
         msgspec.json.encode(value)
     except UnicodeEncodeError:

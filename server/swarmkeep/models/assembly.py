@@ -16,7 +16,7 @@ from swarmkeep.models.call_pieces import (
     join_half,
     merge_field,
 )
-from swarmkeep.models.failures import EmptyReply, MalformedReply, TruncatedStream
+from swarmkeep.models.failures import EmptyReply, MalformedReply, ReportedError, TruncatedStream
 from swarmkeep.models.limits import Chunk, ReplyLimits, TextChunk
 
 # What a stream says where it ends on purpose.
@@ -85,6 +85,7 @@ class Assembly:
             # Kimi counts in the choice.
             self._usage = merge_usage(self._usage, choice.get("usage"))
             if (part := self._find_part(choice.get("index"))) is not None:
+                refuse_error(choice)
                 said = self._add_choice(part, choice)
                 deltas += said if part is self._first else []
         return deltas
@@ -126,7 +127,7 @@ class Assembly:
 
     def _find_part(self, index: object) -> _MessagePieces | None:
         """The message of a choice; None for one more than is looked at."""
-        if not index:
+        if not index or index == "0":
             return self._first
         if not isinstance(index, int) or not 0 < index < _MAX_CHOICES:
             return None
@@ -351,6 +352,7 @@ def read_choice(completion: Json) -> Json:
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise EmptyReply("the model's answer holds no choice")
     first, *others = (_convert_legacy(choice) for choice in choices[:_MAX_CHOICES] if isinstance(choice, dict))
+    refuse_error(first)
     if not isinstance(first.get("message"), dict):
         raise EmptyReply("the model's answer holds no message")
     added, reason = merge_choices(first, [choice for choice in others if isinstance(choice.get("message"), dict)])
@@ -369,11 +371,19 @@ def _convert_legacy(choice: Json) -> Json:
     return {**choice, "message": message}
 
 
+def refuse_error(choice: Json) -> None:
+    """Raise ReportedError for a choice that holds an error: OpenRouter puts that of its provider there, whatever the
+    reason for the end."""
+    for place in (choice, choice.get("delta"), choice.get("message")):
+        if isinstance(place, dict) and place.get("error"):
+            raise ReportedError(place["error"])
+
+
 def merge_choices(first: Json, others: Sequence[Json]) -> tuple[Json, Any]:
     """Return the others' parts that belong to the first choice's message, and the reason for the end.
 
     GitHub Copilot puts the text of Claude into one choice and its calls into another. A choice that has again what is
-    there already is another answer, which was not asked for.
+    there already is another answer, which was not asked for. Calls without a reason for their end may have been cut.
     """
     message, reason = first["message"], first.get("finish_reason")
     added: Json = {}
@@ -389,8 +399,12 @@ def merge_choices(first: Json, others: Sequence[Json]) -> tuple[Json, Any]:
         added |= {key: value for key, value in fields.items() if key != "role"}
         if calls and kept:
             added["tool_calls"] = [*kept, *list_objects(calls, "tool calls")]
-        if _rank(choice.get("finish_reason")) > _rank(reason):
-            reason = choice.get("finish_reason")
+        ended = choice.get("finish_reason")
+        if calls and classify_finish(ended) is None and classify_finish(reason) == "stop":
+            # The text came to its end, and not these calls.
+            reason = None
+        elif _rank(ended) > _rank(reason):
+            reason = ended
     return added, reason
 
 

@@ -577,10 +577,16 @@ class StreamedCalls:
         if by_id is not None:
             # Some servers give several calls one id, and an index to each.
             is_another = piece.name and piece.index is not None and self._calls[by_id].has_index
-            return None if is_another else by_id
+            return None if is_another and not self._is_said_again(self._calls[by_id], piece) else by_id
         if piece.index is not None or not self._calls:
             return None
         return len(self._calls) - 1
+
+    def _is_said_again(self, call: _Call, piece: _Piece) -> bool:
+        """Tell if the piece is the whole call once more: gateways repeat calls behind all, as if they were new."""
+        if piece.name != call.name or not call.is_whole(self._checker) or not self._checker.is_whole(piece.text or ""):
+            return False
+        return self._checker.are_equal(call.arguments, piece.text or "")
 
     def _prefer(self, by_index: int, by_id: int, piece: _Piece) -> int:
         return by_index if piece.id in self._calls[by_index].ids else by_id

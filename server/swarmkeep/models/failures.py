@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import RunError
 
 # Recognize the kind of answer that a `Content-Type` names.
@@ -102,6 +103,15 @@ class ReportedError(MalformedReply):
     def __init__(self, body: object) -> None:
         super().__init__(f"the model reported an error: {body}")
         self.body: Mapping[str, Any] = body if isinstance(body, dict) else {"message": str(body)}
+
+
+def find_reported_error(answer: Json) -> object:
+    """Return the error that stands in the place of an answer or of a chunk, as servers write it; else None."""
+    if answer.get("error"):
+        return answer["error"]
+    # vLLM and Mistral; Anthropic's events; gateways made with FastAPI.
+    is_error = "error" in (answer.get("object"), answer.get("type")) or bool(answer.get("detail"))
+    return answer if is_error and not answer.get("choices") else None
 
 
 class OversizedReply(MalformedReply):

@@ -26,6 +26,7 @@ class _TextChoice(msgspec.Struct):
     index: Literal[0] = 0
     finish_reason: None = None
     message: None = None
+    error: None = None
 
 
 class TextChunk(msgspec.Struct):

@@ -15,7 +15,14 @@ import msgspec
 
 from swarmkeep.events.codec import Json, encode_text
 from swarmkeep.events.facts import RunError
-from swarmkeep.events.model_profiles import PROVIDER, attach, is_plain_text, list_own_keys, make_model_server
+from swarmkeep.events.model_profiles import (
+    PROVIDER,
+    attach,
+    is_encodable,
+    is_plain_text,
+    list_own_keys,
+    make_model_server,
+)
 from swarmkeep.events.records import CompletionRecord, classify_finish
 from swarmkeep.events.wording import join_text, pluralize
 from swarmkeep.models.assembly import Assembly, complete_usage, list_objects, read_choice, read_content
@@ -299,7 +306,8 @@ def normalise_message(
     model attached. `source` is the model, and the host of its server.
 
     `taken` are the session's call ids so far. Some servers leave ids out or repeat them each turn; a result could
-    then be taken for another call's, so such an id is replaced. Missing arguments become `{}`, unless the end of the
+    then be taken for another call's, so such an id is replaced, and so is one that callers could not send back. A call
+    that is there twice, with its id, is one. Missing arguments become `{}`, unless the end of the
     reply may have cut them.
     """
     kept = {key: value for key, value in list_own_keys(message).items() if value is not None and key != "tool_calls"}
@@ -308,15 +316,22 @@ def normalise_message(
         content = join_text(content) or None
     kept |= {"role": "assistant", "content": content}
     given = list_objects(message.get("tool_calls"), "tool calls")
-    calls = [_normalise_call(call, "" if is_cut else "{}") for call in given]
-    used: set[str] = set()
-    for call in calls:
-        if not call["id"] or call["id"] in used or call["id"] in taken:
+    calls: dict[str, Json] = {}
+    functions: dict[str, Json] = {}
+    came: list[tuple[str, Json]] = []
+    for each in given:
+        call = _normalise_call(each, "" if is_cut else "{}")
+        given_id = call["id"]
+        if given_id and functions.get(given_id) == call["function"]:
+            continue
+        functions[given_id] = call["function"]
+        if not given_id or given_id in calls or given_id in taken or not is_encodable(given_id):
             call["id"] = f"call_{uuid4().hex}"
-        used.add(call["id"])
+        calls[call["id"]] = call
+        came.append((call["id"], each))
     if calls:
-        kept["tool_calls"] = calls
-    attached = attach(message, [(call["id"], came) for call, came in zip(calls, given, strict=True)], *source)
+        kept["tool_calls"] = list(calls.values())
+    attached = attach(message, came, *source)
     if attached is not None:
         kept[PROVIDER] = attached
     return {**kept, "sender": sender}

@@ -15,6 +15,7 @@ from swarmkeep.models.failures import (
     OversizedReply,
     ReportedError,
     WebPageReply,
+    find_reported_error,
     is_web_page,
     may_be_stream,
     read_page_title,
@@ -201,6 +202,6 @@ def _parse_object(text: str | bytes, limits: ReplyLimits) -> Json:
         raise NonJsonReply(f"the model's answer is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise MalformedReply("the model's answer is not a JSON object")
-    if value.get("error"):
-        raise ReportedError(value["error"])
+    if (reported := find_reported_error(value)) is not None:
+        raise ReportedError(reported)
     return value

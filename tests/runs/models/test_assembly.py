@@ -222,8 +222,9 @@ def test_other_alternatives_are_ignored() -> None:
     )
 
 
-def test_choice_without_index_is_first() -> None:
-    assert assemble_message([make_chunk({"content": "a"}, index=None), END])["content"] == "a"
+@pytest.mark.parametrize("index", [None, "0"])
+def test_choice_without_index_is_first(index: Any) -> None:
+    assert assemble_message([make_chunk({"content": "a"}, index=index), END])["content"] == "a"
 
 
 def test_message_may_replace_a_delta() -> None:

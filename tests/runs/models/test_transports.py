@@ -444,6 +444,7 @@ def test_calls_are_kept_in_one_shape() -> None:
             {"id": "used", "function": {"name": None, "arguments": None}},
             None,
             {"function": "nonsense"},
+            {"id": "half \ud83d", "function": {"name": "look", "arguments": "{}"}},
         ]
     }
     kept = normalise_message(message, "A", {"used"}, SOURCE)["tool_calls"]
@@ -451,7 +452,8 @@ def test_calls_are_kept_in_one_shape() -> None:
         {"name": "look", "arguments": '{"q":1}'},
         {"name": "", "arguments": "{}"},
         {"name": "", "arguments": "{}"},
+        {"name": "look", "arguments": "{}"},
     ]
     assert kept[0]["id"] == "7"
-    assert len({call["id"] for call in kept} | {"used", ""}) == 5
+    assert len({call["id"] for call in kept} | {"used", "", "half \ud83d"}) == 7
     assert all(call.keys() == {"id", "type", "function"} and call["type"] == "function" for call in kept)
