@@ -191,8 +191,13 @@ class ScriptedModel:
             return [*self.complaints, *(f"this reply was not used: {reply}" for reply in self._replies)]
 
     def assert_done(self) -> None:
-        """Raise unless every reply was used and every request was expected and valid."""
+        """Raise unless every reply was used and every request was expected and valid.
+
+        What is told is told once: the failure of one test is not that of the next ones."""
         if found := self.problems():
+            with self._changed:
+                self.complaints.clear()
+                self._replies.clear()
             raise AssertionError("the scripted model is not content:\n- " + "\n- ".join(found))
 
     # The server.
