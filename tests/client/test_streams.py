@@ -12,6 +12,7 @@ from httpx2 import ServerSentEvent
 
 from swarmkeep_client import (
     ApiError,
+    Approval,
     AsyncClient,
     AsyncSession,
     ChangedSession,
@@ -355,15 +356,13 @@ def test_stream_in_a_thousand_pieces(server: StubServer, session: Session) -> No
 def test_resumed_run_streamed_after_last_event(server: StubServer, session: Session) -> None:
     resumed, ended = durable_frame(make_event(8, "run.resumed")), durable_frame(make_event(9, "run.completed"))
     server.script(DROPPED, make_sse_reply(started_frame()), make_sse_reply(resumed), make_sse_reply(ended, DONE))
-    stream = session.resume_stream("r1", approvals=[{"tool_call_id": "c1", "decision": "approve"}])
+    approval: Approval = {"tool_call_id": "c1", "decision": "approve", "arguments_digest": "ab" * 32}
+    stream = session.resume_stream("r1", approvals=[approval])
     assert list_types(stream) == ["message.started", "run.resumed", "run.completed", "done"]
     resume = "POST /v1/sessions/s1/runs/r1/resume"
     assert server.lines == [resume, resume, resume, "GET /v1/sessions/s1/runs/r1/stream"]
     assert len({request.key for request in server.received[:3]}) == 1
-    assert server.received[0].json == {
-        "approvals": [{"tool_call_id": "c1", "decision": "approve"}],
-        "stream": True,
-    }
+    assert server.received[0].json == {"approvals": [approval], "stream": True}
     assert server.last.last_event_id == 8
 
 

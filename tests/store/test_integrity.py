@@ -11,12 +11,11 @@ import pytest
 from swarmkeep.events.errors import HistoryDamaged, SeqConflict, SessionNotFound
 from swarmkeep.events.state import State
 from swarmkeep.history.verify import verify
-from swarmkeep.store.hashing import commitment_of, link
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.schema import Stamped, stamp_sessions
 from swarmkeep.store.tables import events, files, sessions
-from tests.history.verify.forging import make_header, mend_rows_beside_the_events, read_event_rows
+from tests.history.verify.forging import read_event_rows, rewrite_history
 from tests.history.verify.rows import change_row, make_other_value, read_rows, remove_row
 from tests.store.sessions import begin_session, draft_fork, draft_user_messages, make_picture_part
 from tests.support.pictures import hash_content
@@ -50,17 +49,6 @@ async def try_to_add(url: str, keys: str | None = None) -> int | None:
         except HistoryDamaged as damaged:
             return damaged.seq
     return None
-
-
-async def rewrite(store: SqlStore, seq: int, old: str, new: str) -> None:
-    """Change a payload, and make every hash after it, and all that follows from it, anew."""
-    previous = bytes(32)
-    for row in await read_event_rows(store, KEY):
-        payload = row["payload"].replace(old, new) if row["seq"] == seq else row["payload"]
-        commitment = commitment_of(row["salt"], payload)
-        previous = link(previous, make_header(row), commitment)
-        await change_row(store, events, row, payload=payload, commitment=commitment, hash=previous)
-    await mend_rows_beside_the_events(store, KEY)
 
 
 async def test_a_change_of_any_column_stops_the_session(ready_url: str) -> None:
@@ -198,7 +186,7 @@ async def test_a_fork_of_a_part_is_checked_up_to_the_head(ready_url: str) -> Non
 async def test_a_history_computed_anew_needs_the_key(ready_url: str) -> None:
     await fill(ready_url)
     async with opened(ready_url) as attacker:
-        await rewrite(attacker, 2, "pay 5", "pay 5000")
+        await rewrite_history(attacker, KEY, "pay 5", "pay 5000")
         assert (await verify(attacker, KEY)).valid
     assert await try_to_add(ready_url) is None
 
@@ -208,7 +196,7 @@ async def test_without_the_key_no_history_is_computed_anew(ready_url: str, stamp
     state = await fill(ready_url, "the key")
     async with opened(ready_url) as attacker:
         (head,) = await read_rows(attacker, sessions)
-        await rewrite(attacker, 2, "pay 5", "pay 5000")
+        await rewrite_history(attacker, KEY, "pay 5", "pay 5000")
         if stamp == "none":
             await change_row(attacker, sessions, head, stamp=None)
         elif stamp == "another session's":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 
@@ -66,7 +67,11 @@ def test_an_approval_is_given(window: Window, model: ScriptedModel) -> None:
     asked = window.page.get_by_role("region", name="Approval")
     expect(asked).to_contain_text("May refund run?")
     expect(asked).to_contain_text("A-17")
-    asked.get_by_role("button", name="Approve").click()
+    with window.page.expect_request(lambda sent: sent.url.endswith("/resume")) as decided:
+        asked.get_by_role("button", name="Approve").click()
+    # What the page has shown, whatever the server has by then.
+    [approval] = decided.value.post_data_json["approvals"]
+    assert approval["arguments_digest"] == hashlib.sha256(b'{"order": "A-17"}').hexdigest()
     expect(window.answers).to_have_text(["Paid back."])
     expect(asked).to_be_hidden()
     expect(window.calls.first).to_contain_text("Approved")

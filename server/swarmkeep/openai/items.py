@@ -16,7 +16,14 @@ from msgspec import UNSET
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.errors import quote
 from swarmkeep.events.facts import AwaitedApproval, PendingCall
-from swarmkeep.events.files import MAX_SENT_BYTES, FileReference, make_stand_in, read_reference, restore_part
+from swarmkeep.events.files import (
+    MAX_SENT_BYTES,
+    SHA256,
+    FileReference,
+    make_stand_in,
+    read_reference,
+    restore_part,
+)
 from swarmkeep.events.messages import make_summary_message
 from swarmkeep.events.parts import THOUGHTS
 from swarmkeep.openai.problems import Refused
@@ -246,8 +253,8 @@ def _read_approval(found: Input, item: Json, param: str) -> None:
     if reason is not None and not isinstance(reason, str):
         raise Refused("`reason` must be a text", f"{param}.reason")
     digest = item.get("arguments_digest")
-    if digest is not None and not isinstance(digest, str):
-        raise Refused("`arguments_digest` must be a text", f"{param}.arguments_digest")
+    if digest is not None and not (isinstance(digest, str) and SHA256.fullmatch(digest.lower())):
+        raise Refused("`arguments_digest` must be a SHA-256 in hex", f"{param}.arguments_digest")
     request_id = read_text(item, "approval_request_id", param)
     answer = ApprovalAnswer(request_id, approve, reason, f"{param}.approval_request_id", digest and digest.lower())
     found.approvals.append(answer)

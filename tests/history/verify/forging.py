@@ -7,7 +7,7 @@ import hashlib
 from swarmkeep.events.codec import encode_text
 from swarmkeep.events.fold import fold
 from swarmkeep.events.views import find_last_run_status, view_stored_session
-from swarmkeep.store.hashing import header_of
+from swarmkeep.store.hashing import commitment_of, header_of, link
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey, labels_of
 from swarmkeep.store.tables import events, session_labels, sessions, usage
@@ -28,6 +28,17 @@ async def rehash_in_first_format(store: SqlStore, key: SessionKey, *, upto: int 
         await change_row(store, events, row, commitment=commitment, hash=previous)
     if upto is None:
         await mend_rows_beside_the_events(store, key)
+
+
+async def rewrite_history(store: SqlStore, key: SessionKey, old: str, new: str) -> None:
+    """Change payloads, and make every hash from there on, and all that follows from it, anew."""
+    previous = bytes(32)
+    for row in await read_event_rows(store, key):
+        payload = row["payload"].replace(old, new)
+        commitment = commitment_of(row["salt"], payload)
+        previous = link(previous, make_header(row), commitment)
+        await change_row(store, events, row, payload=payload, commitment=commitment, hash=previous)
+    await mend_rows_beside_the_events(store, key)
 
 
 def make_header(row: Row) -> bytes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, BadRequestError
+from openai import AsyncOpenAI, BadRequestError, ConflictError
 
 from tests.http.server import RunningServer, scripted, start_server
 from tests.support.scripted import Call, ScriptedModel
@@ -29,6 +30,25 @@ def last_says(text: str) -> Callable[[Any], bool]:
 
 def approve(request: Any, approve: bool = True) -> Any:
     return {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": approve}
+
+
+async def test_decision_counts_for_shown_arguments(
+    service: RunningServer, openai: AsyncOpenAI, model: ScriptedModel
+) -> None:
+    ask_for_payment(model, 7)
+    waiting = await openai.responses.create(model="Desk", input="Pay 7.")
+    [request] = waiting.output
+    following: Any = {"model": "Desk", "previous_response_id": waiting.id}
+    shown = hashlib.sha256(request.arguments.encode()).hexdigest()  # type: ignore[union-attr]
+    others: Any = [("0" * 64, ConflictError, "arguments_changed"), ("0", BadRequestError, "invalid_request")]
+    for digest, refusal, code in others:
+        with pytest.raises(refusal) as refused:
+            await openai.responses.create(input=[{**approve(request), "arguments_digest": digest}], **following)
+        assert refused.value.code == code
+    model.say("Paid.")
+    model.say("Seven are paid.")
+    done = await openai.responses.create(input=[{**approve(request), "arguments_digest": shown.upper()}], **following)
+    assert done.output_text == "Seven are paid."
 
 
 async def test_caller_decides_for_asked_agent(

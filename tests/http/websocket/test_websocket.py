@@ -121,6 +121,9 @@ async def test_a_run_that_waits_is_resumed(service: RunningServer, model: Script
         waiting = (await viewer.until("done"))[-1].data
         assert (waiting["status"], waiting["stop_reason"]) == ("waiting", "approval")
         decision = {"tool_call_id": "c1", "decision": "approve"}
+        other = {**decision, "arguments_digest": "0" * 64}
+        refused = await viewer.answer("run.resume", run_id=waiting["id"], approvals=[other])
+        assert (refused.event, refused.data["code"]) == ("error", "arguments_changed")
         await viewer.send("run.resume", run_id=waiting["id"], approvals=[decision])
         assert (await viewer.until("done"))[-1].data["output_text"] == "Done."
         refused = await viewer.answer("run.resume", run_id=waiting["id"], approvals=[decision])
