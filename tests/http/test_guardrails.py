@@ -61,3 +61,13 @@ async def test_guardrail_refusal_is_response_answer(guarded: RunningServer, mode
         assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Not here."
         assert events[-1].type == "response.completed"
         assert [message["content"] for message in model.requests[0]["messages"][1:]] == ["What is it?"]
+
+
+async def test_callers_attach_nothing_for_models(guarded: RunningServer, model: ScriptedModel) -> None:
+    attached = {"model": "gpt-4o", "message": {"reasoning_content": SECRET}}
+    said = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hm.", "provider": attached}]
+    session = await guarded.session(messages=said)
+    model.say("Yes?")
+    assert (await guarded.run(session, [*said, {"role": "user", "content": "So?"}]))["output_text"] == "Yes?"
+    assert model.requests[0]["model"] == attached["model"]
+    assert SECRET not in json.dumps([model.requests, await guarded.events(session)])

@@ -22,6 +22,7 @@ from swarmkeep.agent.values import (
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.errors import InvalidRequest, TooLarge, quote
 from swarmkeep.events.messages import Entry, find_stray_result
+from swarmkeep.events.model_profiles import hide_attached
 from swarmkeep.events.parts import convert_message
 from swarmkeep.events.records import CallerTool
 from swarmkeep.events.state import CHILD_PREFIX
@@ -154,7 +155,8 @@ def _check_message(message: Json, pointer: str) -> Json:
         raise make_invalid_request(error, _Message, pointer) from error
     if shape.role == "tool" and not shape.tool_call_id:
         raise InvalidRequest("a tool message needs a tool_call_id", f"{pointer}/tool_call_id")
-    converted = convert_message(check_object(message, pointer), pointer)
+    # Models alone attach something to their messages: it is sent back to them, and no guardrail looks at it.
+    converted = convert_message(hide_attached(check_object(message, pointer)), pointer)
     if shape.role in ("user", "system", "developer", "tool") and converted.get("content") is None:
         raise InvalidRequest(f"a {shape.role} message needs content", f"{pointer}/content")
     return converted

@@ -31,6 +31,7 @@ from swarmkeep.events.facts import (
     ToolStatus,
 )
 from swarmkeep.events.messages import Entry, find_cut_calls, find_message, read_tool_calls
+from swarmkeep.events.model_profiles import hide_attached
 from swarmkeep.events.patch import apply, apply_change, diff, has_effect
 from swarmkeep.events.records import (
     CompletionRecord,
@@ -243,12 +244,14 @@ def _list_request(run: Run) -> tuple[Json, ...]:
 
 
 def describe_message(message: Json) -> Json:
-    """Return a message as input guardrails get it: all that its model reads of it is in its content, too."""
+    """Return a message as input guardrails get it: all that its model reads of it is in its content, too, but for what
+    a model attached: that is opaque, and only ever a model's own."""
+    message = hide_attached(message)
     calls = message.get("tool_calls") or () if message.get("role") == "assistant" else ()
     refusal = message.get("refusal")
     texts = [refusal] if isinstance(refusal, str) and refusal else []
-    # Both go to the model with the message.
-    texts += list_texts([message.get("name"), message.get("provider")])
+    # It goes to the model with the message.
+    texts += list_texts(message.get("name"))
     for _, name, arguments in read_tool_calls(message) if calls else ():
         texts += [name, arguments, *read_decoded_texts(arguments)]
     content = message.get("content")

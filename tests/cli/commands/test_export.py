@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -12,8 +13,14 @@ from pathlib import Path
 import pytest
 
 from swarmkeep.cli.terminal import put_bytes
+from swarmkeep.events.state import State
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
+from swarmkeep.store.schema import upgrade
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
+from tests.events.given import tool_call
+from tests.support.logs.cut_calls import draft_cut_calls
 
 
 @pytest.mark.long
@@ -124,6 +131,30 @@ def test_a_conversation_from_elsewhere_is_imported(cli: CommandLine, place: list
     assert cli("import", "old.json", "--agent", "Triage Agent", *place).code == 2
     refused = cli("import", "old.json", "--from", "assistants", *place)
     assert (refused.code, "no threads" in refused.err) == (1, True)
+
+
+def test_cut_calls_of_imports_stay_unrun(cli: CommandLine, place: list[str], tmp_path: Path) -> None:
+    whole, cut = tool_call("c1", "refund", '{"order": "A-1"}'), tool_call("c2", "refund", '{"ord')
+
+    async def record() -> None:
+        store = open_store(old)
+        for name, calls in (("waits", (whole, cut)), ("ends", (cut,))):
+            await store.append(SessionKey("default", name), State(), draft_cut_calls("Triage Agent", *calls))
+        await store.close()
+
+    old = f"sqlite:///{tmp_path / 'old.db'}"
+    upgrade(old)
+    asyncio.run(record())
+    (tmp_path / "old.jsonl").write_text(cli("export", "--all", "--database-url", old).out)
+    assert cli("import", "old.jsonl", *place).code == 0
+    shown = {name: cli("sessions", "show", name, "--json", *place).json for name in ("waits", "ends")}
+    assert [session["status"] for session in shown.values()] == ["waiting", "idle"]
+    for name in shown:
+        events = cli("events", name, "--json", *place).json
+        [told] = [event["data"]["message"] for event in events if event["data"].get("tool")]
+        assert (told["tool_call_id"], "was not run" in told["content"]) == ("c2", True)
+        asked = [event["data"]["tool_call_id"] for event in events if event["type"] == "approval.requested"]
+        assert asked == (["c1", "c2", "c1"] if name == "waits" else ["c2"])
 
 
 def test_terminal_control_text_escaped_only_there(

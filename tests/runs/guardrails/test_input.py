@@ -38,6 +38,7 @@ from tests.runs.guardrails.guards import (
     no_secrets_async,
     refuse_all,
 )
+from tests.runs.swarm.runners import AsyncRunner, SyncRunner
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -250,3 +251,23 @@ async def test_redacted_guardrail_reason_keeps_input_refused(cluster: EngineClus
     await run_to_end(engine, "Hello?", "r2")
     assert [message["content"] for message in model.requests[0]["messages"][1:]] == ["Hello?"]
     assert await find_divergences(engine, agent) == []
+
+
+@pytest.mark.parametrize("kind", [SyncRunner, AsyncRunner])
+def test_guardrails_do_not_get_attachments(kind: Any) -> None:
+    seen: list[Any] = []
+
+    def watch(messages: Any, context_variables: dict[str, Any]) -> None:
+        seen.extend(messages)
+
+    agent = Agent(name="A", model="m", input_guardrails=[watch])
+    message = {"role": "assistant", "content": "Hm.", "reasoning_content": "SEALED"}
+    with ScriptedModel(strict=False) as model:
+        swarm = kind(model.url)
+        model.raw({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+        first = swarm.run(agent, "1").messages
+        model.say("Yes?")
+        swarm.run(agent, [{"role": "user", "content": "1"}, *first, {"role": "user", "content": "2"}])
+        assert model.requests[1]["messages"][2]["reasoning_content"] == "SEALED"
+    assert [message["content"] for message in seen] == ["1", "1", "Hm.", "2"]
+    assert [message for message in seen if "SEALED" in json.dumps(message) or "provider" in message] == []
