@@ -230,6 +230,23 @@ async def test_a_key_is_replaced_by_another_one(ready_url: str) -> None:
         assert (await server.state(OTHER)).seq == state.seq + 1
 
 
+@pytest.mark.parametrize(
+    ("old", "steps"),
+    [("", ("the key,unstamped", "the key")), ("old key", ("old key,new key", "new key,old key", "new key"))],
+)
+async def test_a_key_comes_to_running_servers(ready_url: str, old: str, steps: tuple[str, ...]) -> None:
+    """Servers are restarted one after the other, and each goes on with what the others have recorded."""
+    await fill(ready_url, old)
+    last = old
+    for step in steps:
+        if step == steps[-1]:
+            async with opened(ready_url, last) as server:
+                assert (await stamp_sessions(server, unstamped=False, on_step=lambda: None)).refused == []
+        for keys in (last, step, last, step, step):
+            assert await try_to_add(ready_url, keys) is None
+        last = step
+
+
 async def test_sessions_from_before_the_key_are_stamped_once(ready_url: str) -> None:
     state = await fill(ready_url)
     assert await try_to_add(ready_url, "the key") == state.seq

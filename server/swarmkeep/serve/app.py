@@ -43,6 +43,10 @@ _UNSTAMPED = (
     "SWARMKEEP_INTEGRITY_KEY is set, and there are sessions without a stamp, which are not advanced: if they are from "
     "before the key, run `swarmkeep db stamp --unstamped` once"
 )
+_ACCEPTS_UNSTAMPED = (
+    "SWARMKEEP_INTEGRITY_KEY has the word `unstamped`: sessions without a stamp are accepted; once all servers have "
+    "the key, run `swarmkeep db stamp`, and take the word out"
+)
 _OPEN_TO_ALL_PAGES = (
     "without API keys and with SWARMKEEP_CORS_ORIGINS=*, every web page that is opened on this machine can read and "
     "change all sessions; name the origins, or make a key with `swarmkeep keys create`"
@@ -124,8 +128,7 @@ def make_lifespan(
             _connect_metrics(metrics, engine, store)
             try:
                 await store.ping()
-                if store.integrity_keys and await store.has_unstamped():
-                    log.warning(_UNSTAMPED)
+                await _warn_of_unstamped(store)
                 if isinstance(location, PostgresServer):
                     await _warn_of_obstacles(settings, location)
                 keyring = Keyring(SqlApiKeys(store.database))
@@ -160,6 +163,13 @@ async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tra
     finally:
         app.asgi_handler = handler
         await asyncio.to_thread(opened.close)
+
+
+async def _warn_of_unstamped(store: SqlStore) -> None:
+    if store.integrity_keys.accepts_unstamped:
+        log.warning(_ACCEPTS_UNSTAMPED)
+    elif store.integrity_keys and await store.has_unstamped():
+        log.warning(_UNSTAMPED)
 
 
 async def _warn_of_obstacles(settings: Settings, location: PostgresServer) -> None:

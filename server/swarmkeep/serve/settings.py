@@ -227,7 +227,8 @@ class Settings(BaseSettings):
     integrity_key: SecretStr | None = Field(
         default=None,
         description="A secret that the end of each session's log is signed with, so that nobody who only writes to the "
-        "database can compute another history. Several, separated by commas: the first signs, and all are accepted.",
+        "database can compute another history. Several, separated by commas: the first signs, and all are accepted; "
+        "the word `unstamped` among them accepts sessions without a stamp, while servers get their first key.",
     )
     signing_key: Path | None = Field(
         default=None, description="A PEM file with the Ed25519 private key that checkpoints are signed with."

@@ -196,16 +196,22 @@ def is_possible_payload(event: RecordedEvent) -> bool:
 
 _SIZE = struct.Struct(">Q")
 _ID_BYTES = 8
+UNSTAMPED = "unstamped"
 STAMP_BYTES = _ID_BYTES + hashlib.sha256().digest_size
 _NAME = b"swarmkeep head v1"
 
 
 class IntegrityKeys:
-    """The keys of one installation, separated by commas: the first signs. Without any, nothing is signed or asked."""
+    """The keys of one installation, separated by commas: the first signs. Without any, nothing is signed or asked.
+
+    With the word `unstamped` among them, heads without a stamp are accepted: some servers may not have the key yet.
+    """
 
     def __init__(self, text: str = "") -> None:
-        keys = [part.strip().encode() for part in text.split(",")]
-        self._keys: Mapping[bytes, bytes] = {_find_id(key): key for key in keys if key}
+        parts = [part.strip() for part in text.split(",")]
+        keys = [part.encode() for part in parts if part not in ("", UNSTAMPED)]
+        self.accepts_unstamped = UNSTAMPED in parts
+        self._keys: Mapping[bytes, bytes] = {_find_id(key): key for key in keys}
         self._first = next(iter(self._keys), None)
 
     def __bool__(self) -> bool:
@@ -218,7 +224,7 @@ class IntegrityKeys:
     def find_fault(self, stamp: object, key: SessionKey, seq: object, hash: object) -> str | None:
         """The code of what is wrong with a head's stamp: that there is none, or that it is another one's."""
         if stamp is None:
-            return "stamp_missing" if self else None
+            return "stamp_missing" if self and not self.accepts_unstamped else None
         if not isinstance(stamp, bytes) or len(stamp) != STAMP_BYTES:
             return "stamp_differs"
         if not self:

@@ -213,10 +213,11 @@ def stamp(
     left as they are; exit code 1 then. A session whose stamp somebody has removed gets a new one by --unstamped, so use
     that once, when the first key is set. Servers keep running meanwhile.
     """
+    from swarmkeep.store.integrity import IntegrityKeys
     from swarmkeep.store.schema import stamp_sessions
 
     settings = load_settings(database_url=database_url)
-    if settings.integrity_keys is None:
+    if not IntegrityKeys(settings.integrity_keys or ""):
         raise Refused("set SWARMKEEP_INTEGRITY_KEY to the key that is to sign")
     with show_progress("stamping", "session", quiet=quiet) as progress:
         done = run_on_store(

@@ -34,6 +34,7 @@ from swarmkeep.runs.watcher import TOLERATED_SECONDS, describe_difference, subtr
 from swarmkeep.serve.listener import raise_open_files
 from swarmkeep.serve.settings import Settings
 from swarmkeep.store import schema
+from swarmkeep.store.integrity import UNSTAMPED
 from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SchemaBehind, StoreUnavailable, utc_now
@@ -360,7 +361,8 @@ def _check_access(settings: Settings) -> CheckResult:
 
 def _check_integrity(settings: Settings) -> CheckResult:
     """Tell if the ends of logs are signed with a key that is not in the database."""
-    first = (settings.integrity_keys or "").partition(",")[0].strip()
+    parts = [part.strip() for part in (settings.integrity_keys or "").split(",")]
+    first = next((part for part in parts if part not in ("", UNSTAMPED)), "")
     if not first:
         detail = (
             "whoever can write to the database can compute another history; set SWARMKEEP_INTEGRITY_KEY to a secret, "
@@ -369,6 +371,12 @@ def _check_integrity(settings: Settings) -> CheckResult:
         return CheckResult("integrity", "warning", detail)
     if len(first) < FEWEST_KEY_CHARACTERS:
         detail = f"SWARMKEEP_INTEGRITY_KEY has {len(first)} characters; one of `openssl rand -hex 32` cannot be guessed"
+        return CheckResult("integrity", "warning", detail)
+    if UNSTAMPED in parts:
+        detail = (
+            "sessions without a stamp are accepted; once all servers have the key, run `swarmkeep db stamp`, and take "
+            "`unstamped` out of SWARMKEEP_INTEGRITY_KEY"
+        )
         return CheckResult("integrity", "warning", detail)
     try:
         missing = run_on_store(settings.database_url, lambda store: store.has_unstamped(), read_only=True)
