@@ -11,11 +11,13 @@ import asyncio
 import base64
 import io
 import json
+import os
+import signal
+import sys
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +44,19 @@ from swarmkeep.history.verify import verify
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.identifiers import derive_child_run
 from swarmkeep.runs.runs import IdempotentRequest
+from swarmkeep.store import schema
 from swarmkeep.store.records import SessionKey
 from tests.history.test_redact import dump_database
-from tests.runs.cluster import LOOKS_OFTEN, EngineCluster, kill_engine, read_log, read_state
+from tests.runs.cluster import LOOKS_OFTEN, EngineCluster, expire_leases, read_log, read_state
 from tests.runs.mcp.test_connections import serve, write_answer, write_result
+from tests.runs.swarm.runners import open_async
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call, Completion, Reply
 
 # The model: what it says follows from what it is sent, so that it says the same when it is asked again.
 
 DO = "do "
+OLDER_REVISION = "0005"
 MORE = "next "
 
 
@@ -83,25 +88,34 @@ def answer(request: Json) -> Reply | str:
 # The agents, and how often each call of theirs had its effect.
 
 effects: Counter[tuple[str, str]] = Counter()
+# Where a process that will be killed writes them down.
+EFFECTS_FILE = "MATRIX_EFFECTS"
+
+
+def count_effect(text: str, call_id: str) -> None:
+    effects[text, call_id] += 1
+    if path := os.environ.get(EFFECTS_FILE):
+        with Path(path).open("a") as file:
+            file.write(f"{json.dumps([text, call_id])}\n")
 
 
 def note(text: str, tool_call_id: ToolCallId) -> Result:
     """Write something down."""
-    effects[text, tool_call_id] += 1
+    count_effect(text, tool_call_id)
     return Result("noted", context_variables={"note": text})
 
 
 @tool(requires_approval=True)
 def pay(text: str, tool_call_id: ToolCallId) -> str:
     """Pay."""
-    effects[text, tool_call_id] += 1
+    count_effect(text, tool_call_id)
     return "paid"
 
 
 @tool(concurrent=True)
 async def look(text: str, tool_call_id: ToolCallId) -> Result:
     """Look at something."""
-    effects[text, tool_call_id] += 1
+    count_effect(text, tool_call_id)
     return Result("seen", context_variables={text.split()[-1]: text})
 
 
@@ -316,9 +330,11 @@ class Bench:
         self.model = model
         self.agents = agents
         self.is_long = is_long
+        self.url = url
         self._file = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else None
         self._sent: set[bytes] = set()
         self._seen = 0
+        self.cuts: dict[str, list[int]] = {}
 
     async def open(self) -> None:
         self.one, self.two = [await self.open_engine() for _ in range(2)]
@@ -502,7 +518,7 @@ async def list_cuts(bench: Bench, cell: Cell, play: Play) -> list[int]:
     return list(range(1, end)) if bench.is_long else [2 + zlib.crc32(cell.key.id.encode()) % (end - 2)]
 
 
-async def cross_interruption(bench: Bench, cell: Cell, play: Play, *, is_killed: bool) -> None:
+async def cross_drain(bench: Bench, cell: Cell, play: Play) -> None:
     for at in await list_cuts(bench, cell, play):
         engine = await bench.open_engine()
         one = Cell(f"{cell.key.id}-{at}", engine, cell.agent)
@@ -510,24 +526,90 @@ async def cross_interruption(bench: Bench, cell: Cell, play: Play, *, is_killed:
         playing = asyncio.ensure_future(play(one))
         reached = asyncio.ensure_future(cut.reached.wait())
         await asyncio.wait([playing, reached], return_when=asyncio.FIRST_COMPLETED)
-        if is_killed:
-            await kill_engine(engine)
-        else:
-            draining = asyncio.ensure_future(engine.drain())
-            await asyncio.sleep(0)
-            cut.opened.set()
-            await draining
-            await asyncio.wait([playing])
-        for task in (playing, reached):
-            task.cancel()
-        await asyncio.wait([playing, reached])
-        with suppress(asyncio.CancelledError, Draining):
-            playing.result()
+        draining = asyncio.ensure_future(engine.drain())
+        await asyncio.sleep(0)
         cut.opened.set()
+        await draining
+        reached.cancel()
+        await asyncio.wait([playing])
+        with suppress(Draining):
+            playing.result()
         again = one.on(bench.two)
         await play(again)
         await bench.go_on(again)
         await bench.check(again)
+
+
+async def die(url: str, model_url: str, server_url: str, cuts: dict[str, list[int]]) -> None:
+    """Play features in a process of its own, once for each cut; it is killed when all that can have stopped there."""
+    stopped: set[SessionKey] = set()
+    changed = asyncio.Event()
+    async with open_async(model_url) as client:
+        agents = make_agents(MCPServer(url=server_url, name="files", connect_timeout=20))
+        engine = await EngineCluster(url, client).open_engine(*agents, limits=LOOKS_OFTEN)
+        ends = {SessionKey("default", f"{name}-{at}"): at for name, places in cuts.items() for at in places}
+        append = engine.store.append
+
+        async def stop_before(key: SessionKey, base: Any, drafts: Any, **more: Any) -> Any:
+            if base.seq >= ends.get(key, base.seq + 1):
+                stopped.add(key)
+                changed.set()
+                await asyncio.Event().wait()
+            return await append(key, base, drafts, **more)
+
+        engine.store.append = stop_before  # type: ignore[method-assign]
+        tasks: dict[SessionKey, asyncio.Future[None]] = {}
+        for key in ends:
+            agent, play = FEATURES[key.id.partition("-kill")[0].replace("-", " ")]
+            tasks[key] = asyncio.ensure_future(play(Cell(key.id, engine, agent)))
+            tasks[key].add_done_callback(lambda _: changed.set())
+        while not all(key in stopped or task.done() for key, task in tasks.items()):
+            await changed.wait()
+            changed.clear()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def kill_process(bench: Bench, cells: Sequence[tuple[Cell, Play]], folder: Path) -> None:
+    """Let a process play features, and die."""
+    bench.cuts = cuts = {cell.key.id: await list_cuts(bench, cell, play) for cell, play in cells}
+    path = folder / "effects"
+    given = (bench.url, bench.model.url, bench.agents[-1].mcp_servers[0].url, cuts)
+    program = f"import asyncio; from tests.runs.test_matrix import die; asyncio.run(die(*{given!r}))"
+    env = {**os.environ, EFFECTS_FILE: str(path)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, env=env, stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    assert process.returncode == -signal.SIGKILL, said.decode()
+    effects.update(map(tuple, map(json.loads, path.read_text().splitlines() if path.exists() else [])))
+    await expire_leases(bench.one)
+
+
+async def cross_death(bench: Bench, cell: Cell, play: Play) -> None:
+    for at in bench.cuts[cell.key.id]:
+        again = Cell(f"{cell.key.id}-{at}", bench.two, cell.agent)
+        await play(again)
+        await bench.go_on(again)
+        await bench.check(again)
+
+
+async def upgrade_database(bench: Bench, cells: Sequence[tuple[Cell, Play]], _: Path) -> None:
+    """Have features played in a database that is one of the release before, and then of this one."""
+    for cell, play in cells:
+        await play(cell)
+    for engine in (bench.one, bench.two):
+        await engine.stop()
+    await asyncio.to_thread(schema.downgrade, bench.url, OLDER_REVISION)
+    await asyncio.to_thread(schema.upgrade, bench.url)
+    await bench.open()
+
+
+async def cross_upgrade(bench: Bench, cell: Cell, play: Play) -> None:
+    again = cell.on(bench.one)
+    await play(again)
+    await bench.go_on(again)
+    await bench.check(again)
+    assert await bench.find(again)
 
 
 async def cross_second_server(bench: Bench, cell: Cell, play: Play) -> None:
@@ -544,10 +626,18 @@ CROSSINGS: dict[str, Callable[[Bench, Cell, Play], Awaitable[None]]] = {
     "delete": cross_deletion,
     "fork": cross_fork,
     "export and import": cross_transfer,
-    "crash": partial(cross_interruption, is_killed=True),
-    "drain": partial(cross_interruption, is_killed=False),
+    "drain": cross_drain,
     "second server": cross_second_server,
+    "kill -9": cross_death,
+    "upgrade": cross_upgrade,
 }
+# What is done once, for all features.
+PREPARATIONS: dict[str, Callable[[Bench, Sequence[tuple[Cell, Play]], Path], Awaitable[None]]] = {
+    "kill -9": kill_process,
+    "upgrade": upgrade_database,
+}
+# The release before has no files: what it would keep of them is gone.
+NEVER_MEET = {("file", "upgrade")}
 
 
 @pytest.fixture
@@ -562,14 +652,17 @@ async def server() -> AsyncIterator[MCPServer]:
         yield served
 
 
-async def meet(bench: Bench, crossing: str, features: Iterable[str]) -> None:
+async def meet(bench: Bench, crossing: str, features: Iterable[str], folder: Path) -> None:
     """Cross features with something; all that fails is told together."""
     effects.clear()
     await bench.open()
+    met = [feature for feature in features if (feature, crossing) not in NEVER_MEET]
+    named = {feature: f"{feature}-{crossing}".replace(" ", "-") for feature in met}
+    cells = {feature: (Cell(named[feature], bench.one, FEATURES[feature][0]), FEATURES[feature][1]) for feature in met}
+    if crossing in PREPARATIONS:
+        await PREPARATIONS[crossing](bench, list(cells.values()), folder)
     failures: list[Exception] = []
-    for feature in features:
-        agent, play = FEATURES[feature]
-        cell = Cell(f"{feature}-{crossing}".replace(" ", "-"), bench.one, agent)
+    for feature, (cell, play) in cells.items():
         try:
             async with asyncio.timeout(120):
                 await CROSSINGS[crossing](bench, cell, play)
@@ -596,16 +689,25 @@ def ready_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("crossing", CROSSINGS)
 async def test_features_go_with_what_cuts_across(
-    cluster: EngineCluster, model: ScriptedModel, server: MCPServer, ready_url: str, crossing: str
+    cluster: EngineCluster, model: ScriptedModel, server: MCPServer, ready_url: str, crossing: str, tmp_path: Path
 ) -> None:
-    await meet(Bench(cluster, model, make_agents(server), ready_url, is_long=False), crossing, FEATURES)
+    await meet(Bench(cluster, model, make_agents(server), ready_url, is_long=False), crossing, FEATURES, tmp_path)
+
+
+# One death, at all places, is enough for all of them; and an upgrade has none.
+_LONG = [(crossing, [feature]) for crossing in CROSSINGS if crossing not in PREPARATIONS for feature in FEATURES]
 
 
 @pytest.mark.long
 @pytest.mark.one_database
-@pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("crossing", CROSSINGS)
+@pytest.mark.parametrize(("crossing", "features"), [*_LONG, ("kill -9", list(FEATURES))])
 async def test_feature_works_at_every_place(
-    long_url: str, cluster: EngineCluster, model: ScriptedModel, server: MCPServer, crossing: str, feature: str
+    long_url: str,
+    cluster: EngineCluster,
+    model: ScriptedModel,
+    server: MCPServer,
+    crossing: str,
+    features: list[str],
+    tmp_path: Path,
 ) -> None:
-    await meet(Bench(cluster, model, make_agents(server), long_url, is_long=True), crossing, [feature])
+    await meet(Bench(cluster, model, make_agents(server), long_url, is_long=True), crossing, features, tmp_path)
