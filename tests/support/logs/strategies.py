@@ -10,7 +10,7 @@ from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.request.request import Profile
 from tests.support.logs.dice import DrawnDice
-from tests.support.logs.hostile import make_hostile_log
+from tests.support.logs.hostile import FOREIGN_PARTS, make_hostile_log
 from tests.support.logs.random_session import RandomSession, make_random_session
 from tests.support.logs.words import PROFILES
 
@@ -45,6 +45,31 @@ def texts(max_size: int = 12) -> st.SearchStrategy[str]:
     return st.text(st.characters(exclude_categories=()), max_size=max_size).map(
         lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     )
+
+
+_PART_KEYS = (
+    "text", "refusal", "image_url", "input_audio", "file", "thinking", "source", "input", "id", "name", "content",
+    "blob", "detail", "annotations", "zz",
+)  # fmt: skip
+_PART_VALUES: tuple[Any, ...] = (
+    None, "", "x", "\ud800", 7, 1.5, True, [], {}, ["x"], [{"type": "text", "text": "x"}],
+    {"url": "https://example.com/a.png"}, {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "much"},
+    {"url": None},
+    {"data": "AAAA", "format": "wav"}, {"data": "AAAA"}, {"filename": "a.pdf", "file_data": "data:application/pdf,"},
+    {"file_id": "f"}, {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}, {"sha256": "0" * 64},
+)  # fmt: skip
+_PART_TYPES: tuple[Any, ...] = (
+    "text", "refusal", "image_url", "input_audio", "file", "thinking", "redacted_thinking", "reasoning", "input_text",
+    "output_text", "input_image", "input_file", "image", "document", "tool_use", "tool_result", "video_url", "", "odd",
+    "\ud800" * 70,
+)  # fmt: skip
+
+
+def odd_parts() -> st.SearchStrategy[Json]:
+    """Parts of a content as any interface may have them, and as none has."""
+    held = st.dictionaries(st.sampled_from(_PART_KEYS), st.sampled_from(_PART_VALUES), max_size=3)
+    typed = st.builds(lambda kind, rest: {"type": kind, **rest}, st.sampled_from(_PART_TYPES), held)
+    return typed | st.sampled_from(FOREIGN_PARTS) | held | st.builds(dict, type=st.sampled_from(_PART_VALUES))
 
 
 def json_values(max_leaves: int = 12) -> st.SearchStrategy[Any]:
