@@ -62,6 +62,8 @@ def rebuild(state: State, request: ModelRequest) -> bytes:
         ("Qwen/Qwen3-8B", "", {"system_messages": "one_leading"}),
         ("codestral", "api.mistral.ai", {"tokens_parameter": "max_tokens", "developer_role": "system"}),
         ("codestral", "notmistral.ai.example", {}),
+        ("openai/gpt-oss-120b", "api.groq.com", {"attachments": "omit"}),
+        ("gpt-oss-120b", "api.cerebras.ai", {"attachments": "omit"}),
     ],
 )
 def test_the_table_knows_models(model: str, host: str, differs: Json) -> None:

@@ -237,6 +237,8 @@ _TABLE = (
     _Row(r"qwen", "", {"system_messages": "one_leading"}),
     # They know neither the newer name of the limit nor the role `developer`, and refuse what they do not know.
     _Row("", r"(^|\.)(deepseek\.com|mistral\.ai)$", {"tokens_parameter": "max_tokens", "developer_role": "system"}),
+    # They refuse the reasoning that came with their own replies (karthink/gptel#774, NousResearch/hermes-agent#34716).
+    _Row("", r"(^|\.)(groq\.com|cerebras\.ai)$", {"attachments": "omit"}),
     # Calls of other models, after a handoff for example, are refused without. Google documents the placeholder.
     _Row(r"gemini-[3-9]", r"(^|\.)googleapis\.com$", {"missing_attachments": "signature"}),
     _Row("", r"(^|\.)(deepseek\.com|moonshot\.(ai|cn))$", {"missing_attachments": "reasoning"}),

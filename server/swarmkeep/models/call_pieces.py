@@ -285,6 +285,11 @@ class _Meeting(msgspec.Struct):
         return bool(self.call.id) or self.counts_calls
 
     @property
+    def fills_placeholder(self) -> bool:
+        """Tell if what came before the arguments was no call of its own: that would have had an id, too."""
+        return self.tells_calls_apart or bool(self.piece.id) or (self.has_key and not self.text_is_whole)
+
+    @property
     def is_beside(self) -> bool:
         """Tell if it stands in one list with the last piece of the call, and nothing says that they are of one call."""
         return self.piece.chunk == self.call.chunk and not (self.has_key or self.tells_calls_apart)
@@ -391,9 +396,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Act.REPLACE,
-        lambda m: (
-            m.names and m.call.is_held and m.opens and (m.tells_calls_apart or (m.has_key and not m.text_is_whole))
-        ),
+        lambda m: m.names and m.call.is_held and m.opens and m.fills_placeholder,
         "`{}` comes first, as a placeholder, and the name with each piece",
         "gateways in front of Anthropic and Bedrock",
     ),
