@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -253,10 +254,9 @@ def describe_message(message: Json) -> Json:
     # It goes to the model with the message.
     texts += list_texts(message.get("name"))
     for _, name, arguments in read_tool_calls(message) if calls else ():
-        texts += [name, arguments, *read_decoded_texts(arguments)]
+        texts += [name, arguments, *chain(*_list_layers([arguments]))]
     content = message.get("content")
-    if isinstance(content, str) and (decoded := read_decoded_texts(content)):
-        texts += decoded
+    texts += chain(*_list_layers([join_content(content)]))
     if not texts:
         return {**message, "content": ""} if content is None else dict(message)
     if isinstance(content, list):
@@ -283,18 +283,43 @@ def list_texts(value: object) -> list[str]:
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
-def read_decoded_texts(text: str) -> list[str]:
-    """Return what a JSON text says to those who decode it, if that is not what stands there: `"\\u0041"` says A.
+# JSON in a text of JSON is decoded again, but nobody does so without end.
+_MOST_LAYERS = 3
 
-    A text that is not whole JSON, or is JSON in part, is given with its escapes replaced.
+
+def _list_layers(texts: list[str]) -> list[list[str]]:
+    """Return what texts say to those who decode JSON, if that is not what stands there: `"\\u0041"` says A.
+
+    First as they are with their escapes replaced, since members may be there twice, and some of it may be no JSON; then
+    decoded, once and again.
     """
+    layers: list[list[str]] = []
+    replaced = [_replace_escapes(text) for text in texts]
+    if replaced != texts:
+        layers.append(replaced)
+    for _ in range(_MOST_LAYERS):
+        texts = [each for text in texts for each in _decode_texts(text)]
+        if texts and texts not in layers:
+            layers.append(texts)
+    return layers
+
+
+def _decode_texts(text: str) -> list[str]:
     if "\\" not in text:
         return []
     try:
         return list_texts(decode(text))
     except MalformedJson:
-        replaced = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+        replaced = _replace_escapes(text)
         return [] if replaced == text else [replaced]
+
+
+def _replace_escapes(text: str) -> str:
+    replaced = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    if replaced == text:
+        return text
+    # Two of them may be one character.
+    return replaced.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def refuse_input(agent: str, trip: Trip, entries: Sequence[Entry]) -> list[SessionEvent]:
@@ -342,8 +367,7 @@ def read_passing_texts(message: Json, output_tool: str | None, options: RunOptio
         name = call["function"]["name"]
         if name == output_tool or name in options.caller_tool_names or not options.execute_tools:
             texts.append(call["function"]["arguments"])
-    decoded = [each for text in texts for each in read_decoded_texts(text)]
-    return ["\n".join(text for text in part if text) for part in (texts, decoded) if any(part)]
+    return ["\n".join(text for text in part if text) for part in (texts, *_list_layers(texts)) if any(part)]
 
 
 def _answer(agent: str, trip: Trip) -> Json:

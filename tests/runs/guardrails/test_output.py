@@ -145,7 +145,14 @@ class Answer(BaseModel):
 
 
 @pytest.mark.parametrize(
-    "text", ['{"answer": "sword\\u0066ish"}', '{"answer": "a \\u0073wordfish"', '["sword\\u0066ish"]']
+    "text",
+    [
+        '{"answer": "sword\\u0066ish"}',
+        '{"answer": "a \\u0073wordfish"',
+        '["sword\\u0066ish"]',
+        '{"answer": "sword\\u0066ish", "answer": "fine"}',
+        '{"answer": "{\\"a\\": \\"sword\\\\u0066ish\\"}"}',
+    ],
 )
 @pytest.mark.parametrize("options", [{"output_type": Answer}, {"output_type": Answer, "output_mode": "tool"}, {}])
 async def test_what_readers_decode_is_looked_at(
