@@ -7,6 +7,7 @@ import logging
 import mmap
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -123,6 +124,49 @@ class SharedListener:
 
 # Two for each of 32,000 runs: its caller's connection, and the one to the model.
 _MAX_OPEN_FILES = 65_536
+# What connections of clients leave, at most a quarter: runs need files, too, for the database and their models.
+_MAX_KEPT_FILES = 1_000
+_REMINDER_SECONDS = 60.0
+
+_REFUSAL = (
+    b'{"type":"urn:swarmkeep:problem:overloaded","title":"The server does not keep up","status":503,'
+    b'"detail":"the server has no room for more connections; try again","code":"overloaded"}'
+)
+REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(_REFUSAL), _REFUSAL)
+)
+
+
+class FileReserve:
+    """Keeps some of the files that this process may open from its clients: idle connections must not stop runs."""
+
+    def __init__(self) -> None:
+        self._refused = 0
+        self._told_at = -_REMINDER_SECONDS
+
+    def has_room(self, transport: asyncio.Transport) -> bool:
+        """Tell if a new connection may stay. The system gives each the lowest number that is free."""
+        file, most = transport.get_extra_info("socket").fileno(), count_open_files()
+        if file < most - min(most // 4, _MAX_KEPT_FILES):
+            return True
+        self._refused += 1
+        if time.monotonic() - self._told_at >= _REMINDER_SECONDS:
+            self._told_at = time.monotonic()
+            log.error(
+                "connections refused, because this process may open %d files only: %d so far", most, self._refused
+            )
+        return False
+
+
+def count_open_files() -> int:
+    """Return how many files this process may open."""
+    if sys.platform == "win32":
+        return _MAX_OPEN_FILES
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_open_files() -> int:
@@ -142,4 +186,4 @@ def raise_open_files() -> int:
     # It may be refused even below the limit that the system names.
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return count_open_files()

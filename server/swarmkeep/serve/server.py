@@ -28,6 +28,7 @@ from swarmkeep.http.auth import Service
 from swarmkeep.http.metrics import ServerLimits
 from swarmkeep.models.clients import load_in_background
 from swarmkeep.serve.app import LIMITS, ServeError, bracket_host
+from swarmkeep.serve.listener import REFUSAL, FileReserve
 from swarmkeep.serve.settings import Settings
 from swarmkeep.store.audit import SqlAuditLog
 from swarmkeep.store.records import DEFAULT_TENANT, AuditAction
@@ -117,9 +118,16 @@ class BoundedConnection(HttpToolsProtocol):
     head_bytes = 65_536
 
     def __init__(
-        self, *args: Any, head_seconds: float, stalled_seconds: float, unsent: UnsentLimit, **kwargs: Any
+        self,
+        *args: Any,
+        head_seconds: float,
+        stalled_seconds: float,
+        unsent: UnsentLimit,
+        reserve: FileReserve,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._reserve = reserve
         self._head_seconds = head_seconds
         self._stall = StallLimit(stalled_seconds, unsent)
         self._in_head = False
@@ -128,6 +136,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if not self._reserve.has_room(transport):
+            transport.write(REFUSAL)
+            transport.close()
+            return
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -338,7 +350,13 @@ _CLOSING_SECONDS = 5
 def build_http_config(app: Litestar, settings: Settings, limits: ServerLimits = LIMITS) -> Config:
     """Build the configuration for serving the application over HTTP."""
     unsent, seconds = UnsentLimit(limits.unsent_bytes), limits.stalled_seconds
-    connection = partial(BoundedConnection, head_seconds=limits.head_seconds, stalled_seconds=seconds, unsent=unsent)
+    connection = partial(
+        BoundedConnection,
+        head_seconds=limits.head_seconds,
+        stalled_seconds=seconds,
+        unsent=unsent,
+        reserve=FileReserve(),
+    )
     live = partial(BoundedWebSocket, stalled_seconds=seconds, unsent=unsent)
     return Config(
         app,
