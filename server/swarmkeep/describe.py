@@ -38,8 +38,10 @@ from swarmkeep.events.facts import (
     SessionCreated,
     SessionForked,
     SessionHandedBack,
+    SessionHeld,
     SessionImported,
     SessionRedacted,
+    SessionReleased,
     SessionTakenOver,
     SessionUpdated,
     ToolsListed,
@@ -360,6 +362,8 @@ def describe(make_entry: MakeEntry, before: State, event: RecordedEvent) -> Time
             | SessionRedacted()
             | SessionTakenOver()
             | SessionHandedBack()
+            | SessionHeld()
+            | SessionReleased()
         ):
             return _describe_session_event(make_entry, fact)
         case UnknownFact():
@@ -483,11 +487,16 @@ def _describe_tool_start(make_entry: MakeEntry, event: RecordedEvent, fact: Tool
 def _describe_session_event(
     make_entry: MakeEntry,
     fact: SessionCreated | SessionForked | SessionImported | SessionUpdated | SessionRedacted | SessionTakenOver
-    | SessionHandedBack,
+    | SessionHandedBack | SessionHeld | SessionReleased,
 ) -> TimelineEntry:  # fmt: skip
     match fact:
         case SessionTakenOver() | SessionHandedBack():
             return _describe_takeover(make_entry, fact)
+        case SessionHeld():
+            held = "puts the session on hold: nothing of it is redacted or deleted"
+            return make_entry(speaker=name_actor(fact.by), headline=held, text=fact.reason, tone="notice")
+        case SessionReleased():
+            return make_entry(speaker=name_actor(fact.by), headline="lifts the hold", tone="notice")
         case SessionCreated():
             asked = "" if fact.parent is UNSET else f", which session {fact.parent.session_id} asks"
             return make_entry(headline=f"the conversation begins with {fact.agent}{asked}")

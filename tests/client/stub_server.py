@@ -180,6 +180,6 @@ class StubServer:
                 for piece in pieces:
                     self.wfile.write(piece)
 
-            do_GET = do_POST = do_PATCH = do_DELETE = serve
+            do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = serve
 
         return Handler

@@ -48,6 +48,7 @@ CODES = {
     "session_exists": (409, "SessionExists"),
     "already_decided": (409, "AlreadyDecided"),
     "run_not_waiting": (409, "RunNotWaiting"),
+    "on_hold": (409, "OnHold"),
     "not_taken_over": (409, "NotTakenOver"),
     "taken_over": (409, "TakenOverByOther"),
     "agent_unavailable": (409, "AgentUnavailable"),

@@ -211,6 +211,13 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
         "POST /v1/sessions/s1/answer",
         {"content": "Hello."},
     ),
+    (
+        lambda s: s.put_on_hold("case 12").hold,
+        make_json_reply(samples.make_session()),
+        "PUT /v1/sessions/s1/hold",
+        {"reason": "case 12"},
+    ),
+    (lambda s: s.release(), make_json_reply(samples.make_session()), "DELETE /v1/sessions/s1/hold", None),
     (lambda s: s.hand_back(), make_json_reply(samples.make_session()), "POST /v1/sessions/s1/handback", {}),
     (lambda s: s.remove_message(7), NOTHING, "DELETE /v1/sessions/s1/messages/7", None),
     (

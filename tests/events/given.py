@@ -19,8 +19,10 @@ from swarmkeep.events.facts import (
     SessionEvent,
     SessionForked,
     SessionHandedBack,
+    SessionHeld,
     SessionImported,
     SessionRedacted,
+    SessionReleased,
     SessionTakenOver,
     SessionUpdated,
     UnknownFact,
@@ -35,7 +37,7 @@ AT = "2026-01-01T00:00:00.000000Z"
 CREATED = SessionCreated(agent="triage")
 _FACTS_OUTSIDE_RUNS = (
     SessionCreated, SessionForked, SessionImported, SessionUpdated, SessionRedacted, MessageRemoved, UnknownFact,
-    SessionTakenOver, SessionHandedBack,
+    SessionTakenOver, SessionHandedBack, SessionHeld, SessionReleased,
 )  # fmt: skip
 
 

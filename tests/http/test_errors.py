@@ -29,6 +29,7 @@ CODES = {
     409: {
         "session_busy", "session_exists", "already_decided", "run_not_waiting", "agent_unavailable",
         "request_not_kept", "session_damaged", "history_damaged", "arguments_changed", "not_taken_over", "taken_over",
+        "on_hold",
     },
     412: {"seq_mismatch"},
     413: {"too_large"},

@@ -153,6 +153,12 @@ class DatabaseSource:
         )
         return msgspec.convert(msgspec.to_builtins(done), Redaction)
 
+    def hold(self, session_id: str, reason: str | None) -> SessionState:
+        key, by = self._key(session_id), name_operator()
+        if reason is None:
+            return to_session_state(self._background.run(stored.release_session(self._store, key, by=by)))
+        return to_session_state(self._background.run(stored.hold_session(self._store, key, reason, by=by)))
+
     def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
         from swarmkeep.history.checkpoints import verify_audit_log
         from swarmkeep.history.verify import Head as NotedHead

@@ -91,6 +91,11 @@ def _summarize_takeover(data: Json) -> str:
     return ": ".join(part for part in (by, data.get("note")) if part)
 
 
+def _summarize_hold(data: Json) -> str:
+    by = f"by {put_name_first(data['by'])}" if data.get("by") else ""
+    return ": ".join(part for part in (by, data.get("reason")) if part)
+
+
 def _summarize_listing(data: Json) -> str:
     names = ", ".join(tool["name"] for tool in data["tools"])
     return f"{put_name_first(data['server'])}: {data.get('error') or names or 'no tools'}"
@@ -165,6 +170,8 @@ _SUMMARIZERS: dict[str, Callable[[Json], str]] = {
     "session.imported": _summarize_imported,
     "session.taken_over": _summarize_takeover,
     "session.handed_back": _summarize_takeover,
+    "session.held": _summarize_hold,
+    "session.released": _summarize_hold,
     "session.updated": _summarize_updated,
     "session.redacted": lambda data: f"{', '.join(map(str, data['seqs']))}: {data['reason']}",
     "run.queued": _summarize_started,
@@ -230,6 +237,7 @@ def put_state(state: SessionState) -> None:
         "events": f"{state.seq}, the last with hash {state.hash}",
         "usage": f"model calls {usage.model_calls}, tokens {usage.total_tokens}",
         "taken over": _describe_takeover(state),
+        "on hold": _describe_hold(state),
         "asked by": f"{state.parent.session_id}, by its call {state.parent.tool_call_id}" if state.parent else "",
         "forked from": f"{origin.session_id} at {origin.seq}" if origin else "",
         "created": state.created_at,
@@ -247,6 +255,11 @@ def _describe_takeover(state: SessionState) -> str:
         return ""
     note = f": {taken.note}" if taken.note else ""
     return f"by {put_name_first(taken.by or 'a person')} at {taken.at}{note}"
+
+
+def _describe_hold(state: SessionState) -> str:
+    held = state.hold
+    return "" if held is None else f"by {put_name_first(held.by or 'a person')} at {held.at}: {held.reason}"
 
 
 def format_message(message: Message) -> str:

@@ -178,6 +178,10 @@ class ServerSource:
     ) -> Redaction:
         return self._client.sessions.get(session_id).redact(seqs, reason, include_forks=include_forks, dry_run=dry_run)
 
+    def hold(self, session_id: str, reason: str | None) -> SessionState:
+        session = self._client.sessions.get(session_id)
+        return _to_session_state(session.release() if reason is None else session.put_on_hold(reason))
+
     def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
         return self._client.audit.list()
 

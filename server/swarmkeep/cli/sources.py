@@ -119,6 +119,10 @@ class Source(ChatSource, Protocol):
         self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
     ) -> Redaction: ...
 
+    def hold(self, session_id: str, reason: str | None) -> SessionState:
+        """Put a session on hold; without a reason, lift the hold."""
+        ...
+
     def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
         """A tenant's audit log, oldest entry first; by default that of the tenant in question."""
         ...

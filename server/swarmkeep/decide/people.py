@@ -20,6 +20,8 @@ from swarmkeep.events.facts import (
     RunResumed,
     SessionEvent,
     SessionHandedBack,
+    SessionHeld,
+    SessionReleased,
     SessionTakenOver,
 )
 from swarmkeep.events.messages import Entry, ends_calls, find_message, without_calls
@@ -202,6 +204,18 @@ def hand_back(state: State, *, by: str | None, note: str | None = None, force: b
     if run is not None and run.status == "waiting" and not waits_for_more:
         facts.append(RunResumed(reason="person"))
     return _draft(state, facts)
+
+
+def hold(state: State, *, reason: str, by: str | None) -> list[EventDraft]:
+    """From here on nothing of the session is redacted or deleted. Nothing if it is held for that reason already."""
+    if state.hold is not None and state.hold.reason == reason:
+        return []
+    return draft_events(state.agent, [SessionHeld(reason=reason, by=by)], None)
+
+
+def release(state: State, *, by: str | None) -> list[EventDraft]:
+    """Lift the hold. Nothing if there is none."""
+    return [] if state.hold is None else draft_events(state.agent, [SessionReleased(by=by)], None)
 
 
 def tell_note(note: HandbackNote) -> MessageAdded:

@@ -203,6 +203,20 @@ class TakenOverByOther(DomainError):
         self.by = by
 
 
+class OnHold(DomainError):
+    """A legal hold keeps it from being redacted or deleted."""
+
+    code = "on_hold"
+
+    def __init__(self, session_id: str, reason: str, at: str) -> None:
+        why = shorten(reason, _QUOTED_CHARACTERS)
+        super().__init__(f"session {quote(session_id)} is on hold since {at} ({why}); lift the hold first")
+        self.session_id = session_id
+
+    def extra(self) -> dict[str, Any]:
+        return {"session_id": self.session_id}
+
+
 class RunNotWaiting(DomainError):
     code = "run_not_waiting"
 

@@ -117,6 +117,30 @@ class SessionHandedBack(Fact, frozen=True, kw_only=True):
     note: str | UnsetType = UNSET
 
 
+# What must not be removed, until it is said otherwise.
+
+
+class SessionHeld(Fact, frozen=True, kw_only=True):
+    """A legal hold: from here on nothing of the session is redacted or deleted."""
+
+    type: ClassVar[str] = "session.held"
+    reason: str
+    by: str | None = None
+
+
+class SessionReleased(Fact, frozen=True, kw_only=True):
+    type: ClassVar[str] = "session.released"
+    by: str | None = None
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a session, since when and why."""
+
+    reason: str
+    by: str | None
+    at: str
+
+
 class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
     """The person who answers in the agent's place, and since when."""
 
@@ -469,7 +493,7 @@ SessionEvent = (
     | ContextUpdated | GuardrailTripped | ApprovalRequested | ApprovalDecided | RunWaiting | RunResumed
     | RunCompleted | RunFailed | RunCancelled | RunInterrupted | RunHidden
     | CompactionStarted | CompactionSummarised | CompactionFailed | ToolsListed | SessionTakenOver | SessionHandedBack
-    | UnknownFact
+    | SessionHeld | SessionReleased | UnknownFact
 )  # fmt: skip
 
 FACTS: dict[str, type[Fact]] = {fact.type: fact for fact in get_args(SessionEvent) if fact is not UnknownFact}

@@ -23,6 +23,7 @@ from swarmkeep.events.facts import (
     HandbackNote,
     HandoffIgnored,
     HandoffMade,
+    Hold,
     MessageAdded,
     MessageRemoved,
     PendingCall,
@@ -37,8 +38,10 @@ from swarmkeep.events.facts import (
     SessionCreated,
     SessionForked,
     SessionHandedBack,
+    SessionHeld,
     SessionImported,
     SessionRedacted,
+    SessionReleased,
     SessionTakenOver,
     SessionUpdated,
     TakenOver,
@@ -520,7 +523,7 @@ def note_approval(state: State, event: RecordedEvent, fact: ApprovalRequested | 
 
 SessionFact = (
     SessionCreated | SessionUpdated | SessionForked | SessionImported | SessionTakenOver | SessionHandedBack
-    | ToolsListed
+    | SessionHeld | SessionReleased | ToolsListed
 )  # fmt: skip
 RunFact = RunQueued | RunWaiting | RunResumed | RunHidden | ApprovalRequested | ApprovalDecided
 
@@ -559,6 +562,10 @@ def _apply_session_event(state: State, event: RecordedEvent, fact: SessionFact) 
             return apply_session_imported(state, UNSET if fact.by is None else fact.by)
         case SessionTakenOver() | SessionHandedBack():
             return apply_takeover(state, event, fact)
+        case SessionHeld():
+            return replace(state, hold=Hold(reason=fact.reason, by=fact.by, at=event.at))
+        case SessionReleased():
+            return replace(state, hold=None)
         case ToolsListed():
             return apply_tools_listed(state, event, fact)
         case _:
@@ -656,7 +663,7 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
         context, run = make_held_changes(state.context_variables, state.run)
         state = _end_active(replace(state, context_variables=context), run, event, ended)
     origin = Origin(session_id=fact.from_session_id, seq=fact.from_seq, hash=fact.from_hash)
-    # A fork waits for no answer, and no person speaks in it for its agent.
+    # A fork waits for no answer, and no person speaks in it for its agent. A hold is on the original.
     return replace(
         forget_approvals(forget_sessions(state)),
         queue=(),
@@ -664,6 +671,7 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
         forked_from=origin,
         parent=None,
         taken_over=None,
+        hold=None,
         handback_note=None,
         created_at=event.at,
     )

@@ -39,8 +39,10 @@ from swarmkeep.events.facts import (
     SessionCreated,
     SessionForked,
     SessionHandedBack,
+    SessionHeld,
     SessionImported,
     SessionRedacted,
+    SessionReleased,
     SessionTakenOver,
     SessionUpdated,
     ToolsListed,
@@ -124,6 +126,8 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
             | ToolsListed()
             | SessionTakenOver()
             | SessionHandedBack()
+            | SessionHeld()
+            | SessionReleased()
         ):
             return _redact_history_fact(fact)
         case MessageRemoved() | RunHidden():
@@ -139,11 +143,15 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
 
 def _redact_history_fact(
     fact: CompactionStarted | CompactionSummarised | CompactionFailed | ToolsListed | SessionTakenOver
-    | SessionHandedBack,
+    | SessionHandedBack | SessionHeld | SessionReleased,
 ) -> Fact:  # fmt: skip
     match fact:
         case SessionTakenOver() | SessionHandedBack():
             return replace(fact, by=_redact_text(fact.by), note=_redact_text(fact.note))
+        case SessionHeld():
+            return replace(fact, by=_redact_text(fact.by), reason=REDACTED)
+        case SessionReleased():
+            return replace(fact, by=_redact_text(fact.by))
         case ToolsListed():
             return _redact_listing(fact)
         case CompactionStarted():

@@ -16,6 +16,7 @@ from swarmkeep.events.errors import HistoryDamaged
 from swarmkeep.events.facts import (
     CompactionStarted,
     HandbackNote,
+    Hold,
     Parent,
     PendingCall,
     RunCancelled,
@@ -241,6 +242,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     forgotten_texts: frozenset[str] = frozenset()
     """The hashes of texts that were removed although events name them. A later event may have brought one back."""
     taken_over: TakenOver | None = None
+    hold: Hold | None = None
     handback_note: HandbackNote | None = None
     damage: Damage | None = None
     """Set by the store that read the events, and kept by every fold from there on: nothing is added to such a state."""

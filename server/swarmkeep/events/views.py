@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from swarmkeep.agent.output import is_too_large
 from swarmkeep.events.codec import Json, MalformedJson, decode, digest, is_deeper_than
-from swarmkeep.events.facts import Parent, PendingCall, RunError, StopReason, TakenOver
+from swarmkeep.events.facts import Hold, Parent, PendingCall, RunError, StopReason, TakenOver
 from swarmkeep.events.fold import make_queued_run
 from swarmkeep.events.messages import Entry, list_shown, read_tool_calls
 from swarmkeep.events.records import Usage, sum_usage
@@ -29,7 +29,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """A session as of one `seq`. `hash` is that event's: kept elsewhere, it proves the history up to there.
 
     `parent`: the call of another session that it was made for, if it was. `taken_over`: who answers in the agent's
-    place, if anybody does.
+    place, if anybody does. `hold`: why nothing of it may be redacted or deleted.
     `last_run_status` is that of the run that began last, whether it goes on or has ended; null before the first. The
     store has it in a column of its own, and not in the view that it keeps. `title`: its title, or else its first words;
     null before anything was said. `cost`, of the session's own calls, is added where it is read, by the prices of then.
@@ -55,6 +55,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     parent: Parent | UnsetType = UNSET
     cost: Cost | UnsetType = UNSET
     taken_over: TakenOver | UnsetType = UNSET
+    hold: Hold | UnsetType = UNSET
     queued_runs: int | UnsetType = UNSET
     damaged_seq: int | UnsetType = UNSET
 
@@ -77,6 +78,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     title: str | UnsetType | None = UNSET
     parent: Parent | UnsetType = UNSET
     taken_over: TakenOver | UnsetType = UNSET
+    hold: Hold | UnsetType = UNSET
     queued_runs: int | UnsetType = UNSET
 
 
@@ -151,6 +153,7 @@ def view_stored_session(session_id: str, state: State) -> SessionView:
         forked_from=state.forked_from,
         parent=UNSET if state.parent is None else state.parent,
         taken_over=UNSET if state.taken_over is None else state.taken_over,
+        hold=UNSET if state.hold is None else state.hold,
         created_at=state.created_at,
         updated_at=state.updated_at,
         title=find_title(state),

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from swarmkeep.decide.commands import refuse_if_busy
 from swarmkeep.decide.turns import OUTPUT_INVALID
 from swarmkeep.events.codec import digest
-from swarmkeep.events.errors import EventNotFound, InvalidRequest, SessionBusy, SessionNotFound
+from swarmkeep.events.errors import EventNotFound, InvalidRequest, OnHold, SessionBusy, SessionNotFound
 from swarmkeep.events.facts import (
     FACTS,
     ApprovalDecided,
@@ -53,6 +53,7 @@ from swarmkeep.history.verify import read_pages
 from swarmkeep.runs.identifiers import derive_child_run
 from swarmkeep.runs.loop import decide_until_recorded
 from swarmkeep.runs.runs import IdempotentRequest, find_record, run_once
+from swarmkeep.runs.sessions import MAX_REASON, Publish, refuse_if_held
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import LogCheck
 from swarmkeep.store.opening import SqlStore
@@ -470,10 +471,7 @@ def find_parent(below: Events) -> str | None:
 
 log = logging.getLogger(__name__)
 
-Publish = Callable[[SessionKey, list[RecordedEvent]], None]
-
 MAX_SEQS = 1000
-MAX_REASON = 1000
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
@@ -579,7 +577,7 @@ async def _redact_session(
 
     async def remove() -> AppendResult | None:
         # With the head row, which is not a part of the log.
-        await store.sound_state(key)
+        await refuse_if_held(store, key, await store.sound_state(key))
         stored = await read_whole_log(store, key)
         plan = await asyncio.to_thread(_plan, key, stored, seqs)
         if not plan.texts:
@@ -611,11 +609,13 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _Plan:
-    """Raises SessionBusy, EventNotFound and HistoryDamaged."""
+    """Raises SessionBusy, EventNotFound, OnHold and HistoryDamaged."""
     check = LogCheck()
     state = fold(check.follow(log))
     free_state_aside(state)
     refuse_damaged(key.id, replace(state, damage=check.findings.make_damage(state.seq)))
+    if state.hold is not None:
+        raise OnHold(key.id, state.hold.reason, state.hold.at)
     refuse_if_busy(state)
     known = {one.event.seq: one for one in log}
     for seq in seqs:
@@ -664,7 +664,7 @@ async def _handle_copies(
             try:
                 await redact_one(other, held)
                 gone = True
-            except SessionBusy:
+            except (SessionBusy, OnHold):
                 pass
             except SessionNotFound:
                 continue
@@ -682,8 +682,8 @@ async def _redact_each(
         try:
             await redact_one(key, sorted(held))
             is_redacted = True
-        except SessionBusy:
-            log.info("session %s: it is busy, and not redacted with the one it is linked to", key.id)
+        except (SessionBusy, OnHold):
+            log.info("session %s: it is busy or on hold, and not redacted with the one it is linked to", key.id)
         except SessionNotFound:
             continue
         found.append(Copy(session_id=key.id, seqs=sorted(held), redacted=is_redacted))

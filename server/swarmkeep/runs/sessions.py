@@ -14,12 +14,14 @@ from swarmkeep.decide.checks import check_messages, check_new_id, check_object, 
 from swarmkeep.decide.commands import add_messages, create_session, refuse_if_busy, update_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.files import TakenMessages, take_out_files
-from swarmkeep.decide.people import remove_message
+from swarmkeep.decide.people import hold, release, remove_message
 from swarmkeep.events.codec import Json, encode_sorted
 from swarmkeep.events.errors import (
     BlobNotFound,
     HistoryDamaged,
     IdempotencyMismatch,
+    InvalidRequest,
+    OnHold,
     SeqConflict,
     SeqMismatch,
     SessionExists,
@@ -46,6 +48,10 @@ from swarmkeep.store.records import AppendResult, IdempotencyRecord, SessionKey,
 # a message out.
 
 T = TypeVar("T")
+# Tells the readers in this process what was recorded.
+Publish = Callable[[SessionKey, list[RecordedEvent]], None]
+# Characters of a reason for a redaction or a hold.
+MAX_REASON = 1000
 
 
 async def fork_session(
@@ -108,24 +114,71 @@ async def delete_session(
     async def remove() -> list[SessionKey]:
         state = await _read_to_delete(store, key, force=force)
         below = await find_descendants(store, key, state)
+        await refuse_if_held(store, key, state)
+        for each, found in below.items():
+            await refuse_if_held(store, each, found)
         if not force:
             for found in (state, *below.values()):
                 refuse_if_busy(found)
         if if_match is not None and state.seq != if_match:
             raise SeqMismatch(if_match, state.seq)
-        expected = None if force and if_match is None else state
         for child in reversed(below):
             with contextlib.suppress(SessionNotFound):
-                await store.delete(child, expected=None if force else below[child], by=by, reason=reason)
-        try:
-            await store.delete(key, expected=expected, by=by, reason=reason)
-        except SeqConflict:
-            # Its row names another end than its log has, and always will.
-            refuse_damaged(key.id, state)
-            raise
+                await _delete_one(store, child, below[child], force=force, by=by, reason=reason)
+        await _delete_one(store, key, state, force=force and if_match is None, by=by, reason=reason)
         return [key, *below]
 
     return await decide_until_recorded(remove)
+
+
+async def _delete_one(
+    store: SqlStore, key: SessionKey, state: State, *, force: bool, by: str | None, reason: str | None
+) -> None:
+    try:
+        await store.delete(key, expected=state, by=by, reason=reason)
+    except SeqConflict:
+        if not force:
+            # Its row may name another end than its log has, and always will.
+            refuse_damaged(key.id, state)
+            raise
+        if (await _read_to_delete(store, key, force=True)).seq > state.seq:
+            raise
+        # Nothing can be added to such a log, and so no hold either.
+        await store.delete(key, expected=None, by=by, reason=reason)
+
+
+async def hold_session(
+    store: SqlStore, key: SessionKey, reason: str, *, by: str | None, publish: Publish | None = None
+) -> SessionView:
+    """Put a session on hold: until that is lifted, nothing of it is redacted or deleted.
+
+    Done again for the same reason, it changes nothing. Raises SessionNotFound, InvalidRequest, HistoryDamaged.
+    """
+    if not 0 < len(reason) <= MAX_REASON:
+        raise InvalidRequest(f"give a reason, of up to {MAX_REASON} characters", "/reason")
+    return await _record(store, key, lambda state: hold(state, reason=reason, by=by), publish)
+
+
+async def release_session(
+    store: SqlStore, key: SessionKey, *, by: str | None, publish: Publish | None = None
+) -> SessionView:
+    """Lift a session's hold. Without one, nothing changes. Raises SessionNotFound, HistoryDamaged."""
+    return await _record(store, key, lambda state: release(state, by=by), publish)
+
+
+async def refuse_if_held(store: SqlStore, key: SessionKey, state: State) -> None:
+    """Raise OnHold if a session is held, or one whose agents began it."""
+    seen = {key}
+    while True:
+        if state.hold is not None:
+            raise OnHold(key.id, state.hold.reason, state.hold.at)
+        if state.parent is None or (key := SessionKey(key.tenant, state.parent.session_id)) in seen:
+            return
+        seen.add(key)
+        try:
+            state = await store.state(key)
+        except (SessionNotFound, HistoryDamaged):
+            return
 
 
 async def _read_to_delete(store: SqlStore, key: SessionKey, *, force: bool) -> State:
@@ -171,13 +224,28 @@ async def remove_stored_message(
 async def label_stored_session(store: SqlStore, key: SessionKey, metadata: Json) -> SessionView:
     """Merge into a session's metadata."""
     labels = check_object(metadata, "/metadata")
+    return await _record(
+        store, key, lambda state: draft_events(state.agent, update_session(state, metadata=labels), None)
+    )
 
-    async def label() -> SessionView:
+
+async def _record(
+    store: SqlStore,
+    key: SessionKey,
+    decide: Callable[[State], Sequence[EventDraft]],
+    publish: Publish | None = None,
+) -> SessionView:
+    async def record() -> SessionView:
         state = await store.sound_state(key)
-        drafts = draft_events(state.agent, update_session(state, metadata=labels), None)
-        return view_session(key.id, (await store.append(key, state, drafts)).state if drafts else state)
+        drafts = decide(state)
+        if not drafts:
+            return view_session(key.id, state)
+        made = await store.append(key, state, drafts)
+        if publish is not None:
+            publish(key, made.events)
+        return view_session(key.id, made.state)
 
-    return await decide_until_recorded(label)
+    return await decide_until_recorded(record)
 
 
 async def view_change(store: SqlStore, key: SessionKey, made: AppendResult | IdempotencyRecord) -> SessionView:

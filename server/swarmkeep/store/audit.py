@@ -11,7 +11,13 @@ import msgspec
 from sqlalchemy import Connection, Select, Text, bindparam, func, select, text, tuple_, type_coerce
 
 from swarmkeep.events.codec import digest, encode_text, to_timestamp
-from swarmkeep.events.facts import ApprovalDecided, SessionForked, SessionRedacted
+from swarmkeep.events.facts import (
+    ApprovalDecided,
+    SessionForked,
+    SessionHeld,
+    SessionRedacted,
+    SessionReleased,
+)
 from swarmkeep.store.contents import check_files
 from swarmkeep.store.hashing import AUDIT_LOG, GENESIS, SealedEvent, commitment_of, header_of, link, random_salts
 from swarmkeep.store.reading import MAX_BIGINT, RawRows, read_head_row, read_raw_rows, read_sealed
@@ -359,7 +365,8 @@ _LAST = PreparedStatement(
 
 def has_audited_events(sealed: Sequence[SealedEvent]) -> bool:
     """Tell if `record_audited_events` has anything to add."""
-    return any(isinstance(one.event.fact, ApprovalDecided | SessionRedacted) for one in sealed)
+    audited = ApprovalDecided | SessionRedacted | SessionHeld | SessionReleased
+    return any(isinstance(one.event.fact, audited) for one in sealed)
 
 
 def record_audited_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
@@ -375,6 +382,8 @@ def record_audited_events(connection: Connection, key: SessionKey, sealed: Seque
                 details: dict[str, Any] = {"run_id": event.run_id, "decision": decision}
             case SessionRedacted(seqs=seqs, by=by):
                 details = {"seqs": list(seqs)}
+            case SessionHeld(by=by) | SessionReleased(by=by):
+                details = {}
             case _:
                 continue
         place = {"session_id": key.id, "seq": event.seq, "hash": event.hash}

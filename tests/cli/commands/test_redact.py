@@ -95,15 +95,18 @@ def test_clock_read_at_session_location(recorded: RecordedSession, place: list[s
 
 
 def test_old_sessions_are_pruned(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
-    for name in ("old", "young"):
+    for name in ("old", "young", "held"):
         fork(cli, recorded, place, name, "--metadata", "kind=pruned")
+    assert cli("sessions", "hold", "held", "--reason", "case 12", *place).code == 0
+    assert "case 12" in cli("sessions", "show", "held", *place).out
+    assert "case 12" in cli.expect_refusal("sessions", "delete", "held", *place)
     chosen = ("--metadata", "kind=pruned", *place)
     assert cli("prune", "--older-than", "1m", *chosen).out == ""
     file = _find_file(cli, place)
     if file is None:
         return
     with closing(sqlite3.connect(file)) as connection, connection:
-        change = "UPDATE sessions SET view = replace(view, updated_at, ?), updated_at = ? WHERE id = 'old'"
+        change = "UPDATE sessions SET view = replace(view, updated_at, ?), updated_at = ? WHERE id IN ('old', 'held')"
         connection.execute(change, ["2020-01-01T00:00:00.000000Z"] * 2)
     tried = cli("prune", "--older-than", "90d", "--dry-run", *chosen)
     assert tried.lines == ["old  unchanged since 2020-01-01T00:00:00.000000Z"]
@@ -112,10 +115,12 @@ def test_old_sessions_are_pruned(cli: CommandLine, recorded: RecordedSession, pl
     assert cli("prune", "--older-than", "90d", "--json", *chosen).json == {
         "deleted": ["old"],
         "kept": [],
+        "on_hold": ["held"],
         "dry_run": False,
     }
     assert cli("sessions", "show", "old", *place).code == 1
     assert cli("sessions", "show", "young", *place).code == 0
+    assert cli("sessions", "show", "held", *place).code == 0
     assert cli("audit", "--json", *place).json[-1]["data"]["reason"] == "pruned: untouched for 90d"
 
 

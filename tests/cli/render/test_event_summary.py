@@ -27,6 +27,8 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "session.taken_over": ({"by": KEY, "note": "angry"}, "by Eve (key_0123456789abcdef): angry"),
     "session.handed_back": ({"by": "cli", "note": None}, "by cli"),
+    "session.held": ({"by": KEY, "reason": "a case"}, "by Eve (key_0123456789abcdef): a case"),
+    "session.released": ({"by": None}, ""),
     "session.redacted": ({"seqs": [2, 4], "reason": "asked for"}, "2, 4: asked for"),
     "run.queued": ({"options": {"max_turns": 3}, "messages": []}, '{"max_turns": 3}'),
     "run.started": (

@@ -35,6 +35,8 @@ NEEDED: dict[str, set[str]] = {
     "POST /v1/sessions/{session_id}/fork": {"run"},
     "GET /v1/sessions/{session_id}/forks": {"read"},
     "POST /v1/sessions/{session_id}/redact": {"write"},
+    "PUT /v1/sessions/{session_id}/hold": {"write"},
+    "DELETE /v1/sessions/{session_id}/hold": {"write"},
     "POST /v1/sessions/{session_id}/compact": {"run"},
     "POST /v1/sessions/{session_id}/takeover": {"run"},
     "POST /v1/sessions/{session_id}/answer": {"run"},

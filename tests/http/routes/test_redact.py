@@ -92,6 +92,22 @@ async def test_forks_named_and_redacted_on_request(service: RunningServer) -> No
     assert CANARY not in (await service.get(f"/v1/sessions/{fork}/messages")).text
 
 
+async def test_held_session_is_kept(service: RunningServer, model: ScriptedModel) -> None:
+    session = await service.session(messages=[{"role": "user", "content": CANARY}])
+    check_problem(await service.client.put(f"{session}/hold", json={"reason": ""}), 400, "invalid_request")
+    held = (await service.client.put(f"{session}/hold", json={"reason": "case 12"})).json()
+    assert held["hold"] == {"reason": "case 12", "by": None, "at": held["updated_at"]}
+    listed = (await service.get("/v1/sessions")).json()["data"][0]
+    assert listed["hold"]["reason"] == "case 12"
+    check_problem(await service.post(f"{session}/redact", {"seqs": [2], "reason": "x"}), 409, "on_hold")
+    check_problem(await service.client.delete(session), 409, "on_hold")
+    check_problem(await service.client.delete(f"{session}?force=true"), 409, "on_hold")
+    model.say("I go on.")
+    assert (await service.run(session))["status"] == "completed"
+    assert "hold" not in (await service.client.delete(f"{session}/hold")).json()
+    assert (await service.client.delete(session)).status_code == 204
+
+
 async def test_a_redaction_is_done_once(service: RunningServer) -> None:
     session = await service.session(messages=[{"role": "user", "content": CANARY}])
     body, headers = {"seqs": [2], "reason": "x"}, {"Idempotency-Key": "once"}

@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.decide.turns import end_run
-from swarmkeep.events.errors import SessionBusy, SessionNotFound
+from swarmkeep.events.errors import OnHold, SessionBusy, SessionNotFound
 from swarmkeep.events.facts import RunInterrupted
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import replay_session
 from swarmkeep.history.verify import verify
 from swarmkeep.runs.identifiers import derive_child_run
+from swarmkeep.runs.sessions import hold_session, release_session
 from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
@@ -104,6 +105,20 @@ async def test_deleting_a_session_deletes_those_below(cluster: EngineCluster, mo
     await engine.sessions.delete(KEY)
     with pytest.raises(SessionNotFound):
         await read_state(engine, child)
+
+
+async def test_hold_covers_sessions_below(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_clerk(cluster, model)
+    await hold_session(engine.store, KEY, "case 12", by=None)
+    with pytest.raises(OnHold, match=KEY.id):
+        await engine.sessions.delete(child)
+    await release_session(engine.store, KEY, by=None)
+    await hold_session(engine.store, child, "case 13", by=None)
+    with pytest.raises(OnHold, match="case 13"):
+        await engine.sessions.delete(KEY, force=True)
+    assert (await read_state(engine, KEY)).seq > 0
+    await release_session(engine.store, child, by=None)
+    await engine.sessions.delete(KEY)
 
 
 async def test_busy_child_prevents_session_deletion(cluster: EngineCluster, model: ScriptedModel) -> None:

@@ -40,8 +40,10 @@ from swarmkeep.events.facts import (
     SessionEvent,
     SessionForked,
     SessionHandedBack,
+    SessionHeld,
     SessionImported,
     SessionRedacted,
+    SessionReleased,
     SessionTakenOver,
     SessionUpdated,
     ToolsListed,
@@ -174,6 +176,7 @@ def make_strange_fact(dice: Dice) -> SessionEvent:
             tool_call_id=call_id, decision=dice.pick(("approve", "deny")), arguments=dice.pick((UNSET, arguments))
         ),
         lambda: SessionTakenOver(by=text, note=text) if dice.chance(50) else SessionHandedBack(by=text, note=text),
+        lambda: SessionHeld(reason=text, by=text) if dice.chance(50) else SessionReleased(by=text),
         lambda: MessageAdded(message=_make_strange_message(dice), person=text),
         lambda: RunWaiting(pending=dice.pick(((), (pending, pending), (PERSON,)))),
         lambda: RunResumed(reason=dice.pick(("approval", "tool_results", "recovery", "person"))),

@@ -16,7 +16,7 @@ from swarmkeep.decide.commands import (
 )
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.decide.importing import finish_import
-from swarmkeep.decide.people import answer, hand_back, hide_run, remove_message, take_over
+from swarmkeep.decide.people import answer, hand_back, hide_run, hold, release, remove_message, take_over
 from swarmkeep.decide.settle import Approvals, settle
 from swarmkeep.decide.steps import AskModel, CallTool, CallTools, Compact, next_step
 from swarmkeep.decide.turns import (
@@ -129,7 +129,7 @@ class RandomSession:
     def disrupt(self) -> None:
         """Something from outside, or a mishap. What the session refuses leaves no trace."""
         moves = [self.start, self.update, self.resume, self.cancel, self.add_unknown_event, self.fork, self.carry_over]
-        moves += [self.remove, self.hide, self.compact, self.list_tools, self.take_over]
+        moves += [self.remove, self.hide, self.compact, self.list_tools, self.take_over, self.hold]
         if self.state.taken_over is not None:
             moves += [self.answer, self.hand_back] * 4
         if self.state.run is not None and self.state.run.status == "running":
@@ -199,6 +199,12 @@ class RandomSession:
     def answer(self) -> None:
         by = self.dice.pick((None, "Lee", "Ana"))
         self._commit_unless_refused(lambda: answer(self.state, self.dice.pick(TEXTS) or "yes", by=by))
+
+    def hold(self) -> None:
+        if self.state.hold is not None and self.dice.chance(50):
+            self._commit_unless_refused(lambda: release(self.state, by="Lee"))
+        else:
+            self._commit_unless_refused(lambda: hold(self.state, reason=self.dice.pick(("a case", "b")), by="Lee"))
 
     def hand_back(self) -> None:
         note = self.dice.pick((None, "be kind", "\ud800"))

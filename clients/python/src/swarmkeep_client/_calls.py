@@ -434,6 +434,15 @@ def hand_back(session_id: str, *, note: str | None, force: bool, idempotency_key
     return _change(session_id, "handback", note, force, idempotency_key)
 
 
+def hold(session_id: str, reason: str) -> Call[SessionState]:
+    path = build_session_path(session_id, "hold")
+    return Call(make_write("PUT", path, {"reason": reason}, None), read_as(SessionState))
+
+
+def release(session_id: str) -> Call[SessionState]:
+    return Call(Request(method="DELETE", path=build_session_path(session_id, "hold")), read_as(SessionState))
+
+
 def answer(session_id: str, content: str, *, idempotency_key: str | None) -> Call[Page[Message]]:
     path = build_session_path(session_id, "answer")
     return Call(make_write("POST", path, {"content": content}, idempotency_key), read_as(Page[Message]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmkeep_client.models import Cost, Json, Match, Origin, Parent, SessionState, TakenOver, Usage
+from swarmkeep_client.models import Cost, Hold, Json, Match, Origin, Parent, SessionState, TakenOver, Usage
 
 
 class SessionFields:
@@ -80,6 +80,11 @@ class SessionFields:
     def damaged_seq(self) -> int | None:
         """From which event on what is stored is not what was recorded, as far as was found."""
         return self._state.damaged_seq
+
+    @property
+    def hold(self) -> Hold | None:
+        """Why nothing of it may be redacted or deleted; None if it may be."""
+        return self._state.hold
 
     @property
     def taken_over(self) -> TakenOver | None:

@@ -62,7 +62,7 @@ def format_filter_value(value: str | int | float | bool) -> str:
 
 
 def make_write(
-    method: Literal["POST", "PATCH"], path: str, body: Mapping[str, object] | None, idempotency_key: str | None
+    method: Literal["POST", "PATCH", "PUT"], path: str, body: Mapping[str, object] | None, idempotency_key: str | None
 ) -> Request:
     """A request that changes something, under a key that makes it safe to send again. None in `body` is left out.
 

@@ -18,7 +18,7 @@ from swarmkeep_client.models import Page
 
 T = TypeVar("T")
 
-Method = Literal["GET", "POST", "PATCH", "DELETE"]
+Method = Literal["GET", "POST", "PATCH", "PUT", "DELETE"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -276,6 +276,16 @@ class AsyncSession(SessionFields):
         self._state = await self._sender.perform(call)
         return self
 
+    async def put_on_hold(self, reason: str) -> Self:
+        """Put the session on hold: until `release`, nothing of it is redacted or deleted (`OnHold`)."""
+        self._state = await self._sender.perform(calls.hold(self.id, reason))
+        return self
+
+    async def release(self) -> Self:
+        """Lift the hold."""
+        self._state = await self._sender.perform(calls.release(self.id))
+        return self
+
     async def compact(
         self, *, keep_turns: int | None = None, instructions: str | None = None, idempotency_key: str | None = None
     ) -> Compaction:

@@ -161,6 +161,12 @@ class RunNotWaiting(ApiError):
     code = "run_not_waiting"
 
 
+class OnHold(ApiError):
+    """A legal hold keeps the session from being redacted or deleted."""
+
+    code = "on_hold"
+
+
 class NotTakenOver(ApiError):
     code = "not_taken_over"
 

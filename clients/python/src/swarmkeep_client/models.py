@@ -70,6 +70,14 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 1
 
 
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """Why nothing of a session may be redacted or deleted, since when, and who said so."""
+
+    reason: str
+    by: str | None = None
+    at: str
+
+
 class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
     """The person that answers in the agent's place, and since when. `by` is None on a server without keys."""
 
@@ -115,6 +123,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     last_run_status: str | None = None
     cost: Cost | None = None
     taken_over: TakenOver | None = None
+    hold: Hold | None = None
     title: str | None = None
     matches: list[Match] = []
     queued_runs: int = 0

@@ -273,6 +273,16 @@ class Session(SessionFields):
         self._state = self._sender.perform(call)
         return self
 
+    def put_on_hold(self, reason: str) -> Self:
+        """Put the session on hold: until `release`, nothing of it is redacted or deleted (`OnHold`)."""
+        self._state = self._sender.perform(calls.hold(self.id, reason))
+        return self
+
+    def release(self) -> Self:
+        """Lift the hold."""
+        self._state = self._sender.perform(calls.release(self.id))
+        return self
+
     def compact(
         self, *, keep_turns: int | None = None, instructions: str | None = None, idempotency_key: str | None = None
     ) -> Compaction:

@@ -66,7 +66,8 @@ def prune(
     tenant: Tenant = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Delete sessions that have not changed for a long time, for good. Sessions with an unfinished run are kept."""
+    """Delete sessions that have not changed for a long time, for good. Sessions with an unfinished run, and those on
+    hold, are kept."""
     from swarmkeep.events.codec import to_timestamp
 
     age = parse_duration(older_than, "--older-than")
@@ -76,10 +77,12 @@ def prune(
         before = to_timestamp(find_cutoff(age, datetime.now(UTC), source.read_clock()))
         sessions = source.sessions(agent=agent, status="idle", metadata=parse_labels(metadata), children=True)
         with show_progress("looking for old sessions", "session", quiet=quiet) as looked:
+            aged = [session for session in looked.track(sessions) if session.updated_at < before]
+            held = [session.id for session in aged if session.hold is not None]
             old = [
                 _Old(session.id, session.seq, session.updated_at)
-                for session in looked.track(sessions)
-                if session.updated_at < before and not _goes_with_another(source, session)
+                for session in aged
+                if session.hold is None and not _goes_with_another(source, session)
             ]
         outcome = "{} would be deleted; nothing was" if dry_run else "{} deleted; the others are unchanged"
         with show_progress(
@@ -90,7 +93,8 @@ def prune(
             else:
                 gone, left = _delete_all(source, old, why, progress)
     if as_json:
-        put_json({"deleted": [session.id for session in gone], "kept": [name for name, _ in left], "dry_run": dry_run})
+        kept = [name for name, _ in left]
+        put_json({"deleted": [session.id for session in gone], "kept": kept, "on_hold": held, "dry_run": dry_run})
     else:
         for session in gone:
             put(f"{session.id}  unchanged since {session.updated_at}")
@@ -98,6 +102,8 @@ def prune(
         say(f"kept {name}: {sentence}")
     said = ("session would be", "sessions would be") if dry_run else ("session was", "sessions were")
     say(f"{pluralize(len(gone), *said)} deleted")
+    if held:
+        say(f"{pluralize(len(held), 'session is', 'sessions are')} on hold, and kept")
     if left:
         raise typer.Exit(1)
 

@@ -184,8 +184,8 @@ def _read_below(source: Source, session_id: str) -> Sequence[Message] | str:
 
 
 group_sessions = typer.Typer(
-    help="List, find, show, rename, fork, take over, redact and delete sessions, and take messages out of them, on a "
-    "server or without one.",
+    help="List, find, show, rename, fork, take over, hold, redact and delete sessions, and take messages out of them, "
+    "on a server or without one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -441,3 +441,40 @@ def redact(
     if left:
         say("--include-forks redacts these sessions, too; one that is busy can be redacted later")
         raise typer.Exit(1)
+
+
+@group_sessions.command(
+    "hold",
+    epilog="""
+    \b
+    Example:
+      swarmkeep sessions hold order-4711 --reason "case 12 O 345/26"
+    """,
+)
+def hold(
+    session_id: SessionId,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the session.")],
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Put a session on hold: until that is lifted, nothing of it is redacted or deleted."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as source:
+        held = source.hold(session_id, reason).hold
+    assert held is not None
+    put(f"{session_id} is on hold since {held.at}: {held.reason}")
+
+
+@group_sessions.command("release")
+def release(
+    session_id: SessionId,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Lift a session's hold. Without one nothing changes."""
+    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as source:
+        source.hold(session_id, None)
+    put(f"{session_id} is not on hold")

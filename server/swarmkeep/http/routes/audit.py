@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 import msgspec
-from litestar import get, post
+from litestar import Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
 
+from swarmkeep.events.views import SessionView
 from swarmkeep.history.checkpoints import AuditEntry, verify_audit_log, view_entry
 from swarmkeep.history.compare import Comparison, StateDiff, compare_sessions, diff_session
 from swarmkeep.history.divergences import Replayed, check_kinds
@@ -20,6 +21,8 @@ from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import Body
 from swarmkeep.http.errors import problem_specs
 from swarmkeep.http.parameters import MAX_SEQ, AfterSeq, Cursor, Limit, NotedHead, parse_cursor, take_page
+from swarmkeep.http.routes.sessions import ETAG, make_session_response
+from swarmkeep.runs.sessions import MAX_REASON, hold_session, release_session
 
 # Routes that compare: replay, diff and compare.
 
@@ -114,6 +117,7 @@ class RedactionRequest(Body, frozen=True, kw_only=True):
         "session_not_found",
         "event_not_found",
         "session_busy",
+        "on_hold",
         "idempotency_mismatch",
         "too_large",
         "unsupported_media_type",
@@ -138,7 +142,47 @@ async def redact_session(
     )
 
 
-REDACT_ROUTES = [redact_session]
+# Routes that keep a session from being redacted or deleted.
+
+
+class HoldRequest(Body, frozen=True, kw_only=True):
+    """The reason for the hold, for the log."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=MAX_REASON)]
+
+
+@put(
+    "/sessions/{session_id:str}/hold",
+    operation_id="hold_session",
+    summary="Put a session on hold",
+    response_headers=[ETAG],
+    responses=problem_specs("session_not_found", "too_large", "unsupported_media_type", "overloaded"),
+)
+async def hold(
+    session_id: FromPath[str], data: JSONBody[HoldRequest], principal: NamedDependency[Principal]
+) -> Response[SessionView]:
+    """Until the hold is lifted, nothing of the session, or of those in which its agents asked others, is redacted or
+    deleted: such a request is 409 `on_hold`. The session can go on. Repeating the request is harmless."""
+    key, publish = principal.session_key(session_id), principal.engine.publish
+    held = await hold_session(principal.store, key, data.reason, by=principal.name, publish=publish)
+    return make_session_response(held)
+
+
+@delete(
+    "/sessions/{session_id:str}/hold",
+    status_code=200,
+    operation_id="release_session",
+    summary="Lift a session's hold",
+    response_headers=[ETAG],
+    responses=problem_specs("session_not_found", "overloaded"),
+)
+async def release(session_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[SessionView]:
+    """Without a hold nothing changes."""
+    key, publish = principal.session_key(session_id), principal.engine.publish
+    return make_session_response(await release_session(principal.store, key, by=principal.name, publish=publish))
+
+
+REDACT_ROUTES = [redact_session, hold, release]
 
 
 class AuditList(msgspec.Struct, frozen=True, kw_only=True):

@@ -235,7 +235,7 @@ async def update_session(
     "/sessions/{session_id:str}",
     operation_id="delete_session",
     summary="Delete a session with all of its events",
-    responses=problem_specs("session_not_found", "session_busy", "seq_mismatch", "overloaded"),
+    responses=problem_specs("session_not_found", "session_busy", "on_hold", "seq_mismatch", "overloaded"),
 )
 async def delete_session(
     session_id: FromPath[str],

@@ -43,6 +43,8 @@ const SUMMARIES = {
   "session.updated": ({ agent, metadata }) => joined(agent, keys(metadata)),
   "session.taken_over": ({ by, note }) => joined(whoIs(by), note),
   "session.handed_back": ({ by, note }) => joined(whoIs(by), note),
+  "session.held": ({ by, reason }) => joined(whoIs(by), reason),
+  "session.released": ({ by }) => joined(whoIs(by)),
   "session.redacted": ({ seqs, reason }) => `${seqs.join(", ")} · ${reason}`,
   "message.removed": ({ message_seq: seq, tool_call_id: call, content, by }) =>
     joined(String(seq), call, content === true ? "what it says" : null, whoIs(by)),

@@ -87,6 +87,7 @@ const KINDS = {
     h("div", { class: "moment quiet" }, icon("fork"), sessionLink(from, text.notice.forked(from, at)), h("a", { href: hrefOf({ view: "compare", id: from, other: act.session() }) }, text.forks.sideBySide)),
   imported: ({ by, last }) => moment(text.notice.imported(whoIs(by), last), "fork"),
   asked: ({ from }) => h("div", { class: "moment quiet" }, icon("fork"), sessionLink(from, text.asked.by(from))),
+  hold: ({ by, reason }) => moment(text.notice.hold(whoIs(by), reason)),
   redacted: ({ count, reason }) => moment(text.notice.redacted(count, reason)),
   summary: ({ first, last, text: summary }) => h("details", { class: "moment quiet" }, h("summary", {}, text.notice.summary(first, last)), body(summary)),
   takenOut: ({ at, by }) => moment(text.notice.takenOut(at, whoIs(by))),
