@@ -150,6 +150,8 @@ async def test_first_format_export_is_accepted(store: SqlStore) -> None:
     assert (await verify(store, SessionKey("elsewhere", SHOP.id))).problems == []
 
 
+# The error of a failed summary may repeat what a model was sent: it goes with a redaction now.
+REDACTED_SINCE = {("shortened", 18), ("shortened", 24)}
 # Types that a release did not have yet.
 LATER = {
     "0.1.0": {
@@ -185,7 +187,12 @@ async def test_this_version_writes_golden_contents(database_url: str) -> None:
     await store.close()
     rows = json.loads((RELEASES[-1] / "rows.json").read_text())["events"]
     kept = {(row["session_id"], row["seq"]): (row["type"], row["version"], row["payload"]) for row in rows}
-    assert written == {name: event for name, event in kept.items() if name[0] != FORK.id}
+    assert {
+        name: (event, kept.get(name))
+        for name, event in written.items()
+        if event != kept.get(name) and name not in REDACTED_SINCE
+    } == {}
+    assert written.keys() == {name for name in kept if name[0] != FORK.id}
 
 
 def describe_event(event: RecordedEvent) -> tuple[str, int, str]:
