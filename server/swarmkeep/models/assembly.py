@@ -50,12 +50,14 @@ class Assembly:
         self._others: dict[int, _MessagePieces] = {}
         self._has_started = False
         self._has_ended = False
+        self._has_stray = False
+        """The last chunk is none: an error, perhaps, in words of a server's own."""
         self._is_finished = False
 
     @property
     def is_complete(self) -> bool:
         """True if the reply's end has been seen, even if more follows."""
-        if self._first.finish_reason is not None or (self._has_ended and self._looks_whole):
+        if self._first.finish_reason is not None or (self._has_ended and self._looks_whole and not self._has_stray):
             return True
         return not self._first.has_content and any(part.finish_reason for part in self._others.values())
 
@@ -77,6 +79,7 @@ class Assembly:
         if chunk is END_OF_STREAM:
             self._has_ended = True
             return []
+        self._has_stray = chunk.keys().isdisjoint(("choices", "usage"))
         self._head = self._head or {key: chunk[key] for key in ("id", "model") if chunk.get(key)}
         groq = chunk.get("x_groq")
         self._usage = merge_usage(self._usage, chunk.get("usage") or (isinstance(groq, dict) and groq.get("usage")))
@@ -119,6 +122,7 @@ class Assembly:
         return {**self._head, "usage": self._usage, "choices": [{"index": 0, **self._first.to_choice()}]}
 
     def _add_text(self, chunk: TextChunk) -> Json:
+        self._has_stray = False
         if not self._head:
             self._head = {key: value for key, value in (("id", chunk.id), ("model", chunk.model)) if value}
         text = chunk.choices[0].delta.content

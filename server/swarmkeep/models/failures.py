@@ -110,7 +110,8 @@ def find_reported_error(answer: Json) -> object:
     if answer.get("error"):
         return answer["error"]
     # vLLM and Mistral; Anthropic's events; gateways made with FastAPI.
-    is_error = "error" in (answer.get("object"), answer.get("type")) or bool(answer.get("detail"))
+    kinds = [str(answer.get(key)).lower() for key in ("object", "type")]
+    is_error = "error" in kinds or bool(answer.get("detail"))
     return answer if is_error and not answer.get("choices") else None
 
 
