@@ -17,7 +17,8 @@ WORD = "swordfish"
 SAID = f"It is {WORD}."
 USER = {"role": "user", "content": "Hi."}
 CALL = {"id": "c1", "type": "function", "function": {"name": "tell", "arguments": '{"word": "herring"}'}}
-SECRET_CALL = {**CALL, "function": {"name": "tell", "arguments": '{"word": "sword\\u0066ish"}'}}
+ESCAPED = '{"word": "sword\\u0066ish"}'
+SECRET_CALL = {**CALL, "function": {"name": "tell", "arguments": ESCAPED}}
 PLAIN_TOOL = {"type": "function", "function": {"name": "tell", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -149,6 +150,7 @@ CHECKED: list[tuple[str, list[Door]]] = [
             lambda doors: doors.run([{**USER, "name": WORD}]),
             lambda doors: doors.respond([{"role": "assistant", "content": SAID}, USER]),
             lambda doors: doors.chat({"role": "user", "content": SAID}),
+            lambda doors: doors.chat({"role": "user", "content": [{"type": "text", "text": ESCAPED}]}),
         ],
     ),
     (
