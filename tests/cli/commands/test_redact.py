@@ -72,8 +72,9 @@ def test_deletions_shown_in_audit_log(cli: CommandLine, recorded: RecordedSessio
         "asked for",
     )
     headings, *rows = cli("audit", *place).lines
-    assert headings.split() == ["SEQ", "AT", "TYPE", "ABOUT", "BY", "REASON"]
+    assert headings.split() == ["SEQ", "AT", "TYPE", "ABOUT", "WHAT", "BY", "REASON"]
     assert rows[-1].endswith("asked for")
+    assert " event 26 " in rows[-1]
     if "--database-url" in place:
         assert entry["by"].startswith("cli")
     assert "(audit log" in cli("verify", "--all", *place).out

@@ -449,19 +449,29 @@ def audit(
         say("the audit log is empty")
         return
     put_table(
-        ("SEQ", "AT", "TYPE", "ABOUT", "BY", "REASON"),
+        ("SEQ", "AT", "TYPE", "ABOUT", "WHAT", "BY", "REASON"),
         [
             (
                 str(entry.seq),
                 f"{entry.at[:19]}Z",
                 entry.type,
                 _name_subject(entry.data),
+                _name_details(entry.data),
                 entry.by or "",
                 str(entry.data.get("reason") or ""),
             )
             for entry in entries
         ],
     )
+
+
+def _name_details(data: Mapping[str, Any]) -> str:
+    """What was decided, on which events; of a key its name and role."""
+    seqs = data.get("seqs") or ([data["seq"]] if data.get("seq") is not None else [])
+    parts = [str(data[name]) for name in ("decision", "name", "role", "source") if data.get(name)]
+    if seqs:
+        parts.append(f"{'event' if len(seqs) == 1 else 'events'} {', '.join(map(str, seqs))}")
+    return ", ".join(parts)
 
 
 def _name_subject(data: Mapping[str, Any]) -> str:
