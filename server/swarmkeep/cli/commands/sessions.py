@@ -447,7 +447,7 @@ def redact(
     "hold",
     epilog="""
     \b
-    Example:
+    Examples:
       swarmkeep sessions hold order-4711 --reason "case 12 O 345/26"
     """,
 )
@@ -466,7 +466,14 @@ def hold(
     put(f"{session_id} is on hold since {held.at}: {held.reason}")
 
 
-@group_sessions.command("release")
+@group_sessions.command(
+    "release",
+    epilog="""
+    \b
+    Examples:
+      swarmkeep sessions release order-4711
+    """,
+)
 def release(
     session_id: SessionId,
     url: ServerUrl = None,
