@@ -37,6 +37,7 @@ COMMANDS = {
     "prune": "Delete sessions that have not changed for a long time.",
     "top": "Watch the runs that are active, waiting or queued.",
     "audit": "Show the audit log: what was done to sessions and keys.",
+    "evidence": "Pack sessions so that a stranger can check them.",
     "backup": "Write a whole database to a file, while servers keep running.",
     "restore": "Fill an empty database from a backup, and verify it.",
     "eval": "Try cases on agents, and report which pass.",

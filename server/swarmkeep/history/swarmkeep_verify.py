@@ -1,18 +1,21 @@
-"""Checks Swarmkeep's exports with nothing but Python: python swarmkeep_verify.py FILE.jsonl [--checkpoint HEADS.jsonl]
+"""Checks Swarmkeep's exports with nothing but Python: python swarmkeep_verify.py FILE [--checkpoint HEADS.jsonl]
 
 It is written to be read by a stranger: what it checks is what docs/events.md of Swarmkeep says of an export. Exit code
 0 if all is as it was recorded, 1 if not, 2 for wrong use. `--checkpoint` is a list of heads that was kept elsewhere;
-`--public-key` the Ed25519 key, in 64 hexadecimal digits, that it must be signed with.
+`--public-key` the Ed25519 key, in 64 hexadecimal digits, that it must be signed with. FILE is an export, or an evidence
+package (a ZIP file), of which every byte is checked.
 """
 
 import argparse
 import base64
+import contextlib
 import hashlib
 import json
-import re
 import sys
+import tempfile
+import zipfile
 
-HEX64 = re.compile(r"[0-9a-f]{64}")
+MANIFEST = "manifest.json"
 ORDER = ("session_id", "seq", "type", "version", "run_id", "agent", "at")
 
 
@@ -195,9 +198,9 @@ def check_signature(public, message, signature):
     expect(scale < Q and same, "the signature is not valid")
 
 
-def read_heads(path, public_key):
+def read_heads(content, public_key):
     """The heads of a checkpoint, by session, once its digest and its signature prove to be right."""
-    lines = open(path, "rb").read().splitlines(keepends=True)
+    lines = content.splitlines(keepends=True)
     expect(lines and lines[-1].endswith(b"\n"), "the checkpoint is cut off")
     body, seal = b"".join(lines[:-1]), json.loads(lines[-1])
     expect((seal["lines"], seal["sha256"]) == (len(lines) - 1, sha256(body).hex()), "the checkpoint was changed")
@@ -211,6 +214,60 @@ def read_heads(path, public_key):
     return {head["session_id"]: head for head in heads if head["session_id"] is not None}
 
 
+def add_member(package, name, file, size):
+    """Add a file to a package as every package has it: uncompressed, without a time. Returns its SHA-256."""
+    info, digest = zipfile.ZipInfo(name), hashlib.sha256()
+    info.create_system, info.external_attr, info.file_size = 3, 0o600 << 16, size
+    with package.open(info, "w") as target:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+            target.write(block)
+    return digest.hexdigest()
+
+
+def check_package(package, given):
+    """Check each file by the manifest, and that the package has no byte that does not follow from them."""
+    files = json.loads(package.read(MANIFEST))["files"]
+    with tempfile.TemporaryFile() as made:
+        with zipfile.ZipFile(made, "w") as again:
+            for info in package.infolist():
+                with package.open(info) as file:
+                    found = add_member(again, info.filename, file, info.file_size)
+                listed = info.filename == MANIFEST or files.pop(info.filename, {}).get("sha256") == found
+                expect(listed, f"{info.filename} is not what it was")
+        expect(not files, f"{', '.join(files)} is missing")
+        made.seek(0)
+        given.seek(0)
+        for block in iter(lambda: given.read(1 << 20), b""):
+            expect(made.read(len(block)) == block, "the package holds something that is none of its files")
+        expect(not made.read(1), "the package is cut off")
+
+
+def read_whole(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def check(file, checkpoint, public_key):
+    """Check an export, or a package, beside a checkpoint: by default the one that lies in the package."""
+    with contextlib.ExitStack() as stack:
+        if zipfile.is_zipfile(file):
+            package = stack.enter_context(zipfile.ZipFile(file))
+            check_package(package, file)
+            checkpoint = checkpoint or package.read("checkpoint.jsonl")
+            file = stack.enter_context(package.open("events.jsonl"))
+        file.seek(0)
+        heads = checkpoint and read_heads(checkpoint, public_key)
+        for session in read_export(file):
+            head = heads and heads.get(session.id)
+            redacted = f", redacted: {', '.join(map(str, session.removed))}" if session.removed else ""
+            print(f"{session.id}: valid, {session.seq} events, head {session.seq}:{session.hash.hex()}{redacted}")
+            if checkpoint:
+                expect(head, f"the checkpoint has no head of {session.id}")
+                expect(head["seq"] <= session.seq, f"{session.id} was cut off: the checkpoint has event {head['seq']}")
+                expect(session.hashes[head["seq"]] == head["hash"], f"{session.id} was rewritten since the checkpoint")
+
+
 def main():
     parser = argparse.ArgumentParser(description="Check an export of Swarmkeep with nothing but Python.")
     parser.add_argument("file")
@@ -218,19 +275,14 @@ def main():
     parser.add_argument("--public-key")
     given = parser.parse_args()
     try:
-        heads = given.checkpoint and read_heads(given.checkpoint, given.public_key)
-        for session in read_export(open(given.file, "rb")):
-            head = heads and heads.get(session.id)
-            redacted = f", redacted: {', '.join(map(str, session.removed))}" if session.removed else ""
-            print(f"{session.id}: valid, {session.seq} events, head {session.seq}:{session.hash.hex()}{redacted}")
-            if given.checkpoint:
-                expect(head, f"the checkpoint has no head of {session.id}")
-                expect(head["seq"] <= session.seq, f"{session.id} was cut off: the checkpoint has event {head['seq']}")
-                expect(session.hashes[head["seq"]] == head["hash"], f"{session.id} was rewritten since the checkpoint")
+        checkpoint = given.checkpoint and read_whole(given.checkpoint)
+        with open(given.file, "rb") as file:
+            try:
+                check(file, checkpoint, given.public_key)
+            except Exception as error:
+                sys.exit(f"NOT VALID: {error}")
     except OSError as error:
         parser.error(str(error))
-    except (Bad, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        sys.exit(f"NOT VALID: {error}")
 
 
 if __name__ == "__main__":

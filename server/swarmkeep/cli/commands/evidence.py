@@ -1,0 +1,95 @@
+"""`swarmkeep evidence`: sessions in a package that a stranger can check."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from swarmkeep.cli.configure import load_settings
+from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, Tenant
+from swarmkeep.cli.output import open_atomically
+from swarmkeep.cli.sources import Source, SourceOptions, Walk
+from swarmkeep.cli.terminal import Refused, find_refusal, say
+from swarmkeep.events.wording import pluralize
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "evidence",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep evidence order-4711 -o case.zip
+          swarmkeep evidence order-4711 order-4712 -o case.zip --signing-key key.pem
+        """,
+    )(evidence)
+
+
+def evidence(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The sessions.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the ZIP file here.")],
+    signing_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--signing-key",
+            metavar="FILE",
+            help="Sign the sessions' ends with this Ed25519 key (PEM). [env: SWARMKEEP_SIGNING_KEY]",
+        ),
+    ] = None,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Pack sessions so that a stranger can check them with nothing but Python: events, files, transcripts, what the
+    audit log says of them, signed heads, and the checking program. Sessions that do not verify are refused."""
+    from swarmkeep.events.codec import to_timestamp
+    from swarmkeep.history.checkpoints import BadCheckpoint
+    from swarmkeep.history.evidence import PackagedSession, write_package
+
+    key = load_settings(signing_key=signing_key).signing_key
+    wanted = list(dict.fromkeys(ids))
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        sessions = []
+        for session_id in wanted:
+            found = source.verify(session_id)
+            if not found.valid or found.head is None:
+                problem = f" ({found.problems[0].code} at event {found.problems[0].seq})" if found.problems else ""
+                raise Refused(f"session {session_id} does not verify{problem}: see swarmkeep verify {session_id}")
+            sessions.append(PackagedSession(id=session_id, seq=found.head.seq, hash=found.head.hash))
+        try:
+            with open_atomically(output) as file:
+                write_package(
+                    file,
+                    output.name,
+                    sessions,
+                    to_timestamp(datetime.now(UTC)),
+                    events=source.export(wanted, agent=None, status=None, metadata={}, walk=Walk()),
+                    transcripts=(source.transcript(session_id, "html") for session_id in wanted),
+                    audit=_find_entries(source, set(wanted)),
+                    key=key,
+                )
+        except BadCheckpoint as error:
+            raise Refused(str(error)) from None
+    with output.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256").hexdigest()
+    signed = "not signed" if key is None else "signed"
+    say(f"wrote {pluralize(len(wanted), 'session')} to {output}, {signed}; SHA-256 {digest}")
+
+
+def _find_entries(source: Source, ids: set[str]) -> Iterator[Any]:
+    """What the audit log says of these sessions, if it may be read."""
+    try:
+        for entry in source.audit():
+            if entry.data.get("session_id") in ids:
+                yield entry
+    except Exception as error:
+        if find_refusal(error) is None:
+            raise
+        say("the audit log is left out: this key may not read it")

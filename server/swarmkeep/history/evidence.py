@@ -1,0 +1,113 @@
+"""Evidence packages: sessions with all that is needed to check them elsewhere, in one ZIP file.
+
+Nothing in it is compressed and no time stands in it but that of the manifest, so the file follows from its contents:
+`swarmkeep_verify.py`, which lies in it, makes it again and compares the bytes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, BinaryIO
+
+import msgspec
+
+from swarmkeep.events.codec import Json, encode
+from swarmkeep.history import swarmkeep_verify
+from swarmkeep.history.checkpoints import CheckpointHead, write_checkpoint
+
+FORMAT = "swarmkeep evidence"
+VERSION = 1
+EVENTS = "events.jsonl"
+_README = """Evidence of {count}, written {at}
+
+Each session below was verified when this package was written: its hash chain, its contents and its files.
+
+{sessions}
+
+What is here
+  {events:<22}the sessions as they were recorded, one event a line; files stand in them as base64
+  checkpoint.jsonl      where each session ended; {signed}
+  audit.jsonl           what the audit log says of these sessions: who decided, redacted, deleted or held
+  transcript-N.html     the same sessions for people; open them in a browser, print them from there
+  swarmkeep_verify.py   checks all of this with nothing but Python 3.9 or later, and without any network
+  manifest.json         the SHA-256 of each file
+
+How to check it
+  1. Read swarmkeep_verify.py, or take it from a place that you trust: it is short.
+  2. python3 swarmkeep_verify.py {package}
+     Exit code 0: nothing was changed since this package was written. A changed byte is named.
+  3. With a checkpoint that you were given earlier, and the key that it was signed with:
+     python3 swarmkeep_verify.py {package} --checkpoint CHECKPOINT.jsonl --public-key KEY
+     It shows as well that nothing from before that checkpoint was changed or left out.
+
+What it shows, and what not
+  The hashes show any change that is made afterwards, by whom ever, to whoever has this file or its digest. They do not
+  show that what was recorded is true, nor that the operator recorded all of it: for that, compare with a checkpoint
+  that somebody else has kept. "redacted" events have lost their content on purpose; who did it, when and why is in the
+  log. Names behind "by" are API keys, or people who answered; roles of keys are in audit.jsonl, where they were made.
+"""
+
+
+class PackagedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session's end, as the package has it."""
+
+    id: str
+    seq: int
+    hash: str
+
+
+def write_package(
+    target: BinaryIO,
+    name: str,
+    sessions: list[PackagedSession],
+    at: str,
+    *,
+    events: Iterable[bytes],
+    transcripts: Iterable[Iterable[bytes]],
+    audit: Iterable[Mapping[str, object]],
+    key: Path | None,
+) -> None:
+    """Write the package `name` of these sessions, which must have been verified; it is held in memory nowhere.
+
+    `events` is their export. With a signing `key` (a PEM file) their heads are signed. Raises BadCheckpoint for a key
+    that cannot be used.
+    """
+    heads = [CheckpointHead(tenant=None, session_id=one.id, seq=one.seq, hash=one.hash) for one in sessions]
+    contents: list[tuple[str, Iterable[bytes]]] = [
+        ("README.txt", [_write_readme(name, sessions, at, is_signed=key is not None).encode()]),
+        (EVENTS, events),
+        ("checkpoint.jsonl", write_checkpoint(heads, at, key)),
+        ("audit.jsonl", (encode(entry) + b"\n" for entry in audit)),
+        *((f"transcript-{number}.html", pieces) for number, pieces in enumerate(transcripts, start=1)),
+        ("swarmkeep_verify.py", [Path(swarmkeep_verify.__file__).read_bytes()]),
+    ]
+    files: Json = {}
+    with zipfile.ZipFile(target, "w") as package:
+        for member, pieces in contents:
+            with tempfile.TemporaryFile() as whole:
+                size = sum(whole.write(piece) for piece in pieces)
+                whole.seek(0)
+                files[member] = {"sha256": _add(package, member, whole, size), "bytes": size}
+        manifest = {
+            "format": FORMAT, "version": VERSION, "at": at, "sessions": msgspec.to_builtins(sessions), "files": files,
+        }  # fmt: skip
+        body = encode(manifest) + b"\n"
+        with tempfile.TemporaryFile() as whole:
+            whole.write(body)
+            whole.seek(0)
+            _add(package, swarmkeep_verify.MANIFEST, whole, len(body))
+
+
+def _add(package: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> str:
+    # What strangers read has no types.
+    return str(swarmkeep_verify.add_member(package, name, content, size))  # type: ignore[no-untyped-call]
+
+
+def _write_readme(name: str, sessions: list[PackagedSession], at: str, *, is_signed: bool) -> str:
+    listed = "\n".join(f"  {one.id}: {one.seq} events, the last has the hash {one.hash}" for one in sessions)
+    signed = "signed by the operator's key" if is_signed else "not signed: the operator has set no key"
+    count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
+    return _README.format(count=count, at=at, sessions=listed, events=EVENTS, signed=signed, package=name)

@@ -1,0 +1,81 @@
+"""`swarmkeep evidence`: a package that is checked with nothing but Python, and that tells of each changed byte."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from swarmkeep.history import swarmkeep_verify
+from tests.cli.command_line import CommandLine
+from tests.cli.commands.test_checkpoint import write_keys
+from tests.cli.conftest import RecordedSession
+
+pytestmark = pytest.mark.long
+
+
+def check(package: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Check a package as a stranger does: the program that lies in it, an empty environment, nothing installed."""
+    program = package.parent / "swarmkeep_verify.py"
+    shutil.copy(swarmkeep_verify.__file__, program)
+    command = [sys.executable, "-I", "-S", program.name, package.name, *options]
+    return subprocess.run(command, cwd=package.parent, env={}, capture_output=True, text=True, check=False)
+
+
+def test_package_is_checked_by_stranger(
+    cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path
+) -> None:
+    private, public = write_keys(tmp_path, "key")
+    cli("sessions", "fork", recorded.session_id, "--id", "packed", *place)
+    cli("sessions", "redact", "packed", "--seq", "3", "--reason", "a name", *place)
+    package = tmp_path / "case.zip"
+    made = cli("evidence", recorded.session_id, "packed", "-o", str(package), "--signing-key", str(private), *place)
+    assert (made.code, made.out) == (0, "")
+    assert "wrote 2 sessions" in made.err
+    with zipfile.ZipFile(package) as opened:
+        manifest = json.loads(opened.read("manifest.json"))
+        readme, audit = opened.read("README.txt").decode(), opened.read("audit.jsonl").decode()
+        key = json.loads(opened.read("checkpoint.jsonl").splitlines()[-1])["public_key"]
+        program = opened.read("swarmkeep_verify.py")
+        assert b"<html" in opened.read("transcript-2.html")
+    assert [one["id"] for one in manifest["sessions"]] == [recorded.session_id, "packed"]
+    assert "verified when this package was written" in readme
+    assert '"session.redacted"' in audit
+    assert program == Path(swarmkeep_verify.__file__).read_bytes()
+    found = check(package, "--public-key", key)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "packed: valid" in found.stdout
+    assert "redacted: 3" in found.stdout
+    assert check(package, "--public-key", "0" * 64).returncode == 1
+    assert public.exists()
+    cli("sessions", "delete", "packed", *place)
+    missing = cli("evidence", "packed", "-o", str(tmp_path / "none.zip"), *place)
+    assert (missing.code, "packed" in missing.err, (tmp_path / "none.zip").exists()) == (1, True, False)
+
+
+def test_each_changed_byte_is_found(
+    cli: CommandLine, recorded: RecordedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, changed = tmp_path / "case.zip", tmp_path / "changed.zip"
+    assert cli("evidence", recorded.session_id, "-o", str(package), *recorded.options).code == 0
+    content, dice = package.read_bytes(), random.Random(7)
+    central = content.rindex(b"PK\x01\x02", 0, content.index(b"PK\x01\x02") + 4)
+    monkeypatch.setattr(sys, "argv", ["swarmkeep_verify.py", str(changed)])
+    # Between the files anywhere, and each byte of what describes them.
+    places = [*(dice.randrange(central) for _ in range(200)), *range(central, len(content))]
+    for place in places:
+        other = bytearray(content)
+        other[place] ^= 1 << dice.randrange(8)
+        changed.write_bytes(other)
+        with pytest.raises(SystemExit) as left:
+            swarmkeep_verify.main()
+        assert str(left.value).startswith("NOT VALID: "), place
+    for more in (b"\0", b"PK\x05\x06" + bytes(18)):
+        changed.write_bytes(content + more)
+        assert check(changed).returncode == 1
