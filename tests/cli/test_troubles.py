@@ -64,6 +64,7 @@ CALLS = {
     "doctor": Call(("doctor", "--offline", *AGENTS)),
     "eval": Call(("eval", EVALS, "--offline", *AGENTS), reads=False),
     "events": Call(("events", "ID")),
+    "evidence": Call(("evidence", "ID", "-o", "case.zip"), puts=False),
     "export": Call(("export", "ID")),
     "import": Call(("import", "all.jsonl", "--as", "other"), writes=True),
     "init": Call(("init", "shop"), reads=False),
@@ -79,6 +80,8 @@ CALLS = {
     "sessions compact": Call(("sessions", "compact", "ID"), reads=False, puts=False),
     "sessions rename": Call(("sessions", "rename", "ID", "A title"), writes=True),
     "sessions counts": Call(("sessions", "counts")),
+    "sessions hold": Call(("sessions", "hold", "ID", "--reason", "a case"), writes=True),
+    "sessions release": Call(("sessions", "release", "ID"), writes=True),
     "sessions delete": Call(("sessions", "delete", "ID"), writes=True, puts=False),
     "sessions fork": Call(("sessions", "fork", "ID"), writes=True),
     "sessions handback": Call(("sessions", "handback", "ID"), reads=False, puts=False),
@@ -292,14 +295,14 @@ def read_only(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-@each_command(WRITERS | {"backup", "demo", "init", "restore"}, without=_NEEDS_MORE | {"import"})
+@each_command(WRITERS | {"backup", "demo", "evidence", "init", "restore"}, without=_NEEDS_MORE | {"import"})
 def test_read_only_folder_is_told(site: Site, name: str) -> None:
     with read_only(site.folder):
         said = site.refuse(name)
     assert "writable" in said or "choose a folder that you may write to" in said or "permission denied" in said
 
 
-@each_command(READERS, without=WRITERS | SERVING | _NEEDS_MORE | {"backup", "restore", "doctor"})
+@each_command(READERS, without=WRITERS | SERVING | _NEEDS_MORE | {"backup", "evidence", "restore", "doctor"})
 def test_read_only_folder_is_readable(site: Site, name: str) -> None:
     with read_only(site.folder):
         result = site.run(name)
