@@ -81,7 +81,7 @@ CALLS = {
     "sessions rename": Call(("sessions", "rename", "ID", "A title"), writes=True),
     "sessions counts": Call(("sessions", "counts")),
     "sessions hold": Call(("sessions", "hold", "ID", "--reason", "a case"), writes=True),
-    "sessions release": Call(("sessions", "release", "ID"), writes=True),
+    "sessions release": Call(("sessions", "release", "ID")),
     "sessions delete": Call(("sessions", "delete", "ID"), writes=True, puts=False),
     "sessions fork": Call(("sessions", "fork", "ID"), writes=True),
     "sessions handback": Call(("sessions", "handback", "ID"), reads=False, puts=False),
