@@ -286,8 +286,13 @@ class _Meeting(msgspec.Struct):
 
     @property
     def fills_placeholder(self) -> bool:
-        """Tell if what came before the arguments was no call of its own: that would have had an id, too."""
-        return self.tells_calls_apart or bool(self.piece.id) or (self.has_key and not self.text_is_whole)
+        """Tell if what came before the arguments was no call of its own: that would have had an id, too.
+
+        Two calls of one function, the first without arguments, look the same in a stream without ids, and count as one.
+        """
+        if self.tells_calls_apart or self.piece.id or (self.has_key and not self.text_is_whole):
+            return True
+        return self.same_name and self.piece.chunk != self.call.chunk and self.text.strip() != self.call.arguments
 
     @property
     def is_beside(self) -> bool:

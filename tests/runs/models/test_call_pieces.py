@@ -212,6 +212,8 @@ EXAMPLES: dict[str, tuple[list[Piece], list[tuple[str, str]]]] = {
     "{} first, as an object": ([(0, "u1", "look", {}), (0, None, None, ROME)], [("look", ROME)]),
     "{} first, and the name with each piece": ([(0, "u1", "look", "{}"), (0, "u1", "look", ROME)], [("look", ROME)]),
     "{} first, and the id with the arguments": ([(0, None, "look", {}), (0, "u1", "look", ROME)], [("look", ROME)]),
+    "{} first, without any id": ([(0, None, "look", "{}"), (0, "", "look", ROME)], [("look", ROME)]),
+    "null first": ([(0, "u1", "look", "null"), (0, None, None, ROME)], [("look", ROME)]),
     "{} first, and the name after it": ([(0, "u1", "", "{}"), (0, None, "look", ROME)], [("look", ROME)]),
     "{} and nothing after it": ([(0, "u1", "look", {}), (0, None, None, "")], [("look", "{}")]),
     "all arguments once more": (
