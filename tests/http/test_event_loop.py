@@ -21,6 +21,8 @@ from tests.support.loop_watch import measure_limit, watch_callbacks
 from tests.support.pictures import hash_content, make_inline_picture, make_message, make_png
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 KEY = SessionKey("default", "long")
 PATH = f"/v1/sessions/{KEY.id}"
 MESSAGES = [
