@@ -44,9 +44,9 @@ How to check it
      It shows as well that nothing from before that checkpoint was changed or left out.
 
 What it shows, and what not
-  The hashes show any change that is made afterwards, by whom ever, to whoever has this file or its digest. They do not
-  show that what was recorded is true, nor that the operator recorded all of it: for that, compare with a checkpoint
-  that somebody else has kept. "redacted" events have lost their content on purpose; who did it, when and why is in the
+  The hashes show any change that is made afterwards to everyone who has this file or its digest. They do not show that
+  what was recorded is true, nor that the operator recorded all of it: for that, compare with a checkpoint that another
+  party has kept. "redacted" events have lost their content on purpose; who did it, when and why is in the
   log. Names behind "by" are API keys, or people who answered; roles of keys are in audit.jsonl, where they were made.
 """
 
