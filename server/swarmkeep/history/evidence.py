@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -67,7 +67,7 @@ def write_package(
     *,
     events: Iterable[bytes],
     transcripts: Iterable[Iterable[bytes]],
-    audit: Iterable[Mapping[str, object]],
+    audit: Iterable[object],
     key: Path | None,
 ) -> None:
     """Write the package `name` of these sessions, which must have been verified; it is held in memory nowhere.

@@ -34,6 +34,10 @@ def test_package_is_checked_by_stranger(
     private, public = write_keys(tmp_path, "key")
     cli("sessions", "fork", recorded.session_id, "--id", "packed", *place)
     cli("sessions", "redact", "packed", "--seq", "3", "--reason", "a name", *place)
+    if "--database-url" in place:
+        cli("keys", "create", "--name", "desk", "--role", "support", *place)
+        key_id = cli("keys", "list", "--json", *place).json[-1]["id"]
+        cli("sessions", "rename", "packed", f"by {key_id}", *place)
     package = tmp_path / "case.zip"
     made = cli("evidence", recorded.session_id, "packed", "-o", str(package), "--signing-key", str(private), *place)
     assert (made.code, made.out) == (0, "")
@@ -47,6 +51,7 @@ def test_package_is_checked_by_stranger(
     assert [one["id"] for one in manifest["sessions"]] == [recorded.session_id, "packed"]
     assert "verified when this package was written" in readme
     assert '"session.redacted"' in audit
+    assert ('"role":"support"' in audit) == ("--database-url" in place)
     assert program == Path(swarmkeep_verify.__file__).read_bytes()
     found = check(package, "--public-key", key)
     assert (found.returncode, found.stderr) == (0, "")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,6 +18,10 @@ from swarmkeep.cli.output import open_atomically
 from swarmkeep.cli.sources import Source, SourceOptions, Walk
 from swarmkeep.cli.terminal import Refused, find_refusal, say
 from swarmkeep.events.wording import pluralize
+from swarmkeep_client import AuditEntry
+
+_KEY_ID = re.compile(rb"key_[0-9a-f]{16}")
+_KEY_ID_BYTES = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +60,7 @@ def evidence(
 
     key = load_settings(signing_key=signing_key).signing_key
     wanted = list(dict.fromkeys(ids))
+    used: set[str] = set()
     with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
         sessions = []
         for session_id in wanted:
@@ -70,9 +76,9 @@ def evidence(
                     output.name,
                     sessions,
                     to_timestamp(datetime.now(UTC)),
-                    events=source.export(wanted, agent=None, status=None, metadata={}, walk=Walk()),
+                    events=_note_keys(source.export(wanted, agent=None, status=None, metadata={}, walk=Walk()), used),
                     transcripts=(source.transcript(session_id, "html") for session_id in wanted),
-                    audit=_find_entries(source, set(wanted)),
+                    audit=_find_entries(source, set(wanted), used),
                     key=key,
                 )
         except BadCheckpoint as error:
@@ -83,11 +89,22 @@ def evidence(
     say(f"wrote {pluralize(len(wanted), 'session')} to {output}, {signed}; SHA-256 {digest}")
 
 
-def _find_entries(source: Source, ids: set[str]) -> Iterator[Any]:
-    """What the audit log says of these sessions, if it may be read."""
+def _note_keys(pieces: Iterable[bytes], found: set[str]) -> Iterator[bytes]:
+    """The same pieces; notes the API keys that they name."""
+    tail = b""
+    for piece in pieces:
+        found.update(key.decode() for key in _KEY_ID.findall(tail + piece))
+        tail = piece[-_KEY_ID_BYTES:]
+        yield piece
+
+
+def _find_entries(source: Source, ids: set[str], used: set[str]) -> Iterator[AuditEntry]:
+    """What the audit log says of these sessions, and of the keys that they name, if it may be read.
+
+    The keys in `used` are known once the events have been written."""
     try:
         for entry in source.audit():
-            if entry.data.get("session_id") in ids:
+            if entry.data.get("session_id") in ids or entry.data.get("key_id") in used:
                 yield entry
     except Exception as error:
         if find_refusal(error) is None:
