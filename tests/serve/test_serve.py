@@ -36,7 +36,10 @@ except ServeError as refused:
     sys.exit(f"refused: {refused}")
 """
 COUNTING_PROGRAM = f"""{PROGRAM}
-import gc
+import gc, threading
+for thread in threading.enumerate():
+    if thread.name == "swarmkeep-model-client":
+        thread.join()
 print("the collector has set aside", gc.get_freeze_count(), "and goes through", len(gc.get_objects()))
 """
 LISTENING = re.compile(r"^Swarmkeep is listening on http://127\.0\.0\.1:(\d+)$", re.MULTILINE)

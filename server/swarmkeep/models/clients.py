@@ -7,6 +7,7 @@ send, and is shown each answer that is no success.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import io
 import sys
@@ -561,6 +562,8 @@ def load_in_background(settings: ModelSettings) -> None:
     def load() -> None:
         with suppress(Exception):
             load_model_client(settings)
+        # It stays for good, as what was loaded before: the garbage collector need not go through it again and again.
+        gc.freeze()
 
     threading.Thread(target=load, name="swarmkeep-model-client", daemon=True).start()
 
