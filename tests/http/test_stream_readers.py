@@ -178,7 +178,7 @@ async def test_lagging_reader_costs_little_misses_nothing(ready_url: str) -> Non
     for number in range(60):
         await engine.sessions.update(key, metadata={"text": str(number) * 10_000})
     (feed,) = engine.hub._list_feeds(key)
-    assert sum(len(item.payload) for item in feed._items if isinstance(item, RecordedEvent)) <= 50_000
+    assert sum(len(item.payload) for item in feed.items if isinstance(item, RecordedEvent)) <= 50_000
     while not (got and isinstance(got[-1], RecordedEvent) and got[-1].seq == 61):
         got.append(await anext(reader))
     await reader.aclose()

@@ -253,8 +253,8 @@ async def test_unkept_session_file_reaches_next_run(cluster: EngineCluster, mode
     model.say("It rises.")
     model.say("Still so.")
     for run_id in ("r1", "r2"):
-        async with aclosing(await engine.unstored.start("default", session, make_start_run(run_id=run_id))) as items:
-            _ = [item async for item in items]
+        async with aclosing(await engine.unstored.start("default", session, make_start_run(run_id=run_id))) as batches:
+            _ = [batch async for batch in batches]
     pictures = [json.dumps(request).count(make_data_url(CHART)) for request in model.requests]
     assert pictures == [0, 1, 1]
     assert await count_files(engine, SessionKey("default", session.id)) == 0
@@ -269,8 +269,8 @@ async def test_unstored_responses_bound_files(cluster: EngineCluster, model: Scr
     picture = {"type": "image_url", "image_url": {"url": make_data_url(PHOTO)}}
     command = replace(make_start_run(), messages=({"role": "user", "content": [picture]},))
     model.say("Seen.")
-    async with aclosing(await engine.unstored.start("default", session, command)) as items:
-        _ = [item async for item in items]
+    async with aclosing(await engine.unstored.start("default", session, command)) as batches:
+        _ = [batch async for batch in batches]
     assert session.state.message_count == 2
     with pytest.raises(TooLarge, match="more than 50000000 bytes together"):
         await engine.unstored.start("default", session, replace(command, run_id="r2"))

@@ -82,25 +82,24 @@ class StreamCheck:
         self._stop = stop
         self._gone_seconds = principal.service.limits.gone_seconds
         self.ping_seconds = principal.service.limits.ping_seconds
-        self._allowed_at = self._present_at = time.monotonic()
+        self._present_at = time.monotonic()
+        # Often, because silence may follow, and cheap, because the answer is nearly always cached.
+        self._recheck_seconds = self._gone_seconds / 4
+        self.due_at = self._present_at + self._recheck_seconds
+        """The time from which on the caller's permission is to be checked again, on the monotonic clock."""
 
     @property
     def is_stopping(self) -> bool:
         return self._stop.is_set()
 
-    def is_due(self, now: float) -> bool:
-        """Tell if the caller's permission is to be checked again. That is often, because silence may follow, and cheap,
-        because the answer is nearly always cached."""
-        return now - self._allowed_at >= self._gone_seconds / 4
-
     async def passes(self, items: object) -> bool:
         """Tell if the items, if there are any, may be shown, and the stream goes on. Asks the database now and then
         only, and whether the session exists once for all its readers."""
         now = time.monotonic()
-        if self.is_due(now):
+        if now >= self.due_at:
             if not await self._principal.is_still_allowed():
                 return False
-            self._allowed_at = time.monotonic()
+            self.due_at = time.monotonic() + self._recheck_seconds
         if items:
             return True
         return not self.is_stopping and (now - self._present_at < self._gone_seconds or await self._is_present())
@@ -142,16 +141,22 @@ async def write_parts(
     write: Callable[[T], Written],
     make_last: Callable[[], Awaitable[bytes]] | None = None,
 ) -> AsyncGenerator[bytes]:
-    """The items as `write` has them, with pings in between. Ends with the items, with their end, or when the check says
-    so; then comes what `make_last` makes, but not after their end."""
+    """The items as `write` has them, with pings in between; one that is empty, or None, is a sign of life.
+
+    Ends with the items, with their end, or when the check says so; then comes what `make_last` makes, but not after
+    their end.
+    """
     sent_at = time.monotonic()
     with suppress(SessionNotFound):
         async with aclosing(items):
             async for item in items:
                 now = time.monotonic()
-                if (not item or check.is_due(now)) and not await check.passes(item):
+                if (not item or now >= check.due_at) and not await check.passes(item):
                     break
                 part, end = write(item)
+                if isinstance(item, list):
+                    # A slow reader has the stream wait for long: what the part is made of need not wait, too.
+                    item.clear()
                 if not part and now - sent_at >= check.ping_seconds:
                     part = PING
                 if part:
@@ -178,10 +183,7 @@ def _write_frames(
     """Each batch in one part."""
 
     def write(batch: Batch) -> Written:
-        part = frames.write(_select_events(batch, types) if types else batch)
-        # A slow reader has the stream wait for long: what the part is made of need not wait, too.
-        batch.clear()
-        return part, None
+        return frames.write(_select_events(batch, types) if types else batch), None
 
     return write_parts(check, batches, write, make_last)
 

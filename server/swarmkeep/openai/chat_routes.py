@@ -26,10 +26,9 @@ from swarmkeep.openai.chat import (
     release_or_hold,
 )
 from swarmkeep.openai.chat_fields import CreateChatCompletion
-from swarmkeep.openai.event_writer import DONE, write_frames
 from swarmkeep.openai.problems import NO_RETRY, Refused, describe_failure, make_error, make_failure_refusal
-from swarmkeep.openai.submit import FollowedResponse, begin_unstored, finish_response, follow_response
-from swarmkeep.runs.hub import Item
+from swarmkeep.openai.submit import DONE, FollowedResponse, begin_unstored, finish_response, follow_response
+from swarmkeep.runs.following import Batch
 from swarmkeep.runs.runs import IdempotentRequest
 from swarmkeep.store.records import SessionKey, StoreUnavailable
 
@@ -82,9 +81,11 @@ def _answer(answer: ChatAnswer, headers: dict[str, str]) -> Response[Any]:
 def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatAnswer) -> Response[Any]:
     builder, key = followed.builder, followed.key
 
-    def translate(item: Item) -> Written:
-        chunks = list(release_or_hold(principal.engine.registry, answer, item))
-        chunks += [chunk for event in builder.read(item) for chunk in answer.make_chunks(event)]
+    def translate(batch: Batch) -> Written:
+        chunks: list[Json] = []
+        for item in batch:
+            chunks += release_or_hold(principal.engine.registry, answer, item)
+            chunks += [chunk for event in builder.read(item) for chunk in answer.make_chunks(event)]
         end = DONE if builder.is_over else None
         if answer.error is not None:
             # The stream ends with this, without `[DONE]`.
@@ -92,7 +93,7 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
             end = b""
         return b"".join(map(_frame_chunk, chunks)), end
 
-    frames = write_frames(principal, key, followed.items, translate)
+    frames = followed.write_frames(principal, translate)
     headers = _name_session(key)
 
     async def begin(parts: AsyncGenerator[bytes]) -> bytes | JsonAnswer:

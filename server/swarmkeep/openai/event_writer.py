@@ -9,17 +9,11 @@ says continues the text that a server which has died has shown to the reader.
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from swarmkeep.events.codec import Json, encode
-from swarmkeep.http.auth import Principal
-from swarmkeep.http.sse import frame
-from swarmkeep.http.streams import StreamCheck, Written, write_parts
+from swarmkeep.events.codec import Json
 from swarmkeep.openai.items import ItemPlace, show_output_text
 from swarmkeep.openai.output_items import is_cut_item, make_message_item
-from swarmkeep.runs.hub import Item
-from swarmkeep.store.records import SessionKey
 
 # The numbers of a stream's events, and which of them a reader has.
 
@@ -83,7 +77,7 @@ class StreamedMessage:
 
     `shown`: the text of an earlier attempt that was streamed here. `is_known`: whether what the reader was shown is a
     beginning of this text. `end`: the number of the last piece, counted from `base`. `last_number`: that number itself,
-    once the reader has all of the text.
+    once the reader has all of the text; `event`: the last piece's event, which the next one's differs little from.
     """
 
     def __init__(self, item_id: str, place: ItemPlace | None = None) -> None:
@@ -99,6 +93,7 @@ class StreamedMessage:
         self.length = 0
         self.end = -STEP
         self.last_number: int | None = None
+        self.event: Json = {}
         self.is_known = False
         self._digest = 0
 
@@ -187,34 +182,28 @@ class EventWriter(SequenceNumbers):
             self._open.begin_anew()
         return events
 
-    def add_pieces(self, pieces: list[str]) -> list[Json]:
-        """Pieces of what a model says, each as an event."""
+    def add_pieces(self, deltas: list[Json]) -> list[Json]:
+        """Pieces of what a model says, each text as an event."""
         message = self._open
-        if message is None or not pieces:
+        if message is None:
             return []
-        if message.last_number == self._last_known:
-            return self._continue_text(message, pieces)
-        events = self._add_message(message)
-        for piece in pieces:
+        events: list[Json] = []
+        for delta in deltas:
+            piece: str | None = delta.get("content")
+            if not piece:
+                continue
+            if message.base is None or message.last_number != self._last_known:
+                events += self._add_message(message)
+                message.add(piece)
+                events += self._write_text(message)
+                continue
+            # Right behind the last event that the reader has, as nearly all are.
             message.add(piece)
-            events += self._write_text(message)
+            number = self._abandoned * ABANDONED + message.base + message.end
+            events.append({**message.event, "sequence_number": number, "delta": piece})
+            self._position = message.base + message.length * STEP
+            self._last_known = message.last_number = number
         return events
-
-    def _continue_text(self, message: StreamedMessage, pieces: list[str]) -> list[Json]:
-        """Write pieces that come right behind the last event the reader has, as nearly all do."""
-        assert message.base is not None
-        start = self._abandoned * ABANDONED + message.base
-        event = self._make_text_event(message)
-        events = []
-        for piece in pieces:
-            message.add(piece)
-            events.append({**event, "sequence_number": start + message.end, "delta": piece})
-        self._position = message.base + message.length * STEP
-        self._last_known = message.last_number = start + message.end
-        return events
-
-    def _make_text_event(self, message: StreamedMessage) -> Json:
-        return {"type": "response.output_text.delta", "sequence_number": 0, **self._at(message), "logprobs": []}
 
     def _add_message(self, message: StreamedMessage) -> list[Json]:
         """Write that a message begins, unless that was done."""
@@ -244,7 +233,14 @@ class EventWriter(SequenceNumbers):
         if known == message.length:
             return []
         self._last_known = message.last_number = self._abandoned * ABANDONED + message.base + message.end
-        return [{**self._make_text_event(message), "sequence_number": self._last_known, "delta": text[known:]}]
+        message.event = {
+            "type": "response.output_text.delta",
+            "sequence_number": self._last_known,
+            **self._at(message),
+            "logprobs": [],
+            "delta": text[known:],
+        }
+        return [message.event]
 
     def _write_anew(self, message: StreamedMessage) -> list[Json]:
         """End what the reader was shown of a message, and write it from its beginning as another item."""
@@ -402,25 +398,3 @@ class EventWriter(SequenceNumbers):
         if self._number < self._last_known < NO_EVENTS:
             self._position = self._last_known_position + 1
         return events + self.write(kind, response=response)
-
-
-# A response as it comes about: server-sent events with OpenAI's types and numbers.
-
-DONE = b"data: [DONE]\n\n"
-
-Translate = Callable[[Item], Written]
-
-
-def frame_event(event: Json) -> bytes:
-    return frame(event["type"], encode(event))
-
-
-def write_frames(
-    principal: Principal, key: SessionKey | None, items: AsyncGenerator[Item | None], translate: Translate
-) -> AsyncGenerator[bytes]:
-    """Write the frames that `translate` makes of the items, with pings in between, up to its end.
-
-    A stream that ends without `[DONE]` was cut off: by the end of the server, of the session, or of the caller's key.
-    """
-    check = StreamCheck(principal, key, stop=principal.service.drained)
-    return write_parts(check, items, lambda item: (b"", None) if item is None else translate(item))

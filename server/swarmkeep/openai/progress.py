@@ -43,6 +43,7 @@ from swarmkeep.openai.output_items import (
     show_message,
 )
 from swarmkeep.openai.problems import is_of_input, is_too_many
+from swarmkeep.runs.following import Batch
 from swarmkeep.runs.hub import Item, MessageDeltas, MessageStarted
 
 # Tokens as responses and chat completions show them, with details where the provider told them.
@@ -109,10 +110,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: RunError | None = None
     last_seq: int = 0
     has_cut_call: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        return self.status in _OVER
 
     @property
     def event_type(self) -> str:
@@ -183,7 +180,7 @@ def make_response(
         "top_logprobs": _or(asked.get("top_logprobs"), 0),
         "reasoning": asked.get("reasoning"),
         "user": asked.get("user"),
-        "usage": usage.to_response() if outcome.is_over else None,
+        "usage": usage.to_response() if outcome.status in _OVER else None,
         "max_output_tokens": asked.get("max_output_tokens"),
         "max_tool_calls": None,
         "store": stored,
@@ -253,7 +250,7 @@ class ResponseBuilder:
     @property
     def is_over(self) -> bool:
         """True if the response has ended, as far as was read."""
-        return self.outcome.is_over
+        return self.outcome.status in _OVER
 
     @property
     def output(self) -> list[Json]:
@@ -284,18 +281,16 @@ class ResponseBuilder:
                 return self._writer.begin_message(self._reader.next_place(item.run_id))
             return []
         if isinstance(item, MessageDeltas):
-            return self._writer.add_pieces([text for delta in item.deltas if (text := delta.get("content"))])
+            return self._writer.add_pieces(item.deltas)
         return self._read_event(item)
 
-    async def read_to_end(
-        self, items: AsyncGenerator[Item | None], passes: Callable[[Item | None], Awaitable[bool]]
-    ) -> Json:
+    async def read_to_end(self, batches: AsyncGenerator[Batch], passes: Callable[[Batch], Awaitable[bool]]) -> Json:
         """Read items until the response has ended, and give it. Raises SessionNotFound when it will not."""
-        async with aclosing(items):
-            async for item in items:
-                if not await passes(item):
+        async with aclosing(batches):
+            async for batch in batches:
+                if not await passes(batch):
                     break
-                if item is not None:
+                for item in batch:
                     self.read(item)
                 if self.is_over:
                     break

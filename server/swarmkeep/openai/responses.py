@@ -19,11 +19,11 @@ from swarmkeep.events.state import State
 from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.routes.agents import AgentName, read_name
+from swarmkeep.http.sse import frame
 from swarmkeep.http.streams import Written, make_event_stream
 from swarmkeep.http.threads import run_aside
 from swarmkeep.models.model import TurnFailed
 from swarmkeep.openai.chat_fields import split_history
-from swarmkeep.openai.event_writer import DONE, frame_event, write_frames
 from swarmkeep.openai.fields import CompactResponse, CountTokens, CreateResponse
 from swarmkeep.openai.history import (
     FEW_MESSAGES,
@@ -39,6 +39,7 @@ from swarmkeep.openai.output_items import After, Include, IncludeList, ItemLimit
 from swarmkeep.openai.problems import PREFIX, Refused, make_failure_refusal
 from swarmkeep.openai.progress import ResponseBuilder, UsageSum
 from swarmkeep.openai.submit import (
+    DONE,
     FollowedResponse,
     RunRequest,
     begin_response,
@@ -55,7 +56,7 @@ from swarmkeep.openai.submit import (
     read_run_request,
 )
 from swarmkeep.request.request import ModelRequest
-from swarmkeep.runs.hub import Item
+from swarmkeep.runs.following import Batch
 from swarmkeep.runs.identifiers import make_id
 from swarmkeep.runs.unstored import UnstoredSession
 
@@ -104,11 +105,11 @@ def make_stream(principal: Principal, followed: FollowedResponse) -> Response[An
     """The stream of a response."""
     builder = followed.builder
 
-    def translate(item: Item) -> Written:
-        return b"".join(map(frame_event, builder.read(item))), DONE if builder.is_over else None
+    def translate(batch: Batch) -> Written:
+        frames = [frame(event["type"], encode(event)) for item in batch for event in builder.read(item)]
+        return b"".join(frames), DONE if builder.is_over else None
 
-    frames = write_frames(principal, followed.key, followed.items, translate)
-    return make_event_stream(principal, frames)
+    return make_event_stream(principal, followed.write_frames(principal, translate))
 
 
 @get("/responses/{response_id:str}", operation_id="get_response", summary="Get a response, or its stream again")
@@ -129,8 +130,8 @@ async def get_response(
         return JsonResponse((await build_response(principal, found)).snapshot())
     position = await principal.reader.find_position(found.key, found.run.id)
     builder = ResponseBuilder(found.id, after=-1 if starting_after is None else starting_after)
-    items = principal.reader.follow_run(found.key, position)
-    return make_stream(principal, FollowedResponse(found.key, builder, items))
+    batches = principal.reader.follow_run_batches(found.key, position)
+    return make_stream(principal, FollowedResponse(found.key, builder, batches))
 
 
 @post(

@@ -213,11 +213,11 @@ class _ResponsesSocket:
     async def _send_events(self, response: FollowedResponse) -> Json:
         check = StreamCheck(self._principal, response.key, stop=self._principal.service.drained)
         with suppress(SessionNotFound):
-            async with aclosing(response.items) as items:
-                async for item in items:
-                    if not await check.passes(item):
+            async with aclosing(response.batches) as batches:
+                async for batch in batches:
+                    if not await check.passes(batch):
                         break
-                    events = [] if item is None else response.builder.read(item)
+                    events = [event for item in batch for event in response.builder.read(item)]
                     last = events.pop() if events and response.builder.is_over else None
                     for event in events:
                         await self._socket.send_text(encode(event))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -40,7 +40,7 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.sizes import is_heavy
 from swarmkeep.events.state import Run, State, refuse_damaged
 from swarmkeep.http.auth import Principal
-from swarmkeep.http.streams import StreamCheck
+from swarmkeep.http.streams import StreamCheck, Written, write_parts
 from swarmkeep.http.threads import ClientGone, run_aside, wait_for_client
 from swarmkeep.logs import bind_fields
 from swarmkeep.openai.event_writer import NO_EVENTS
@@ -68,7 +68,7 @@ from swarmkeep.openai.items import ApprovalAnswer, Input, ResponseId, list_reque
 from swarmkeep.openai.problems import ModelNotFound, Refused, make_client_gone, make_not_found, make_stopping, to_param
 from swarmkeep.openai.progress import ResponseBuilder
 from swarmkeep.runs.approvals import refuse_wrong_functions
-from swarmkeep.runs.hub import Item
+from swarmkeep.runs.following import Batch
 from swarmkeep.runs.identifiers import derive_id, make_id
 from swarmkeep.runs.loop import decide_until_recorded
 from swarmkeep.runs.policy import SessionPlan
@@ -449,16 +449,25 @@ class StartedResponse(msgspec.Struct, frozen=True):
     last: LastReply | None = None
 
 
+# What a stream ends with. One without it was cut off: by the end of the server, of the session, or of the caller's key.
+DONE = b"data: [DONE]\n\n"
+
+
 class FollowedResponse(msgspec.Struct, frozen=True):
-    """A response that has begun, and the items of its run from there on.
+    """A response that has begun, and the items of its run from there on. No batch goes on behind its end.
 
     One that is not stored has no `key`; another one can go on from its `session` as long as that is held.
     """
 
     key: SessionKey | None
     builder: ResponseBuilder
-    items: AsyncGenerator[Item | None]
+    batches: AsyncGenerator[Batch]
     session: UnstoredSession | None = None
+
+    def write_frames(self, principal: Principal, translate: Callable[[Batch], Written]) -> AsyncGenerator[bytes]:
+        """Write the frames that `translate` makes of the items, with pings in between, up to its end."""
+        check = StreamCheck(principal, self.key, stop=principal.service.drained)
+        return write_parts(check, self.batches, translate)
 
     async def finish(self, principal: Principal) -> Json:
         """The response, once it has ended.
@@ -468,7 +477,7 @@ class FollowedResponse(msgspec.Struct, frozen=True):
         """
         check = StreamCheck(principal, self.key, stop=principal.service.drained)
         try:
-            return await self.builder.read_to_end(self.items, check.passes)
+            return await self.builder.read_to_end(self.batches, check.passes)
         except SessionNotFound:
             if not check.is_stopping:
                 raise
@@ -523,7 +532,8 @@ async def follow_response(
     if feed is not None and (started.position.repeated or started.key != target.key):
         feed.close()
         feed = None
-    return FollowedResponse(started.key, builder, principal.reader.follow_run(started.key, started.position, feed=feed))
+    batches = principal.reader.follow_run_batches(started.key, started.position, feed=feed)
+    return FollowedResponse(started.key, builder, batches)
 
 
 async def _begin(
@@ -645,12 +655,12 @@ async def _begin_unstored(
         refuse_if_busy(session.state)
         command = make_command(principal, session.state, request)
         builder = ResponseBuilder(ResponseId(session.id, command.run_id), stored=False)
-        items = await principal.engine.unstored.start(principal.tenant, session, command)
-        return FollowedResponse(None, builder, items, session)
+        batches = await principal.engine.unstored.start(principal.tenant, session, command)
+        return FollowedResponse(None, builder, batches, session)
     answers = read_answers(principal, session.id, run, request)
     builder = ResponseBuilder(ResponseId(session.id, run.id, count_parts(run)), stored=False)
     _show_earlier(builder, session, run)
-    items = await principal.engine.unstored.resume(
+    batches = await principal.engine.unstored.resume(
         principal.tenant,
         session,
         run.id,
@@ -659,7 +669,7 @@ async def _begin_unstored(
         messages=answers.messages,
         options=request.options,
     )
-    return FollowedResponse(None, builder, items, session)
+    return FollowedResponse(None, builder, batches, session)
 
 
 def _show_earlier(builder: ResponseBuilder, session: UnstoredSession, run: Run) -> None:

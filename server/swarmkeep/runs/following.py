@@ -171,10 +171,10 @@ def _take_batch(feed: Feed, position: ReadPosition) -> tuple[Batch | None, bool]
     Empty if there was nothing in the feed, None if there was nothing new.
     """
     batch: Batch = []
-    item = feed.take()
-    if item is None:
+    if not feed.items:
         return batch, True
-    while item is not None:
+    while feed.items and len(batch) < _BATCH_ITEMS:
+        item = feed.take()
         if position.is_fresh(item):
             batch.append(item)
         elif item.seq == position.after + 1 and isinstance(item, RecordedEvent):
@@ -182,7 +182,6 @@ def _take_batch(feed: Feed, position: ReadPosition) -> tuple[Batch | None, bool]
             batch.append(item)
         elif item.seq > position.after:
             return batch or None, False
-        item = feed.take() if len(batch) < _BATCH_ITEMS else None
     return batch or None, True
 
 

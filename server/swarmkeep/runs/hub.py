@@ -93,7 +93,8 @@ class Feed:
     ) -> None:
         self.is_quiet = is_quiet
         self._on_close = on_close
-        self._items: deque[Item] = deque()
+        self.items: deque[Item] = deque()
+        """The items that were not taken yet; `take` takes the first."""
         self._pieces_beside = 0
         self._size = size
         self._max_characters = max_characters
@@ -105,15 +106,15 @@ class Feed:
         self._is_woken = False
 
     def put(self, item: Item) -> None:
-        self._items.append(item)
+        self.items.append(item)
         if isinstance(item, RecordedEvent):
             self._character_count += len(item.payload)
         elif isinstance(item, MessageDeltas):
             self._pieces_beside += len(item.deltas) - 1
-        while len(self._items) > 1 and (
-            len(self._items) + self._pieces_beside > self._size or self._character_count > self._max_characters
+        while len(self.items) > 1 and (
+            len(self.items) + self._pieces_beside > self._size or self._character_count > self._max_characters
         ):
-            self._take_oldest()
+            self.take()
         if self._waiter is not None:
             self._wake()
 
@@ -139,11 +140,12 @@ class Feed:
 
     def take_before(self, seq: int) -> Iterator[Item]:
         """Take the items that came first and belong before event `seq`."""
-        while self._items and self._items[0].seq < seq:
-            yield self._take_oldest()
+        while self.items and self.items[0].seq < seq:
+            yield self.take()
 
-    def _take_oldest(self) -> Item:
-        item = self._items.popleft()
+    def take(self) -> Item:
+        """Take the item that came first. There must be one."""
+        item = self.items.popleft()
         if isinstance(item, RecordedEvent):
             self._character_count -= len(item.payload)
         elif isinstance(item, MessageDeltas):
@@ -152,7 +154,7 @@ class Feed:
 
     async def wait(self, seconds: float) -> LogChange | None:
         """Wait for an item, or that long. LOG_CHANGED when it is time to read the log before any item is taken."""
-        if not (self._items or self._log_has_changed or self._is_woken):
+        if not (self.items or self._log_has_changed or self._is_woken):
             # For each piece of a message again, and cheaper than an event in a time-out.
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -167,12 +169,8 @@ class Feed:
             self._log_has_changed = False
             return LOG_CHANGED
         # Kept until there is nothing else to tell: only then does the reader look at something else.
-        self._is_woken = self._is_woken and bool(self._items)
+        self._is_woken = self._is_woken and bool(self.items)
         return None
-
-    def take(self) -> Item | None:
-        """The next item, if one is there."""
-        return self._take_oldest() if self._items else None
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         self._stop_timer()

@@ -174,7 +174,7 @@ class ModelTurn:
     def show(self, said: Deltas) -> list[Item]:
         """Keep pieces; what may be shown of them at once."""
         self._said += said.deltas
-        if self.is_held:
+        if self.agent.output_guardrails:
             return []
         return [MessageDeltas(self.run.id, self.agent.name, self.state.seq, said.deltas)]
 

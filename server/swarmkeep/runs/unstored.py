@@ -26,6 +26,7 @@ from swarmkeep.models.secrets import Secrets
 from swarmkeep.request.request import ModelRequest, build_request
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.approvals import ApprovalRules, refuse_wrong_functions
+from swarmkeep.runs.following import Batch
 from swarmkeep.runs.guardrails import Guards, find_refused
 from swarmkeep.runs.hub import Hub, Item, with_pauses
 from swarmkeep.runs.identifiers import make_id
@@ -110,8 +111,11 @@ class UnstoredRuns:
             async with asyncio.timeout(self._limits.grace_seconds):
                 await self._at_rest.wait()
 
-    async def start(self, tenant: str, session: UnstoredSession, command: StartRun) -> AsyncGenerator[Item | None]:
-        """Start a run and yield its items, as they happen. Raises, before anything does, what `Runs.start` raises."""
+    async def start(self, tenant: str, session: UnstoredSession, command: StartRun) -> AsyncGenerator[Batch]:
+        """Start a run and yield its items, as they happen; an empty batch is a sign of life.
+
+        Raises, before anything does, what `Runs.start` raises.
+        """
         refuse_wrong_functions(command.options, self._registry)
         command = replace(command, options=limit_options(command.options, self._limits))
         agent = self._registry.get_active(command.agent or session.state.agent)
@@ -129,7 +133,7 @@ class UnstoredRuns:
         approvals: Sequence[Approval],
         messages: Sequence[Json],
         options: RunOptions,
-    ) -> AsyncGenerator[Item | None]:
+    ) -> AsyncGenerator[Batch]:
         """As `start`, for a run that waits."""
         refuse_wrong_functions(options, self._registry)
         chosen = limit_options(options, self._limits)
@@ -194,7 +198,7 @@ class UnstoredRuns:
 
     async def _begin(
         self, tenant: str, session: UnstoredSession, decide: Decide, agent: str, *, is_long: bool
-    ) -> AsyncGenerator[Item | None]:
+    ) -> AsyncGenerator[Batch]:
         if self.is_draining:
             raise Draining
         refuse_uncounted(self._limits)
@@ -236,12 +240,12 @@ class UnstoredRuns:
         log: MemorySessionLog,
         loop: Loop,
         begun: Sequence[RecordedEvent],
-    ) -> AsyncGenerator[Item | None]:
+    ) -> AsyncGenerator[Batch]:
         try:
-            yield None
+            yield []
             for count, event in enumerate(begun, 1):
                 session.note(event)
-                yield event
+                yield [event]
                 if count % _EVENTS_IN_A_ROW == 0:
                     # A client may bring thousands, and each goes all the way to its readers.
                     await asyncio.sleep(0)
@@ -249,7 +253,7 @@ class UnstoredRuns:
                 async for item in items:
                     if item is not None:
                         session.note(item)
-                    yield item
+                    yield [] if item is None else [item]
         finally:
             session.state = log.state
             self._count(tenant, -1)

@@ -19,7 +19,7 @@ def make_event(seq: int, fact: Any = None, run_id: str | None = "r1") -> Recorde
 async def get(feed: Feed, seconds: float) -> Item | None:
     """The next item, if one comes within that time."""
     assert await feed.wait(seconds) is None
-    return feed.take()
+    return feed.take() if feed.items else None
 
 
 def make_delta(text: str, seq: int = 1, run_id: str = "r1") -> MessageDeltas:
