@@ -1,10 +1,10 @@
-"""A session over one WebSocket: events are sent, commands are received."""
+"""WebSockets: what all of them share, and a session over one: events are sent, commands are received."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Annotated, Any, cast
 
@@ -17,7 +17,7 @@ from litestar.types import Send, WebSocketScope
 from litestar.types.asgi_types import WebSocketResponseStartEvent
 from msgspec import Meta, structs
 
-from swarmkeep.events.codec import MalformedJson, decode, encode
+from swarmkeep.events.codec import Json, MalformedJson, decode, encode
 from swarmkeep.events.errors import InvalidRequest, SessionNotFound, TooLarge
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.views import RunView
@@ -43,100 +43,7 @@ from swarmkeep.runs.hub import Feed, Item
 from swarmkeep.runs.runs import IdempotentRequest
 from swarmkeep.store.records import SessionKey
 
-# Commands over a WebSocket: create, cancel and resume a run, with the fields of HTTP.
-
-MAX_REF_CHARACTERS = 128
-Ref = Annotated[str, Meta(max_length=MAX_REF_CHARACTERS)] | None
-IdempotencyKey = Annotated[str, Meta(pattern=r"^[ -~]{1,255}$")] | None
-
-
-class RunCreate(NewRun, frozen=True, kw_only=True, tag_field="type", tag="run.create"):
-    """`stream` and `background` change nothing here: what happens comes over the connection in any case."""
-
-    ref: Ref = None
-    idempotency_key: IdempotencyKey = None
-
-
-class RunResume(Resume, frozen=True, kw_only=True, tag_field="type", tag="run.resume"):
-    run_id: str
-    ref: Ref = None
-    idempotency_key: IdempotencyKey = None
-
-
-class RunCancel(Body, frozen=True, kw_only=True, tag_field="type", tag="run.cancel"):
-    run_id: str
-    ref: Ref = None
-    idempotency_key: IdempotencyKey = None
-
-
-SocketCommand = RunCreate | RunCancel | RunResume
-COMMAND_TYPES = ("run.create", "run.cancel", "run.resume")
-
-
-class _FrameHeader(msgspec.Struct):
-    """As much of a frame as can be made out of one that is wrong otherwise."""
-
-    type: Any = None
-    ref: Any = None
-
-
-async def read_command(text: bytes, max_values: int) -> SocketCommand:
-    """Read a frame, a large one in a thread: no other connection waits for it. Raises InvalidRequest and TooLarge."""
-    return await run_aside(len(text) > UNCOUNTED_BYTES, _parse_command, text, max_values)
-
-
-def _parse_command(text: bytes, max_values: int) -> SocketCommand:
-    try:
-        named = decode(text, _FrameHeader)
-    except (MalformedJson, msgspec.ValidationError):
-        named = None
-    if named is not None and named.type not in COMMAND_TYPES:
-        raise InvalidRequest(f"a frame's type must be one of {', '.join(COMMAND_TYPES)}", "/type")
-    command: SocketCommand = parse_json(text, SocketCommand, "the frame", max_values)
-    return command
-
-
-def read_ref(text: bytes) -> str | None:
-    """By what name the sender will know the answer to a frame, which may be a wrong one."""
-    try:
-        ref = decode(text, _FrameHeader).ref
-    except (MalformedJson, msgspec.ValidationError):
-        return None
-    return ref if isinstance(ref, str) and len(ref) <= MAX_REF_CHARACTERS else None
-
-
-async def execute_command(principal: Principal, key: SessionKey, command: SocketCommand) -> RunView:
-    """Do it, and give the run as it is then; returns once it is durable, not once the run has ended.
-
-    Raises what the same request over HTTP would be refused with.
-    """
-    runs, idempotency = principal.engine.runs, _read_idempotency(key, command)
-    match command:
-        case RunCreate():
-            principal.require("run")
-            start = await command.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
-            position = await runs.start(key, start, idempotency=idempotency)
-            # As it began, which is still at hand: another look at the log might come after the end of a quick run.
-            return await principal.reader.get_run(key, position.run_id, at=position.seq)
-        case RunResume():
-            await command.submit(principal, key, command.run_id, idempotency)
-            return await principal.reader.get_run(key, command.run_id)
-        case RunCancel():
-            principal.require("run")
-            return await runs.cancel(key, command.run_id, idempotency=idempotency)
-
-
-def _read_idempotency(key: SessionKey, command: SocketCommand) -> IdempotentRequest | None:
-    """The command's idempotency key, with a digest of all that it says, save by what name it is answered."""
-    if command.idempotency_key is None:
-        return None
-    said = encode(structs.replace(command, ref=None))
-    return IdempotentRequest(
-        command.idempotency_key, hashlib.sha256(b"live " + key.id.encode() + b"\n" + said).hexdigest()
-    )
-
-
-# Read and write frames of a WebSocket: received, and sent last when a connection is refused.
+# What every WebSocket shares: frames that are received, and refusals, told in the words of each API.
 
 Socket = WebSocket[Any, Any, Any]
 
@@ -161,12 +68,60 @@ async def receive_frame(socket: Socket) -> bytes:
     return sent
 
 
-async def close_refused(socket: Socket, frame: bytes, status: int, code: str) -> None:
+class FrameHeader(msgspec.Struct):
+    """As much of a frame as can be made out of one that is wrong otherwise."""
+
+    type: Any = None
+    ref: Any = None
+    previous_response_id: Any = None
+
+
+def read_header(text: bytes) -> FrameHeader:
+    """The header of a frame; an empty one if it is no JSON object."""
+    try:
+        return decode(text, FrameHeader)
+    except (MalformedJson, msgspec.ValidationError):
+        return FrameHeader()
+
+
+async def read_command(socket: Socket, text: bytes, shape: Any, types: Sequence[str]) -> Any:
+    """Read a frame as a `shape` that has one of these types, a large one in a thread: no other connection waits for it.
+
+    Raises InvalidRequest and TooLarge.
+    """
+    most = socket.app.state.body_limits.max_values
+    return await run_aside(len(text) > UNCOUNTED_BYTES, _parse_command, text, shape, types, most)
+
+
+def _parse_command(text: bytes, shape: Any, types: Sequence[str], max_values: int) -> Any:
+    try:
+        kind = decode(text, FrameHeader).type
+    except (MalformedJson, msgspec.ValidationError):
+        # Refused with the reason below.
+        return parse_json(text, shape, "the frame", max_values)
+    if kind not in types:
+        choice = types[0] if len(types) == 1 else f"one of {', '.join(types)}"
+        raise InvalidRequest(f"a frame's type must be {choice}", "/type")
+    return parse_json(text, shape, "the frame", max_values)
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An error in the words of one API: `document` answers a handshake, `frame` is the last one of a connection."""
+
+    status: int
+    code: str
+    document: Json
+    headers: Mapping[str, str]
+    media_type: str
+    frame: bytes
+
+
+async def _close_refused(socket: Socket, refusal: Refusal) -> None:
     """Tell why, and close. A viewer that takes nothing is not told; the connection ends in any case."""
     with suppress(TimeoutError):
         async with asyncio.timeout(socket.app.state.service.limits.refused_seconds):
-            await socket.send_text(frame)
-            await socket.close(CLOSE_REFUSED + status, code)
+            await socket.send_text(refusal.frame)
+            await socket.close(CLOSE_REFUSED + refusal.status, refusal.code)
 
 
 async def close_restarting(socket: Socket) -> None:
@@ -182,7 +137,7 @@ SUBPROTOCOL = "swarmkeep"
 _BEARER_PREFIX = "bearer."
 
 
-async def refuse_other_pages(service: Service, scope: WebSocketScope) -> None:
+async def _refuse_other_pages(service: Service, scope: WebSocketScope) -> None:
     """Browsers let any page open a WebSocket anywhere, and only say whose it is. Programs send no `Origin`.
 
     Raises Forbidden.
@@ -195,25 +150,23 @@ async def refuse_other_pages(service: Service, scope: WebSocketScope) -> None:
         )
 
 
-async def refuse_handshake(
-    send: Send, status: int, document: Mapping[str, Any], headers: Mapping[str, str], media_type: str = PROBLEM_JSON
-) -> None:
+async def _refuse_handshake(send: Send, refusal: Refusal) -> None:
     """Answer the handshake with a document that says why, instead of a connection."""
-    body = encode(document)
+    body = encode(refusal.document)
     start: WebSocketResponseStartEvent = {
         "type": "websocket.http.response.start",
-        "status": status,
+        "status": refusal.status,
         "headers": [
-            (b"content-type", media_type.encode()),
+            (b"content-type", refusal.media_type.encode()),
             (b"content-length", b"%d" % len(body)),
-            *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+            *((name.lower().encode(), value.encode()) for name, value in refusal.headers.items()),
         ],
     }
     await send(start)
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
-async def authenticate_handshake(service: Service, scope: WebSocketScope) -> Principal:
+async def _authenticate_handshake(service: Service, scope: WebSocketScope) -> Principal:
     """Return the principal that opens the connection, and may at least watch.
 
     Raises Unauthenticated, RateLimited, Forbidden, StoreUnavailable.
@@ -265,30 +218,112 @@ async def run_until_first(socket: Socket, lock: asyncio.Lock, *work: Coroutine[A
     await close_restarting(socket)
 
 
-@websocket("/sessions/{session_id:str}/live", opt={OWN_AUTH: True})
-async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
-    """Send events from every run of the session, and take commands to it, until either side closes.
+async def serve_socket(
+    socket: Socket, converse: Callable[[Principal], Awaitable[None]], describe: Callable[[Exception], Refusal]
+) -> None:
+    """Let a client in, and converse with it until either side closes.
 
-    Who may not come in gets no connection: until then nothing is read of what they send, and nothing kept for them.
-    All other refusals are told over it: a browser shows its page nothing of an answer to a handshake.
+    A client that may not come in gets no connection: until then nothing is read of what it sends, and nothing kept for
+    it. All other refusals are told over it: a browser shows its page nothing of an answer to a handshake.
     """
     service, scope = socket.app.state.service, socket.scope
     try:
-        await refuse_other_pages(service, scope)
-        principal = await authenticate_handshake(service, scope)
+        await _refuse_other_pages(service, scope)
+        principal = await _authenticate_handshake(service, scope)
     except Exception as error:
-        problem, headers = describe_error(error)
-        await refuse_handshake(socket.send, problem["status"], problem, headers)
+        await _refuse_handshake(socket.send, describe(error))
         return
     await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None)
     try:
-        key, after = principal.session_key(session_id), parse_after(scope)
-        await _SessionSocket(socket, principal, key, after).run_until_closed()
+        await converse(principal)
     except CLIENT_GONE:
         return
     except Exception as error:
-        problem, _ = describe_error(error)
-        await close_refused(socket, _frame("error", encode(problem)), problem["status"], problem["code"])
+        await _close_refused(socket, describe(error))
+
+
+# Commands over a WebSocket: create, cancel and resume a run, with the fields of HTTP.
+
+MAX_REF_CHARACTERS = 128
+Ref = Annotated[str, Meta(max_length=MAX_REF_CHARACTERS)] | None
+IdempotencyKey = Annotated[str, Meta(pattern=r"^[ -~]{1,255}$")] | None
+
+
+class RunCreate(NewRun, frozen=True, kw_only=True, tag_field="type", tag="run.create"):
+    """`stream` and `background` change nothing here: what happens comes over the connection in any case."""
+
+    ref: Ref = None
+    idempotency_key: IdempotencyKey = None
+
+
+class RunResume(Resume, frozen=True, kw_only=True, tag_field="type", tag="run.resume"):
+    run_id: str
+    ref: Ref = None
+    idempotency_key: IdempotencyKey = None
+
+
+class RunCancel(Body, frozen=True, kw_only=True, tag_field="type", tag="run.cancel"):
+    run_id: str
+    ref: Ref = None
+    idempotency_key: IdempotencyKey = None
+
+
+SocketCommand = RunCreate | RunCancel | RunResume
+COMMAND_TYPES = ("run.create", "run.cancel", "run.resume")
+
+
+def read_ref(text: bytes) -> str | None:
+    """The name by which the sender will know the answer to a frame, which may be a wrong one."""
+    ref = read_header(text).ref
+    return ref if isinstance(ref, str) and len(ref) <= MAX_REF_CHARACTERS else None
+
+
+async def execute_command(principal: Principal, key: SessionKey, command: SocketCommand) -> RunView:
+    """Do it, and give the run as it is then; returns once it is durable, not once the run has ended.
+
+    Raises what the same request over HTTP would be refused with.
+    """
+    runs, idempotency = principal.engine.runs, _read_idempotency(key, command)
+    match command:
+        case RunCreate():
+            principal.require("run")
+            start = await command.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
+            position = await runs.start(key, start, idempotency=idempotency)
+            # As it began, which is still at hand: another look at the log might come after the end of a quick run.
+            return await principal.reader.get_run(key, position.run_id, at=position.seq)
+        case RunResume():
+            await command.submit(principal, key, command.run_id, idempotency)
+            return await principal.reader.get_run(key, command.run_id)
+        case RunCancel():
+            principal.require("run")
+            return await runs.cancel(key, command.run_id, idempotency=idempotency)
+
+
+def _read_idempotency(key: SessionKey, command: SocketCommand) -> IdempotentRequest | None:
+    """The command's idempotency key, with a digest of all that it says, save by what name it is answered."""
+    if command.idempotency_key is None:
+        return None
+    said = encode(structs.replace(command, ref=None))
+    return IdempotentRequest(
+        command.idempotency_key, hashlib.sha256(b"live " + key.id.encode() + b"\n" + said).hexdigest()
+    )
+
+
+@websocket("/sessions/{session_id:str}/live", opt={OWN_AUTH: True})
+async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
+    """Send events from every run of the session, and take commands to it, until either side closes."""
+
+    async def converse(principal: Principal) -> None:
+        key, after = principal.session_key(session_id), parse_after(socket.scope)
+        await _SessionSocket(socket, principal, key, after).run_until_closed()
+
+    await serve_socket(socket, converse, _describe_refusal)
+
+
+def _describe_refusal(error: Exception) -> Refusal:
+    problem, headers = describe_error(error)
+    frame = _frame("error", encode(problem))
+    return Refusal(problem["status"], problem["code"], problem, headers, PROBLEM_JSON, frame)
 
 
 def _frame(event: str, data: bytes, seq: int | None = None, ref: str | None = None) -> bytes:
@@ -367,7 +402,7 @@ class _SessionSocket:
             try:
                 async with self._command_lock:
                     await authorize_command(self._principal, self._socket.scope)
-                    command = await read_command(text, self._socket.app.state.body_limits.max_values)
+                    command = await read_command(self._socket, text, SocketCommand, COMMAND_TYPES)
                     run = await execute_command(self._principal, self._key, command)
                 answer = "accepted", encode(run)
             except SessionNotFound:

@@ -18,7 +18,7 @@ import swarmkeep
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.http.auth import identify_principal, require_key
 from swarmkeep.http.bodies import JsonResponse
-from swarmkeep.openai import chat_routes, conversations, responses, socket
+from swarmkeep.openai import chat_routes, conversations, responses
 from swarmkeep.openai.problems import PREFIX
 
 DOCUMENT_PATH = "/openapi.json"
@@ -185,7 +185,12 @@ def make_router() -> Router:
     return Router(
         "/",
         route_handlers=[
-            Router(PREFIX, guards=[require_key], route_handlers=[*ROUTES, *socket.ROUTES], include_in_schema=False),
+            Router(
+                PREFIX,
+                guards=[require_key],
+                route_handlers=[*ROUTES, *responses.SOCKET_ROUTES],
+                include_in_schema=False,
+            ),
             Router(PREFIX, route_handlers=[make_document_route(ROUTES)]),
         ],
     )

@@ -1,12 +1,15 @@
-"""Routes for responses: create, get, stream, cancel, delete, input items."""
+"""Routes for responses: create, get, stream, cancel, delete, input items, over requests or one WebSocket."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from contextlib import aclosing, suppress
+from typing import Annotated, Any, Literal
 
-from litestar import Request, Response, delete, get, post
+import msgspec
+from litestar import Request, Response, delete, get, post, websocket
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec.structs import asdict, replace
@@ -14,14 +17,27 @@ from msgspec.structs import asdict, replace
 from swarmkeep.decide.commands import add_sender, resume_run, start_run, update_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.events.codec import Json, encode
+from swarmkeep.events.errors import SessionNotFound, TooLarge
 from swarmkeep.events.facts import EventDraft, MessageAdded, SessionEvent
 from swarmkeep.events.state import State
-from swarmkeep.http.auth import PERMISSION, Principal
+from swarmkeep.http.auth import OWN_AUTH, PERMISSION, Principal, Unauthenticated
 from swarmkeep.http.bodies import JsonResponse
+from swarmkeep.http.parameters import read_query
 from swarmkeep.http.routes.agents import AgentName, read_name
 from swarmkeep.http.sse import frame
-from swarmkeep.http.streams import Written, make_event_stream
+from swarmkeep.http.streams import StreamCheck, Written, make_event_stream, wait_until_refused
 from swarmkeep.http.threads import run_aside
+from swarmkeep.http.websocket import (
+    CLIENT_GONE,
+    Refusal,
+    Socket,
+    authorize_command,
+    read_command,
+    read_header,
+    receive_frame,
+    run_until_first,
+    serve_socket,
+)
 from swarmkeep.models.model import TurnFailed
 from swarmkeep.openai.chat_fields import split_history
 from swarmkeep.openai.fields import CompactResponse, CountTokens, CreateResponse
@@ -36,7 +52,7 @@ from swarmkeep.openai.history import (
 )
 from swarmkeep.openai.items import SUMMARY_PREFIX
 from swarmkeep.openai.output_items import After, Include, IncludeList, ItemLimit, Order, SessionItems, list_page
-from swarmkeep.openai.problems import PREFIX, Refused, make_failure_refusal
+from swarmkeep.openai.problems import PREFIX, Refused, make_error, make_failure_refusal, make_not_found
 from swarmkeep.openai.progress import ResponseBuilder, UsageSum
 from swarmkeep.openai.submit import (
     DONE,
@@ -183,6 +199,175 @@ async def list_response_input_items(
 
 
 ROUTES = [create_response, get_response, cancel_response, delete_response, list_response_input_items]
+
+
+# Responses over one WebSocket: each `response.create` frame is answered with the events of its response, or an error.
+#
+# One response at a time. What is not stored can be gone on with here and nowhere else, and only the last of it: a
+# continuation changes what it goes on from, and one that fails leaves nothing to go on from.
+
+CREATE = "response.create"
+
+
+class CreateFrame(CreateResponse, frozen=True, kw_only=True, tag_field="type", tag=CREATE):
+    """A response over a WebSocket is a stream in any case, and one that no other request waits for."""
+
+    stream: Literal[True] | None = None
+    background: Literal[False] | None = None
+    generate: Literal[True] | None = None
+    stream_id: None = None
+
+
+def _describe_refusal(error: Exception) -> Refusal:
+    status, body, headers = make_error(error)
+    described = {**body, "headers": headers} if headers else body
+    frame = encode({"type": "error", "status": status, "error": described})
+    return Refusal(status, str(body["code"]), {"error": body}, headers, "application/json", frame)
+
+
+@websocket("/responses", opt={OWN_AUTH: True})
+async def responses_socket(socket: Socket) -> None:
+    async def converse(principal: Principal) -> None:
+        read_query(socket.scope, known={})
+        await _ResponsesSocket(socket, principal).run_until_closed()
+
+    await serve_socket(socket, converse, _describe_refusal)
+
+
+class _KeptResponse(msgspec.Struct, frozen=True):
+    """A response that is in no log, and what a next one goes on from. `size`: the bytes that were said so far."""
+
+    response_id: str
+    session: UnstoredSession
+    size: int
+
+
+class _ResponsesSocket:
+    """One connection."""
+
+    def __init__(self, socket: Socket, principal: Principal) -> None:
+        self._socket = socket
+        self._principal = principal
+        self._frames: asyncio.Queue[bytes] = asyncio.Queue()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._begin_lock = asyncio.Lock()
+        self._end_lock = asyncio.Lock()
+        self._kept: _KeptResponse | None = None
+
+    async def run_until_closed(self) -> None:
+        """Until the client closes, the server stops, or the key is valid no more, which raises Unauthenticated."""
+        work = self._receive(), self._answer(), self._leave_when_refused(), self._leave_when_drained()
+        await run_until_first(self._socket, self._begin_lock, *work)
+
+    async def _receive(self) -> None:
+        """Take one frame after the other; refuse what comes while another response is under way."""
+        while True:
+            try:
+                text = await receive_frame(self._socket)
+                if not self._idle.is_set():
+                    message = "another response is under way on this connection; wait for its end"
+                    raise Refused(message, code="response_in_progress", status=409)
+            except (TooLarge, Refused) as error:
+                await self._socket.send_text(_describe_refusal(error).frame)
+            else:
+                self._idle.clear()
+                self._frames.put_nowait(text)
+
+    async def _answer(self) -> None:
+        while True:
+            text = await self._frames.get()
+            try:
+                last = await self._respond(text)
+            except (*CLIENT_GONE, Unauthenticated):
+                raise
+            except Exception as error:
+                last = _describe_refusal(error).frame
+            async with self._end_lock:
+                # A client that has the last frame may send the next one at once.
+                self._idle.set()
+                await self._socket.send_text(last)
+
+    async def _respond(self, text: bytes) -> bytes:
+        """Send a response's events, but for the last, which is returned: nothing of it is left to do then."""
+        kept = self._take_kept(text)
+        size = len(text) + (0 if kept is None else kept.size)
+        self._refuse_excess(kept, size)
+        async with self._begin_lock:
+            await authorize_command(self._principal, self._socket.scope)
+            self._principal.require("run")
+            frame = await read_command(self._socket, text, CreateFrame, (CREATE,))
+            response = await self._begin(frame, None if kept is None else kept.session)
+        last = await self._send_events(response)
+        encoded = encode(last)
+        if response.session is not None and response.builder.outcome.status != "failed":
+            self._kept = _KeptResponse(last["response"]["id"], response.session, size + len(encoded))
+        return encoded
+
+    def _refuse_excess(self, kept: _KeptResponse | None, size: int) -> None:
+        """All of it is in memory, for as long as the connection is. What goes on from nothing has limits already."""
+        most = self._principal.service.limits.unstored_bytes
+        if kept is not None and size > most:
+            raise TooLarge(
+                f"a response that is not stored, with those that it continues, has more than {most} bytes; begin anew, "
+                "or have it stored"
+            )
+
+    def _take_kept(self, text: bytes) -> _KeptResponse | None:
+        """Return the response that a frame goes on from, if that is kept here; from now on it is not, unless all goes
+        well."""
+        kept = self._kept
+        if kept is None or read_header(text).previous_response_id != kept.response_id:
+            return None
+        self._kept = None
+        return kept
+
+    async def _begin(self, frame: CreateFrame, kept: UnstoredSession | None) -> FollowedResponse:
+        run_request = await read_run_request(self._principal, replace(frame, stream=True))
+        if frame.store is False:
+            return await begin_unstored(self._principal, run_request, kept)
+        if kept is not None:
+            raise Refused(
+                "a response that continues one that is not stored cannot be stored either: set `store` to false",
+                "store",
+            )
+        target = await find_target(self._principal, run_request, None)
+        return await follow_response(self._principal, target, run_request)
+
+    async def _send_events(self, response: FollowedResponse) -> Json:
+        check = StreamCheck(self._principal, response.key, stop=self._principal.service.drained)
+        with suppress(SessionNotFound):
+            async with aclosing(response.batches) as batches:
+                async for batch in batches:
+                    if not await check.passes(batch):
+                        break
+                    events = [event for item in batch for event in response.builder.read(item)]
+                    last = events.pop() if events and response.builder.is_over else None
+                    for event in events:
+                        await self._socket.send_text(encode(event))
+                    if last is not None:
+                        return last
+        if not await self._principal.is_still_allowed():
+            raise Unauthenticated(key_given=True)
+        if check.is_stopping:
+            message = "the server is shutting down; fetch the response later"
+            raise Refused(message, code="server_shutting_down", status=503)
+        raise make_not_found("response", str(response.builder.snapshot()["id"]))
+
+    async def _leave_when_refused(self) -> None:
+        """End the connection of a client that waits or takes nothing, too, when it was to be let in no more."""
+        await wait_until_refused(self._principal)
+        raise Unauthenticated(key_given=True)
+
+    async def _leave_when_drained(self) -> None:
+        """Once this server's runs have ended, and the last of them was told."""
+        await self._principal.service.drained.wait()
+        await self._idle.wait()
+        async with self._end_lock:
+            return
+
+
+SOCKET_ROUTES = [responses_socket]
 
 
 # A conversation made shorter: what users said, and one item that stands for the rest.
