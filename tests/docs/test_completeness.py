@@ -28,7 +28,7 @@ from swarmkeep.history.verify import CODES
 from swarmkeep.http import errors
 from swarmkeep.http.websocket import COMMAND_TYPES
 from swarmkeep.runs.limits import Limits
-from swarmkeep.serve.application import build_api
+from swarmkeep.serve.app import build_api
 from swarmkeep.serve.settings import Settings
 from tests.docs.pages import (
     DOCS,

@@ -20,8 +20,7 @@ from swarmkeep.events.codec import Json
 from swarmkeep.http.auth import Service as Inside
 from swarmkeep.http.metrics import ServerLimits
 from swarmkeep.runs.engine import Engine
-from swarmkeep.serve.app import make_lifespan
-from swarmkeep.serve.application import build_api
+from swarmkeep.serve.app import build_api, make_lifespan
 from swarmkeep.serve.server import build_http_config
 from swarmkeep.serve.settings import Settings
 from tests.support.scripted import ScriptedModel

@@ -1,4 +1,4 @@
-"""Gives every answer the id of its request, and writes a log line for every request."""
+"""ASGI applications around the framework's: request ids, log lines, CORS, compression, HEAD, headers of answers."""
 
 from __future__ import annotations
 
@@ -399,3 +399,24 @@ class HeadRequests:
 
         get_scope = {name: value for name, value in scope.items() if name != SEND_PART} | {"method": "GET"}
         return await self._app(get_scope, receive, send_start)
+
+
+# Headers that tell browsers what not to do with an answer. The pages have their own, which go before these.
+
+
+_ALWAYS = (
+    (b"x-content-type-options", b"nosniff"),
+    # Other sites' pages may not load it as a picture or a script, and read from that whether it is there.
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    # Sessions' texts are kept by no cache on the way.
+    (b"cache-control", b"no-store"),
+)
+
+
+def add_security_headers(message: Message) -> None:
+    """Add what the beginning of an answer does not say itself."""
+    if message["type"] == "http.response.start":
+        named = {name.lower() for name, _ in message["headers"]}
+        message["headers"] += [header for header in _ALWAYS if header[0] not in named]

@@ -18,7 +18,7 @@ import swarmkeep
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.http.auth import identify_principal, require_key
 from swarmkeep.http.bodies import JsonResponse
-from swarmkeep.openai import chat_routes, conversations, responses
+from swarmkeep.openai import chat, conversations, responses
 from swarmkeep.openai.problems import PREFIX
 
 DOCUMENT_PATH = "/openapi.json"
@@ -172,7 +172,7 @@ def make_document_route(routes: Sequence[ControllerRouterHandler]) -> Controller
 
 ROUTES: list[ControllerRouterHandler] = [
     *responses.MODELS_ROUTES,
-    *chat_routes.ROUTES,
+    *chat.ROUTES,
     *responses.ROUTES,
     *responses.INPUT_TOKENS_ROUTES,
     *responses.COMPACTION_ROUTES,

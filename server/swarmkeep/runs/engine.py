@@ -21,10 +21,9 @@ from swarmkeep.runs.changes import SessionChanges
 from swarmkeep.runs.compaction import Compactions
 from swarmkeep.runs.hub import Hub
 from swarmkeep.runs.limits import Limits
-from swarmkeep.runs.people import Takeovers
 from swarmkeep.runs.reader import SessionReader
 from swarmkeep.runs.runs import Runs
-from swarmkeep.runs.sessions import Sessions
+from swarmkeep.runs.sessions import Sessions, Takeovers
 from swarmkeep.runs.teams import ApprovalsBelow, ChildSessions, Parents
 from swarmkeep.runs.tool_servers import ToolServers, check_client
 from swarmkeep.runs.unstored import UnstoredRuns
