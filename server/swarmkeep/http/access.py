@@ -181,10 +181,13 @@ class Cors:
         self._origins = frozenset(origin.encode() for origin in origins)
         self._headers = sorted({*_REQUEST_HEADERS, *(name.lower() for name in session_headers)})
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         wish = _find_header(scope, b"access-control-request-method") if scope.get("method") == "OPTIONS" else None
         if wish is None or not self._is_allowed(_find_header(scope, b"origin")):
-            return await self._app(scope, receive, send)
+            return self._app(scope, receive, send)
+        return self._answer_preflight(scope, send)
+
+    async def _answer_preflight(self, scope: Scope, send: Send) -> None:
         headers = [*self._headers, *_iterate_stainless(_find_header(scope, b"access-control-request-headers") or b"")]
         start = {
             "type": "http.response.start",
@@ -196,7 +199,7 @@ class Cors:
             ],
         }
         await send(start)
-        return await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def add_headers(self, message: Message, scope: Scope) -> None:
         """Add to the beginning of an answer what lets the page of an allowed origin read it, also a refusal."""
@@ -241,10 +244,10 @@ class Compression:
     def __init__(self, app: Application) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http" and scope["method"] != "HEAD" and takes_gzip(scope["headers"]):
             send = _CompressedAnswer(send).send
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
 
 
 class _CompressedAnswer:
@@ -386,9 +389,9 @@ class HeadRequests:
     def __init__(self, app: Application) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or scope["method"] != "HEAD":
-            return await self._app(scope, receive, send)
+            return self._app(scope, receive, send)
 
         async def send_start(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -398,7 +401,7 @@ class HeadRequests:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         get_scope = {name: value for name, value in scope.items() if name != SEND_PART} | {"method": "GET"}
-        return await self._app(get_scope, receive, send_start)
+        return self._app(get_scope, receive, send_start)
 
 
 # Headers that tell browsers what not to do with an answer. The pages have their own, which go before these.

@@ -162,12 +162,9 @@ class StoreSessionLog:
 
     async def _settle(self, decided: Sequence[EventDraft], expires_at: str | None, aside: bool) -> list[EventDraft]:
         approvals = msgspec.structs.replace(self._rules.make_approvals(expires_at), find_session=self._find_session)
-
-        def add_follow_ups() -> list[EventDraft]:
-            return settle(self.state, decided, may_start_queued=self._may_start_queued, approvals=approvals)
-
+        add = partial(settle, self.state, decided, may_start_queued=self._may_start_queued, approvals=approvals)
         # A run may begin with thousands of messages: others do not wait until all of them are folded.
-        return await asyncio.to_thread(add_follow_ups) if aside else add_follow_ups()
+        return await asyncio.to_thread(add) if aside else add()
 
     def _find_session(self, state: State, call: ToolCall) -> str | None:
         if state.run is None or not self._rules.asks_agent(state, call):
