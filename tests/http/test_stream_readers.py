@@ -16,8 +16,8 @@ from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.http.metrics import ServerLimits
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import build_engine
-from swarmkeep.runs.following import flatten, follow_batches
 from swarmkeep.runs.hub import Hub, MessageDeltas, MessageStarted, join_text
+from swarmkeep.runs.reader import flatten, follow_batches
 from swarmkeep.serve.settings import Settings
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import SessionKey

@@ -10,8 +10,8 @@ import pytest
 from swarmkeep import Agent
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.runs.engine import Engine
-from swarmkeep.runs.following import flatten, follow_batches
 from swarmkeep.runs.hub import Hub
+from swarmkeep.runs.reader import flatten, follow_batches
 from tests.runs.cluster import (
     KEY,
     EngineCluster,

@@ -15,9 +15,8 @@ from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.http.auth import Principal
 from swarmkeep.http.sse import EVENT_STREAM, Begin, FrameWriter, StreamResponse, comment, frame
 from swarmkeep.runs.changes import Changes
-from swarmkeep.runs.following import Batch
 from swarmkeep.runs.hub import Feed, is_open
-from swarmkeep.runs.reader import RunPosition
+from swarmkeep.runs.reader import Batch, RunPosition
 from swarmkeep.store.records import SessionKey, StoreUnavailable
 
 T = TypeVar("T")

@@ -72,8 +72,8 @@ from swarmkeep.openai.submit import (
 )
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.approvals import refuse_wrong_functions
-from swarmkeep.runs.following import Batch
 from swarmkeep.runs.hub import Item, MessageStarted
+from swarmkeep.runs.reader import Batch
 from swarmkeep.runs.runs import IdempotentRequest, find_record
 from swarmkeep.store.records import SessionKey, StoreUnavailable
 

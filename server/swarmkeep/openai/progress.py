@@ -43,8 +43,8 @@ from swarmkeep.openai.output_items import (
     show_message,
 )
 from swarmkeep.openai.problems import is_of_input, is_too_many
-from swarmkeep.runs.following import Batch
 from swarmkeep.runs.hub import Item, MessageDeltas, MessageStarted
+from swarmkeep.runs.reader import Batch
 
 # Tokens as responses and chat completions show them, with details where the provider told them.
 

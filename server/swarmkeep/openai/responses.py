@@ -72,8 +72,8 @@ from swarmkeep.openai.submit import (
     read_run_request,
 )
 from swarmkeep.request.request import ModelRequest
-from swarmkeep.runs.following import Batch
 from swarmkeep.runs.identifiers import make_id
+from swarmkeep.runs.reader import Batch
 from swarmkeep.runs.unstored import UnstoredSession
 
 StartingAfter = Annotated[

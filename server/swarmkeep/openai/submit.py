@@ -68,11 +68,10 @@ from swarmkeep.openai.items import ApprovalAnswer, Input, ResponseId, list_reque
 from swarmkeep.openai.problems import ModelNotFound, Refused, make_client_gone, make_not_found, make_stopping, to_param
 from swarmkeep.openai.progress import ResponseBuilder
 from swarmkeep.runs.approvals import refuse_wrong_functions
-from swarmkeep.runs.following import Batch
 from swarmkeep.runs.identifiers import derive_id, make_id
 from swarmkeep.runs.loop import decide_until_recorded
 from swarmkeep.runs.policy import SessionPlan
-from swarmkeep.runs.reader import RunPosition
+from swarmkeep.runs.reader import Batch, RunPosition
 from swarmkeep.runs.runs import IdempotentRequest, find_record
 from swarmkeep.runs.teams import ApprovalBelow
 from swarmkeep.runs.unstored import UnstoredSession

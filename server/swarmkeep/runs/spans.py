@@ -5,16 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, Status, StatusCode, TraceFlags
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+)
 
 from swarmkeep.events.codec import Json, MalformedJson, decode, encode, encode_text, replace_surrogates
 from swarmkeep.events.messages import Entry, read_tool_calls
-from swarmkeep.models.secrets import Secrets
+from swarmkeep.models.clients import ModelSettings
+from swarmkeep.models.secrets import NO_SECRETS, Secrets
 
 T = TypeVar("T")
 # Names and ids: what is longer is not one.
@@ -227,3 +239,69 @@ def _find_text(content: Any) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= MAX_TEXT_CHARACTERS else text[:MAX_TEXT_CHARACTERS] + _CUT
+
+
+# The settings that all spans are made with.
+
+
+_DEFAULT_PORTS = {"https": 443, "http": 80}
+# The names that the GenAI conventions give to the services whose hosts end like this.
+_PROVIDERS = {
+    "openai.azure.com": "azure.ai.openai",
+    "inference.ai.azure.com": "azure.ai.inference",
+    "anthropic.com": "anthropic",
+    "groq.com": "groq",
+    "mistral.ai": "mistral_ai",
+    "deepseek.com": "deepseek",
+    "perplexity.ai": "perplexity",
+    "x.ai": "x_ai",
+    "cohere.ai": "cohere",
+    "cohere.com": "cohere",
+    "generativelanguage.googleapis.com": "gcp.gemini",
+    "aiplatform.googleapis.com": "gcp.vertex_ai",
+    "amazonaws.com": "aws.bedrock",
+}
+
+
+class SpanSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`provider`: the attributes that tell who is asked. `has_content`: whether spans say what was said."""
+
+    tracer: Tracer
+    provider: Mapping[str, Any] = {}
+    secrets: Secrets = NO_SECRETS
+    has_content: bool = False
+
+    def start_span(
+        self,
+        name: str,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        parent: Context | None = None,
+        links: Sequence[Link] = (),
+    ) -> Span:
+        """A span that has these attributes from its beginning: samplers decide by them."""
+        clean = clean_attributes(attributes, self.secrets)
+        return self.tracer.start_span(name, parent, kind, clean, links)
+
+
+def describe_provider(settings: ModelSettings) -> dict[str, Any]:
+    """Describe the provider that is asked. A server that is none of those with a name counts as `openai`, whose
+    language it speaks."""
+    if settings.offline:
+        return {"gen_ai.provider.name": "swarmkeep.offline"}
+    address = urlsplit(settings.openai_base_url or "https://api.openai.com/v1")
+    host = (address.hostname or "").rstrip(".")
+    names = (name for end, name in _PROVIDERS.items() if host == end or host.endswith("." + end))
+    return {
+        "gen_ai.provider.name": next(names, "openai"),
+        "server.address": host or None,
+        "server.port": _read_port(address),
+    }
+
+
+def _read_port(address: SplitResult) -> int | None:
+    try:
+        return address.port or _DEFAULT_PORTS.get(address.scheme)
+    except ValueError:
+        # The client of the model says that it is none, at the first call.
+        return None

@@ -26,6 +26,7 @@ from swarmkeep.runs.session_log import StoreSessionLog
 from swarmkeep.runs.spans import (
     CurrentSpan,
     RunNames,
+    SpanSettings,
     await_within,
     clean_value,
     describe_input,
@@ -40,7 +41,6 @@ from swarmkeep.runs.spans import (
     set_attributes,
     set_error,
 )
-from swarmkeep.runs.trace_settings import SpanSettings
 from swarmkeep.store.records import SessionKey
 
 # The span of a model call: `chat {model}`. It ends with the answer, or when no caller waits for that any more.

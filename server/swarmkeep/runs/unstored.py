@@ -26,13 +26,13 @@ from swarmkeep.models.secrets import Secrets
 from swarmkeep.request.request import ModelRequest, build_request
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.approvals import ApprovalRules, refuse_wrong_functions
-from swarmkeep.runs.following import Batch
 from swarmkeep.runs.guardrails import Guards, find_refused
 from swarmkeep.runs.hub import Hub, Item, with_pauses
 from swarmkeep.runs.identifiers import make_id
 from swarmkeep.runs.limits import Limits, check_active_runs, limit_options, refuse_uncounted
 from swarmkeep.runs.loop import Loop, make_loop, prepare_turn
 from swarmkeep.runs.policy import AskedAgents, Decide, NobodyAsked
+from swarmkeep.runs.reader import Batch
 from swarmkeep.runs.session_log import read_sound_files
 from swarmkeep.runs.swarm import AgentsInMemory, GivenFiles, MemorySessionLog
 from swarmkeep.runs.tool_runners import ThreadRunner

@@ -6,15 +6,13 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.state import State
 from swarmkeep.events.wording import pluralize
-from swarmkeep.runs.following import Batch, follow_batches
-from swarmkeep.runs.hub import Hub
 from swarmkeep.runs.loop import UNAVAILABLE, log_failure
 from swarmkeep.store.leases import SqlLeases
 from swarmkeep.store.opening import SqlStore
@@ -123,26 +121,6 @@ class Watcher:
             return False
         self._seen_heads[key] = head
         return True
-
-
-async def follow_from_log(
-    store: SqlStore, key: SessionKey, *, after: int, poll_seconds: float
-) -> AsyncGenerator[Batch]:
-    """As `follow_batches`, in a process that advances no sessions itself."""
-    hub = Hub()
-
-    async def wake_reader(keys: set[SessionKey]) -> None:
-        hub.signal_log_change(key)
-
-    watcher = Watcher(store, lambda: {key}, lambda hinted: hinted == key, wake_reader, poll_seconds)
-    looking = asyncio.create_task(watcher.run())
-    try:
-        async with aclosing(follow_batches(store, hub, key, after=after, silent_seconds=poll_seconds)) as batches:
-            async for batch in batches:
-                yield batch
-    finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
 
 
 # Compares this machine's clock with the database's: leases go by that one, the times of events by this one.

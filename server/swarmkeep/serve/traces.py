@@ -84,8 +84,7 @@ def _is_wanted(mode: str, environment: Mapping[str, str]) -> bool:
 
 def _open(settings: TraceSettings, secrets: Secrets, version: str, environment: Mapping[str, str]) -> OpenTracing:
     try:
-        from swarmkeep.runs.spans import is_content_wanted
-        from swarmkeep.runs.trace_settings import SpanSettings, describe_provider
+        from swarmkeep.runs.spans import SpanSettings, describe_provider, is_content_wanted
         from swarmkeep.runs.tracing import Tracing
 
         provider = _find_provider(version, environment)

@@ -12,8 +12,8 @@ import pytest
 from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.facts import RecordedEvent, RunCancelled, RunStarted
 from swarmkeep.events.records import RunOptions
-from swarmkeep.runs.following import PageLimits, ReadPosition, flatten, follow_batches, read_pages
 from swarmkeep.runs.hub import Hub, Item, with_pauses
+from swarmkeep.runs.reader import PageLimits, ReadPosition, flatten, follow_batches, read_pages
 from tests.runs.cluster import KEY, take_items
 from tests.runs.streams.items import REPLY, SECONDS, make_delta, make_event
 from tests.support.growth import count_values

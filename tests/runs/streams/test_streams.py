@@ -14,8 +14,8 @@ from swarmkeep import Agent
 from swarmkeep.events.facts import MessageAdded, RecordedEvent
 from swarmkeep.events.records import RunOptions
 from swarmkeep.runs.engine import Engine
-from swarmkeep.runs.following import flatten, follow_batches
 from swarmkeep.runs.hub import Item, MessageDeltas, MessageStarted, join_text
+from swarmkeep.runs.reader import flatten, follow_batches
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (

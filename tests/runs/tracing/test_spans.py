@@ -20,7 +20,7 @@ from swarmkeep.events.facts import RunStarted
 from swarmkeep.events.records import RunOptions
 from swarmkeep.logs import current_trace_ids
 from swarmkeep.runs.hub import join_text
-from swarmkeep.runs.trace_settings import SpanSettings
+from swarmkeep.runs.spans import SpanSettings
 from swarmkeep.runs.tracing import Tracing
 from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (

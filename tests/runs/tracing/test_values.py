@@ -9,8 +9,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
 from swarmkeep.models.clients import ModelSettings
 from swarmkeep.models.secrets import NO_SECRETS, REMOVED, Secrets
-from swarmkeep.runs.spans import clean_value, read_traceparent, set_attributes
-from swarmkeep.runs.trace_settings import describe_provider
+from swarmkeep.runs.spans import clean_value, describe_provider, read_traceparent, set_attributes
 from tests.http.server import server_settings
 from tests.support.spans import CaughtSpans, get_attributes
 
