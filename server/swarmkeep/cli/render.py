@@ -86,14 +86,9 @@ def _summarize_compaction(data: Json) -> str:
     return f"{data['reason']}: {', '.join(parts)}"
 
 
-def _summarize_takeover(data: Json) -> str:
+def _summarize_why(data: Json) -> str:
     by = f"by {put_name_first(data['by'])}" if data.get("by") else ""
-    return ": ".join(part for part in (by, data.get("note")) if part)
-
-
-def _summarize_hold(data: Json) -> str:
-    by = f"by {put_name_first(data['by'])}" if data.get("by") else ""
-    return ": ".join(part for part in (by, data.get("reason")) if part)
+    return ": ".join(part for part in (by, data.get("note") or data.get("reason")) if part)
 
 
 def _summarize_listing(data: Json) -> str:
@@ -168,10 +163,10 @@ _SUMMARIZERS: dict[str, Callable[[Json], str]] = {
     "session.created": _summarize_created,
     "session.forked": lambda data: f"from {data['from_session_id']} at {data['from_seq']}",
     "session.imported": _summarize_imported,
-    "session.taken_over": _summarize_takeover,
-    "session.handed_back": _summarize_takeover,
-    "session.held": _summarize_hold,
-    "session.released": _summarize_hold,
+    "session.taken_over": _summarize_why,
+    "session.handed_back": _summarize_why,
+    "session.held": _summarize_why,
+    "session.released": _summarize_why,
     "session.updated": _summarize_updated,
     "session.redacted": lambda data: f"{', '.join(map(str, data['seqs']))}: {data['reason']}",
     "run.queued": _summarize_started,

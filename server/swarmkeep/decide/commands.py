@@ -17,6 +17,7 @@ from swarmkeep.events.errors import (
     AlreadyDecided,
     ArgumentsChanged,
     InvalidRequest,
+    OnHold,
     OwnApproval,
     RunNotFound,
     RunNotWaiting,
@@ -149,6 +150,12 @@ def refuse_if_busy(state: State) -> None:
         raise SessionBusy(state.run.id, state.run.status)
     if state.queue:
         raise SessionBusy(state.queue[0].run_id, "queued")
+
+
+def refuse_if_held(session_id: str, state: State) -> None:
+    """Raise OnHold if the session is on hold."""
+    if state.hold is not None:
+        raise OnHold(session_id, state.hold.reason, state.hold.at)
 
 
 def _is_known_run(state: State, run_id: str) -> bool:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, cast
 
 import msgspec
 
 from swarmkeep.events.codec import Json, encode
+from swarmkeep.events.errors import InvalidImport
 from swarmkeep.history import swarmkeep_verify
 from swarmkeep.history.checkpoints import CheckpointHead, write_checkpoint
 
 FORMAT = "swarmkeep evidence"
 VERSION = 1
 EVENTS = "events.jsonl"
+AUDIT = "audit.jsonl"
+CHECKPOINT = "checkpoint.jsonl"
 _README = """Evidence of {count}, written {at}
 
 Each session below was verified when this package was written: its hash chain, its contents and its files.
@@ -30,8 +34,7 @@ Each session below was verified when this package was written: its hash chain, i
 What is here
   {events:<22}the sessions as they were recorded, one event a line; files stand in them as base64
   checkpoint.jsonl      where each session ended; {signed}
-  audit.jsonl           what the audit log says of these sessions: who decided, redacted, deleted or held
-  transcript-N.html     the same sessions for people; open them in a browser, print them from there
+{audit}  transcript-N.html     the same sessions for people; open them in a browser, print them from there
   swarmkeep_verify.py   checks all of this with nothing but Python 3.9 or later, and without any network
   manifest.json         the SHA-256 of each file
 
@@ -41,13 +44,17 @@ How to check it
      Exit code 0: nothing was changed since this package was written. A changed byte is named.
   3. With a checkpoint that you were given earlier, and the key that it was signed with:
      python3 swarmkeep_verify.py {package} --checkpoint CHECKPOINT.jsonl --public-key KEY
-     It shows as well that nothing from before that checkpoint was changed or left out.
+     It shows as well that nothing that these sessions held before that checkpoint was changed or left out.
 
 What it shows, and what not
   The hashes show any change that is made afterwards to everyone who has this file or its digest. They do not show that
   what was recorded is true, nor that the operator recorded all of it: for that, compare with a checkpoint that another
   party has kept. "redacted" events have lost their content on purpose; who did it, when and why is in the
-  log. Names behind "by" are API keys, or people who answered; roles of keys are in audit.jsonl, where they were made.
+  log. Names behind "by" are API keys, or people who answered{roles}.
+"""
+
+_NO_AUDIT = """\
+  (no audit.jsonl)      the key that made this package may not read the audit log
 """
 
 
@@ -67,20 +74,23 @@ def write_package(
     *,
     events: Iterable[bytes],
     transcripts: Iterable[Iterable[bytes]],
-    audit: Iterable[object],
+    audit: Iterable[object] | None,
     key: Path | None,
 ) -> None:
     """Write the package `name` of these sessions, which must have been verified; it is held in memory nowhere.
 
-    `events` is their export. With a signing `key` (a PEM file) their heads are signed. Raises BadCheckpoint for a key
-    that cannot be used.
+    `events` is their export; `audit` is None if the audit log may not be read, and README.txt says so. With a signing
+    `key` (a PEM file) their heads are signed. Raises BadCheckpoint for a key that cannot be used.
     """
     heads = [CheckpointHead(tenant=None, session_id=one.id, seq=one.seq, hash=one.hash) for one in sessions]
     contents: list[tuple[str, Iterable[bytes]]] = [
-        ("README.txt", [_write_readme(name, sessions, at, is_signed=key is not None).encode()]),
+        (
+            "README.txt",
+            [_write_readme(name, sessions, at, is_signed=key is not None, has_audit=audit is not None).encode()],
+        ),
         (EVENTS, events),
-        ("checkpoint.jsonl", write_checkpoint(heads, at, key)),
-        ("audit.jsonl", (encode(entry) + b"\n" for entry in audit)),
+        (CHECKPOINT, write_checkpoint(heads, at, key)),
+        *([] if audit is None else [(AUDIT, (encode(entry) + b"\n" for entry in audit))]),
         *((f"transcript-{number}.html", pieces) for number, pieces in enumerate(transcripts, start=1)),
         ("swarmkeep_verify.py", [Path(swarmkeep_verify.__file__).read_bytes()]),
     ]
@@ -101,13 +111,38 @@ def write_package(
             _add(package, swarmkeep_verify.MANIFEST, whole, len(body))
 
 
+@contextmanager
+def open_package(file: BinaryIO) -> Iterator[tuple[BinaryIO, BinaryIO] | None]:
+    """The events and the checkpoint of a package, once each of its bytes is what was written; None for another file.
+
+    Raises InvalidImport, which names what was changed."""
+    if not zipfile.is_zipfile(file):
+        file.seek(0)
+        yield None
+        return
+    with ExitStack() as opened:
+        try:
+            package = opened.enter_context(zipfile.ZipFile(file))
+            swarmkeep_verify.check_package(package, file)  # type: ignore[no-untyped-call]
+            events, heads = (opened.enter_context(package.open(name)) for name in (EVENTS, CHECKPOINT))
+        except Exception as error:
+            # A broken ZIP file makes the standard library raise errors of many kinds.
+            raise InvalidImport(f"the package was changed: {error}") from None
+        yield cast(BinaryIO, events), cast(BinaryIO, heads)
+
+
 def _add(package: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> str:
     # What strangers read has no types.
     return str(swarmkeep_verify.add_member(package, name, content, size))  # type: ignore[no-untyped-call]
 
 
-def _write_readme(name: str, sessions: list[PackagedSession], at: str, *, is_signed: bool) -> str:
+def _write_readme(name: str, sessions: list[PackagedSession], at: str, *, is_signed: bool, has_audit: bool) -> str:
     listed = "\n".join(f"  {one.id}: {one.seq} events, the last has the hash {one.hash}" for one in sessions)
     signed = "signed by the operator's key" if is_signed else "not signed: the operator has set no key"
     count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
-    return _README.format(count=count, at=at, sessions=listed, events=EVENTS, signed=signed, package=name)
+    said = "what the audit log says of these sessions: who decided, redacted, deleted or held"
+    audit = f"  {AUDIT:<22}{said}\n" if has_audit else _NO_AUDIT
+    roles = f"; roles of keys are in {AUDIT}, where they were made" if has_audit else ""
+    return _README.format(
+        count=count, at=at, sessions=listed, events=EVENTS, signed=signed, package=name, audit=audit, roles=roles
+    )

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from swarmkeep.decide.commands import refuse_if_busy
+from swarmkeep.decide.commands import refuse_if_busy, refuse_if_held
 from swarmkeep.decide.turns import OUTPUT_INVALID
 from swarmkeep.events.codec import digest
 from swarmkeep.events.errors import EventNotFound, InvalidRequest, OnHold, SessionBusy, SessionNotFound
@@ -53,7 +53,7 @@ from swarmkeep.history.verify import read_pages
 from swarmkeep.runs.identifiers import derive_child_run
 from swarmkeep.runs.loop import decide_until_recorded
 from swarmkeep.runs.runs import IdempotentRequest, find_record, run_once
-from swarmkeep.runs.sessions import MAX_REASON, Publish, refuse_if_held
+from swarmkeep.runs.sessions import MAX_REASON, Publish, refuse_if_held_above
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import LogCheck
 from swarmkeep.store.opening import SqlStore
@@ -577,7 +577,7 @@ async def _redact_session(
 
     async def remove() -> AppendResult | None:
         # With the head row, which is not a part of the log.
-        await refuse_if_held(store, key, await store.sound_state(key))
+        await refuse_if_held_above(store, key, await store.sound_state(key))
         stored = await read_whole_log(store, key)
         plan = await asyncio.to_thread(_plan, key, stored, seqs)
         if not plan.texts:
@@ -614,8 +614,7 @@ def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _
     state = fold(check.follow(log))
     free_state_aside(state)
     refuse_damaged(key.id, replace(state, damage=check.findings.make_damage(state.seq)))
-    if state.hold is not None:
-        raise OnHold(key.id, state.hold.reason, state.hold.at)
+    refuse_if_held(key.id, state)
     refuse_if_busy(state)
     known = {one.event.seq: one for one in log}
     for seq in seqs:

@@ -227,10 +227,15 @@ def add_member(package, name, file, size):
 
 def check_package(package, given):
     """Check each file by the manifest, and that the package has no byte that does not follow from them."""
+    members = package.infolist()
+    plain = all(one.compress_type == zipfile.ZIP_STORED and one.compress_size == one.file_size for one in members)
+    whole = sum(one.file_size for one in members) <= given.seek(0, 2)
+    # Before anything is read of a file that may be made to fill a disk.
+    expect(plain and whole and len(set(package.namelist())) == len(members), "it is not written as a package is")
     files = json.loads(package.read(MANIFEST))["files"]
     with tempfile.TemporaryFile() as made:
         with zipfile.ZipFile(made, "w") as again:
-            for info in package.infolist():
+            for info in members:
                 with package.open(info) as file:
                     found = add_member(again, info.filename, file, info.file_size)
                 listed = info.filename == MANIFEST or files.pop(info.filename, {}).get("sha256") == found

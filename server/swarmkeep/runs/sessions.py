@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from swarmkeep.decide.checks import check_messages, check_new_id, check_object, refuse_stray_results
-from swarmkeep.decide.commands import add_messages, create_session, refuse_if_busy, update_session
+from swarmkeep.decide.commands import add_messages, create_session, refuse_if_busy, refuse_if_held, update_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.files import TakenMessages, take_out_files
 from swarmkeep.decide.people import answer, hand_back, hold, release, remove_message, take_over
@@ -21,7 +21,6 @@ from swarmkeep.events.errors import (
     HistoryDamaged,
     IdempotencyMismatch,
     InvalidRequest,
-    OnHold,
     SeqConflict,
     SeqMismatch,
     SessionExists,
@@ -115,9 +114,9 @@ async def delete_session(
     async def remove() -> list[SessionKey]:
         state = await _read_to_delete(store, key, force=force)
         below = await find_descendants(store, key, state)
-        await refuse_if_held(store, key, state)
+        await refuse_if_held_above(store, key, state)
         for each, found in below.items():
-            await refuse_if_held(store, each, found)
+            await refuse_if_held_above(store, each, found)
         if not force:
             for found in (state, *below.values()):
                 refuse_if_busy(found)
@@ -167,12 +166,11 @@ async def release_session(
     return await _record(store, key, lambda state: release(state, by=by), publish)
 
 
-async def refuse_if_held(store: SqlStore, key: SessionKey, state: State) -> None:
+async def refuse_if_held_above(store: SqlStore, key: SessionKey, state: State) -> None:
     """Raise OnHold if a session is held, or one whose agents began it."""
     seen = {key}
     while True:
-        if state.hold is not None:
-            raise OnHold(key.id, state.hold.reason, state.hold.at)
+        refuse_if_held(key.id, state)
         if state.parent is None or (key := SessionKey(key.tenant, state.parent.session_id)) in seen:
             return
         seen.add(key)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from swarmkeep.history import swarmkeep_verify
-from tests.cli.command_line import CommandLine
+from tests.cli.command_line import ACME, CommandLine
 from tests.cli.commands.test_checkpoint import write_keys
 from tests.cli.conftest import RecordedSession
+from tests.support.processes import ServerProcess
 
 pytestmark = pytest.mark.long
 
@@ -58,10 +61,59 @@ def test_package_is_checked_by_stranger(
     assert "packed: valid" in found.stdout
     assert "redacted: 3" in found.stdout
     assert check(package, "--public-key", "0" * 64).returncode == 1
-    assert public.exists()
+    ours = cli("verify", str(package), "--public-key", str(public))
+    assert (ours.code, "packed: valid" in ours.out, "2 unchanged" in ours.err) == (0, True, True)
     cli("sessions", "delete", "packed", *place)
     missing = cli("evidence", "packed", "-o", str(tmp_path / "none.zip"), *place)
     assert (missing.code, "packed" in missing.err, (tmp_path / "none.zip").exists()) == (1, True, False)
+
+
+def test_package_without_audit_log_says_so(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
+    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
+    key = cli("keys", "create", "--name", "reader", "--role", "read", "--database-url", database).out.strip()
+    package = tmp_path / "case.zip"
+    with ServerProcess(tmp_path, database_url=database, agents=[ACME]) as server:
+        made = cli("evidence", recorded.session_id, "-o", str(package), "--url", server.url, "--api-key", key)
+    assert made.code == 0, made.err
+    assert "the audit log is left out: this key may not read it" in made.err
+    with zipfile.ZipFile(package) as opened:
+        assert "audit.jsonl" not in opened.namelist()
+        assert "may not read the audit log" in opened.read("README.txt").decode()
+    assert check(package).returncode == 0
+
+
+def test_package_goes_to_standard_output(process: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
+    package = tmp_path / "case.zip"
+    with package.open("wb") as file:
+        made = process.to(file.fileno(), "evidence", recorded.session_id, "-o", "-", *recorded.options)
+    assert made.code == 0
+    assert f"SHA-256 {hashlib.sha256(package.read_bytes()).hexdigest()}" in made.err
+    assert check(package).returncode == 0
+
+
+def make_bomb(package: zipfile.ZipFile) -> None:
+    with package.open(zipfile.ZipInfo("events.jsonl"), "w") as file:
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+
+
+def repeat_member(package: zipfile.ZipFile) -> None:
+    package.writestr("events.jsonl", b"")
+
+
+@pytest.mark.parametrize(("spoil", "compression"), [(make_bomb, zipfile.ZIP_DEFLATED), (repeat_member, 0)])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_hostile_package_is_refused_unread(
+    cli: CommandLine, recorded: RecordedSession, tmp_path: Path, spoil: Callable[..., None], compression: int
+) -> None:
+    package = tmp_path / "case.zip"
+    assert cli("evidence", recorded.session_id, "-o", str(package), *recorded.options).code == 0
+    with zipfile.ZipFile(package, "a", compression) as opened:
+        spoil(opened)
+    found = check(package)
+    assert (found.returncode, "it is not written as a package is" in found.stderr) == (1, True)
+    ours = cli("verify", str(package))
+    assert (ours.code, "NOT VALID, the package was changed" in ours.out) == (1, True)
 
 
 def test_each_changed_byte_is_found(

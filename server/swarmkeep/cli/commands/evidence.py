@@ -6,19 +6,20 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, Tenant
-from swarmkeep.cli.output import open_atomically
+from swarmkeep.cli.output import STANDARD, open_atomically
 from swarmkeep.cli.sources import Source, SourceOptions, Walk
-from swarmkeep.cli.terminal import Refused, find_refusal, say
+from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.events.wording import pluralize
-from swarmkeep_client import AuditEntry
+from swarmkeep_client import AuditEntry, Forbidden
 
 _KEY_ID = re.compile(rb"key_[0-9a-f]{16}")
 _KEY_ID_BYTES = 20
@@ -69,24 +70,28 @@ def evidence(
                 problem = f" ({found.problems[0].code} at event {found.problems[0].seq})" if found.problems else ""
                 raise Refused(f"session {session_id} does not verify{problem}: see swarmkeep verify {session_id}")
             sessions.append(PackagedSession(id=session_id, seq=found.head.seq, hash=found.head.hash))
+        may_read_audit = _may_read_audit(source)
+        if not may_read_audit:
+            say("the audit log is left out: this key may not read it")
         try:
             with open_atomically(output) as file:
                 write_package(
                     file,
-                    output.name,
+                    "case.zip" if str(output) == STANDARD else output.name,
                     sessions,
                     to_timestamp(datetime.now(UTC)),
                     events=_note_keys(source.export(wanted, agent=None, status=None, metadata={}, walk=Walk()), used),
                     transcripts=(source.transcript(session_id, "html") for session_id in wanted),
-                    audit=_find_entries(source, set(wanted), used),
+                    audit=_find_entries(source, set(wanted), used) if may_read_audit else None,
                     key=key,
                 )
+                file.seek(0)
+                digest = hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
         except BadCheckpoint as error:
             raise Refused(str(error)) from None
-    with output.open("rb") as written:
-        digest = hashlib.file_digest(written, "sha256").hexdigest()
     signed = "not signed" if key is None else "signed"
-    say(f"wrote {pluralize(len(wanted), 'session')} to {output}, {signed}; SHA-256 {digest}")
+    name = "standard output" if str(output) == STANDARD else output
+    say(f"wrote {pluralize(len(wanted), 'session')} to {name}, {signed}; SHA-256 {digest}")
 
 
 def _note_keys(pieces: Iterable[bytes], found: set[str]) -> Iterator[bytes]:
@@ -99,14 +104,19 @@ def _note_keys(pieces: Iterable[bytes], found: set[str]) -> Iterator[bytes]:
 
 
 def _find_entries(source: Source, ids: set[str], used: set[str]) -> Iterator[AuditEntry]:
-    """What the audit log says of these sessions, and of the keys that they name, if it may be read.
+    """What the audit log says of these sessions, and of the keys that they name.
 
     The keys in `used` are known once the events have been written."""
+    for entry in source.audit():
+        if entry.data.get("session_id") in ids or entry.data.get("key_id") in used:
+            yield entry
+
+
+def _may_read_audit(source: Source) -> bool:
     try:
-        for entry in source.audit():
-            if entry.data.get("session_id") in ids or entry.data.get("key_id") in used:
-                yield entry
+        next(iter(source.audit()), None)
     except Exception as error:
-        if find_refusal(error) is None:
+        if getattr(error, "code", None) != Forbidden.code:
             raise
-        say("the audit log is left out: this key may not read it")
+        return False
+    return True

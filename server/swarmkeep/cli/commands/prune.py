@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from threading import Lock
@@ -77,13 +77,7 @@ def prune(
         before = to_timestamp(find_cutoff(age, datetime.now(UTC), source.read_clock()))
         sessions = source.sessions(agent=agent, status="idle", metadata=parse_labels(metadata), children=True)
         with show_progress("looking for old sessions", "session", quiet=quiet) as looked:
-            aged = [session for session in looked.track(sessions) if session.updated_at < before]
-            held = [session.id for session in aged if session.hold is not None]
-            old = [
-                _Old(session.id, session.seq, session.updated_at)
-                for session in aged
-                if session.hold is None and not _goes_with_another(source, session)
-            ]
+            old, held = _find_old(source, looked.track(sessions), before)
         outcome = "{} would be deleted; nothing was" if dry_run else "{} deleted; the others are unchanged"
         with show_progress(
             "deleting", "session", len(old), quiet=quiet, on_interrupt=lambda done: outcome.format(done)
@@ -106,6 +100,19 @@ def prune(
         say(f"{pluralize(len(held), 'session is', 'sessions are')} on hold, and kept")
     if left:
         raise typer.Exit(1)
+
+
+def _find_old(source: Source, sessions: Iterable[SessionState], before: str) -> tuple[list[_Old], list[str]]:
+    """Return those that may be deleted, and the ids of those that are on hold."""
+    old, held = [], []
+    for session in sessions:
+        if session.updated_at >= before:
+            continue
+        if session.hold is not None:
+            held.append(session.id)
+        elif not _goes_with_another(source, session):
+            old.append(_Old(session.id, session.seq, session.updated_at))
+    return old, held
 
 
 def _goes_with_another(source: Source, session: SessionState) -> bool:

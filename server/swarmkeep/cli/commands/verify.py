@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import msgspec
 import typer
@@ -55,6 +57,7 @@ def register(app: typer.Typer) -> None:
           swarmkeep verify --all --from default/order-4711    (where Ctrl-C ended it)
           swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
           swarmkeep verify order-4711.jsonl --checkpoint heads.jsonl    (an export; needs no database)
+          swarmkeep verify case.zip --public-key key.pub    (an evidence package; needs no database)
         """,
     )(verify)
 
@@ -63,7 +66,9 @@ def verify(
     session_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="ID|FILE", help="The session's id, or the path of an export.", autocompletion=complete_session
+            metavar="ID|FILE",
+            help="The session's id, or the path of an export or of an evidence package.",
+            autocompletion=complete_session,
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Check every session.")] = False,
@@ -122,8 +127,8 @@ def _check_use(
         raise typer.BadParameter("name a session or a file, or give --all or --checkpoint", param_hint="'ID|FILE'")
     if everything and checkpoint is not None:
         raise typer.BadParameter("--checkpoint names the sessions; leave --all out", param_hint="'--all'")
-    if public_key is not None and checkpoint is None:
-        raise typer.BadParameter("it needs --checkpoint", param_hint="'--public-key'")
+    if public_key is not None and checkpoint is None and not (session_id and zipfile.is_zipfile(session_id)):
+        raise typer.BadParameter("it needs --checkpoint, or an evidence package", param_hint="'--public-key'")
     if head is not None and session_id is None:
         raise typer.BadParameter("it belongs to one session; name the session", param_hint="'--head'")
     if first is not None and not everything:
@@ -290,15 +295,20 @@ def _compare_log(found: Source, noted: CheckpointHead, *, is_elsewhere: bool) ->
 def _verify_file(
     path: Path, checkpoint: Path | None, public_key: Path | None, noted: Head | None, *, as_json: bool
 ) -> bool:
-    """Verify an export, against a checkpoint too if there is one; return True if all is well. Needs no database."""
+    """Verify an export or a package, against a checkpoint too if there is one; return True if all is well. Needs no
+    database. A package is compared with its own checkpoint, where no other is given."""
     from swarmkeep.cli.conversion import to_client_verification
     from swarmkeep.events.errors import InvalidImport
-    from swarmkeep.history.checkpoints import BadCheckpoint, read_heads, verify_checkpoint
+    from swarmkeep.history.evidence import open_package
     from swarmkeep.history.import_export import ExportCheck
 
-    with open_input(str(path)) as file:
-        check = ExportCheck(file)
+    with ExitStack() as opened:
+        file = opened.enter_context(open_input(str(path)))
+        lines = None if checkpoint is None else opened.enter_context(open_input(str(checkpoint)))
         try:
+            if (package := opened.enter_context(open_package(file))) is not None:
+                file, lines = package[0], lines or package[1]
+            check = ExportCheck(file)
             for session_id, found in check.verify():
                 if as_json and checkpoint is None:
                     put_json_line({"session_id": session_id, **msgspec.structs.asdict(found)})
@@ -309,20 +319,25 @@ def _verify_file(
             return False
         if noted is not None:
             return _compare_only_session(check, noted)
-        if checkpoint is None:
-            return True
-        report = _Outcomes(as_json)
-        try:
-            with open_input(str(checkpoint)) as lines:
-                seal = verify_checkpoint(lines, public_key)
-                for head in read_heads(lines, seal):
-                    report.add(head, *check.compare(head.session_id, head.seq, head.hash))
-        except BadCheckpoint as error:
-            raise Refused(str(error)) from None
-        for session_id in check.list_uncompared():
-            put(f"{session_id}: NOT COVERED, the checkpoint has no head of it")
-        report.put_sums(seal.public_key if public_key is None else None)
-        return report.is_good and not check.list_uncompared()
+        return lines is None or _compare_with_heads(
+            check, lines, public_key, as_json=as_json and checkpoint is not None
+        )
+
+
+def _compare_with_heads(check: ExportCheck, lines: BinaryIO, public_key: Path | None, *, as_json: bool) -> bool:
+    from swarmkeep.history.checkpoints import BadCheckpoint, read_heads, verify_checkpoint
+
+    report = _Outcomes(as_json)
+    try:
+        seal = verify_checkpoint(lines, public_key)
+        for head in read_heads(lines, seal):
+            report.add(head, *check.compare(head.session_id, head.seq, head.hash))
+    except BadCheckpoint as error:
+        raise Refused(str(error)) from None
+    for session_id in check.list_uncompared():
+        put(f"{session_id}: NOT COVERED, the checkpoint has no head of it")
+    report.put_sums(seal.public_key if public_key is None else None)
+    return report.is_good and not check.list_uncompared()
 
 
 def _compare_only_session(check: ExportCheck, noted: Head) -> bool:

@@ -95,12 +95,10 @@ const HANDLERS = {
     if (state.run) state.run = { ...state.run, pending: state.run.pending.filter(({ reason }) => reason !== "person") };
     add(state, { kind: "takeover", seq, by: data.by, back: true });
   },
-  "session.held": (state, data, { seq, at }) => {
-    state.hold = { reason: data.reason, by: data.by ?? null, at };
+  "session.held": (state, data, { seq }) => {
     add(state, { kind: "hold", seq, by: data.by, reason: data.reason });
   },
   "session.released": (state, data, { seq }) => {
-    state.hold = null;
     add(state, { kind: "hold", seq, by: data.by, reason: null });
   },
   "context.updated": (state, data) => {
