@@ -297,3 +297,12 @@ async def test_past_approvals_may_be_resent(openai: AsyncOpenAI, model: Scripted
     model.say("Welcome again.")
     named: Any = [{"type": "item_reference", "id": item["id"]} for item in listed]
     assert (await openai.responses.create(model="Front", input=[*named, said("user", "Thanks.")])).output
+
+
+async def test_held_conversation_is_not_deleted(openai: AsyncOpenAI, service: RunningServer) -> None:
+    made = await openai.conversations.create()
+    await service.client.put(f"/v1/sessions/{made.id}/hold", json={"reason": "case 12"})
+    with pytest.raises(ConflictError, match="on hold") as refused:
+        await openai.conversations.delete(made.id)
+    assert refused.value.code == "on_hold"
+    assert (await openai.conversations.retrieve(made.id)).id == made.id
