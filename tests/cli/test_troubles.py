@@ -45,6 +45,7 @@ class Call:
 CALLS = {
     "agents graph": Call(("agents", "graph", *AGENTS), reads=False),
     "agents show": Call(("agents", "show", "Triage Agent", *AGENTS), reads=False),
+    "anchor": Call(("anchor",), writes=True),
     "audit": Call(("audit",)),
     "backup": Call(("backup", "new.backup"), puts=False),
     "blob": Call(("blob", "ID", "0" * 64, "-o", "picture.png"), puts=False),

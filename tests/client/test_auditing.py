@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmkeep_client import AsyncClient, Client, Head, RedactedCopy
+from swarmkeep_client import AsyncClient, Checkpoint, Client, Head, RedactedCopy
 from tests.client import samples
 from tests.client.stub_server import StubServer, make_json_reply
 
@@ -13,6 +13,11 @@ DONE = {
     "forks": [{"session_id": "s2", "seqs": [3], "redacted": False}],
 }
 ENTRY = {"seq": 1, "type": "session.deleted", "by": "Lee", "at": "", "data": {"session_id": "s1"}, "hash": "h"}
+CHECKPOINT = {"number": 2, "origin": "o", "size": 6, "root": "r", "at": "", "note": "n", "public_key": None}
+LEAF = {"index": 5, "session_id": None, "seq": 1, "hash": "h", "leaf": "{}"}
+PROOF = {
+    **LEAF, "session_id": "s1", "checkpoint": CHECKPOINT, "newest": CHECKPOINT, "inclusion": ["11"], "consistency": [],
+}  # fmt: skip
 VALID = {"valid": True, "events": 1, "head": {"seq": 1, "hash": "h"}, "problems": [], "problem_count": 0}
 
 
@@ -26,6 +31,9 @@ def test_the_answers_are_values(server: StubServer) -> None:
         make_json_reply(VALID),
         make_json_reply(samples.make_page([ENTRY])),
         make_json_reply(VALID),
+        make_json_reply({**CHECKPOINT, "consistency": ["00"]}),
+        make_json_reply(samples.make_page([LEAF])),
+        make_json_reply(PROOF),
     )
     with Client(server.url, api_key=None) as client:
         session = client.sessions.get("s1")
@@ -38,6 +46,9 @@ def test_the_answers_are_values(server: StubServer) -> None:
         (entry,) = client.audit.list(after=0)
         assert (entry.by, entry.data) == ("Lee", {"session_id": "s1"})
         assert client.audit.verify(head=Head(seq=1, hash="h")).valid
+        assert client.audit.checkpoint(2, since=3).consistency == ["00"]
+        assert [leaf.session_id for leaf in client.audit.leaves(after=4)] == [None]
+        assert session.proof(checkpoint=2).newest == Checkpoint(**CHECKPOINT)
     assert server.lines == [
         "GET /v1/sessions/s1",
         "POST /v1/sessions/s1/redact",
@@ -47,6 +58,9 @@ def test_the_answers_are_values(server: StubServer) -> None:
         "GET /v1/sessions/s1/verify?head=1%3Ah",
         "GET /v1/audit?after=0",
         "GET /v1/audit/verify?head=1%3Ah",
+        "GET /v1/checkpoint?number=2&since=3",
+        "GET /v1/checkpoint/leaves?after=4",
+        "GET /v1/sessions/s1/proof?checkpoint=2",
     ]
 
 
@@ -59,6 +73,9 @@ async def test_async_answers_are_values_too(server: StubServer) -> None:
         make_json_reply(VALID),
         make_json_reply(samples.make_page([ENTRY])),
         make_json_reply(VALID),
+        make_json_reply(CHECKPOINT),
+        make_json_reply(samples.make_page([LEAF])),
+        make_json_reply(PROOF),
     )
     async with AsyncClient(server.url, api_key=None) as client:
         session = await client.sessions.get("s1")
@@ -68,3 +85,6 @@ async def test_async_answers_are_values_too(server: StubServer) -> None:
         assert (await session.verify(head=Head(seq=1, hash="h"))).valid
         assert [entry.seq async for entry in client.audit.list()] == [1]
         assert (await client.audit.verify()).valid
+        assert (await client.audit.checkpoint()).public_key is None
+        assert [leaf.index async for leaf in client.audit.leaves()] == [5]
+        assert (await session.proof()).inclusion == ["11"]

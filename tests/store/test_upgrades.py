@@ -100,6 +100,9 @@ async def record_everything(store: SqlStore) -> dict[SessionKey, State]:
     await store.append(SessionKey("default", "m"), plain, draft_user_messages("hi"))
     await store.append(SessionKey("default", "gone"), State(), draft_creation())
     await store.delete(SessionKey("default", "gone"), by="me")
+    for tenant in ("default", keys[1].tenant):
+        await store.add_heads(tenant)
+        await store.add_checkpoint(tenant, "2026-01-01T00:00:00Z", lambda *_: "note \0", lambda _: True)
     key, _ = await SqlApiKeys(store.database).create("default", name="k", role="read")
     await SqlApiKeys(store.database).note_use(key.id)
     due = text("UPDATE sessions SET due_at = 1.5 WHERE id = 'm'")

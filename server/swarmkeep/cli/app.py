@@ -37,6 +37,7 @@ COMMANDS = {
     "prune": "Delete sessions that have not changed for a long time.",
     "top": "Watch the runs that are active, waiting or queued.",
     "audit": "Show the audit log: what was done to sessions and keys.",
+    "anchor": "Make a signed checkpoint of all sessions, to keep elsewhere.",
     "evidence": "Pack sessions so that a stranger can check them.",
     "backup": "Write a whole database to a file, while servers keep running.",
     "restore": "Fill an empty database from a backup, and verify it.",

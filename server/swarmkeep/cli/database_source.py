@@ -34,9 +34,11 @@ from swarmkeep.store.records import DEFAULT_TENANT, SessionKey, StoreUnavailable
 from swarmkeep_client import (
     ActiveRun,
     AuditEntry,
+    Checkpoint,
     Comparison,
     Head,
     ImportReport,
+    Leaf,
     Message,
     Redaction,
     SessionState,
@@ -67,7 +69,7 @@ class DatabaseSource:
 
         self._tenant = tenant or DEFAULT_TENANT
         self._named_tenant = tenant
-        settings = load_settings(database_url=url)
+        self._settings = settings = load_settings(database_url=url)
         location = settings.database_url
         if creates and isinstance(locate(location), SqliteFile):
             from swarmkeep.store.schema import upgrade
@@ -196,6 +198,27 @@ class DatabaseSource:
                     seq=entry.seq, type=entry.type, by=entry.by, at=entry.at, data=data, hash=entry.hash.hex()
                 )
             after = page[-1].seq
+
+    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
+        from swarmkeep.history.checkpoints import load_signer
+        from swarmkeep.history.proofs import HeadLog
+
+        key = self._settings.signing_key
+        signer = None if key is None else load_signer(key)
+        log = HeadLog(self._store, origin=self._settings.log_origin, signer=signer)
+        made = self._background.run(log.make(self._tenant) if number is None else log.read(self._tenant, number))
+        if since is not None:
+            made = self._background.run(log.add_consistency(self._tenant, made, since))
+        return msgspec.convert(msgspec.to_builtins(made), Checkpoint)
+
+    def leaves(self) -> Iterator[Leaf]:
+        from swarmkeep.history.proofs import view_leaf
+
+        after = -1
+        read = self._store.read_leaves
+        while page := self._background.run(read(self._tenant, after=after, limit=PAGE_SIZE)):
+            yield from msgspec.convert(msgspec.to_builtins([view_leaf(one) for one in page]), list[Leaf])
+            after = page[-1].index
 
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:
         from swarmkeep.history.checkpoints import verify_audit_log

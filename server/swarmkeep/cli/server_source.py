@@ -27,12 +27,14 @@ from swarmkeep_client import (
     ActiveRun,
     ApiError,
     AuditEntry,
+    Checkpoint,
     Client,
     Compaction,
     Comparison,
     ConnectionFailed,
     Head,
     ImportReport,
+    Leaf,
     Message,
     Redaction,
     Session,
@@ -48,6 +50,7 @@ RETRIES = 2
 PATIENT_RETRIES = 8
 NOTICE_AFTER_SECONDS = 1.0
 _CLOCK_SECONDS = 5.0
+_PAGE_SIZE = 200
 
 
 def open_client(
@@ -195,6 +198,12 @@ class ServerSource:
         if head is not None:
             first = next(self.audit()).hash
             yield CheckpointHead(tenant=None, session_id=None, seq=head.seq, hash=head.hash, first=first)
+
+    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
+        return self._client.audit.checkpoint(number, since=since)
+
+    def leaves(self) -> Iterator[Leaf]:
+        return self._client.audit.leaves(page_size=_PAGE_SIZE)
 
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:
         yield "", self._client.audit.verify()

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from swarmkeep_client import (
         ActiveRun,
         AuditEntry,
+        Checkpoint,
         Comparison,
         Head,
         ImportReport,
+        Leaf,
         Message,
         Redaction,
         Session,
@@ -133,6 +135,15 @@ class Source(ChatSource, Protocol):
 
     def heads(self) -> Iterator[CheckpointHead]:
         """Yield the end of each session and audit log: in a database, where no tenant is named, those of all."""
+        ...
+
+    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
+        """A checkpoint of the log of heads, by default a new one, if there is anything new; with the proof that it goes
+        on from the first `since` leaves."""
+        ...
+
+    def leaves(self) -> Iterator[Leaf]:
+        """The leaves that checkpoints are of, in their order."""
         ...
 
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:

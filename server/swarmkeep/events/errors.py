@@ -99,6 +99,28 @@ class EventNotFound(DomainError):
         return cls(seq, f"session {session_id!r} has the events 1 to {last}; there is no event {seq}")
 
 
+class CheckpointNotFound(DomainError):
+    code = "checkpoint_not_found"
+
+    def __init__(self, number: int | None) -> None:
+        super().__init__("there is no checkpoint yet" if number is None else f"there is no checkpoint {number}")
+
+
+class NotInCheckpoint(DomainError):
+    """The session is newer than the checkpoint."""
+
+    code = "not_in_checkpoint"
+
+    def __init__(self, session_id: str, number: int) -> None:
+        super().__init__(f"session {quote(session_id)} is not in checkpoint {number}: make a new one")
+
+
+class LogDamaged(DomainError):
+    """Rows of the log of heads are missing, or not as they were written."""
+
+    code = "log_damaged"
+
+
 class BlobNotFound(DomainError):
     code = "blob_not_found"
 

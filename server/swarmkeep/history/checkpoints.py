@@ -11,7 +11,7 @@ import binascii
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ FORMAT = "swarmkeep checkpoint"
 VERSION = 1
 _SIGNATURE_PREFIX = b"swarmkeep checkpoint v1\n"
 _MAX_LINE_BYTES = 100_000
+_BAD_SIGNATURE = "the checkpoint's signature is not valid"
 
 
 class BadCheckpoint(Exception):
@@ -56,7 +57,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_checkpoint(heads: Iterable[CheckpointHead], at: str, key: Path | None) -> Iterator[bytes]:
     """The lines of a checkpoint. Raises BadCheckpoint for a key that cannot be used."""
-    sign = None if key is None else _load_signer(key)
+    signer = None if key is None else load_signer(key)
     digest = hashlib.sha256()
     count = 0
     for line in _write_body(heads, at):
@@ -64,9 +65,9 @@ def write_checkpoint(heads: Iterable[CheckpointHead], at: str, key: Path | None)
         count += 1
         yield line
     seal = Seal(lines=count, sha256=digest.hexdigest())
-    if sign is not None:
-        public, signature = sign(_SIGNATURE_PREFIX + digest.digest())
-        seal = msgspec.structs.replace(seal, public_key=public.hex(), signature=signature.hex())
+    if signer is not None:
+        signature = signer.sign(_SIGNATURE_PREFIX + digest.digest())
+        seal = msgspec.structs.replace(seal, public_key=signer.public.hex(), signature=signature.hex())
     yield encode(seal) + b"\n"
 
 
@@ -123,7 +124,15 @@ def _read_lines(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _load_signer(path: Path) -> Callable[[bytes], tuple[bytes, bytes]]:
+class Signer(NamedTuple):
+    """An Ed25519 key: its public half (32 bytes), and what signs with it."""
+
+    public: bytes
+    sign: Callable[[bytes], bytes]
+
+
+def load_signer(path: Path) -> Signer:
+    """The signing key in a PEM file. Raises BadCheckpoint."""
     ed25519, serialization = _import_cryptography()
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
@@ -131,8 +140,7 @@ def _load_signer(path: Path) -> Callable[[bytes], tuple[bytes, bytes]]:
         raise BadCheckpoint(f"the signing key in {path} cannot be used: {error}") from None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise BadCheckpoint(f"the signing key in {path} is not an Ed25519 key")
-    public = key.public_key().public_bytes_raw()
-    return lambda text: (public, key.sign(text))
+    return Signer(key.public_key().public_bytes_raw(), key.sign)
 
 
 def _check_signature(seal: Seal, text: bytes, trusted: Path | None) -> None:
@@ -140,19 +148,28 @@ def _check_signature(seal: Seal, text: bytes, trusted: Path | None) -> None:
         if trusted is not None:
             raise BadCheckpoint("the checkpoint is not signed")
         return
+    try:
+        named, signature = binascii.unhexlify(seal.public_key), binascii.unhexlify(seal.signature)
+    except ValueError:
+        raise BadCheckpoint(_BAD_SIGNATURE) from None
+    if trusted is not None and named != load_public_key(trusted):
+        raise BadCheckpoint("the checkpoint is signed with another key")
+    check_ed25519(named, signature, text)
+
+
+def check_ed25519(public: bytes, signature: bytes, text: bytes) -> None:
+    """Raises BadCheckpoint unless the signature is one of the text by this key."""
     ed25519, _ = _import_cryptography()
     from cryptography.exceptions import InvalidSignature
 
     try:
-        named = binascii.unhexlify(seal.public_key)
-        if trusted is not None and named != _load_public_key(trusted):
-            raise BadCheckpoint("the checkpoint is signed with another key")
-        ed25519.Ed25519PublicKey.from_public_bytes(named).verify(binascii.unhexlify(seal.signature), text)
+        ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, text)
     except (InvalidSignature, ValueError):
-        raise BadCheckpoint("the checkpoint's signature is not valid") from None
+        raise BadCheckpoint(_BAD_SIGNATURE) from None
 
 
-def _load_public_key(path: Path) -> bytes:
+def load_public_key(path: Path) -> bytes:
+    """The public key in a PEM file, 32 bytes. Raises BadCheckpoint."""
     ed25519, serialization = _import_cryptography()
     try:
         key = serialization.load_pem_public_key(path.read_bytes())

@@ -23,6 +23,7 @@ from litestar.handlers import BaseRouteHandler
 from swarmkeep.decide.checks import check_id
 from swarmkeep.events.errors import DomainError, InvalidRequest, Overloaded, SessionNotFound
 from swarmkeep.events.usage import PriceTable
+from swarmkeep.history.proofs import DEFAULT_ORIGIN, HeadLog
 from swarmkeep.history.replay import ReplayQueue
 from swarmkeep.http.metrics import Metrics, ServerLimits
 from swarmkeep.http.sse import FrameWriter
@@ -288,7 +289,8 @@ class Service:
     are two, so that made-up addresses displace no key. With `separate_approvers` no caller decides on approvals of a
     run of their own. One that `is_offline` asks the built-in offline model, for any model that agents name.
     `session_headers` name the session of a chat completion, beside the usual ones. With `prices` usage has a cost.
-    `stopping` is set when the server is told to stop, `drained` when the last of its runs has ended.
+    `head_log` makes checkpoints; by default they are not signed. `stopping` is set when the server is told to stop,
+    `drained` when the last of its runs has ended.
     """
 
     def __init__(
@@ -307,6 +309,7 @@ class Service:
         session_headers: tuple[str, ...] = (),
         prices: PriceTable | None = None,
         refusals: RefusalLog | None = None,
+        head_log: HeadLog | None = None,
     ) -> None:
         self.engine = engine
         self.keyring = keyring
@@ -321,6 +324,7 @@ class Service:
         self.prices = prices
         self.limits = limits or ServerLimits()
         self.refusals = refusals or RefusalLog()
+        self.head_log = head_log or HeadLog(engine.store, origin=DEFAULT_ORIGIN, signer=None)
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
         self.replays = ReplayQueue(self.limits.waiting_replays)

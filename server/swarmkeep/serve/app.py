@@ -24,7 +24,9 @@ from litestar.types import ASGIApp, ControllerRouterHandler, HTTPScope
 import swarmkeep
 from swarmkeep.events.errors import Draining
 from swarmkeep.events.usage import PriceTable
+from swarmkeep.history.checkpoints import BadCheckpoint, Signer, load_signer
 from swarmkeep.history.compare import PricesError, read_prices
+from swarmkeep.history.proofs import HeadLog
 from swarmkeep.http import pages, websocket
 from swarmkeep.http.access import (
     Compression,
@@ -141,13 +143,14 @@ def make_lifespan(
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     """Makes the application's lifespan: what the routes need is opened when it starts, and closed when it stops.
 
-    Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured or the prices are not valid.
+    Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured, or the prices or the signing
+    key are not valid.
     """
     if not settings.agents:
         raise ServeError("there are no agents to serve; name a file, folder or module that defines some with --agents")
     registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
     location = locate(settings.database_url)
-    prices = _read_prices(settings)
+    prices, signer = _read_prices(settings), _load_signer(settings)
     if not (settings.offline or settings.openai_api_key or settings.openai_base_url):
         raise ServeError(
             "no model is configured: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that speaks Chat "
@@ -186,7 +189,7 @@ def make_lifespan(
                 if "*" in settings.cors_origins and not await keyring.is_locked():
                     log.warning(_OPEN_TO_ALL_PAGES)
                 await engine.start()
-                app.state.service = _build_service(settings, engine, keyring, metrics, limits, prices)
+                app.state.service = _build_service(settings, engine, keyring, metrics, limits, prices, signer)
                 async with metrics.answer_workers():
                     yield
             finally:
@@ -258,6 +261,7 @@ def _build_service(
     metrics: Metrics,
     limits: ServerLimits,
     prices: PriceTable | None,
+    signer: Signer | None,
 ) -> Service:
     own = {bracket_host(settings.host), *settings.allowed_hosts}
     rate = settings.rate_limit_per_minute
@@ -275,7 +279,15 @@ def _build_service(
         session_headers=tuple(settings.openai_session_headers),
         prices=prices,
         refusals=RefusalLog(max(1, LINES_PER_MINUTE // settings.workers)),
+        head_log=HeadLog(engine.store, origin=settings.log_origin, signer=signer),
     )
+
+
+def _load_signer(settings: Settings) -> Signer | None:
+    try:
+        return None if settings.signing_key is None else load_signer(settings.signing_key)
+    except BadCheckpoint as error:
+        raise ServeError(str(error)) from None
 
 
 def _build_metrics(settings: Settings, worker_metrics: WorkerMetrics | None) -> Metrics:

@@ -233,6 +233,13 @@ class Settings(BaseSettings):
     signing_key: Path | None = Field(
         default=None, description="A PEM file with the Ed25519 private key that checkpoints are signed with."
     )
+    log_origin: str = Field(
+        default="swarmkeep",
+        pattern=r"^[^\s+/]+(/[^\s+/]+)*$",
+        max_length=200,
+        description="The name of the log of heads in checkpoints, as in `example.com/support`; each tenant's log is "
+        "below it. Witnesses know a log by its name.",
+    )
     log_level: AnyCase[Literal["debug", "info", "warning", "error", "critical"]] = Field(
         default="info", description="Which log lines are written to standard error."
     )

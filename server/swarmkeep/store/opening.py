@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarmkeep.store.audit import SqlAuditLog, SqlAuditReader
+from swarmkeep.store.head_log import SqlHeadLog
 from swarmkeep.store.index import SqlActiveRuns, SqlSessionIndex
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
 from swarmkeep.store.leases import SqlLeases
@@ -29,6 +30,7 @@ class SqlStore(
     SqlTotals,
     SqlAuditReader,
     SqlAuditLog,
+    SqlHeadLog,
 ):
     """A database of sessions. Each call is atomic and, once it returns, durable.
 

@@ -419,6 +419,31 @@ api_keys = Table(
     Index("ix_api_keys_tenant", "tenant", "created_at", "id"),
 )
 
+log_leaves = Table(
+    "log_leaves",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("session_id", Verbatim, nullable=False, comment="empty: the tenant's audit log"),
+    Column("seq", BigInteger, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("nodes", LargeBinary, nullable=False, comment="hashes of the complete subtrees that end here"),
+    Index("ix_log_leaves_session", "tenant", "session_id", "seq", "position"),
+    comment="a Merkle tree for each tenant: where sessions ended when checkpoints were made; only ever added to",
+)
+
+log_checkpoints = Table(
+    "log_checkpoints",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("size", BigInteger, nullable=False, comment="how many leaves it is of"),
+    Column("root", LargeBinary, nullable=False),
+    Column("at", Text, nullable=False),
+    Column("note", Verbatim, nullable=False, comment="as it was signed, with all signatures"),
+    comment="checkpoints of the log of heads",
+)
+
 SESSION_TABLES = (events, blobs, files, idempotency, creations, session_labels, usage)
 """The tables that hold a session's rows beside its head row; each has `tenant` and `session_id`."""
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from swarmkeep.history import swarmkeep_verify
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
+from tests.support.signing import write_keys
 
 pytestmark = pytest.mark.long
 
@@ -39,19 +39,6 @@ def db(cli: CommandLine, recorded: RecordedSession) -> CommandLine:
 @pytest.fixture
 def keys(tmp_path: Path) -> tuple[Path, Path]:
     return write_keys(tmp_path, "key")
-
-
-def write_keys(folder: Path, name: str) -> tuple[Path, Path]:
-    key = Ed25519PrivateKey.generate()
-    private, public = folder / f"{name}.pem", folder / f"{name}.pub"
-    none = serialization.NoEncryption()
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption_algorithm=none)
-    )
-    public.write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
-    return private, public
 
 
 def change_rows(cli: CommandLine, *statements: str) -> None:

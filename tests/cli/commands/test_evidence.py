@@ -16,9 +16,9 @@ import pytest
 
 from swarmkeep.history import swarmkeep_verify
 from tests.cli.command_line import ACME, CommandLine
-from tests.cli.commands.test_checkpoint import write_keys
 from tests.cli.conftest import RecordedSession
 from tests.support.processes import ServerProcess
+from tests.support.signing import write_keys
 
 pytestmark = pytest.mark.long
 

@@ -46,6 +46,7 @@ NEEDED: dict[str, set[str]] = {
     "GET /v1/sessions/{session_id}/events": {"read"},
     "GET /v1/sessions/{session_id}/events/{seq}/request": {"read"},
     "GET /v1/sessions/{session_id}/verify": {"read"},
+    "GET /v1/sessions/{session_id}/proof": {"read"},
     "GET /v1/sessions/{session_id}/blobs/{hash}": {"read"},
     "GET /v1/sessions/{session_id}/diff": {"read"},
     "GET /v1/sessions/{session_id}/compare": {"read"},
@@ -73,6 +74,8 @@ NEEDED: dict[str, set[str]] = {
     "POST /v1/keys/{key_id}/revoke": {"keys"},
     "GET /v1/audit": {"audit"},
     "GET /v1/audit/verify": {"audit"},
+    "GET /v1/checkpoint": {"audit"},
+    "GET /v1/checkpoint/leaves": {"audit"},
 }
 ABSENT = {
     "session_id": "absent", "run_id": "run_none", "seq": "1", "name": "Nobody", "key_id": "key_none", "hash": "none",

@@ -24,6 +24,7 @@ from swarmkeep.events.state import State
 from swarmkeep.events.usage import UsageQuery
 from swarmkeep.events.words import parse_terms
 from swarmkeep.store.contents import MARKS, SLICE_BYTES, copy_slice, delete_slice, insert_file
+from swarmkeep.store.head_log import prove_inclusion
 from swarmkeep.store.integrity import IntegrityKeys
 from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore
@@ -270,7 +271,25 @@ SEARCHING: Mapping[str, Case] = {
         filters="an offline command",
     ),
 }
+HEAD_LOG: Mapping[str, Case] = {
+    "add": Case(
+        lambda store: _add_heads(store),
+        filters="sessions whose last leaf is where they end",
+        in_order="pages of the tenant's sessions, when a checkpoint is made",
+    ),
+    "checkpoint": Case(
+        lambda store: store.add_checkpoint(TENANT, "2026-01-01T00:00:00.000000Z", lambda *_: "note", lambda _: True)
+    ),
+    "find": Case(lambda store: store.find_leaf(KEY, 1000), filters="leaves of later checkpoints"),
+    "list": Case(lambda store: store.read_leaves(TENANT, after=5, limit=50), sorts=BY_PAGE),
+    # There are not so many leaves, which is found out by looking for them.
+    "prove": Case(
+        lambda store: _refused(store.compute_from_tree(TENANT, lambda node: prove_inclusion(3, 10**9, node)))
+    ),
+}
+
 CASES: Mapping[str, Mapping[str, Case]] = {
+    "head log": HEAD_LOG,
     "lists": LISTS,
     "usage": USAGE,
     "leases": LEASING,
@@ -290,6 +309,13 @@ async def _refused(call: Awaitable[Any]) -> None:
 async def _twice(call: Callable[[], Awaitable[Any]]) -> None:
     await call()
     await call()
+
+
+async def _add_heads(store: SqlStore) -> None:
+    await store.append(new_key("headed", TENANT), State(), draft_creation())
+    await store.append(new_key("headed", TENANT), State(), draft_creation())
+    await store.record_action(TENANT, AuditAction(type="key.created"))
+    await _twice(lambda: store.add_heads(TENANT))
 
 
 async def _list_active_runs(store: SqlStore) -> None:

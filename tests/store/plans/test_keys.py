@@ -27,6 +27,8 @@ from tests.store.sessions import draft_creation
 NOT_OF_A_SESSION = {
     "creations": "one request makes one session of a tenant, whatever id it was sent with: see `creations` itself",
     "trail": "a tenant's audit log tells of sessions that are gone",
+    "log_leaves": "a tenant's log of heads is one tree over all its sessions",
+    "log_checkpoints": "they are of that tree",
     "usage_days": "sums over a tenant's sessions, in parts",
     "totals": "what a tenant's sessions come to, in slices",
     "api_keys": "a key is found by its id before anybody knows its tenant",
@@ -38,6 +40,8 @@ SCOPES = ("session", "tenant", "all")
 # The cases whose statements are about more than one session, and how much more.
 WIDER: dict[str, tuple[str, str]] = {
     "lists": ("tenant", "a list is of a tenant"),
+    "head log": ("tenant", "a log of heads is of a tenant"),
+    "head log, find": ("session", "its own leaves"),
     "usage": ("tenant", "sums are of a tenant"),
     "usage, runs of a session": ("session", "it is asked for one"),
     "keys, make": ("tenant", "the last entry of the audit log"),

@@ -43,6 +43,8 @@ KEYS: dict[str, tuple[set[str], ...]] = {
     "usage": ({"tenant", "session_id"}, {"tenant", "run_id"}, {"tenant", "day"}),
     "usage_days": ({"tenant"},),
     "totals": ({"tenant"},),
+    "log_leaves": ({"tenant"},),
+    "log_checkpoints": ({"tenant"},),
     "trail": ({"tenant"},),
     "search": ({"tenant", "session_id"}, {"words"}, {"number"}),
     "search_marks": ({"tenant", "session_id"},),

@@ -33,6 +33,7 @@ from swarmkeep_client.models import (
     ApiKey,
     AuditEntry,
     Caller,
+    Checkpoint,
     Compaction,
     Comparison,
     CreatedKey,
@@ -41,9 +42,11 @@ from swarmkeep_client.models import (
     Health,
     ImportReport,
     Json,
+    Leaf,
     Message,
     Page,
     Prices,
+    Proof,
     Quotas,
     RedactedRequest,
     Redaction,
@@ -318,6 +321,19 @@ def list_audit(*, after: int | None, page_size: int | None) -> Call[Page[AuditEn
 
 def verify_audit(head: Head | None) -> Call[Verification]:
     return Call(make_get("audit", "verify", query=build_query(head=format_head(head))), read_as(Verification))
+
+
+def get_checkpoint(number: int | None, since: int | None) -> Call[Checkpoint]:
+    return Call(make_get("checkpoint", query=build_query(number=number, since=since)), read_as(Checkpoint))
+
+
+def list_leaves(*, after: int | None, page_size: int | None) -> Call[Page[Leaf]]:
+    query = build_query(after=after, limit=page_size)
+    return Call(make_get("checkpoint", "leaves", query=query), read_as(Page[Leaf]))
+
+
+def prove_session(session_id: str, checkpoint: int | None) -> Call[Proof]:
+    return Call(make_read(session_id, "proof", query=build_query(checkpoint=checkpoint)), read_as(Proof))
 
 
 def export_sessions(

@@ -19,6 +19,7 @@ from swarmkeep_client.models import (
     Head,
     Json,
     Message,
+    Proof,
     RedactedRequest,
     Redaction,
     Replay,
@@ -238,6 +239,13 @@ class AsyncSession(SessionFields):
     async def verify(self, *, head: Head | None = None) -> Verification:
         """Check the session's hash chain, and all that is stored with it; and that it still has an earlier `head`."""
         return await self._sender.perform(calls.verify_session(self.id, head))
+
+    async def proof(self, *, checkpoint: int | None = None) -> Proof:
+        """Prove that the session is in a checkpoint, by default in the newest, and that one in the newest.
+
+        Raises CheckpointNotFound, NotInCheckpoint and LogDamaged.
+        """
+        return await self._sender.perform(calls.prove_session(self.id, checkpoint))
 
     async def replay(self, *, ignore: str | Sequence[str] = (), idempotency_key: str | None = None) -> Replay:
         """Compare today's agents with what is recorded, without calling a model or a tool.

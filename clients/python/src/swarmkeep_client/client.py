@@ -22,11 +22,13 @@ from swarmkeep_client.models import (
     ApiKey,
     AuditEntry,
     Caller,
+    Checkpoint,
     CreatedKey,
     Head,
     Health,
     ImportReport,
     Json,
+    Leaf,
     Message,
     Prices,
     Quotas,
@@ -287,6 +289,17 @@ class Audit:
     def verify(self, *, head: Head | None = None) -> Verification:
         """Check the audit log's hash chain, and that it still has an earlier `head`."""
         return self._sender.perform(calls.verify_audit(head))
+
+    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
+        """A checkpoint of all sessions: a new one, if there is anything new, or an earlier one by its number.
+
+        `since` asks for the proof that it goes on from so many first leaves. Raises CheckpointNotFound and LogDamaged.
+        """
+        return self._sender.perform(calls.get_checkpoint(number, since))
+
+    def leaves(self, *, after: int | None = None, page_size: int | None = None) -> Iterator[Leaf]:
+        """The leaves that checkpoints are of, those with a greater index than `after`, page by page."""
+        return self._sender.iterate_pages(calls.list_leaves(after=after, page_size=page_size))
 
 
 class Keys:

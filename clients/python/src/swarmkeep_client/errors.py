@@ -227,6 +227,24 @@ class EventNotFound(ApiError):
     code = "event_not_found"
 
 
+class CheckpointNotFound(ApiError):
+    """There is no such checkpoint, or none yet."""
+
+    code = "checkpoint_not_found"
+
+
+class NotInCheckpoint(ApiError):
+    """The session is newer than the checkpoint: ask for a new one first."""
+
+    code = "not_in_checkpoint"
+
+
+class LogDamaged(ApiError):
+    """Rows of the log of heads are missing, or not as they were written."""
+
+    code = "log_damaged"
+
+
 class MethodNotAllowed(ApiError):
     code = "method_not_allowed"
 

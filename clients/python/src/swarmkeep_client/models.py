@@ -594,6 +594,50 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     hash: str = ""
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A signed statement of all sessions at one time: the `root` of a Merkle tree over `size` leaves (hexadecimal).
+
+    `note` is what is signed, with all signatures: keep it elsewhere. `public_key` is None if it is not signed.
+    `consistency` is the proof that it goes on from the first `since` leaves, if that was asked for.
+    """
+
+    number: int
+    origin: str
+    size: int
+    root: str
+    at: str
+    note: str
+    public_key: str | None = None
+    consistency: list[str] = []
+
+
+class Leaf(msgspec.Struct, frozen=True, kw_only=True):
+    """A leaf of the log that checkpoints are of: where a session ended; with `session_id` None, the audit log."""
+
+    index: int
+    session_id: str | None
+    seq: int
+    hash: str
+    leaf: str
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """That a session's event `seq` is in `checkpoint`, and that `newest` goes on from that; hashes are hexadecimal.
+
+    `leaf` is the `index`-th leaf's text; `inclusion` and `consistency` are as in RFC 6962, sections 2.1.1 and 2.1.2.
+    """
+
+    session_id: str
+    seq: int
+    hash: str
+    index: int
+    leaf: str
+    checkpoint: Checkpoint
+    inclusion: list[str]
+    newest: Checkpoint
+    consistency: list[str]
+
+
 Role = Literal["read", "run", "approve", "support", "audit", "write", "admin"]
 
 

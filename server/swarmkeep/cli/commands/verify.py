@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 import typer
@@ -33,14 +34,18 @@ from swarmkeep.cli.terminal import (
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
+    from swarmkeep.events.facts import RecordedEvent
     from swarmkeep.history.checkpoints import CheckpointHead
     from swarmkeep.history.import_export import ExportCheck
+    from swarmkeep.history.proofs import Note
     from swarmkeep_client import Head, Verification
 
 
 _MAX_NAMED = 20
 _NOT_CONTAINED = "not contained"
-_BAD_OUTCOMES = {"truncated", "rewritten", "invalid", "vanished"}
+_BAD_OUTCOMES = {"truncated", "rewritten", "invalid", "vanished", "backdated"}
+# Between the time of an event and that of the checkpoint that has it; clocks are not the same everywhere.
+_TOLERATED = timedelta(minutes=5)
 _HEAD = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
 
 
@@ -56,6 +61,7 @@ def register(app: typer.Typer) -> None:
           swarmkeep verify --all --json
           swarmkeep verify --all --from default/order-4711    (where Ctrl-C ended it)
           swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
+          swarmkeep verify --checkpoint checkpoint.txt --public-key key.pub    (of `anchor`)
           swarmkeep verify order-4711.jsonl --checkpoint heads.jsonl    (an export; needs no database)
           swarmkeep verify case.zip --public-key key.pub    (an evidence package; needs no database)
         """,
@@ -89,6 +95,18 @@ def verify(
         Path | None,
         typer.Option("--public-key", metavar="FILE", help="The key (PEM) that the checkpoint must be signed with."),
     ] = None,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--witness", metavar="KEY", help="The key (NAME+ID+KEY) of a witness that must have signed the checkpoint."
+        ),
+    ] = None,
+    tsa: Annotated[
+        Path | None,
+        typer.Option(
+            "--tsa", metavar="FILE", help="The certificate (PEM) of the authority whose time stamp lies beside it."
+        ),
+    ] = None,
     first: FirstSession = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")] = False,
     quiet: Quiet = False,
@@ -102,16 +120,20 @@ def verify(
 
     This changes nothing, but a session that was set aside as damaged, and is valid again, can go on afterwards."""
     _check_use(session_id, everything=everything, checkpoint=checkpoint, public_key=public_key, head=head, first=first)
+    if (witness or tsa) and checkpoint is None:
+        raise typer.BadParameter("it needs --checkpoint", param_hint="'--witness'" if witness else "'--tsa'")
     noted = None if head is None else _parse_head(head)
     if session_id is not None and Path(session_id).is_file():
         if not _verify_file(Path(session_id), checkpoint, public_key, noted, as_json=as_json):
             raise typer.Exit(1)
         return
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
-        if checkpoint is not None:
-            if not _compare_with_checkpoint(source, checkpoint, public_key, session_id, as_json=as_json):
-                raise typer.Exit(1)
-            return
+    where = SourceOptions(url, database_url, tenant, api_key)
+    if checkpoint is not None:
+        anchors = _Anchors(public_key, witness or [], tsa)
+        if not _verify_against_checkpoint(where, checkpoint, anchors, session_id, as_json=as_json):
+            raise typer.Exit(1)
+        return
+    with open_source(where) as source:
         count, bad = _verify_sessions(source, session_id, noted, first, as_json=as_json, quiet=quiet)
     if everything:
         say(f"logs checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
@@ -205,25 +227,136 @@ def _describe_redacted(found: Verification) -> str:
     return f"redacted: {named}{f' and {more} more' if more else ''}"
 
 
-def _compare_with_checkpoint(
-    found: Source, file: Path, public_key: Path | None, session_id: str | None, *, as_json: bool
+class _Anchors(NamedTuple):
+    """Those whose signatures a checkpoint must have."""
+
+    public_key: Path | None
+    witnesses: list[str]
+    tsa: Path | None
+
+
+def _verify_against_checkpoint(
+    where: SourceOptions, file: Path, anchors: _Anchors, session_id: str | None, *, as_json: bool
 ) -> bool:
     """Check the logs of a checkpoint against it, all or one session's, and print the outcome of each; return True if
     all is well."""
-    from swarmkeep.history.checkpoints import BadCheckpoint, read_heads, verify_checkpoint
+    from swarmkeep.history.checkpoints import BadCheckpoint
+    from swarmkeep.history.proofs import MAX_NOTE_BYTES, is_note, parse_note
+
+    try:
+        with open_input(str(file)) as content:
+            beginning = content.read(1)
+            content.seek(0)
+            if is_note(beginning):
+                note = parse_note(content.read(MAX_NOTE_BYTES + 1))
+                at = _check_anchors(note, file, anchors)
+                if where.server_url is None:
+                    where = replace(where, tenant=where.tenant or note.tenant)
+                with open_source(where) as source:
+                    return _compare_with_note(source, note, at, session_id, as_json=as_json)
+            if anchors.witnesses or anchors.tsa:
+                raise Refused("a list of heads has no witnesses and no time stamps: give a checkpoint of `anchor`")
+            with open_source(where) as source:
+                return _compare_with_list(source, content, anchors.public_key, session_id, as_json=as_json)
+    except BadCheckpoint as error:
+        raise Refused(str(error)) from None
+
+
+def _check_anchors(note: Note, file: Path, anchors: _Anchors) -> datetime | None:
+    """When others signed the note, the first of them; None if no other had to. Raises BadCheckpoint, Refused."""
+    from swarmkeep.cli.commands.anchor import name_stamp
+    from swarmkeep.history.anchors import check_cosignature, check_stamp, parse_verifier_key
+    from swarmkeep.history.checkpoints import load_public_key
+    from swarmkeep.history.proofs import check_note
+
+    if anchors.public_key is None:
+        say("use --public-key to check that the checkpoint is signed by the right key")
+    else:
+        check_note(note, load_public_key(anchors.public_key))
+    times = [check_cosignature(note, parse_verifier_key(key)) for key in anchors.witnesses]
+    if anchors.tsa is not None:
+        with open_input(str(name_stamp(file))) as stamp, open_input(str(file)) as content:
+            times.append(check_stamp(stamp.read(), content.read(), anchors.tsa))
+    return min(times, default=None)
+
+
+def _compare_with_note(
+    found: Source, note: Note, at: datetime | None, session_id: str | None, *, as_json: bool
+) -> bool:
+    from swarmkeep.history.checkpoints import BadCheckpoint, CheckpointHead
+    from swarmkeep.history.proofs import read_noted_heads
 
     report = _Outcomes(as_json)
     try:
-        with open_input(str(file)) as lines:
-            seal = verify_checkpoint(lines, public_key)
-            audits = [head for head in read_heads(lines, seal) if head.session_id is None]
-            others = {head.tenant for head in audits if _is_of_other_database(found, head)}
-            lines.seek(0)
-            for noted in read_heads(lines, seal):
-                if session_id in (None, noted.session_id):
-                    report.add(noted, *_compare_log(found, noted, is_elsewhere=noted.tenant in others))
+        heads = read_noted_heads(note, (leaf.leaf for leaf in found.leaves()))
     except BadCheckpoint as error:
-        raise Refused(str(error)) from None
+        put_json_line({"valid": False, "detail": str(error)}) if as_json else put(f"NOT VALID, {error}")
+        return False
+    for name, noted in heads.items():
+        if session_id in (None, name):
+            seq, hash = noted[-1]
+            head = CheckpointHead(tenant=note.tenant, session_id=name, seq=seq, hash=hash)
+            outcome, detail = _compare_log(found, head, is_elsewhere=False)
+            if name is not None and outcome in ("unchanged", "redacted"):
+                outcome, detail = _find_other_history(found, name, noted[:-1]) or (outcome, detail)
+            report.add(head, outcome, detail)
+    if session_id is not None and not report.counts:
+        raise Refused(f"the checkpoint has no head of session {session_id}")
+    if at is not None:
+        for backdated, detail in _find_backdated(found, heads, at, session_id):
+            report.add(msgspec.structs.replace(backdated, tenant=note.tenant), "backdated", detail)
+    report.put_sums(None)
+    return report.is_good
+
+
+def _find_other_history(found: Source, name: str, noted: Sequence[tuple[int, str]]) -> tuple[str, str] | None:
+    """The outcome for a session whose earlier leaves are not of the history that it has now."""
+    for seq, hash in noted:
+        event = next(iter(found.events(name, after=seq - 1)), None)
+        if event is None or event.hash != hash:
+            return "rewritten", f"event {seq} had another hash when an earlier checkpoint was made"
+    return None
+
+
+def _find_backdated(
+    found: Source, heads: Mapping[str | None, Sequence[tuple[int, str]]], at: datetime, session_id: str | None
+) -> Iterator[tuple[CheckpointHead, str]]:
+    """Events that say that they are older than the checkpoint, which does not have them.
+
+    What was copied, by a fork or an import, has the times of where it is from; the event that says so has its own.
+    """
+    from swarmkeep.history.checkpoints import CheckpointHead
+
+    limit = at - _TOLERATED
+    for session in found.sessions(children=True):
+        noted = heads.get(session.id)
+        after = noted[-1][0] if noted else 0
+        if session.seq <= after or session_id not in (None, session.id):
+            continue
+        old: RecordedEvent | None = None
+        for event in found.events(session.id, after=after):
+            if event.type in ("session.forked", "session.imported"):
+                old = None
+            if old is None and datetime.fromisoformat(event.at) < limit:
+                old = event
+        if old is not None:
+            head = CheckpointHead(tenant=None, session_id=session.id, seq=old.seq, hash=old.hash)
+            yield head, f"event {old.seq} says {old.at}, but was not recorded yet at {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _compare_with_list(
+    found: Source, lines: BinaryIO, public_key: Path | None, session_id: str | None, *, as_json: bool
+) -> bool:
+    from swarmkeep.history.checkpoints import read_heads, verify_checkpoint
+
+    report = _Outcomes(as_json)
+    seal = verify_checkpoint(lines, public_key)
+    audits = [head for head in read_heads(lines, seal) if head.session_id is None]
+    others = {head.tenant for head in audits if _is_of_other_database(found, head)}
+    lines.seek(0)
+    for noted in read_heads(lines, seal):
+        if session_id in (None, noted.session_id):
+            report.add(noted, *_compare_log(found, noted, is_elsewhere=noted.tenant in others))
     if session_id is not None and not report.counts:
         raise Refused(f"the checkpoint has no head of session {session_id}")
     report.put_sums(seal.public_key if public_key is None else None)

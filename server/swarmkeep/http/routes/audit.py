@@ -14,6 +14,7 @@ from swarmkeep.events.views import SessionView
 from swarmkeep.history.checkpoints import AuditEntry, verify_audit_log, view_entry
 from swarmkeep.history.compare import Comparison, StateDiff, compare_sessions, diff_session
 from swarmkeep.history.divergences import Replayed, check_kinds
+from swarmkeep.history.proofs import Checkpoint, Leaf, Proof, view_leaf
 from swarmkeep.history.redact import Redaction, redact
 from swarmkeep.history.replay import replay_session
 from swarmkeep.history.verify import Verification, follow_verification, parse_head, verify
@@ -219,7 +220,76 @@ async def verify_audit(principal: NamedDependency[Principal], head: NotedHead = 
     return await verify_audit_log(principal.store, principal.tenant, noted=noted)
 
 
-AUDIT_ROUTES = [list_audit, verify_audit]
+# Routes for the log of heads: checkpoints, and what is proven from them.
+
+
+class LeafList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[Leaf]
+    next_cursor: str | None
+
+
+CheckpointNumber = Annotated[
+    int | None, QueryParameter(ge=1, le=MAX_SEQ, description="A checkpoint's number; by default the newest.")
+]
+
+
+@get(
+    "/checkpoint",
+    operation_id="get_checkpoint",
+    summary="Get a signed checkpoint of all sessions",
+    opt={PERMISSION: ("audit",)},
+    responses=problem_specs("checkpoint_not_found", "log_damaged"),
+)
+async def get_checkpoint(
+    principal: NamedDependency[Principal],
+    number: CheckpointNumber = None,
+    since: Annotated[
+        int | None,
+        QueryParameter(ge=0, le=MAX_SEQ, description="With the proof that it goes on from so many first leaves."),
+    ] = None,
+) -> Checkpoint:
+    """Without a number it is of all that is recorded: a new one, if there is anything new. Keep its `note` elsewhere:
+    it shows later what was changed, left out or rolled back since. Requests that come at once share one."""
+    log = principal.service.head_log
+    found = await (log.make(principal.tenant) if number is None else log.read(principal.tenant, number))
+    return found if since is None else await log.add_consistency(principal.tenant, found, since)
+
+
+@get(
+    "/checkpoint/leaves",
+    operation_id="list_leaves",
+    summary="List the leaves that checkpoints are of",
+    opt={PERMISSION: ("audit",)},
+    responses=problem_specs(),
+)
+async def list_leaves(
+    principal: NamedDependency[Principal],
+    after: Annotated[int, QueryParameter(ge=-1, le=MAX_SEQ, description="Only leaves with a greater index.")] = -1,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> LeafList:
+    """In the order of the log: a Merkle tree over them (RFC 6962) has the root that a checkpoint of so many names."""
+    start = max(after, -1 if (given := parse_cursor(cursor)) is None else given)
+    found = await principal.store.read_leaves(principal.tenant, after=start, limit=limit + 1)
+    page = [view_leaf(leaf) for leaf in found[:limit]]
+    return LeafList(data=page, next_cursor=str(page[-1].index) if len(found) > limit else None)
+
+
+@get(
+    "/sessions/{session_id:str}/proof",
+    operation_id="prove_session",
+    summary="Prove that a session is in a checkpoint",
+    responses=problem_specs("session_not_found", "checkpoint_not_found", "not_in_checkpoint", "log_damaged"),
+)
+async def prove(
+    session_id: FromPath[str], principal: NamedDependency[Principal], checkpoint: CheckpointNumber = None
+) -> Proof:
+    """That the session's event `seq` with this hash is in the checkpoint, and that the newest checkpoint goes on from
+    that one. It shows nothing of other sessions. Make a checkpoint first, if the session is newer."""
+    return await principal.service.head_log.prove(principal.session_key(session_id), checkpoint)
+
+
+AUDIT_ROUTES = [list_audit, verify_audit, get_checkpoint, list_leaves]
 
 
 # Route that verifies a session.
@@ -244,4 +314,4 @@ async def verify_session(
     return found
 
 
-VERIFY_ROUTES = [verify_session]
+VERIFY_ROUTES = [verify_session, prove]

@@ -1,0 +1,259 @@
+"""`swarmkeep anchor`, and what its checkpoints show of a database that was changed by who may do anything with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
+from tests.cli.command_line import ACME, CommandLine
+from tests.cli.conftest import RecordedSession
+from tests.store.sessions import begin_session, draft_user_messages
+from tests.support.anchors import StampAuthority, Witness, serving
+from tests.support.processes import ServerProcess
+from tests.support.signing import write_keys
+
+pytestmark = pytest.mark.long
+
+SESSION_TABLES = ("events", "blobs", "files", "idempotency", "creations", "session_labels", "usage")
+
+
+@pytest.fixture
+def db(cli: CommandLine, recorded: RecordedSession) -> CommandLine:
+    """A database of the test's own, with a session and a fork, and the log's key; a checkpoint was kept elsewhere."""
+    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
+    assert cli("sessions", "fork", recorded.session_id, "--id", "one").code == 0
+    write_keys(cli.folder, "key")
+    assert anchor(cli, "kept.txt").code == 0
+    return cli
+
+
+def anchor(cli: CommandLine, name: str, *options: str, key: str = "key.pem") -> object:
+    env = {"SWARMKEEP_SIGNING_KEY": key, "SWARMKEEP_LOG_ORIGIN": "example.com/desk"}
+    return cli("anchor", "-o", name, *options, env=env)
+
+
+def check(cli: CommandLine, *options: str, name: str = "kept.txt") -> tuple[int, str]:
+    found = cli("verify", "--checkpoint", name, "--public-key", "key.pub", *options)
+    return found.code, found.out + found.err
+
+
+def change(cli: CommandLine, *statements: str) -> None:
+    with closing(sqlite3.connect(cli.folder / "swarmkeep.db")) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def remove(cli: CommandLine, session_id: str) -> None:
+    change(cli, *(f"DELETE FROM {table} WHERE session_id = '{session_id}'" for table in SESSION_TABLES))
+    change(cli, f"DELETE FROM sessions WHERE id = '{session_id}'")
+
+
+def record(cli: CommandLine, session_id: str, *texts: str, at: datetime | None = None) -> None:
+    """Another history, by the product itself: every hash in it is right."""
+
+    async def work() -> None:
+        clock = (lambda: at) if at is not None else (lambda: datetime.now(UTC))
+        store = open_store(f"sqlite:///{cli.folder / 'swarmkeep.db'}", clock=clock)
+        key = SessionKey("default", session_id)
+        await store.append(key, await begin_session(store, key), draft_user_messages(*texts))
+        await store.close()
+
+    asyncio.run(work())
+
+
+def forget_log(cli: CommandLine) -> None:
+    """The operator makes the log of heads again, and signs it with the right key."""
+    change(cli, "DELETE FROM log_leaves", "DELETE FROM log_checkpoints")
+    assert anchor(cli, "new.txt").code == 0
+
+
+def rewrite(cli: CommandLine) -> None:
+    remove(cli, "one")
+    record(cli, "one", "something else", *("more" for _ in range(30)))
+
+
+def leave_out(cli: CommandLine) -> None:
+    remove(cli, "one")
+
+
+def roll_back(cli: CommandLine) -> None:
+    change(cli, "DELETE FROM events WHERE session_id = 'one' AND seq > 5")
+    change(cli, "UPDATE sessions SET head_seq = 5 WHERE id = 'one'")
+
+
+def reorder(cli: CommandLine) -> None:
+    for old, new in ((3, 1003), (4, 3), (1003, 4)):
+        change(cli, f"UPDATE events SET seq = {new} WHERE session_id = 'one' AND seq = {old}")
+
+
+@pytest.mark.parametrize(
+    ("attack", "outcome", "with_log"),
+    [
+        (rewrite, "one: REWRITTEN", "the log was rewritten"),
+        (leave_out, "one: VANISHED", "the log was cut off"),
+        (roll_back, "one: TRUNCATED", "the log was rewritten"),
+        (reorder, "one: INVALID", None),
+    ],
+)
+def test_change_is_told(
+    db: CommandLine, attack: Callable[[CommandLine], None], outcome: str, with_log: str | None
+) -> None:
+    assert check(db)[0] == 0
+    attack(db)
+    code, said = check(db)
+    assert (code, outcome in said) == (1, True), said
+    if with_log is not None:
+        forget_log(db)
+        code, said = check(db)
+        assert (code, with_log in said) == (1, True), said
+
+
+def test_older_database_is_told(db: CommandLine) -> None:
+    shutil.copy(db.folder / "swarmkeep.db", db.folder / "old.db")
+    record(db, "two", "hello")
+    anchor(db, "later.txt")
+    shutil.copy(db.folder / "old.db", db.folder / "swarmkeep.db")
+    assert check(db)[0] == 0
+    code, said = check(db, name="later.txt")
+    assert (code, "the log was cut off: it has" in said) == (1, True)
+
+
+def test_history_between_checkpoints_is_told(db: CommandLine) -> None:
+    """Who keeps only the later checkpoint sees that an earlier one was of another history."""
+    rewrite(db)
+    anchor(db, "later.txt")
+    code, said = check(db, name="later.txt")
+    assert (code, "one: REWRITTEN" in said) == (1, True), said
+
+
+def test_what_is_allowed_is_no_change(db: CommandLine, recorded: RecordedSession) -> None:
+    db("sessions", "redact", recorded.session_id, "--seq", "3", "--reason", "a name")
+    db("sessions", "delete", "one")
+    record(db, "two", "hello")
+    code, said = check(db)
+    assert code == 0, said
+    assert "one: deleted" in said
+    assert "redacted" in said
+    code, said = check(db, recorded.session_id)
+    assert (code, "one" in said) == (0, False)
+    assert db.expect_refusal("verify", "two", "--checkpoint", "kept.txt").count("no head of session two") == 1
+
+
+def test_forged_checkpoint_is_refused(db: CommandLine) -> None:
+    write_keys(db.folder, "other")
+    assert anchor(db, "forged.txt", key="other.pem").code == 0
+    refused = db.expect_refusal("verify", "--checkpoint", "forged.txt", "--public-key", "key.pub")
+    assert "is not signed with this key" in refused
+    text = (db.folder / "kept.txt").read_text()
+    (db.folder / "changed.txt").write_text(text.replace("\n3\n", "\n2\n", 1))
+    refused = db.expect_refusal("verify", "--checkpoint", "changed.txt", "--public-key", "key.pub")
+    assert "signature is not valid" in refused
+    (db.folder / "cut.txt").write_text(text[:40])
+    assert "not a checkpoint, or was cut off" in db.expect_refusal("verify", "--checkpoint", "cut.txt")
+
+
+@pytest.fixture
+def witness() -> Iterator[tuple[Witness, list[str]]]:
+    one = Witness()
+    with serving(one.answer) as url:
+        yield one, ["--witness", url, "--witness-key", one.verifier_key]
+
+
+def test_witness_signs_one_history_only(db: CommandLine, witness: tuple[Witness, list[str]]) -> None:
+    one, options = witness
+    assert anchor(db, "signed.txt", *options).code == 0
+    required = ["--witness", one.verifier_key]
+    assert check(db, *required, name="signed.txt")[0] == 0
+    assert "is not signed by witness.example" in db.expect_refusal("verify", "--checkpoint", "kept.txt", *required)
+    # Another auditor is to see another history.
+    shutil.copy(db.folder / "swarmkeep.db", db.folder / "mine.db")
+    record(db, "two", "for the one")
+    assert anchor(db, "signed.txt", *options).code == 0
+    shutil.copy(db.folder / "mine.db", db.folder / "swarmkeep.db")
+    record(db, "two", "for the other")
+    refused = anchor(db, "split.txt", *options)
+    assert (refused.code, "did not sign" in refused.err) == (1, True), refused.err
+    code, said = check(db, *required, name="signed.txt")
+    assert (code, "the log was rewritten" in said) == (1, True), said
+    change(db, "DELETE FROM log_leaves", "DELETE FROM log_checkpoints")
+    remove(db, "one")
+    refused = anchor(db, "split.txt", *options)
+    assert "has signed a larger log" in refused.err
+
+
+def test_backdated_session_is_told(db: CommandLine, witness: tuple[Witness, list[str]]) -> None:
+    one, options = witness
+    assert anchor(db, "signed.txt", *options).code == 0
+    record(db, "late", "hello")
+    db("sessions", "fork", "one", "--id", "copy")
+    db("export", "one", "-o", "one.jsonl")
+    db("import", "one.jsonl", "--as", "imported")
+    assert check(db, "--witness", one.verifier_key, name="signed.txt")[0] == 0
+    record(db, "early", "hello", at=datetime.now(UTC) - timedelta(days=2))
+    code, said = check(db, "--witness", one.verifier_key, name="signed.txt")
+    assert (code, "early: BACKDATED, event 1 says" in said) == (1, True), said
+    assert said.count("BACKDATED") == 1
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="it needs openssl for a time stamp authority")
+def test_time_stamp_is_of_its_checkpoint(db: CommandLine, tmp_path: Path) -> None:
+    authority = StampAuthority(tmp_path / "tsa")
+    with serving(authority.answer) as url:
+        assert anchor(db, "stamped.txt", "--tsa", url).code == 0
+        record(db, "two", "hello")
+        assert anchor(db, "later.txt", "--tsa", url).code == 0
+    required = ["--tsa", str(authority.root)]
+    assert check(db, *required, name="stamped.txt")[0] == 0
+    record(db, "early", "hello", at=datetime.now(UTC) - timedelta(days=2))
+    code, said = check(db, *required, name="stamped.txt")
+    assert (code, "early: BACKDATED" in said) == (1, True)
+    # A stamp of another time, and one of another authority.
+    shutil.copy(db.folder / "later.txt.tsr", db.folder / "stamped.txt.tsr")
+    refused = db.expect_refusal("verify", "--checkpoint", "stamped.txt", *required)
+    assert "the time stamp is not one of this checkpoint" in refused
+    other = StampAuthority(tmp_path / "other")
+    refused = db.expect_refusal("verify", "--checkpoint", "later.txt", "--tsa", str(other.root))
+    assert "the time stamp is not one of this checkpoint" in refused
+
+
+def test_unreachable_and_wrong_anchors_are_told(db: CommandLine) -> None:
+    one = Witness()
+    refused = anchor(db, "x.txt", "--witness", "http://127.0.0.1:1", "--witness-key", one.verifier_key)
+    assert (refused.code, "no answer from http://127.0.0.1:1" in refused.err) == (1, True)
+    with serving(lambda path, body: (200, "text/plain", b"\xff not a signature")) as url:
+        refused = anchor(db, "x.txt", "--witness", url, "--witness-key", one.verifier_key)
+        assert "gave no signature of its key" in refused.err
+        refused = anchor(db, "x.txt", "--tsa", url)
+        assert "gave no time stamp" in refused.err
+    assert "is not the key of a witness" in anchor(db, "x.txt", "--witness", "http://x", "--witness-key", "x").err
+    assert anchor(db, "x.txt", "--witness", "http://x").code == 2
+    assert not (db.folder / "x.txt").exists()
+
+
+def test_server_makes_and_checks_checkpoints(recorded: RecordedSession, cli: CommandLine, tmp_path: Path) -> None:
+    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
+    private, public = write_keys(tmp_path, "served")
+    with ServerProcess(
+        tmp_path, database_url=database, agents=[ACME], env={"SWARMKEEP_SIGNING_KEY": str(private)}
+    ) as server:
+        (tmp_path / "kept").mkdir()
+        made = cli("anchor", "-o", str(tmp_path / "kept"), "--json", "--url", server.url)
+        assert made.code == 0, made.err
+        name = str(tmp_path / "kept" / "checkpoint-1.txt")
+        assert made.json["note"] == Path(name).read_text()
+        found = cli("verify", "--checkpoint", name, "--public-key", str(public), "--url", server.url, "--json")
+        assert found.code == 0, found.err
+        # The audit log, too, since the order was approved.
+        assert [json.loads(line)["outcome"] for line in found.lines] == ["unchanged", "unchanged"]
+    own = cli("verify", "--checkpoint", name, "--public-key", str(public), "--database-url", database)
+    assert own.code == 0
