@@ -73,7 +73,7 @@ ALLOWED_OUTSIDE: dict[str, set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     # In `openai` for the shapes that it describes, when somebody asks for them.
     "openai": {"models", "runs", "openai"},
-    "httpx2": {"models", "mcp"},
+    "httpx2": {"models", "mcp", "history"},
     "aiohttp": {"models"},
     "litestar": {"http", "openai", "serve"},
     "uvicorn": {"serve"},

@@ -40,6 +40,7 @@ from swarmkeep_client import (
     ImportReport,
     Leaf,
     Message,
+    Proof,
     Redaction,
     SessionState,
     StateDiff,
@@ -49,6 +50,7 @@ from swarmkeep_client import (
 
 if TYPE_CHECKING:
     from swarmkeep.history.checkpoints import CheckpointHead
+    from swarmkeep.history.proofs import HeadLog
     from swarmkeep.history.recordings import RecordedSession
     from swarmkeep.history.verify import Verification as StoredVerification
     from swarmkeep_client import Session, SessionCounts
@@ -200,16 +202,24 @@ class DatabaseSource:
             after = page[-1].seq
 
     def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
+        log = self._open_log()
+        made = self._background.run(log.make(self._tenant) if number is None else log.read(self._tenant, number))
+        if since is not None:
+            made = self._background.run(log.add_consistency(self._tenant, made, since))
+        return msgspec.convert(msgspec.to_builtins(made), Checkpoint)
+
+    def _open_log(self) -> HeadLog:
         from swarmkeep.history.checkpoints import load_signer
         from swarmkeep.history.proofs import HeadLog
 
         key = self._settings.signing_key
         signer = None if key is None else load_signer(key)
-        log = HeadLog(self._store, origin=self._settings.log_origin, signer=signer)
-        made = self._background.run(log.make(self._tenant) if number is None else log.read(self._tenant, number))
-        if since is not None:
-            made = self._background.run(log.add_consistency(self._tenant, made, since))
-        return msgspec.convert(msgspec.to_builtins(made), Checkpoint)
+        return HeadLog(self._store, origin=self._settings.log_origin, signer=signer)
+
+    def proof(self, session_id: str) -> Proof:
+        return msgspec.convert(
+            msgspec.to_builtins(self._background.run(self._open_log().prove(self._key(session_id)))), Proof
+        )
 
     def leaves(self) -> Iterator[Leaf]:
         from swarmkeep.history.proofs import view_leaf

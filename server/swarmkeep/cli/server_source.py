@@ -36,6 +36,7 @@ from swarmkeep_client import (
     ImportReport,
     Leaf,
     Message,
+    Proof,
     Redaction,
     Session,
     SessionCounts,
@@ -201,6 +202,9 @@ class ServerSource:
 
     def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
         return self._client.audit.checkpoint(number, since=since)
+
+    def proof(self, session_id: str) -> Proof:
+        return self._client.sessions.get(session_id).proof()
 
     def leaves(self) -> Iterator[Leaf]:
         return self._client.audit.leaves(page_size=_PAGE_SIZE)

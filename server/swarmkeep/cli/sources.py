@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ImportReport,
         Leaf,
         Message,
+        Proof,
         Redaction,
         Session,
         SessionCounts,
@@ -140,6 +141,10 @@ class Source(ChatSource, Protocol):
     def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
         """A checkpoint of the log of heads, by default a new one, if there is anything new; with the proof that it goes
         on from the first `since` leaves."""
+        ...
+
+    def proof(self, session_id: str) -> Proof:
+        """The proof that a session is in the newest checkpoint of the log of heads."""
         ...
 
     def leaves(self) -> Iterator[Leaf]:

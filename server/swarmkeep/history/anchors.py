@@ -66,21 +66,19 @@ def check_cosignature(note: Note, key: VerifierKey) -> datetime:
     raise BadCheckpoint(f"the checkpoint is not signed by {key.name}")
 
 
-def cosign(
-    client: httpx2.Client, url: str, key: VerifierKey, note: str, known: int, prove: Callable[[int], Sequence[str]]
-) -> str:
+def cosign(url: str, key: VerifierKey, note: str, known: int, prove: Callable[[int], Sequence[str]]) -> str:
     """Have a witness sign a note, and return the note with that (c2sp.org/tlog-witness).
 
     `known` is the size that it may know of the log, `prove` the proof from a size on, in hexadecimal. Raises
     AnchorRefused, BadCheckpoint.
     """
-    answer = _submit(client, url, note, known, prove)
+    answer = _submit(url, note, known, prove)
     if answer.status_code == 409 and answer.headers.get("content-type") == "text/x.tlog.size":
         # It says which size it knows.
         size = answer.text.strip()
         if not (size.isascii() and size.isdecimal()) or int(size) > parse_note(note.encode()).size:
             raise AnchorRefused(f"{key.name} has signed a larger log: this one was rolled back, or is another one")
-        answer = _submit(client, url, note, int(size), prove)
+        answer = _submit(url, note, int(size), prove)
     if answer.status_code != 200:
         why = answer.text.strip().replace("\n", " ")[:200]
         raise AnchorRefused(f"{key.name} did not sign ({answer.status_code}){f': {why}' if why else ''}")
@@ -99,20 +97,18 @@ def _is_by(signature: Signature, key: VerifierKey) -> bool:
     return (signature.name, signature.key_id) == (key.name, key.key_id)
 
 
-def _submit(
-    client: httpx2.Client, url: str, note: str, known: int, prove: Callable[[int], Sequence[str]]
-) -> httpx2.Response:
+def _submit(url: str, note: str, known: int, prove: Callable[[int], Sequence[str]]) -> httpx2.Response:
     proof = [base64.b64encode(bytes.fromhex(one)).decode() for one in prove(known)]
     body = "".join(f"{line}\n" for line in (f"old {known}", *proof, "")) + note
-    return send(client, f"{url.rstrip('/')}/add-checkpoint", body.encode(), {})
+    return _send(f"{url.rstrip('/')}/add-checkpoint", body.encode(), {})
 
 
-def send(client: httpx2.Client, url: str, body: bytes, headers: dict[str, str]) -> httpx2.Response:
+def _send(url: str, body: bytes, headers: dict[str, str]) -> httpx2.Response:
     """Raises AnchorRefused if there is no answer, or one that is far too large."""
     import httpx2
 
     try:
-        with client.stream("POST", url, content=body, headers=headers, timeout=_SECONDS) as answer:
+        with httpx2.stream("POST", url, content=body, headers=headers, timeout=_SECONDS) as answer:
             content = b""
             for piece in answer.iter_bytes():
                 content += piece
@@ -123,11 +119,11 @@ def send(client: httpx2.Client, url: str, body: bytes, headers: dict[str, str]) 
         raise AnchorRefused(f"no answer from {url}: {error}") from None
 
 
-def request_stamp(client: httpx2.Client, url: str, content: bytes) -> bytes:
+def request_stamp(url: str, content: bytes) -> bytes:
     """A time stamp of these bytes, as the authority answered. Raises AnchorRefused, BadCheckpoint."""
     stamps = _import_stamps()
     request = stamps.TimestampRequestBuilder().data(content).nonce(nonce=True).cert_request(cert_request=True).build()
-    answer = send(client, url, request.as_bytes(), _STAMP_TYPES)
+    answer = _send(url, request.as_bytes(), _STAMP_TYPES)
     if answer.status_code != 200:
         raise AnchorRefused(f"{url} gave no time stamp ({answer.status_code})")
     try:

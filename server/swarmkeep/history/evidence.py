@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -25,6 +25,9 @@ VERSION = 1
 EVENTS = "events.jsonl"
 AUDIT = "audit.jsonl"
 CHECKPOINT = "checkpoint.jsonl"
+PROOFS = "proofs.jsonl"
+PROGRAM = "swarmkeep_verify.py"
+_PROGRAM = Path(swarmkeep_verify.__file__).read_bytes()
 _README = """Evidence of {count}, written {at}
 
 Each session below was verified when this package was written: its hash chain, its contents and its files.
@@ -32,12 +35,7 @@ Each session below was verified when this package was written: its hash chain, i
 {sessions}
 
 What is here
-  {events:<22}the sessions as they were recorded, one event a line; files stand in them as base64
-  checkpoint.jsonl      where each session ended; {signed}
-{audit}  transcript-N.html     the same sessions for people; open them in a browser, print them from there
-  swarmkeep_verify.py   checks all of this with nothing but Python 3.9 or later, and without any network
-  manifest.json         the SHA-256 of each file
-
+{contents}
 How to check it
   1. Read swarmkeep_verify.py, or take it from a place that you trust: it is short.
   2. python3 swarmkeep_verify.py {package}
@@ -51,10 +49,6 @@ What it shows, and what not
   what was recorded is true, nor that the operator recorded all of it: for that, compare with a checkpoint that another
   party has kept. "redacted" events have lost their content on purpose; who did it, when and why is in the
   log. Names behind "by" are API keys, or people who answered{roles}.
-"""
-
-_NO_AUDIT = """\
-  (no audit.jsonl)      the key that made this package may not read the audit log
 """
 
 
@@ -75,28 +69,38 @@ def write_package(
     events: Iterable[bytes],
     transcripts: Iterable[Iterable[bytes]],
     audit: Iterable[object] | None,
+    proofs: Sequence[object],
     key: Path | None,
 ) -> None:
     """Write the package `name` of these sessions, which must have been verified; it is held in memory nowhere.
 
-    `events` is their export; `audit` is None if the audit log may not be read, and README.txt says so. With a signing
-    `key` (a PEM file) their heads are signed. Raises BadCheckpoint for a key that cannot be used.
+    `events` is their export, `proofs` are those of a checkpoint of the log of heads that has them, if there is one.
+    `audit` is None if the audit log may not be read, and README.txt says so. With a signing `key` (a PEM file) their
+    heads are signed. Raises BadCheckpoint for a key that cannot be used.
     """
     heads = [CheckpointHead(tenant=None, session_id=one.id, seq=one.seq, hash=one.hash) for one in sessions]
-    contents: list[tuple[str, Iterable[bytes]]] = [
-        (
-            "README.txt",
-            [_write_readme(name, sessions, at, is_signed=key is not None, has_audit=audit is not None).encode()],
-        ),
-        (EVENTS, events),
-        (CHECKPOINT, write_checkpoint(heads, at, key)),
-        *([] if audit is None else [(AUDIT, (encode(entry) + b"\n" for entry in audit))]),
+    signed = "not signed: the operator has set no key" if key is None else "signed by the operator's key"
+    known: list[tuple[str, str, Iterable[bytes] | None]] = [
+        (EVENTS, "the sessions as they were recorded, one event a line; files stand in them as base64", events),
+        (CHECKPOINT, f"where each session ended; {signed}", write_checkpoint(heads, at, key)),
+        (PROOFS, "that they are in a checkpoint of the operator's log, which others may keep", _write_lines(proofs)),
+        (AUDIT, "what the audit log says of them: who decided, redacted, deleted or held", _write_lines(audit)),
+        (PROGRAM, "checks all of this with nothing but Python 3.9 or later, and without any network", [_PROGRAM]),
+    ]
+    contents = [(member, what, pieces) for member, what, pieces in known if pieces is not None]
+    listed = [(member, what) for member, what, _ in contents]
+    listed.append(("transcript-N.html", "each session for people; open it in a browser, print it from there"))
+    if audit is None:
+        listed.append((f"(no {AUDIT})", "the key that made this package may not read the audit log"))
+    readme = _write_readme(name, sessions, at, listed, has_roles=audit is not None)
+    written = [
+        ("README.txt", [readme.encode()]),
+        *((member, pieces) for member, _, pieces in contents),
         *((f"transcript-{number}.html", pieces) for number, pieces in enumerate(transcripts, start=1)),
-        ("swarmkeep_verify.py", [Path(swarmkeep_verify.__file__).read_bytes()]),
     ]
     files: Json = {}
     with zipfile.ZipFile(target, "w") as package:
-        for member, pieces in contents:
+        for member, pieces in written:
             with tempfile.TemporaryFile() as whole:
                 size = sum(whole.write(piece) for piece in pieces)
                 whole.seek(0)
@@ -136,13 +140,15 @@ def _add(package: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> 
     return str(swarmkeep_verify.add_member(package, name, content, size))  # type: ignore[no-untyped-call]
 
 
-def _write_readme(name: str, sessions: list[PackagedSession], at: str, *, is_signed: bool, has_audit: bool) -> str:
+def _write_lines(values: Iterable[object] | None) -> Iterable[bytes] | None:
+    return None if values is None or values == [] else (encode(value) + b"\n" for value in values)
+
+
+def _write_readme(
+    name: str, sessions: list[PackagedSession], at: str, contents: list[tuple[str, str]], *, has_roles: bool
+) -> str:
     listed = "\n".join(f"  {one.id}: {one.seq} events, the last has the hash {one.hash}" for one in sessions)
-    signed = "signed by the operator's key" if is_signed else "not signed: the operator has set no key"
     count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
-    said = "what the audit log says of these sessions: who decided, redacted, deleted or held"
-    audit = f"  {AUDIT:<22}{said}\n" if has_audit else _NO_AUDIT
-    roles = f"; roles of keys are in {AUDIT}, where they were made" if has_audit else ""
-    return _README.format(
-        count=count, at=at, sessions=listed, events=EVENTS, signed=signed, package=name, audit=audit, roles=roles
-    )
+    roles = f"; roles of keys are in {AUDIT}, where they were made" if has_roles else ""
+    here = "".join(f"  {member:<22}{what}\n" for member, what in contents)
+    return _README.format(count=count, at=at, sessions=listed, package=name, contents=here, roles=roles)

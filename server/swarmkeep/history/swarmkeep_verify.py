@@ -214,6 +214,32 @@ def read_heads(content, public_key):
     return {head["session_id"]: head for head in heads if head["session_id"] is not None}
 
 
+def check_proof(proof, hashes, public_key):
+    """A session's leaf leads to the root of its checkpoint (RFC 9162, 2.1.3.2), a signed note of C2SP's."""
+    leaf, note = json.loads(proof["leaf"]), proof["checkpoint"]["note"]
+    name, seq = leaf["session_id"], leaf["seq"]
+    expect(hashes.get(name, {}).get(seq) == leaf["hash"], f"event {seq} of {name} is not the one that is proven")
+    origin, size, root = note.split("\n")[:3]
+    node, index, last = sha256(b"\0" + proof["leaf"].encode()), proof["index"], int(size) - 1
+    for one in map(bytes.fromhex, proof["inclusion"]):
+        expect(last, "the proof is too long")
+        right = index & 1 or index == last
+        node = sha256(b"\1" + one + node if right else b"\1" + node + one)
+        while right and index and not index & 1:
+            index, last = index >> 1, last >> 1
+        index, last = index >> 1, last >> 1
+    expect(last == 0 and node == base64.b64decode(root), f"the proof of {name} does not lead to its checkpoint")
+    text, _, below = note.rpartition("\n\n")
+    if public_key is not None:
+        key = bytes.fromhex(public_key)
+        key_id = sha256(origin.encode() + b"\n\1" + key)[:4]
+        signed = [base64.b64decode(line.split(" ")[2]) for line in below.split("\n") if line.startswith(f"— {origin} ")]
+        signature = next((one[4:] for one in signed if one[:4] == key_id), None)
+        expect(signature, "the log's checkpoint is not signed with this key")
+        check_signature(key, (text + "\n").encode(), signature)
+    return f"{name}: event {seq} is in checkpoint {proof['checkpoint']['number']} of {origin}, {size} leaves"
+
+
 def add_member(package, name, file, size):
     """Add a file to a package as every package has it: uncompressed, without a time. Returns its SHA-256."""
     info, digest = zipfile.ZipInfo(name), hashlib.sha256()
@@ -255,11 +281,13 @@ def read_whole(path):
 
 def check(file, checkpoint, public_key):
     """Check an export, or a package, beside a checkpoint: by default the one that lies in the package."""
+    proofs, hashes = b"", {}
     with contextlib.ExitStack() as stack:
         if zipfile.is_zipfile(file):
             package = stack.enter_context(zipfile.ZipFile(file))
             check_package(package, file)
             checkpoint = checkpoint or package.read("checkpoint.jsonl")
+            proofs = package.read("proofs.jsonl") if "proofs.jsonl" in package.namelist() else b""
             file = stack.enter_context(package.open("events.jsonl"))
         file.seek(0)
         heads = checkpoint and read_heads(checkpoint, public_key)
@@ -271,6 +299,10 @@ def check(file, checkpoint, public_key):
                 expect(head, f"the checkpoint has no head of {session.id}")
                 expect(head["seq"] <= session.seq, f"{session.id} was cut off: the checkpoint has event {head['seq']}")
                 expect(session.hashes[head["seq"]] == head["hash"], f"{session.id} was rewritten since the checkpoint")
+            if proofs:
+                hashes[session.id] = session.hashes
+        for proof in map(json.loads, proofs.splitlines()):
+            print(check_proof(proof, hashes, public_key))
 
 
 def main():

@@ -42,6 +42,10 @@ def test_package_is_checked_by_stranger(
         key_id = cli("keys", "list", "--json", *place).json[-1]["id"]
         cli("sessions", "rename", "packed", f"by {key_id}", *place)
     package = tmp_path / "case.zip"
+    with_log = "--database-url" in place
+    if with_log:
+        signing = {"SWARMKEEP_SIGNING_KEY": str(private)}
+        assert cli("anchor", "-o", str(tmp_path / "note"), *place, env=signing).code == 0
     made = cli("evidence", recorded.session_id, "packed", "-o", str(package), "--signing-key", str(private), *place)
     assert (made.code, made.out) == (0, "")
     assert "wrote 2 sessions" in made.err
@@ -60,6 +64,7 @@ def test_package_is_checked_by_stranger(
     assert (found.returncode, found.stderr) == (0, "")
     assert "packed: valid" in found.stdout
     assert "redacted: 3" in found.stdout
+    assert ("packed: event " in found.stdout) == ("proofs.jsonl" in readme) == with_log
     assert check(package, "--public-key", "0" * 64).returncode == 1
     ours = cli("verify", str(package), "--public-key", str(public))
     assert (ours.code, "packed: valid" in ours.out, "2 unchanged" in ours.err) == (0, True, True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +17,6 @@ from swarmkeep.cli.sources import Source, SourceOptions
 from swarmkeep.cli.terminal import Refused, put_bytes, put_json_line, say
 
 if TYPE_CHECKING:
-    from httpx2 import Client
-
     from swarmkeep.history.anchors import VerifierKey
     from swarmkeep_client import Checkpoint
 
@@ -116,28 +113,27 @@ def _keep(
     as_json: bool,
 ) -> None:
     """Have a checkpoint signed and stamped, then write it. Raises AnchorRefused, BadCheckpoint."""
-    import httpx2
+    from swarmkeep.history.anchors import cosign, format_verifier_key, request_stamp
 
-    from swarmkeep.history.anchors import format_verifier_key, request_stamp
-
-    note, stamp = made.note, None
-    with ExitStack() as opened:
-        client = opened.enter_context(httpx2.Client()) if witnesses or tsa else None
-        if client is not None:
-            note = _cosign(client, source, made, witnesses)
-        if client is not None and tsa is not None:
-            stamp = request_stamp(client, tsa, note.encode())
-    key = None if made.public_key is None else format_verifier_key(made.origin, bytes.fromhex(made.public_key))
+    note = made.note
+    for url, key in witnesses:
+        # A witness takes the note as the log signed it; the signatures of the others come below.
+        signed = cosign(
+            url, key, made.note, made.size, lambda since: source.checkpoint(made.number, since=since).consistency
+        )
+        note += signed.removeprefix(made.note)
+    stamp = None if tsa is None else request_stamp(tsa, note.encode())
+    own = None if made.public_key is None else format_verifier_key(made.origin, bytes.fromhex(made.public_key))
     place = output / f"checkpoint-{made.number}.txt" if output is not None and output.is_dir() else output
     if place is not None:
         write_atomically(place, [note.encode()])
         if stamp is not None:
             write_atomically(name_stamp(place), [stamp])
     if as_json:
-        put_json_line({**msgspec.structs.asdict(made), "note": note, "verifier_key": key})
+        put_json_line({**msgspec.structs.asdict(made), "note": note, "verifier_key": own})
     elif place is None:
         put_bytes([note.encode()])
-    signed = "not signed: the operator has set no key" if key is None else f"signed with {key}"
+    signed = "not signed: the operator has set no key" if own is None else f"signed with {own}"
     where = "" if place is None else f"wrote {place}: "
     say(f"{where}checkpoint {made.number} of {made.size} leaves, {signed}")
 
@@ -145,18 +141,3 @@ def _keep(
 def name_stamp(checkpoint: Path) -> Path:
     """The file of a checkpoint's time stamp."""
     return checkpoint.with_name(f"{checkpoint.name}.tsr")
-
-
-def _cosign(client: Client, source: Source, made: Checkpoint, witnesses: Sequence[tuple[str, VerifierKey]]) -> str:
-    from swarmkeep.history.anchors import cosign
-
-    note = made.note
-    for url, key in witnesses:
-        # A witness takes the note as the log signed it; the signatures of the others come below.
-        signed = cosign(client, url, key, made.note, made.size, lambda since: _prove(source, made, since))
-        note += signed.removeprefix(made.note)
-    return note
-
-
-def _prove(source: Source, made: Checkpoint, since: int) -> list[str]:
-    return source.checkpoint(number=made.number, since=since).consistency

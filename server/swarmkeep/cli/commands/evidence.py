@@ -19,7 +19,7 @@ from swarmkeep.cli.output import STANDARD, open_atomically
 from swarmkeep.cli.sources import Source, SourceOptions, Walk
 from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.events.wording import pluralize
-from swarmkeep_client import AuditEntry, Forbidden
+from swarmkeep_client import AuditEntry, CheckpointNotFound, Forbidden, NotInCheckpoint, Proof
 
 _KEY_ID = re.compile(rb"key_[0-9a-f]{16}")
 _KEY_ID_BYTES = 20
@@ -70,6 +70,7 @@ def evidence(
                 problem = f" ({found.problems[0].code} at event {found.problems[0].seq})" if found.problems else ""
                 raise Refused(f"session {session_id} does not verify{problem}: see swarmkeep verify {session_id}")
             sessions.append(PackagedSession(id=session_id, seq=found.head.seq, hash=found.head.hash))
+        proofs = [proof for session_id in wanted if (proof := _find_proof(source, session_id)) is not None]
         may_read_audit = _may_read_audit(source)
         if not may_read_audit:
             say("the audit log is left out: this key may not read it")
@@ -83,6 +84,7 @@ def evidence(
                     events=_note_keys(source.export(wanted, agent=None, status=None, metadata={}, walk=Walk()), used),
                     transcripts=(source.transcript(session_id, "html") for session_id in wanted),
                     audit=_find_entries(source, set(wanted), used) if may_read_audit else None,
+                    proofs=proofs,
                     key=key,
                 )
                 file.seek(0)
@@ -110,6 +112,16 @@ def _find_entries(source: Source, ids: set[str], used: set[str]) -> Iterator[Aud
     for entry in source.audit():
         if entry.data.get("session_id") in ids or entry.data.get("key_id") in used:
             yield entry
+
+
+def _find_proof(source: Source, session_id: str) -> Proof | None:
+    """The proof from the newest checkpoint of the log of heads, if that has the session."""
+    try:
+        return source.proof(session_id)
+    except Exception as error:
+        if getattr(error, "code", None) not in (CheckpointNotFound.code, NotInCheckpoint.code):
+            raise
+        return None
 
 
 def _may_read_audit(source: Source) -> bool:
