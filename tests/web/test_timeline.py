@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,19 @@ def test_export_is_log_byte_exact(window: Window, talk: str, api: Api, tmp_path:
     waited.value.save_as(file)
     sent = api.client.get(f"sessions/{talk}/events", headers={"accept": "application/x-ndjson"}).content
     assert file.read_bytes() == sent
+
+
+def test_evidence_package_is_saved(window: Window, talk: str, tmp_path: Path) -> None:
+    window.open_timeline(talk)
+    with window.page.expect_download() as waited:
+        window.page.get_by_role("button", name="Export").click()
+        window.page.get_by_role("button", name="Evidence package (ZIP)").click()
+    assert waited.value.suggested_filename == f"{talk}.zip"
+    file = tmp_path / "case.zip"
+    waited.value.save_as(file)
+    with zipfile.ZipFile(file) as package:
+        assert json.loads(package.read("manifest.json"))["sessions"][0]["id"] == talk
+        assert b"the sessions as they were recorded" in package.read("README.txt")
 
 
 def test_what_happens_meanwhile_comes_in(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 import msgspec
@@ -40,7 +41,6 @@ from swarmkeep_client import (
     ImportReport,
     Leaf,
     Message,
-    Proof,
     Redaction,
     SessionState,
     StateDiff,
@@ -212,14 +212,18 @@ class DatabaseSource:
         from swarmkeep.history.checkpoints import load_signer
         from swarmkeep.history.proofs import HeadLog
 
-        key = self._settings.signing_key
-        signer = None if key is None else load_signer(key)
+        signer = load_signer(self._settings.signing_key)
         return HeadLog(self._store, origin=self._settings.log_origin, signer=signer)
 
-    def proof(self, session_id: str) -> Proof:
-        return msgspec.convert(
-            msgspec.to_builtins(self._background.run(self._open_log().prove(self._key(session_id)))), Proof
-        )
+    def evidence(self, ids: Sequence[str], signing_key: Path | None) -> Iterator[bytes]:
+        from swarmkeep.history.checkpoints import load_signer
+        from swarmkeep.history.evidence import make_package, read_blocks
+
+        signer = load_signer(signing_key or self._settings.signing_key)
+        named = [self._key(session_id).id for session_id in ids]
+        made = make_package(self._store, self._tenant, named, log=self._open_log(), signer=signer, with_audit=True)
+        with self._background.run(made) as file:
+            yield from read_blocks(file)
 
     def leaves(self) -> Iterator[Leaf]:
         from swarmkeep.history.proofs import view_leaf

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
+from pathlib import Path
 from typing import BinaryIO, Unpack
 from urllib.request import Request, urlopen
 
@@ -36,7 +37,6 @@ from swarmkeep_client import (
     ImportReport,
     Leaf,
     Message,
-    Proof,
     Redaction,
     Session,
     SessionCounts,
@@ -203,8 +203,8 @@ class ServerSource:
     def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
         return self._client.audit.checkpoint(number, since=since)
 
-    def proof(self, session_id: str) -> Proof:
-        return self._client.sessions.get(session_id).proof()
+    def evidence(self, ids: Sequence[str], signing_key: Path | None) -> Iterator[bytes]:
+        return self._client.evidence(ids)
 
     def leaves(self) -> Iterator[Leaf]:
         return self._client.audit.leaves(page_size=_PAGE_SIZE)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypedDict, Unpack
 
 import typer
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
         ImportReport,
         Leaf,
         Message,
-        Proof,
         Redaction,
         Session,
         SessionCounts,
@@ -143,8 +143,8 @@ class Source(ChatSource, Protocol):
         on from the first `since` leaves."""
         ...
 
-    def proof(self, session_id: str) -> Proof:
-        """The proof that a session is in the newest checkpoint of the log of heads."""
+    def evidence(self, ids: Sequence[str], signing_key: Path | None) -> Iterator[bytes]:
+        """These sessions as a package that a stranger can check. Raises BadCheckpoint for a key that cannot be used."""
         ...
 
     def leaves(self) -> Iterator[Leaf]:

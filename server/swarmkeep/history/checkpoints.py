@@ -55,9 +55,8 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     signature: str | None = None
 
 
-def write_checkpoint(heads: Iterable[CheckpointHead], at: str, key: Path | None) -> Iterator[bytes]:
-    """The lines of a checkpoint. Raises BadCheckpoint for a key that cannot be used."""
-    signer = None if key is None else load_signer(key)
+def write_checkpoint(heads: Iterable[CheckpointHead], at: str, signer: Signer | None) -> Iterator[bytes]:
+    """The lines of a checkpoint."""
     digest = hashlib.sha256()
     count = 0
     for line in _write_body(heads, at):
@@ -131,8 +130,10 @@ class Signer(NamedTuple):
     sign: Callable[[bytes], bytes]
 
 
-def load_signer(path: Path) -> Signer:
-    """The signing key in a PEM file. Raises BadCheckpoint."""
+def load_signer(path: Path | None) -> Signer | None:
+    """The signing key in a PEM file, if there is to be one. Raises BadCheckpoint."""
+    if path is None:
+        return None
     ed25519, serialization = _import_cryptography()
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)

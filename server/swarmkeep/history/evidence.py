@@ -6,19 +6,28 @@ Nothing in it is compressed and no time stands in it but that of the manifest, s
 
 from __future__ import annotations
 
+import asyncio
+import re
+import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 import msgspec
 
-from swarmkeep.events.codec import Json, encode
-from swarmkeep.events.errors import InvalidImport
+from swarmkeep.events.codec import Json, decode, encode, to_timestamp
+from swarmkeep.events.errors import CheckpointNotFound, HistoryDamaged, InvalidImport, NotInCheckpoint, TooLarge
 from swarmkeep.history import swarmkeep_verify
-from swarmkeep.history.checkpoints import CheckpointHead, write_checkpoint
+from swarmkeep.history.checkpoints import AuditEntry, CheckpointHead, Signer, view_entry, write_checkpoint
+from swarmkeep.history.export import iterate_keys, write_export
+from swarmkeep.history.proofs import HeadLog, Proof
+from swarmkeep.history.transcript import open_transcript
+from swarmkeep.history.verify import verify
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey, utc_now
 
 FORMAT = "swarmkeep evidence"
 VERSION = 1
@@ -27,6 +36,9 @@ AUDIT = "audit.jsonl"
 CHECKPOINT = "checkpoint.jsonl"
 PROOFS = "proofs.jsonl"
 PROGRAM = "swarmkeep_verify.py"
+_BLOCK_BYTES = 1 << 20
+_KEY_ID = re.compile(rb"key_[0-9a-f]{16}")
+_KEY_ID_BYTES = 20
 _PROGRAM = Path(swarmkeep_verify.__file__).read_bytes()
 _README = """Evidence of {count}, written {at}
 
@@ -60,30 +72,127 @@ class PackagedSession(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
-def write_package(
-    target: BinaryIO,
+async def make_package(
+    store: SqlStore,
+    tenant: str,
+    ids: Sequence[str],
+    *,
+    log: HeadLog,
+    signer: Signer | None,
+    with_audit: bool,
+    name: str = "case.zip",
+    max_bytes: int = sys.maxsize,
+) -> IO[bytes]:
+    """A package of these sessions, in a file that has no name and begins at its beginning; close it.
+
+    Without `with_audit` what the audit log says of them is left out, and README.txt says so. Raises SessionNotFound,
+    HistoryDamaged for a session that does not verify, and TooLarge.
+    """
+    keys = [SessionKey(tenant, session_id) for session_id in dict.fromkeys(ids)]
+    sessions = [await _verify(store, key) for key in keys]
+    proofs = [proof for key in keys if (proof := await _find_proof(log, key)) is not None]
+    with ExitStack() as opened:
+        events = opened.enter_context(tempfile.TemporaryFile())
+        used: set[str] = set()
+        exported = write_export(store, iterate_keys(keys), alone=len(keys) == 1)
+        left = await _spool(_note_keys(exported, used), events, max_bytes)
+        transcripts = []
+        for key in keys:
+            transcripts.append(opened.enter_context(tempfile.TemporaryFile()))
+            left = await _spool(await open_transcript(store, key, "html"), transcripts[-1], left)
+        audit = await _find_entries(store, tenant, set(ids), used) if with_audit else None
+        # Its reader closes it.
+        target = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            await asyncio.to_thread(
+                _write_package, target, name, sessions, events=events, transcripts=transcripts, audit=audit,
+                proofs=proofs, signer=signer,
+            )  # fmt: skip
+        except BaseException:
+            target.close()
+            raise
+        return target
+
+
+def read_blocks(file: IO[bytes]) -> Iterator[bytes]:
+    file.seek(0)
+    return iter(lambda: file.read(_BLOCK_BYTES), b"")
+
+
+async def _verify(store: SqlStore, key: SessionKey) -> PackagedSession:
+    found = await verify(store, key)
+    if not found.valid or found.head is None:
+        raise HistoryDamaged(key.id, found.problems[0].seq or 1)
+    return PackagedSession(id=key.id, seq=found.head.seq, hash=found.head.hash)
+
+
+async def _find_proof(log: HeadLog, key: SessionKey) -> Proof | None:
+    """The proof from the newest checkpoint of the log of heads, if that has the session."""
+    try:
+        return await log.prove(key)
+    except (CheckpointNotFound, NotInCheckpoint):
+        return None
+
+
+async def _spool(pieces: AsyncGenerator[bytes], file: IO[bytes], max_bytes: int) -> int:
+    """Write the pieces to a file; return how many bytes more there may be. Raises TooLarge."""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            max_bytes -= file.write(piece)
+            if max_bytes < 0:
+                raise TooLarge("the sessions are too large for one package: make several")
+    return max_bytes
+
+
+async def _note_keys(pieces: AsyncGenerator[bytes], found: set[str]) -> AsyncGenerator[bytes]:
+    """The same pieces; notes the API keys that they name."""
+    tail = b""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            found.update(key.decode() for key in _KEY_ID.findall(tail + piece))
+            tail = piece[-_KEY_ID_BYTES:]
+            yield piece
+
+
+async def _find_entries(store: SqlStore, tenant: str, ids: set[str], used: set[str]) -> list[AuditEntry]:
+    """What the audit log says of these sessions, and of the keys that they name."""
+    found: list[AuditEntry] = []
+    after = 0
+    while page := await store.read_audit_log(tenant, after=after):
+        for entry in map(view_entry, page):
+            data = decode(entry.data)
+            if isinstance(data, dict) and (data.get("session_id") in ids or data.get("key_id") in used):
+                found.append(entry)
+        after = page[-1].seq
+    return found
+
+
+def _write_package(
+    target: IO[bytes],
     name: str,
     sessions: list[PackagedSession],
-    at: str,
     *,
-    events: Iterable[bytes],
-    transcripts: Iterable[Iterable[bytes]],
-    audit: Iterable[object] | None,
-    proofs: Sequence[object],
-    key: Path | None,
+    events: IO[bytes],
+    transcripts: Sequence[IO[bytes]],
+    audit: Sequence[AuditEntry] | None,
+    proofs: Sequence[Proof],
+    signer: Signer | None,
 ) -> None:
-    """Write the package `name` of these sessions, which must have been verified; it is held in memory nowhere.
-
-    `events` is their export, `proofs` are those of a checkpoint of the log of heads that has them, if there is one.
-    `audit` is None if the audit log may not be read, and README.txt says so. With a signing `key` (a PEM file) their
-    heads are signed. Raises BadCheckpoint for a key that cannot be used.
-    """
+    at = to_timestamp(utc_now())
     heads = [CheckpointHead(tenant=None, session_id=one.id, seq=one.seq, hash=one.hash) for one in sessions]
-    signed = "not signed: the operator has set no key" if key is None else "signed by the operator's key"
+    signed = "not signed: the operator has set no key" if signer is None else "signed by the operator's key"
     known: list[tuple[str, str, Iterable[bytes] | None]] = [
-        (EVENTS, "the sessions as they were recorded, one event a line; files stand in them as base64", events),
-        (CHECKPOINT, f"where each session ended; {signed}", write_checkpoint(heads, at, key)),
-        (PROOFS, "that they are in a checkpoint of the operator's log, which others may keep", _write_lines(proofs)),
+        (
+            EVENTS,
+            "the sessions as they were recorded, one event a line; files are in it as base64",
+            read_blocks(events),
+        ),
+        (CHECKPOINT, f"where each session ended; {signed}", write_checkpoint(heads, at, signer)),
+        (
+            PROOFS,
+            "that they are in a checkpoint of the operator's log, which others may keep",
+            _write_lines(proofs or None),
+        ),
         (AUDIT, "what the audit log says of them: who decided, redacted, deleted or held", _write_lines(audit)),
         (PROGRAM, "checks all of this with nothing but Python 3.9 or later, and without any network", [_PROGRAM]),
     ]
@@ -96,7 +205,7 @@ def write_package(
     written = [
         ("README.txt", [readme.encode()]),
         *((member, pieces) for member, _, pieces in contents),
-        *((f"transcript-{number}.html", pieces) for number, pieces in enumerate(transcripts, start=1)),
+        *((f"transcript-{number}.html", read_blocks(file)) for number, file in enumerate(transcripts, start=1)),
     ]
     files: Json = {}
     with zipfile.ZipFile(target, "w") as package:
@@ -141,7 +250,7 @@ def _add(package: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> 
 
 
 def _write_lines(values: Iterable[object] | None) -> Iterable[bytes] | None:
-    return None if values is None or values == [] else (encode(value) + b"\n" for value in values)
+    return None if values is None else (encode(value) + b"\n" for value in values)
 
 
 def _write_readme(

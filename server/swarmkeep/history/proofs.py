@@ -297,7 +297,7 @@ class HeadLog:
     def __init__(self, store: SqlStore, *, origin: str, signer: Signer | None) -> None:
         self._store = store
         self._origin = origin
-        self._signer = signer
+        self.signer = signer
         self._making: dict[str, asyncio.Task[Checkpoint]] = {}
         self._next: dict[str, asyncio.Task[Checkpoint]] = {}
 
@@ -329,16 +329,16 @@ class HeadLog:
         made = await self._store.add_checkpoint(
             tenant,
             at,
-            lambda size, root: write_note(origin, size, root, self._signer),
+            lambda size, root: write_note(origin, size, root, self.signer),
             is_current=lambda note: self._is_ours(parse_note(note.encode())),
         )
         return self._view(made)
 
     def _is_ours(self, note: Note) -> bool:
         """Tell if a note has the signature that one of today would have."""
-        if self._signer is None:
+        if self.signer is None:
             return not note.signatures
-        return any(one.key_id == make_key_id(note.origin, ED25519, self._signer.public) for one in note.signatures)
+        return any(one.key_id == make_key_id(note.origin, ED25519, self.signer.public) for one in note.signatures)
 
     def name_log(self, tenant: str) -> str:
         """The name of a tenant's log, as notes have it: without spaces and plus signs."""
@@ -398,7 +398,7 @@ class HeadLog:
     def _view(self, found: LogCheckpoint) -> Checkpoint:
         note = parse_note(found.note.encode())
         # The key that it was signed with may not be today's.
-        signer = self._signer if self._is_ours(note) else None
+        signer = self.signer if self._is_ours(note) else None
         return Checkpoint(
             number=found.number,
             origin=note.origin,

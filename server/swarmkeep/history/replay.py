@@ -442,10 +442,11 @@ def _note_gaps(losses: _Losses, said: Iterable[RecordedEvent], before: State, se
 # Replays one after the other, for each has a whole log in memory.
 
 
-class ReplayQueue:
-    """Lets the replays of each tenant run one at a time, and no more than so many wait for that."""
+class TurnQueue:
+    """Lets costly requests of one kind run one at a time for each tenant, and no more than so many wait for that."""
 
-    def __init__(self, most_waiting: int) -> None:
+    def __init__(self, kind: str, most_waiting: int) -> None:
+        self._kind = kind
         self._most = most_waiting
         self._turns: dict[str, asyncio.Lock] = {}
         self._counts: dict[str, int] = {}
@@ -455,7 +456,7 @@ class ReplayQueue:
         """Raises Overloaded."""
         count = self._counts.get(tenant, 0)
         if count > self._most:
-            raise Overloaded(detail="too many replays are waiting; try again")
+            raise Overloaded(detail=f"too many {self._kind} are waiting; try again")
         self._counts[tenant] = count + 1
         try:
             async with self._turns.setdefault(tenant, asyncio.Lock()):

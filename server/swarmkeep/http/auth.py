@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -24,7 +25,7 @@ from swarmkeep.decide.checks import check_id
 from swarmkeep.events.errors import DomainError, InvalidRequest, Overloaded, SessionNotFound
 from swarmkeep.events.usage import PriceTable
 from swarmkeep.history.proofs import DEFAULT_ORIGIN, HeadLog
-from swarmkeep.history.replay import ReplayQueue
+from swarmkeep.history.replay import TurnQueue
 from swarmkeep.http.metrics import Metrics, ServerLimits
 from swarmkeep.http.sse import FrameWriter
 from swarmkeep.http.threads import ByteBudget
@@ -289,8 +290,8 @@ class Service:
     are two, so that made-up addresses displace no key. With `separate_approvers` no caller decides on approvals of a
     run of their own. One that `is_offline` asks the built-in offline model, for any model that agents name.
     `session_headers` name the session of a chat completion, beside the usual ones. With `prices` usage has a cost.
-    `head_log` makes checkpoints; by default they are not signed. `stopping` is set when the server is told to stop,
-    `drained` when the last of its runs has ended.
+    `head_log` makes checkpoints; by default they are not signed. Evidence packages have up to `max_package_bytes`.
+    `stopping` is set when the server is told to stop, `drained` when the last of its runs has ended.
     """
 
     def __init__(
@@ -310,6 +311,7 @@ class Service:
         prices: PriceTable | None = None,
         refusals: RefusalLog | None = None,
         head_log: HeadLog | None = None,
+        max_package_bytes: int = sys.maxsize,
     ) -> None:
         self.engine = engine
         self.keyring = keyring
@@ -324,10 +326,12 @@ class Service:
         self.prices = prices
         self.limits = limits or ServerLimits()
         self.refusals = refusals or RefusalLog()
+        self.max_package_bytes = max_package_bytes
         self.head_log = head_log or HeadLog(engine.store, origin=DEFAULT_ORIGIN, signer=None)
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()
-        self.replays = ReplayQueue(self.limits.waiting_replays)
+        self.replays = TurnQueue("replays", self.limits.waiting_replays)
+        self.packages = TurnQueue("evidence packages", self.limits.waiting_replays)
         self.rebuilds = ByteBudget(self.limits.rebuilt_bytes)
         self._frames: WeakValueDictionary[SessionKey, FrameWriter] = WeakValueDictionary()
 

@@ -16,7 +16,7 @@ from swarmkeep.events.codec import Json, encode
 from swarmkeep.history.export import JSON_LINES
 from swarmkeep.history.transcript import MEDIA_TYPES
 from swarmkeep.http.bodies import Body
-from swarmkeep.http.sse import EVENT_STREAM
+from swarmkeep.http.sse import EVENT_STREAM, ZIP
 
 Structs = Mapping[str, type[msgspec.Struct]]
 
@@ -106,6 +106,11 @@ class EventsOperation(StreamableOperation):
 @dataclass
 class ExportOperation(_Operation):
     media_types = (JSON_LINES,)
+
+
+@dataclass
+class EvidenceOperation(_Operation):
+    media_types = (ZIP,)
 
 
 @dataclass

@@ -27,6 +27,7 @@ from swarmkeep.store.records import StoreUnavailable
 log = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
+ZIP = "application/zip"
 
 _PARTS_IN_A_ROW = 100
 _SENT_AT_ONCE = 1024 * 1024
@@ -88,7 +89,8 @@ class StreamResponse(Response[Any]):
                     await self._send_head(send, first.status, "application/json", first.headers)
                     await send({"type": "http.response.body", "body": first.body, "more_body": False})
                     return
-                await self._send_head(send, 200, f"{self.media_type}; charset=utf-8", self.headers)
+                charset = "" if self.media_type == ZIP else "; charset=utf-8"
+                await self._send_head(send, 200, f"{self.media_type}{charset}", self.headers)
                 if first:
                     await send_part({"type": "http.response.body", "body": first, "more_body": True})
                 count = 0

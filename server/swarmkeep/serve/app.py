@@ -280,12 +280,13 @@ def _build_service(
         prices=prices,
         refusals=RefusalLog(max(1, LINES_PER_MINUTE // settings.workers)),
         head_log=HeadLog(engine.store, origin=settings.log_origin, signer=signer),
+        max_package_bytes=settings.max_import_bytes,
     )
 
 
 def _load_signer(settings: Settings) -> Signer | None:
     try:
-        return None if settings.signing_key is None else load_signer(settings.signing_key)
+        return load_signer(settings.signing_key)
     except BadCheckpoint as error:
         raise ServeError(str(error)) from None
 

@@ -67,6 +67,7 @@ NEEDED: dict[str, set[str]] = {
     "GET /v1/prices": {"read"},
     "GET /v1/counts": {"read"},
     "GET /v1/export": {"read"},
+    "GET /v1/evidence": {"read"},
     "POST /v1/import": {"write"},
     "GET /v1/me": {"read"},
     "GET /v1/keys": {"keys"},

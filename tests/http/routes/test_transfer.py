@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import zipfile
 
 import pytest
 
 from swarmkeep.events.facts import RecordedEvent, UnknownFact
 from swarmkeep.events.state import State
+from swarmkeep.history import swarmkeep_verify
 from swarmkeep.history.export import ExportStart, write_event_line
 from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
 from swarmkeep.store.records import SessionKey
@@ -208,3 +211,19 @@ async def test_cut_calls_of_imports_stay_unrun(service: RunningServer, model: Sc
     started = [event["data"]["tool_call_id"] for event in await service.events("/v1/sessions/t")
                if event["type"] == "tool.started"]  # fmt: skip
     assert started == (["c1"] if whole else [])
+
+
+async def test_evidence_is_made_by_server(service: RunningServer) -> None:
+    first, second = await service.session(), await service.session()
+    names = [path.rpartition("/")[2] for path in (first, second)]
+    made = await service.get(f"/v1/evidence?id={names[0]}&id={names[1]}")
+    assert (made.status_code, made.headers["content-type"]) == (200, "application/zip")
+    with zipfile.ZipFile(io.BytesIO(made.content)) as package:
+        assert [one["id"] for one in json.loads(package.read("manifest.json"))["sessions"]] == names
+        assert "audit.jsonl" in package.namelist()
+        swarmkeep_verify.check_package(package, io.BytesIO(made.content))
+    check_problem(await service.get("/v1/evidence?id=absent"), 404, "session_not_found")
+    check_problem(await service.get("/v1/evidence"), 400, "invalid_request")
+    check_problem(await service.get("/v1/evidence?" + "&".join(["id=a"] * 201)), 400, "invalid_request")
+    service.app.state.service.max_package_bytes = 1000
+    check_problem(await service.get(f"/v1/evidence?id={names[0]}"), 413, "too_large")

@@ -348,6 +348,10 @@ def export_sessions(
     return make_get("export", query=(*filters, *repeat_parameter("id", ids)))
 
 
+def make_evidence(ids: str | Sequence[str]) -> Request:
+    return make_get("evidence", query=repeat_parameter("id", ids))
+
+
 def get_transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:
     request = make_read(session_id, "transcript", query=build_query(format=form, at=at))
     return Call(request, lambda answer: answer.body.decode())

@@ -95,6 +95,14 @@ class Client:
         """
         return self._sender.download(calls.export_sessions(ids, agent=agent, status=status, metadata=metadata))
 
+    def evidence(self, ids: str | Sequence[str]) -> Generator[bytes, None]:
+        """Sessions as a ZIP file that a stranger can check with nothing but Python, piece by piece.
+
+        Raises SessionNotFound, HistoryDamaged for one that does not verify, TooLarge, and ConnectionFailed if it breaks
+        off.
+        """
+        return self._sender.download(calls.make_evidence(ids))
+
     def import_sessions(
         self,
         file: bytes | BinaryIO,

@@ -539,11 +539,12 @@ def checkpoint(
     elsewhere."""
     from swarmkeep.cli.configure import load_settings
     from swarmkeep.events.codec import to_timestamp
-    from swarmkeep.history.checkpoints import BadCheckpoint, write_checkpoint
+    from swarmkeep.history.checkpoints import BadCheckpoint, load_signer, write_checkpoint
 
-    key = load_settings(signing_key=signing_key).signing_key
+    settings = load_settings(signing_key=signing_key)
     at = to_timestamp(datetime.now(UTC))
     try:
+        key = load_signer(settings.signing_key)
         with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
             if output is None:
                 put_bytes(write_checkpoint(source.heads(), at, key))

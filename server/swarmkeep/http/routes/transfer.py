@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from tempfile import SpooledTemporaryFile
-from typing import Annotated, Any, BinaryIO, Literal, cast
+from typing import IO, Annotated, Any, BinaryIO, Literal, cast
 
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
@@ -13,18 +14,20 @@ from litestar.params import QueryParameter
 from swarmkeep.events.errors import InvalidRequest
 from swarmkeep.events.state import SessionStatus
 from swarmkeep.history.conversations import import_conversations
+from swarmkeep.history.evidence import make_package, read_blocks
 from swarmkeep.history.export import JSON_LINES, filter_sessions, find_sessions, iterate_keys, write_export
 from swarmkeep.history.import_export import ImportReport, import_export
 from swarmkeep.http.auth import Principal
 from swarmkeep.http.bodies import JsonRequest
 from swarmkeep.http.errors import problem_specs
-from swarmkeep.http.openapi import ExportOperation, ImportOperation
+from swarmkeep.http.openapi import EvidenceOperation, ExportOperation, ImportOperation
 from swarmkeep.http.parameters import OPEN_QUERY_PREFIX, read_metadata_filter
-from swarmkeep.http.sse import StreamResponse
+from swarmkeep.http.sse import ZIP, StreamResponse
 
 ImportFormat = Literal["export", "chat", "swarm", "assistants"]
 _MAX_BYTES_IN_MEMORY = 1024 * 1024
 _MAX_IDS = 200
+_PACKAGE_HEADERS = {"Content-Disposition": 'attachment; filename="case.zip"'}
 
 
 @get(
@@ -131,5 +134,44 @@ async def import_sessions(
         )
 
 
-EXPORT_ROUTES = [export_sessions]
+@get(
+    "/evidence",
+    operation_id="make_evidence",
+    summary="Pack sessions so that a stranger can check them",
+    operation_class=EvidenceOperation,
+    response_description="A ZIP file",
+    responses=problem_specs("session_not_found", "history_damaged", "too_large", "overloaded"),
+)
+async def make_evidence(
+    principal: NamedDependency[Principal],
+    ids: Annotated[list[str], QueryParameter(name="id", description="These sessions (repeat), in this order.")],
+) -> Response[Any]:
+    """Their events, files and transcripts, what the audit log says of them (for keys that may read it), their signed
+    ends, and the program that checks all of it with nothing but Python. A server process makes one package per tenant
+    at a time, of up to `SWARMKEEP_MAX_IMPORT_BYTES`."""
+    service = principal.service
+    if len(ids) > _MAX_IDS:
+        raise InvalidRequest(f"give at most {_MAX_IDS} ids", "/query/id")
+    for session_id in ids:
+        principal.session_key(session_id)
+    async with service.packages.enter(principal.tenant):
+        file = await make_package(
+            principal.store,
+            principal.tenant,
+            ids,
+            log=service.head_log,
+            signer=service.head_log.signer,
+            with_audit=principal.may("audit"),
+            max_bytes=service.max_package_bytes,
+        )
+    return StreamResponse(_stream_file(file), ZIP, headers=_PACKAGE_HEADERS)
+
+
+async def _stream_file(file: IO[bytes]) -> AsyncGenerator[bytes]:
+    with file:
+        for block in read_blocks(file):
+            yield block
+
+
+EXPORT_ROUTES = [export_sessions, make_evidence]
 IMPORT_ROUTES = [import_sessions]

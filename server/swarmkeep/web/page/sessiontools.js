@@ -191,9 +191,10 @@ class DeleteDialog {
 
 const exportText = text.exports;
 const FORMS = {
-  markdown: ["/transcript?format=markdown", "text/markdown", "md"],
-  html: ["/transcript?format=html", "text/html", "html"],
-  jsonl: ["/events", "application/x-ndjson", "jsonl"],
+  markdown: [(id) => sessionPath(id, "/transcript?format=markdown"), "text/markdown", "md"],
+  html: [(id) => sessionPath(id, "/transcript?format=html"), "text/html", "html"],
+  jsonl: [(id) => sessionPath(id, "/events"), "application/x-ndjson", "jsonl"],
+  evidence: [(id) => `evidence?id=${encodeURIComponent(id)}`, "application/zip", "zip"],
 };
 
 export class ExportMenu {
@@ -214,7 +215,7 @@ export class ExportMenu {
   async save(form) {
     const [path, type, suffix] = FORMS[form];
     try {
-      const content = await getBlob(sessionPath(this.id, path), { Accept: type });
+      const content = await getBlob(path(this.id), { Accept: type });
       // Nothing that a browser would open as a page of this server.
       const link = h("a", { href: URL.createObjectURL(new Blob([content], { type: "application/octet-stream" })), download: `${this.id.replaceAll(/[^\w.-]/g, "_")}.${suffix}` });
       link.click();

@@ -384,6 +384,7 @@ export const text = {
     markdown: "Transcript (Markdown)",
     html: "Transcript (HTML)",
     jsonl: "Events (JSON lines)",
+    evidence: "Evidence package (ZIP)",
     print: "Print",
     link: "Copy a link to this",
     copied: "The link is copied",
