@@ -20,10 +20,11 @@ export class AuditLog {
     this.earlier = button(auditText.earlier, { kind: "ghost", hidden: true, onclick: () => this.more() });
     this.problems = h("section", { class: "damage", role: "alert", hidden: true });
     this.check = new HeadCheck({ verify: (head) => this.verify(head), forget: () => this.verify().catch((error) => this.app.fail(error)), isOurs: ({ session_id: id, tenant }) => id === null && [null, me.known?.tenant].includes(tenant) });
+    this.package = h("div");
     this.copy = button(text.check.copy, { kind: "ghost", hidden: true, onclick: () => navigator.clipboard?.writeText(`${this.head.seq}:${this.head.hash}`).then(() => this.app.say(text.check.copied)) });
     this.node = h("section", { class: "audit scroll", "aria-label": auditText.title },
-      h("header", { class: "view-head" }, h("h1", { class: "view-title" }, auditText.title), this.badge, h("span", { class: "grow" }), this.copy, button(text.check.open, { kind: "ghost", onclick: () => this.check.open() })),
-      this.problems, this.check.node,
+      h("header", { class: "view-head" }, h("h1", { class: "view-title" }, auditText.title), this.badge, h("span", { class: "grow" }), this.copy, button(text.check.open, { kind: "ghost", onclick: () => this.check.open() }), button(text.package.open, { kind: "ghost", onclick: () => this.openPackage() })),
+      this.problems, this.check.node, this.package,
       h("div", { class: "audit-table wide", tabindex: 0, role: "group", "aria-label": auditText.title }, h("table", {}, h("thead", {}, h("tr", {}, auditText.columns.map((name) => h("th", { scope: "col" }, name)))), this.rows)),
       this.note, this.earlier);
     this.open();
@@ -31,6 +32,17 @@ export class AuditLog {
 
   close() {
     this.isClosed = true;
+  }
+
+  async openPackage() {
+    try {
+      const { PackageCheck } = await import("./package.js").catch(() => Promise.reject(new Error(text.viewAway)));
+      const check = new PackageCheck();
+      clear(this.package, check.node);
+      check.file.focus();
+    } catch (error) {
+      this.app.fail(error);
+    }
   }
 
   async open() {

@@ -9,10 +9,12 @@ const checkpointText = text.check;
 const MOST_BYTES = 200_000_000;
 const SIGNED_PREFIX = "swarmkeep checkpoint v1\n";
 
-class BadCheckpoint extends Error {}
+class BadCheckpoint extends Error {
+  name = "BadCheckpoint";
+}
 
 // Its heads, when it was made, and whose signature it has. Raises BadCheckpoint.
-async function readCheckpoint(file, trusted = "") {
+export async function readCheckpoint(file, trusted = "") {
   if (!crypto.subtle) throw new BadCheckpoint(checkpointText.noDigests);
   if (file.size > MOST_BYTES) throw new BadCheckpoint(checkpointText.tooLarge);
   const bytes = new Uint8Array(await file.arrayBuffer());

@@ -1,0 +1,133 @@
+"""Evidence packages, checked in the browser: as the program in them does it, and without sending anything."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Request, expect
+
+from swarmkeep.history import swarmkeep_verify
+from tests.support.scripted import ScriptedModel
+from tests.web.test_accessibility import check_accessibility
+from tests.web.window import Api, Window
+
+pytestmark = pytest.mark.long
+
+CHECK = """async (packages) => {
+  const { checkPackage } = await import("/page/package.js");
+  const found = [];
+  for (const content of packages) {
+    const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+    found.push(await checkPackage(new Blob([bytes]), "").then(() => true, () => false));
+  }
+  return found;
+}"""
+
+
+@pytest.fixture
+def package(model: ScriptedModel, api: Api) -> bytes:
+    """Two sessions: one with odd text, a picture, a call and a redaction."""
+    model.call("get_weather", {"city": "Rome \\u2028 \x7f é 😀"}, id="c1")
+    model.say("It is sunny.")
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(PNG).decode()}}
+    first = api.session(metadata={"10": 1, "2": [1.5, None, {"a": "b"}]})
+    api.run(first, [{"role": "user", "content": [{"type": "text", "text": 'Weather, "}]?'}, picture]}])
+    model.say("Hello.")
+    second = api.session()
+    api.run(second, "Hi")
+    half = json.dumps({"messages": [{"role": "user", "content": "half of a pair: \ud83d é"}]})
+    headers = {"content-type": "application/json"}
+    assert api.client.post(f"sessions/{second}/messages", content=half, headers=headers).status_code == 200
+    assert api.client.post(f"sessions/{first}/redact", json={"seqs": [3], "reason": "a name"}).status_code == 200
+    answer = api.client.get(f"evidence?id={first}&id={second}")
+    assert answer.status_code == 200, answer.text
+    return answer.content
+
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def is_valid(content: bytes) -> bool:
+    """What the program in it says."""
+    try:
+        swarmkeep_verify.check(io.BytesIO(content), None, None)
+    except Exception:
+        return False
+    return True
+
+
+def rewrite(content: bytes, change: Any) -> bytes:
+    """A package whose files were changed by who makes the digests anew."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as package, zipfile.ZipFile(made, "w") as again:
+        files = {name: package.read(name) for name in package.namelist()}
+        change(files)
+        manifest = json.loads(files.pop("manifest.json"))
+        for name, body in files.items():
+            digest = swarmkeep_verify.add_member(again, name, io.BytesIO(body), len(body))
+            manifest["files"][name] = {"sha256": digest, "bytes": len(body)}
+        body = swarmkeep_verify.compact(manifest).encode() + b"\n"
+        swarmkeep_verify.add_member(again, "manifest.json", io.BytesIO(body), len(body))
+    return made.getvalue()
+
+
+def test_browser_and_program_agree(window: Window, package: bytes) -> None:
+    dice = random.Random(11)
+    assert is_valid(package)
+    central = package.rindex(b"PK\x01\x02", 0, package.index(b"PK\x01\x02") + 4)
+    changed = []
+    for place in [*(dice.randrange(central) for _ in range(60)), *range(central, len(package), 5)]:
+        other = bytearray(package)
+        other[place] ^= 1 << dice.randrange(8)
+        changed.append(bytes(other))
+
+    def flip(files: dict[str, bytes]) -> None:
+        body = bytearray(files["events.jsonl"])
+        place = dice.randrange(len(body))
+        body[place] = dice.choice(b'0123456789abcdef",:{}[] ') if dice.random() < 0.9 else body[place] ^ 1
+        files["events.jsonl"] = bytes(body)
+
+    def cut(files: dict[str, bytes]) -> None:
+        lines = files["events.jsonl"].splitlines(keepends=True)
+        del lines[dice.randrange(len(lines))]
+        files["events.jsonl"] = b"".join(lines)
+
+    changed += [rewrite(package, flip) for _ in range(150)] + [rewrite(package, cut) for _ in range(15)]
+    changed += [package + b"\0", package[:-1], rewrite(package, lambda files: None)]
+    window.open("#/audit")
+    sent = [base64.b64encode(one).decode() for one in [package, *changed]]
+    found = window.page.evaluate(CHECK, sent)
+    assert found == [is_valid(one) for one in [package, *changed]]
+    assert found[0]
+    assert found[-1]
+    assert found.count(True) < 10
+
+
+def test_package_is_checked_without_sending_it(window: Window, package: bytes, tmp_path: Path) -> None:
+    file, changed = tmp_path / "case.zip", tmp_path / "changed.zip"
+    file.write_bytes(package)
+    changed.write_bytes(package.replace(b"sunny", b"rainy"))
+    window.open("#/audit")
+    window.page.get_by_role("button", name="Check a package").click()
+    panel = window.page.get_by_role("region", name="Check an evidence package")
+    panel.get_by_label("Evidence package").set_input_files(file)
+    asked: list[Request] = []
+    window.page.on("request", lambda request: asked.append(request))
+    panel.get_by_role("button", name="Check the package").click()
+    expect(panel.get_by_role("status")).to_contain_text("Unchanged since it was written")
+    expect(panel.get_by_role("status")).to_contain_text("redacted: 3")
+    panel.get_by_label("Evidence package").set_input_files(changed)
+    panel.get_by_role("button", name="Check the package").click()
+    expect(panel.get_by_role("status")).to_contain_text("NOT VALID")
+    expect(panel.get_by_role("status")).to_contain_text("was changed.")
+    assert asked == []
+    check_accessibility(window)
