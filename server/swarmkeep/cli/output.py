@@ -205,8 +205,8 @@ async def _cancel_others() -> None:
 # Durations and times as people write them in options.
 
 # Up to 99999 weeks: with more, the calendar ends before the duration does.
-_DURATION = re.compile(r"([1-9][0-9]{0,4})([mhdw])", re.ASCII)
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DURATION = re.compile(r"([1-9][0-9]{0,4})([smhdw])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
@@ -214,7 +214,7 @@ def parse_duration(text: str, option: str) -> timedelta:
     """A duration such as 90d. Raises BadParameter."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise typer.BadParameter("write a number and m, h, d or w, as in 90d", param_hint=f"'{option}'")
+        raise typer.BadParameter("write a number and s, m, h, d or w, as in 90d", param_hint=f"'{option}'")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 

@@ -20,11 +20,21 @@ if TYPE_CHECKING:
 
 _SECONDS = 30.0
 _MAX_ANSWER_BYTES = 1_000_000
+_TRIES = 5
+_SIZE_TYPE = "text/x.tlog.size"
 _STAMP_TYPES = {"Content-Type": "application/timestamp-query", "Accept": "application/timestamp-reply"}
 
 
 class AnchorRefused(Exception):
     """A witness or a time stamp authority gave no signature; the sentence says why."""
+
+
+class LogBehind(AnchorRefused):
+    """The witness has signed a larger log, of `size` leaves."""
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(f"{name} has signed a larger log: this one was rolled back, or is another one")
+        self.size = size
 
 
 class VerifierKey(NamedTuple):
@@ -40,15 +50,16 @@ def format_verifier_key(name: str, public: bytes) -> str:
     return f"{name}+{make_key_id(name, ED25519, public).hex()}+{base64.b64encode(ED25519 + public).decode()}"
 
 
-def parse_verifier_key(text: str) -> VerifierKey:
-    """A witness's key. Raises BadCheckpoint."""
+def parse_verifier_key(text: str, kind: bytes = COSIGNATURE) -> VerifierKey:
+    """The key of a witness, or, with ED25519, of a log. Raises BadCheckpoint."""
     try:
         name, key_id, encoded = text.strip().split("+", 2)
         key = base64.b64decode(encoded, validate=True)
-        if key[:1] != COSIGNATURE or len(key) != 33 or make_key_id(name, COSIGNATURE, key[1:]).hex() != key_id:
+        if key[:1] != kind or len(key) != 33 or make_key_id(name, kind, key[1:]).hex() != key_id:
             raise ValueError
     except ValueError:
-        raise BadCheckpoint(f"{text[:100]!r} is not the key of a witness, as in witness.example+1a2b3c4d+BA…") from None
+        whose = "a witness, as in witness.example+1a2b3c4d+BA…" if kind == COSIGNATURE else "a log"
+        raise BadCheckpoint(f"{text[:100]!r} is not the key of {whose}") from None
     return VerifierKey(name, bytes.fromhex(key_id), key[1:])
 
 
@@ -66,19 +77,24 @@ def check_cosignature(note: Note, key: VerifierKey) -> datetime:
     raise BadCheckpoint(f"the checkpoint is not signed by {key.name}")
 
 
-def cosign(url: str, key: VerifierKey, note: str, known: int, prove: Callable[[int], Sequence[str]]) -> str:
+def cosign(url: str, key: VerifierKey, note: str, prove: Callable[[int], Sequence[str]]) -> str:
     """Have a witness sign a note, and return the note with that (c2sp.org/tlog-witness).
 
-    `known` is the size that it may know of the log, `prove` the proof from a size on, in hexadecimal. Raises
-    AnchorRefused, BadCheckpoint.
+    `prove` makes the proof that the note goes on from a size, in hexadecimal. Raises LogBehind if the witness has
+    signed a larger log, AnchorRefused, BadCheckpoint.
     """
-    answer = _submit(url, note, known, prove)
-    if answer.status_code == 409 and answer.headers.get("content-type") == "text/x.tlog.size":
-        # It says which size it knows.
-        size = answer.text.strip()
-        if not (size.isascii() and size.isdecimal()) or int(size) > parse_note(note.encode()).size:
-            raise AnchorRefused(f"{key.name} has signed a larger log: this one was rolled back, or is another one")
-        answer = _submit(url, note, int(size), prove)
+    size = known = parse_note(note.encode()).size
+    for _ in range(_TRIES):
+        answer = _submit(url, note, known, prove)
+        if answer.status_code != 409 or answer.headers.get("content-type", "").partition(";")[0] != _SIZE_TYPE:
+            break
+        # It says which size it knows; another process may have a checkpoint signed at the same time.
+        text = answer.text.strip()
+        if not (text.isascii() and text.isdecimal() and len(text) < 20):
+            raise AnchorRefused(f"{key.name} did not say which size of the log it knows")
+        known = int(text)
+        if known > size:
+            raise LogBehind(key.name, known)
     if answer.status_code != 200:
         why = answer.text.strip().replace("\n", " ")[:200]
         raise AnchorRefused(f"{key.name} did not sign ({answer.status_code}){f': {why}' if why else ''}")
@@ -148,12 +164,9 @@ def check_stamp(stamp: bytes, content: bytes, root: Path) -> datetime:
         roots = x509.load_pem_x509_certificates(root.read_bytes())
     except (OSError, ValueError) as error:
         raise BadCheckpoint(f"the certificate in {root} cannot be used: {error}") from None
-    builder = stamps.VerifierBuilder()
-    for one in roots:
-        builder = builder.add_root_certificate(one)
     try:
         found = stamps.decode_timestamp_response(stamp)
-        builder.build().verify_message(found, content)
+        stamps.VerifierBuilder(roots=roots).build().verify_message(found, content)
         stamped: datetime = found.tst_info.gen_time
     except (stamps.VerificationError, ValueError) as error:
         raise BadCheckpoint(f"the time stamp is not one of this checkpoint: {error}") from None

@@ -39,6 +39,7 @@ DEFAULT_ORIGIN = "swarmkeep"
 ED25519, COSIGNATURE = b"\x01", b"\x04"
 """Kinds of signatures, as key ids and names of keys (`vkey`) have them."""
 MAX_NOTE_BYTES = 100_000
+MAX_LEAVES = 2**63 - 1
 _DASH = "— "
 
 
@@ -97,6 +98,8 @@ def parse_note(content: bytes) -> Note:
         lines = text.split("\n")
         origin, size, root = lines[:3]
         if not (blank and origin and size.isascii() and size.isdecimal() and str(int(size)) == size):
+            raise ValueError
+        if int(size) > MAX_LEAVES:
             raise ValueError
         signatures = parse_signatures(below)
         if not all(lines) or len(decoded := _decode(root)) != 32:

@@ -15,7 +15,7 @@ import pytest
 
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import SessionKey
-from tests.cli.command_line import ACME, CommandLine
+from tests.cli.command_line import ACME, CommandLine, wait_for_line
 from tests.cli.conftest import RecordedSession
 from tests.store.sessions import begin_session, draft_user_messages
 from tests.support.anchors import StampAuthority, Witness, serving
@@ -237,6 +237,8 @@ def test_unreachable_and_wrong_anchors_are_told(db: CommandLine) -> None:
         assert "gave no time stamp" in refused.err
     assert "is not the key of a witness" in anchor(db, "x.txt", "--witness", "http://x", "--witness-key", "x").err
     assert anchor(db, "x.txt", "--witness", "http://x").code == 2
+    assert anchor(db, "-", "--tsa", "http://x").code == 2
+    assert "there is no such folder" in anchor(db, "none/").err
     assert not (db.folder / "x.txt").exists()
 
 
@@ -257,3 +259,100 @@ def test_server_makes_and_checks_checkpoints(recorded: RecordedSession, cli: Com
         assert [json.loads(line)["outcome"] for line in found.lines] == ["unchanged", "unchanged"]
     own = cli("verify", "--checkpoint", name, "--public-key", str(public), "--database-url", database)
     assert own.code == 0
+
+
+def test_two_processes_anchor_one_log(db: CommandLine) -> None:
+    """While one asks the witness, another has a newer checkpoint signed: that is no rollback."""
+    one = Witness()
+    others: list[object] = []
+
+    def answer(path: str, body: bytes) -> tuple[int, str, bytes]:
+        if not others:
+            others.append(None)
+            record(db, "two", "hello")
+            env = {"SWARMKEEP_SIGNING_KEY": "key.pem", "SWARMKEEP_LOG_ORIGIN": "example.com/desk"}
+            others[0] = CommandLine(db.folder)("anchor", "-o", "other.txt", *options, env=env)
+        return one.answer(path, body)
+
+    with serving(answer) as url:
+        options = ["--witness", url, "--witness-key", one.verifier_key]
+        made = anchor(db, "mine.txt", *options)
+    assert (made.code, others[0].code) == (0, 0), (made, others)
+    for name in ("mine.txt", "other.txt"):
+        assert check(db, "--witness", one.verifier_key, name=name)[0] == 0
+
+
+def test_timer_keeps_what_others_did_not_sign(db: CommandLine, witness: tuple[Witness, list[str]]) -> None:
+    one, options = witness
+    dead = ["--witness", "http://127.0.0.1:1", "--witness-key", Witness("other.example").verifier_key]
+    (db.folder / "kept").mkdir()
+    env = {"SWARMKEEP_SIGNING_KEY": "key.pem", "SWARMKEEP_LOG_ORIGIN": "example.com/desk"}
+    with db.running("anchor", "-o", "kept", "--every", "1s", *dead, *options, env=env) as running:
+        assert "one signature is missing: no answer from http://127.0.0.1:1" in wait_for_line(running, 0)
+        assert "wrote kept/checkpoint-1.txt" in wait_for_line(running, 1)
+        # What is not complete is tried again.
+        assert "one signature is missing" in wait_for_line(running, 2)
+    assert check(db, "--witness", one.verifier_key, name="kept/checkpoint-1.txt")[0] == 0
+
+
+def test_timer_outlives_its_server(recorded: RecordedSession, cli: CommandLine, tmp_path: Path) -> None:
+    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
+    server = ServerProcess(tmp_path, database_url=database, agents=[ACME])
+    with server, cli.running("anchor", "-o", "kept", "--every", "1s", "--url", server.url) as running:
+        assert "wrote kept: checkpoint 1 of" in wait_for_line(running, 0)
+        server.stop()
+        assert f"Connection refused (at {server.url})" in wait_for_line(running, 1)
+        assert "no checkpoint was kept" in wait_for_line(running, 2)
+
+
+def test_log_is_known_by_its_name(db: CommandLine, witness: tuple[Witness, list[str]]) -> None:
+    """The operator keeps a second log, for another auditor, with the same key and the same witness."""
+    one, options = witness
+    made = anchor(db, "mine.txt", *options, "--json")
+    key = made.json["verifier_key"]
+    assert key.startswith("example.com/desk/default+")
+    required = ["--public-key", key, "--witness", one.verifier_key]
+    found = db("verify", "--checkpoint", "mine.txt", *required)
+    assert found.code == 0, found.err
+    assert "checkpoint of the log example.com/desk/default, " in found.err
+    assert "signed by witness.example at 2" in found.err
+    env = {"SWARMKEEP_SIGNING_KEY": "key.pem", "SWARMKEEP_LOG_ORIGIN": "example.com/other"}
+    change(db, "DELETE FROM log_checkpoints")
+    assert db("anchor", "-o", "other.txt", *options, env=env).code == 0
+    refused = db.expect_refusal("verify", "--checkpoint", "other.txt", *required)
+    assert "is of the log example.com/other/default, not of example.com/desk/default" in refused
+    wrong = key.replace("desk", "other")
+    assert "is not the key of a log" in db.expect_refusal("verify", "--checkpoint", "mine.txt", "--public-key", wrong)
+
+
+def test_id_used_again_is_no_rewriting(db: CommandLine) -> None:
+    assert db("sessions", "delete", "one").code == 0
+    record(db, "one", "hello")
+    assert anchor(db, "later.txt").code == 0
+    for name in ("kept.txt", "later.txt"):
+        code, said = check(db, name=name)
+        assert (code, "one: deleted" in said, "and created again" in said) == (0, True, True), said
+
+
+def test_anchors_are_asked_for_or_refused(db: CommandLine, witness: tuple[Witness, list[str]]) -> None:
+    """A list of heads, or an export beside one, is not accepted where a witness was asked for."""
+    one, _ = witness
+    assert db("checkpoint", "-o", "heads.jsonl").code == 0
+    assert db("export", "one", "-o", "one.jsonl").code == 0
+    for named in ([], ["one"], ["one.jsonl"]):
+        for option in (["--witness", one.verifier_key], ["--tsa", "key.pub"]):
+            result = db("verify", *named, "--checkpoint", "heads.jsonl", *option)
+            assert (result.code, "a list of heads has no witnesses" in result.err) == (1, True), result
+
+
+def test_absurd_input_is_refused(db: CommandLine) -> None:
+    text = (db.folder / "kept.txt").read_text()
+    (db.folder / "huge.txt").write_text(text.replace("\n3\n", f"\n{10**30}\n", 1))
+    assert "not a checkpoint" in db.expect_refusal("verify", "--checkpoint", "huge.txt")
+    assert "is not the key of a witness" in db.expect_refusal("verify", "--checkpoint", "kept.txt", "--witness", "x")
+    (db.folder / "kept.txt.tsr").write_bytes(b"x")
+    for bad in ("key.pub", "missing.pem"):
+        refused = db.expect_refusal("verify", "--checkpoint", "kept.txt", "--tsa", bad)
+        assert "cannot be used" in refused
+    stdin = db("verify", "--checkpoint", "-", "--tsa", "key.pub", text=text)
+    assert (stdin.code, "give --checkpoint a file" in stdin.err) == (1, True)

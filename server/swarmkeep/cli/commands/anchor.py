@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import msgspec
 import typer
 
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, Tenant
-from swarmkeep.cli.output import parse_duration, write_atomically
+from swarmkeep.cli.output import STANDARD, parse_duration, write_atomically
 from swarmkeep.cli.sources import Source, SourceOptions
-from swarmkeep.cli.terminal import Refused, put_bytes, put_json_line, say
+from swarmkeep.cli.terminal import Refused, find_refusal, put_bytes, put_json_line, say
 
 if TYPE_CHECKING:
     from swarmkeep.history.anchors import VerifierKey
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 def anchor(
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--output",
             "-o",
@@ -77,52 +77,69 @@ def anchor(
     pause = None if every is None else parse_duration(every, "--every").total_seconds()
     if len(witness or []) != len(witness_key or []):
         raise typer.BadParameter("give one for each --witness", param_hint="'--witness-key'")
-    if tsa is not None and output is None:
+    place = None if output is None else Path(output)
+    if output is not None and output.endswith("/") and not Path(output).is_dir():
+        raise typer.BadParameter("there is no such folder", param_hint="'--output'")
+    if tsa is not None and output in (None, STANDARD):
         raise typer.BadParameter(
             "it needs --output, for the time stamp goes beside the checkpoint", param_hint="'--tsa'"
         )
     try:
         witnesses = [*zip(witness or [], map(parse_verifier_key, witness_key or []), strict=True)]
         with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as source:
-            last = 0
-            while True:
-                made = source.checkpoint()
-                try:
-                    if made.number != last:
-                        _keep(source, made, output, witnesses, tsa, as_json=as_json)
-                        last = made.number
-                except AnchorRefused as error:
-                    if pause is None:
-                        raise
-                    # The others may sign the next time.
-                    say(f"checkpoint {made.number} was not kept: {error}")
-                if pause is None:
-                    return
-                time.sleep(pause)
+            if pause is None:
+                _keep(source, source.checkpoint(), _Others(witnesses, tsa, must_all=True), place, as_json=as_json)
+            else:
+                _keep_on(source, _Others(witnesses, tsa, must_all=False), place, pause, as_json=as_json)
     except (AnchorRefused, BadCheckpoint) as error:
         raise Refused(str(error)) from None
 
 
-def _keep(
-    source: Source,
-    made: Checkpoint,
-    output: Path | None,
-    witnesses: Sequence[tuple[str, VerifierKey]],
-    tsa: str | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Have a checkpoint signed and stamped, then write it. Raises AnchorRefused, BadCheckpoint."""
-    from swarmkeep.history.anchors import cosign, format_verifier_key, request_stamp
+class _Others(NamedTuple):
+    """Those who are to sign a checkpoint, too: witnesses, with their keys, and a time stamp authority.
 
-    note = made.note
-    for url, key in witnesses:
-        # A witness takes the note as the log signed it; the signatures of the others come below.
-        signed = cosign(
-            url, key, made.note, made.size, lambda since: source.checkpoint(made.number, since=since).consistency
-        )
-        note += signed.removeprefix(made.note)
-    stamp = None if tsa is None else request_stamp(tsa, note.encode())
+    If not `must_all`, a checkpoint that some of them did not sign is kept as well.
+    """
+
+    witnesses: Sequence[tuple[str, VerifierKey]]
+    tsa: str | None
+    must_all: bool
+
+
+def _keep_on(source: Source, others: _Others, output: Path | None, pause: float, *, as_json: bool) -> NoReturn:
+    """Keep a checkpoint whenever there is something new. What goes wrong after the first is said, and tried again."""
+    last, has_begun = 0, False
+    while True:
+        try:
+            made = source.checkpoint()
+            has_begun = True
+            if made.number != last:
+                last = _keep(source, made, others, output, as_json=as_json)
+        except Exception as error:
+            refusal = find_refusal(error)
+            if refusal is None or not has_begun:
+                raise
+            say(f"no checkpoint was kept: {refusal.sentence}")
+        time.sleep(pause)
+
+
+def _keep(source: Source, made: Checkpoint, others: _Others, output: Path | None, *, as_json: bool) -> int:
+    """Have a checkpoint signed and stamped, then write it. Return its number, or 0 if one of the others did not sign.
+
+    Raises AnchorRefused, BadCheckpoint.
+    """
+    from swarmkeep.history.anchors import AnchorRefused, format_verifier_key, request_stamp
+    from swarmkeep.history.checkpoints import BadCheckpoint
+
+    made, note, missing = _ask_witnesses(source, made, others.witnesses)
+    stamp = None
+    if others.tsa is not None:
+        try:
+            stamp = request_stamp(others.tsa, note.encode())
+        except (AnchorRefused, BadCheckpoint) as error:
+            missing.append(error)
+    if missing and others.must_all:
+        raise missing[0]
     own = None if made.public_key is None else format_verifier_key(made.origin, bytes.fromhex(made.public_key))
     place = output / f"checkpoint-{made.number}.txt" if output is not None and output.is_dir() else output
     if place is not None:
@@ -133,9 +150,36 @@ def _keep(
         put_json_line({**msgspec.structs.asdict(made), "note": note, "verifier_key": own})
     elif place is None:
         put_bytes([note.encode()])
+    for one in missing:
+        say(f"one signature is missing: {one}")
     signed = "not signed: the operator has set no key" if own is None else f"signed with {own}"
     where = "" if place is None else f"wrote {place}: "
     say(f"{where}checkpoint {made.number} of {made.size} leaves, {signed}")
+    return 0 if missing else made.number
+
+
+def _ask_witnesses(
+    source: Source, made: Checkpoint, witnesses: Sequence[tuple[str, VerifierKey]]
+) -> tuple[Checkpoint, str, list[Exception]]:
+    """Return the checkpoint that was signed, its note with all signatures, and why others did not sign."""
+    from swarmkeep.history.anchors import AnchorRefused, LogBehind, cosign
+    from swarmkeep.history.checkpoints import BadCheckpoint
+
+    note, missing = made.note, list[Exception]()
+    for url, key in witnesses:
+        try:
+            # A witness takes the note as the log signed it; the signatures of the others come below.
+            signed = cosign(url, key, made.note, lambda since: source.checkpoint(made.number, since=since).consistency)
+            note += signed.removeprefix(made.note)
+        except LogBehind as error:
+            newer = source.checkpoint()
+            if newer.size >= error.size:
+                # Another process has had a newer one signed in the meantime.
+                return _ask_witnesses(source, newer, witnesses)
+            missing.append(error)
+        except (AnchorRefused, BadCheckpoint) as error:
+            missing.append(error)
+    return made, note, missing
 
 
 def name_stamp(checkpoint: Path) -> Path:

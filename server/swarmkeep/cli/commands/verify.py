@@ -18,7 +18,7 @@ import typer
 from swarmkeep.cli.completing import complete_session
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, FirstSession, JsonOutput, Quiet, ServerUrl, Tenant
-from swarmkeep.cli.output import open_input, write_atomically
+from swarmkeep.cli.output import STANDARD, open_input, write_atomically
 from swarmkeep.cli.sources import Source, SourceOptions
 from swarmkeep.cli.terminal import (
     Progress,
@@ -92,8 +92,13 @@ def verify(
         ),
     ] = None,
     public_key: Annotated[
-        Path | None,
-        typer.Option("--public-key", metavar="FILE", help="The key (PEM) that the checkpoint must be signed with."),
+        str | None,
+        typer.Option(
+            "--public-key",
+            metavar="FILE|KEY",
+            help="The key (PEM) that the checkpoint must be signed with; of a checkpoint of `anchor` also the key as "
+            "that prints it (NAME+ID+KEY), which says the log's name, too.",
+        ),
     ] = None,
     witness: Annotated[
         list[str] | None,
@@ -123,13 +128,13 @@ def verify(
     if (witness or tsa) and checkpoint is None:
         raise typer.BadParameter("it needs --checkpoint", param_hint="'--witness'" if witness else "'--tsa'")
     noted = None if head is None else _parse_head(head)
+    anchors = _Anchors(public_key, witness or [], tsa)
     if session_id is not None and Path(session_id).is_file():
-        if not _verify_file(Path(session_id), checkpoint, public_key, noted, as_json=as_json):
+        if not _verify_file(Path(session_id), checkpoint, anchors, noted, as_json=as_json):
             raise typer.Exit(1)
         return
     where = SourceOptions(url, database_url, tenant, api_key)
     if checkpoint is not None:
-        anchors = _Anchors(public_key, witness or [], tsa)
         if not _verify_against_checkpoint(where, checkpoint, anchors, session_id, as_json=as_json):
             raise typer.Exit(1)
         return
@@ -142,7 +147,7 @@ def verify(
 
 
 def _check_use(
-    session_id: str | None, *, everything: bool, checkpoint: Path | None, public_key: Path | None, head: str | None,
+    session_id: str | None, *, everything: bool, checkpoint: Path | None, public_key: str | None, head: str | None,
     first: str | None,
 ) -> None:  # fmt: skip
     if [session_id is not None, everything].count(True) != 1 and (everything or checkpoint is None):
@@ -230,9 +235,16 @@ def _describe_redacted(found: Verification) -> str:
 class _Anchors(NamedTuple):
     """Those whose signatures a checkpoint must have."""
 
-    public_key: Path | None
+    public_key: str | None
     witnesses: list[str]
     tsa: Path | None
+
+    @property
+    def of_list(self) -> Path | None:
+        """The key that a list of heads must be signed with, which nothing else can sign. Raises Refused."""
+        if self.witnesses or self.tsa:
+            raise Refused("a list of heads has no witnesses and no time stamps: give a checkpoint of `anchor`")
+        return None if self.public_key is None else Path(self.public_key)
 
 
 def _verify_against_checkpoint(
@@ -254,10 +266,9 @@ def _verify_against_checkpoint(
                     where = replace(where, tenant=where.tenant or note.tenant)
                 with open_source(where) as source:
                     return _compare_with_note(source, note, at, session_id, as_json=as_json)
-            if anchors.witnesses or anchors.tsa:
-                raise Refused("a list of heads has no witnesses and no time stamps: give a checkpoint of `anchor`")
+            public_key = anchors.of_list
             with open_source(where) as source:
-                return _compare_with_list(source, content, anchors.public_key, session_id, as_json=as_json)
+                return _compare_with_list(source, content, public_key, session_id, as_json=as_json)
     except BadCheckpoint as error:
         raise Refused(str(error)) from None
 
@@ -267,17 +278,29 @@ def _check_anchors(note: Note, file: Path, anchors: _Anchors) -> datetime | None
     from swarmkeep.cli.commands.anchor import name_stamp
     from swarmkeep.history.anchors import check_cosignature, check_stamp, parse_verifier_key
     from swarmkeep.history.checkpoints import load_public_key
-    from swarmkeep.history.proofs import check_note
+    from swarmkeep.history.proofs import ED25519, check_note
 
+    times: dict[str, datetime] = {}
     if anchors.public_key is None:
         say("use --public-key to check that the checkpoint is signed by the right key")
+    elif "+" in anchors.public_key and not Path(anchors.public_key).exists():
+        key = parse_verifier_key(anchors.public_key, ED25519)
+        if key.name != note.origin:
+            raise Refused(f"the checkpoint is of the log {note.origin}, not of {key.name}")
+        check_note(note, key.public)
     else:
-        check_note(note, load_public_key(anchors.public_key))
-    times = [check_cosignature(note, parse_verifier_key(key)) for key in anchors.witnesses]
+        check_note(note, load_public_key(Path(anchors.public_key)))
+    for text in anchors.witnesses:
+        witness = parse_verifier_key(text)
+        times[f"signed by {witness.name}"] = check_cosignature(note, witness)
     if anchors.tsa is not None:
+        if str(file) == STANDARD:
+            raise Refused("the time stamp lies beside the checkpoint: give --checkpoint a file")
         with open_input(str(name_stamp(file))) as stamp, open_input(str(file)) as content:
-            times.append(check_stamp(stamp.read(), content.read(), anchors.tsa))
-    return min(times, default=None)
+            times["time-stamped"] = check_stamp(stamp.read(), content.read(), anchors.tsa)
+    found = "".join(f", {how} at {time:%Y-%m-%d %H:%M:%S} UTC" for how, time in times.items())
+    say(f"checkpoint of the log {note.origin}, {pluralize(note.size, 'leaf', 'leaves')}{found}")
+    return min(times.values(), default=None)
 
 
 def _compare_with_note(
@@ -298,7 +321,7 @@ def _compare_with_note(
             head = CheckpointHead(tenant=note.tenant, session_id=name, seq=seq, hash=hash)
             outcome, detail = _compare_log(found, head, is_elsewhere=False)
             if name is not None and outcome in ("unchanged", "redacted"):
-                outcome, detail = _find_other_history(found, name, noted[:-1]) or (outcome, detail)
+                outcome, detail = _find_other_history(found, note.tenant, name, noted[:-1]) or (outcome, detail)
             report.add(head, outcome, detail)
     if session_id is not None and not report.counts:
         raise Refused(f"the checkpoint has no head of session {session_id}")
@@ -309,13 +332,22 @@ def _compare_with_note(
     return report.is_good
 
 
-def _find_other_history(found: Source, name: str, noted: Sequence[tuple[int, str]]) -> tuple[str, str] | None:
+def _find_other_history(
+    found: Source, tenant: str, name: str, noted: Sequence[tuple[int, str]]
+) -> tuple[str, str] | None:
     """The outcome for a session whose earlier leaves are not of the history that it has now."""
+    from swarmkeep.history.checkpoints import CheckpointHead
+
+    deleted = None
     for seq, hash in noted:
         event = next(iter(found.events(name, after=seq - 1)), None)
         if event is None or event.hash != hash:
-            return "rewritten", f"event {seq} had another hash when an earlier checkpoint was made"
-    return None
+            # The id may have been used again.
+            head = CheckpointHead(tenant=tenant, session_id=name, seq=seq, hash=hash)
+            if not (deletion := _find_deletion(found, head)):
+                return "rewritten", f"event {seq} had another hash when an earlier checkpoint was made"
+            deleted = "deleted", f"{deletion}, and created again"
+    return deleted
 
 
 def _find_backdated(
@@ -425,9 +457,7 @@ def _compare_log(found: Source, noted: CheckpointHead, *, is_elsewhere: bool) ->
     return ("deleted", f"{deletion}, and created again") if deletion else (outcome, first.detail)
 
 
-def _verify_file(
-    path: Path, checkpoint: Path | None, public_key: Path | None, noted: Head | None, *, as_json: bool
-) -> bool:
+def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: Head | None, *, as_json: bool) -> bool:
     """Verify an export or a package, against a checkpoint too if there is one; return True if all is well. Needs no
     database. A package is compared with its own checkpoint, where no other is given."""
     from swarmkeep.cli.conversion import to_client_verification
@@ -453,7 +483,7 @@ def _verify_file(
         if noted is not None:
             return _compare_only_session(check, noted)
         return lines is None or _compare_with_heads(
-            check, lines, public_key, as_json=as_json and checkpoint is not None
+            check, lines, anchors.of_list, as_json=as_json and checkpoint is not None
         )
 
 
