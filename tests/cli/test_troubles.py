@@ -47,6 +47,7 @@ CALLS = {
     "agents show": Call(("agents", "show", "Triage Agent", *AGENTS), reads=False),
     "anchor": Call(("anchor",), writes=True),
     "audit": Call(("audit",)),
+    "retention": Call(("retention",), puts=False),
     "backup": Call(("backup", "new.backup"), puts=False),
     "blob": Call(("blob", "ID", "0" * 64, "-o", "picture.png"), puts=False),
     "chat": Call(("chat", "--offline", *AGENTS), writes=True, text="Hello!\n"),

@@ -15,6 +15,7 @@ DONE = {
 ENTRY = {"seq": 1, "type": "session.deleted", "by": "Lee", "at": "", "data": {"session_id": "s1"}, "hash": "h"}
 CHECKPOINT = {"number": 2, "origin": "o", "size": 6, "root": "r", "at": "", "note": "n", "public_key": None}
 LEAF = {"index": 5, "session_id": None, "seq": 1, "hash": "h", "leaf": "{}"}
+DUE = {"session_id": "s1", "seq": 1, "updated_at": "", "goes_at": "", "keep": "30d", "held": False}
 PROOF = {
     **LEAF, "session_id": "s1", "checkpoint": CHECKPOINT, "newest": CHECKPOINT, "inclusion": ["11"], "consistency": [],
 }  # fmt: skip
@@ -34,6 +35,7 @@ def test_the_answers_are_values(server: StubServer) -> None:
         make_json_reply({**CHECKPOINT, "consistency": ["00"]}),
         make_json_reply(samples.make_page([LEAF])),
         make_json_reply(PROOF),
+        make_json_reply(samples.make_page([DUE])),
     )
     with Client(server.url, api_key=None) as client:
         session = client.sessions.get("s1")
@@ -49,6 +51,7 @@ def test_the_answers_are_values(server: StubServer) -> None:
         assert client.audit.checkpoint(2, since=3).consistency == ["00"]
         assert [leaf.session_id for leaf in client.audit.leaves(after=4)] == [None]
         assert session.proof(checkpoint=2).newest == Checkpoint(**CHECKPOINT)
+        assert [due.keep for due in client.sessions.due(before="2100-01-01T00:00:00Z")] == ["30d"]
     assert server.lines == [
         "GET /v1/sessions/s1",
         "POST /v1/sessions/s1/redact",
@@ -61,6 +64,7 @@ def test_the_answers_are_values(server: StubServer) -> None:
         "GET /v1/checkpoint?number=2&since=3",
         "GET /v1/checkpoint/leaves?after=4",
         "GET /v1/sessions/s1/proof?checkpoint=2",
+        "GET /v1/retention?before=2100-01-01T00%3A00%3A00Z",
     ]
 
 
@@ -76,6 +80,7 @@ async def test_async_answers_are_values_too(server: StubServer) -> None:
         make_json_reply(CHECKPOINT),
         make_json_reply(samples.make_page([LEAF])),
         make_json_reply(PROOF),
+        make_json_reply(samples.make_page([DUE])),
     )
     async with AsyncClient(server.url, api_key=None) as client:
         session = await client.sessions.get("s1")
@@ -88,3 +93,4 @@ async def test_async_answers_are_values_too(server: StubServer) -> None:
         assert (await client.audit.checkpoint()).public_key is None
         assert [leaf.index async for leaf in client.audit.leaves()] == [5]
         assert (await session.proof()).inclusion == ["11"]
+        assert [due.held async for due in client.sessions.due()] == [False]

@@ -35,6 +35,7 @@ COMMANDS = {
     "verify": "Check that sessions are as they were recorded.",
     "checkpoint": "Record the last seq and hash of every session.",
     "prune": "Delete sessions that have not changed for a long time.",
+    "retention": "Show which sessions go by themselves, and when.",
     "top": "Watch the runs that are active, waiting or queued.",
     "audit": "Show the audit log: what was done to sessions and keys.",
     "anchor": "Make a signed checkpoint of all sessions, to keep elsewhere.",
@@ -61,6 +62,7 @@ _MODULES = {
     "import": "export",
     "request": "events",
     "restore": "db",
+    "retention": "prune",
 }
 
 

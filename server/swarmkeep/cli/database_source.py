@@ -37,6 +37,7 @@ from swarmkeep_client import (
     AuditEntry,
     Checkpoint,
     Comparison,
+    DueSession,
     Head,
     ImportReport,
     Leaf,
@@ -214,6 +215,16 @@ class DatabaseSource:
 
         signer = load_signer(self._settings.signing_key)
         return HeadLog(self._store, origin=self._settings.log_origin, signer=signer)
+
+    def due(self, before: datetime) -> Iterator[DueSession]:
+        from swarmkeep.history.retention import RetentionError, iterate_due, read_retention
+
+        try:
+            rules = read_retention(self._settings.retention)
+        except RetentionError as error:
+            raise Refused(str(error)) from None
+        for due in self._background.iterate(iterate_due(self._store, self._tenant, rules, before=before)):
+            yield msgspec.convert(msgspec.to_builtins(due), DueSession)
 
     def evidence(self, ids: Sequence[str], signing_key: Path | None) -> Iterator[bytes]:
         from swarmkeep.history.checkpoints import load_signer

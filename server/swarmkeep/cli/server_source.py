@@ -33,6 +33,7 @@ from swarmkeep_client import (
     Compaction,
     Comparison,
     ConnectionFailed,
+    DueSession,
     Head,
     ImportReport,
     Leaf,
@@ -202,6 +203,9 @@ class ServerSource:
 
     def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
         return self._client.audit.checkpoint(number, since=since)
+
+    def due(self, before: datetime) -> Iterator[DueSession]:
+        return self._client.sessions.due(before=before)
 
     def evidence(self, ids: Sequence[str], signing_key: Path | None) -> Iterator[bytes]:
         return self._client.evidence(ids)

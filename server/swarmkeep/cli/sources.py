@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         AuditEntry,
         Checkpoint,
         Comparison,
+        DueSession,
         Head,
         ImportReport,
         Leaf,
@@ -141,6 +142,10 @@ class Source(ChatSource, Protocol):
     def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
         """A checkpoint of the log of heads, by default a new one, if there is anything new; with the proof that it goes
         on from the first `since` leaves."""
+        ...
+
+    def due(self, before: datetime) -> Iterator[DueSession]:
+        """The sessions that retention deletes before a time: a server's, or that of the settings here."""
         ...
 
     def evidence(self, ids: Sequence[str], signing_key: Path | None) -> Iterator[bytes]:

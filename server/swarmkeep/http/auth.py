@@ -26,6 +26,7 @@ from swarmkeep.events.errors import DomainError, InvalidRequest, Overloaded, Ses
 from swarmkeep.events.usage import PriceTable
 from swarmkeep.history.proofs import DEFAULT_ORIGIN, HeadLog
 from swarmkeep.history.replay import TurnQueue
+from swarmkeep.history.retention import Retention
 from swarmkeep.http.metrics import Metrics, ServerLimits
 from swarmkeep.http.sse import FrameWriter
 from swarmkeep.http.threads import ByteBudget
@@ -312,6 +313,7 @@ class Service:
         refusals: RefusalLog | None = None,
         head_log: HeadLog | None = None,
         max_package_bytes: int = sys.maxsize,
+        retention: Retention = (),
     ) -> None:
         self.engine = engine
         self.keyring = keyring
@@ -327,6 +329,7 @@ class Service:
         self.limits = limits or ServerLimits()
         self.refusals = refusals or RefusalLog()
         self.max_package_bytes = max_package_bytes
+        self.retention = retention
         self.head_log = head_log or HeadLog(engine.store, origin=DEFAULT_ORIGIN, signer=None)
         self.stopping = asyncio.Event()
         self.drained = asyncio.Event()

@@ -27,6 +27,7 @@ from swarmkeep.events.usage import PriceTable
 from swarmkeep.history.checkpoints import BadCheckpoint, Signer, load_signer
 from swarmkeep.history.compare import PricesError, read_prices
 from swarmkeep.history.proofs import HeadLog
+from swarmkeep.history.retention import Retention, RetentionError, applying_retention, read_retention
 from swarmkeep.http import pages, websocket
 from swarmkeep.http.access import (
     Compression,
@@ -143,14 +144,14 @@ def make_lifespan(
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     """Makes the application's lifespan: what the routes need is opened when it starts, and closed when it stops.
 
-    Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured, or the prices or the signing
-    key are not valid.
+    Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured, or the prices, the signing
+    key or the retention are not valid.
     """
     if not settings.agents:
         raise ServeError("there are no agents to serve; name a file, folder or module that defines some with --agents")
     registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
     location = locate(settings.database_url)
-    prices, signer = _read_prices(settings), _load_signer(settings)
+    prices, signer, retention = _read_prices(settings), _load_signer(settings), _read_retention(settings)
     if not (settings.offline or settings.openai_api_key or settings.openai_base_url):
         raise ServeError(
             "no model is configured: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that speaks Chat "
@@ -189,8 +190,10 @@ def make_lifespan(
                 if "*" in settings.cors_origins and not await keyring.is_locked():
                     log.warning(_OPEN_TO_ALL_PAGES)
                 await engine.start()
-                app.state.service = _build_service(settings, engine, keyring, metrics, limits, prices, signer)
-                async with metrics.answer_workers():
+                app.state.service = _build_service(
+                    settings, engine, keyring, metrics, limits, prices, signer, retention
+                )
+                async with metrics.answer_workers(), applying_retention(store, retention):
                     yield
             finally:
                 await engine.stop()
@@ -262,6 +265,7 @@ def _build_service(
     limits: ServerLimits,
     prices: PriceTable | None,
     signer: Signer | None,
+    retention: Retention,
 ) -> Service:
     own = {bracket_host(settings.host), *settings.allowed_hosts}
     rate = settings.rate_limit_per_minute
@@ -281,7 +285,15 @@ def _build_service(
         refusals=RefusalLog(max(1, LINES_PER_MINUTE // settings.workers)),
         head_log=HeadLog(engine.store, origin=settings.log_origin, signer=signer),
         max_package_bytes=settings.max_import_bytes,
+        retention=retention,
     )
+
+
+def _read_retention(settings: Settings) -> Retention:
+    try:
+        return read_retention(settings.retention)
+    except RetentionError as error:
+        raise ServeError(str(error)) from None
 
 
 def _load_signer(settings: Settings) -> Signer | None:
@@ -388,6 +400,7 @@ def build_api(
             *sessions.BLOBS_ROUTES,
             *audit.VERIFY_ROUTES,
             *audit.REDACT_ROUTES,
+            *audit.RETENTION_ROUTES,
             *sessions.COMPACTION_ROUTES,
             *sessions.TAKEOVER_ROUTES,
             *audit.ROUTES,

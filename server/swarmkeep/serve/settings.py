@@ -230,6 +230,11 @@ class Settings(BaseSettings):
         "database can compute another history. Several, separated by commas: the first signs, and all are accepted; "
         "the word `unstamped` among them accepts sessions without a stamp, while servers get their first key.",
     )
+    retention: str | None = Field(
+        default=None,
+        description="How long sessions are kept after their last change, as `180d`; or rules by tenant and metadata: "
+        "JSON, or a file (`.json`, `.toml`).",
+    )
     signing_key: Path | None = Field(
         default=None, description="A PEM file with the Ed25519 private key that checkpoints are signed with."
     )

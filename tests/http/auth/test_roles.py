@@ -76,6 +76,7 @@ NEEDED: dict[str, set[str]] = {
     "GET /v1/audit": {"audit"},
     "GET /v1/audit/verify": {"audit"},
     "GET /v1/checkpoint": {"audit"},
+    "GET /v1/retention": {"read"},
     "GET /v1/checkpoint/leaves": {"audit"},
 }
 ABSENT = {

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from swarmkeep.events.codec import Json
-from tests.http.server import RunningServer, check_problem
+from swarmkeep.runs.sessions import hold_session
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
+from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
+from tests.store.sessions import begin_session
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -151,3 +157,23 @@ async def test_a_reason_may_be_given(service: RunningServer, reason: str) -> Non
     session = await service.session()
     assert (await service.delete(session, params={"reason": reason})).status_code == 204
     check_problem(await service.delete("/v1/sessions/x", params={"reason": "x" * 1001}), 400, "invalid_request")
+
+
+async def test_server_deletes_what_is_due(ready_url: str) -> None:
+    old = open_store(ready_url, clock=lambda: datetime.now(UTC) - timedelta(days=40))
+    for name in ("old", "held"):
+        await begin_session(old, SessionKey("default", name))
+    await hold_session(old, SessionKey("default", "held"), "case 12", by=None)
+    await old.close()
+    async with start_server(server_settings(database_url=ready_url, retention="30d")) as service:
+        await service.session(id="new")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (await service.get("/v1/sessions/old")).status_code != 404:
+                pass
+        due = (await service.get("/v1/retention")).json()
+        assert [(one["session_id"], one["held"], one["keep"]) for one in due["data"]] == [("held", True, "30d")]
+        later = (await service.get("/v1/retention?before=2100-01-01T00:00:00Z")).json()
+        assert [one["session_id"] for one in later["data"]] == ["new", "held"]
+        check_problem(await service.get("/v1/retention?before=soon"), 400, "invalid_request")
+        entries = (await service.get("/v1/audit")).json()["data"]
+        assert [entry["by"] for entry in entries if entry["type"] == "session.deleted"] == ["retention"]

@@ -37,6 +37,7 @@ from swarmkeep_client.models import (
     Compaction,
     Comparison,
     CreatedKey,
+    DueSession,
     Event,
     Head,
     Health,
@@ -325,6 +326,11 @@ def verify_audit(head: Head | None) -> Call[Verification]:
 
 def get_checkpoint(number: int | None, since: int | None) -> Call[Checkpoint]:
     return Call(make_get("checkpoint", query=build_query(number=number, since=since)), read_as(Checkpoint))
+
+
+def list_due(*, before: datetime | str | None, page_size: int | None) -> Call[Page[DueSession]]:
+    at = before.isoformat() if isinstance(before, datetime) else before
+    return Call(make_get("retention", query=build_query(before=at, limit=page_size)), read_as(Page[DueSession]))
 
 
 def list_leaves(*, after: int | None, page_size: int | None) -> Call[Page[Leaf]]:

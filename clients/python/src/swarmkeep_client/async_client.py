@@ -24,6 +24,7 @@ from swarmkeep_client.models import (
     Caller,
     Checkpoint,
     CreatedKey,
+    DueSession,
     Head,
     Health,
     ImportReport,
@@ -257,6 +258,10 @@ class AsyncSessions:
             page_size=page_size,
         )
         return (AsyncSession(self._sender, state) async for state in self._sender.iterate_pages(call))
+
+    def due(self, *, before: datetime | str | None = None, page_size: int | None = None) -> AsyncIterator[DueSession]:
+        """The sessions that the server's retention deletes before a time, by default those that are due."""
+        return self._sender.iterate_pages(calls.list_due(before=before, page_size=page_size))
 
     async def counts(self, *, children: bool = False) -> SessionCounts:
         """Count busy sessions, and those whose last run ended badly; of each kind up to 1,000."""

@@ -611,6 +611,17 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     consistency: list[str] = []
 
 
+class DueSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that goes by the server's retention, and when; on hold (`held`) it stays until that is lifted."""
+
+    session_id: str
+    seq: int
+    updated_at: str
+    goes_at: str
+    keep: str
+    held: bool = False
+
+
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     """A leaf of the log that checkpoints are of: where a session ended; with `session_id` None, the audit log."""
 

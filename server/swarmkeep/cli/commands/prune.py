@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import msgspec
 import typer
 
 from swarmkeep.cli.completing import complete_agent
@@ -15,7 +16,7 @@ from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, LabelFilter, Quiet, ServerUrl, Tenant, parse_labels
 from swarmkeep.cli.output import parse_duration
 from swarmkeep.cli.sources import Source, SourceOptions
-from swarmkeep.cli.terminal import Progress, put, put_json, say, show_progress
+from swarmkeep.cli.terminal import Progress, put, put_json, put_json_line, say, show_progress
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
@@ -100,6 +101,46 @@ def prune(
         say(f"{pluralize(len(held), 'session is', 'sessions are')} on hold, and kept")
     if left:
         raise typer.Exit(1)
+
+
+# `swarmkeep retention`: what goes by itself, and when.
+
+
+def register_retention(app: typer.Typer) -> None:
+    app.command(
+        "retention",
+        epilog="""
+        \b
+        Examples:
+          swarmkeep retention
+          swarmkeep retention --within 30d --json
+        """,
+    )(retention)
+
+
+def retention(
+    within: Annotated[
+        str | None, typer.Option("--within", metavar="TIME", help="Those that go within this time: 12h, 30d, 8w.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")] = False,
+    url: ServerUrl = None,
+    database_url: DatabaseUrl = None,
+    tenant: Tenant = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Show the sessions that go by SWARMKEEP_RETENTION, and when: by default those that are due. A server deletes these
+    every hour, unless they are on hold or in use. This deletes nothing."""
+    before = datetime.now(UTC) + (timedelta() if within is None else parse_duration(within, "--within"))
+    count = held = 0
+    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+        for due in source.due(before):
+            count, held = count + 1, held + due.held
+            if as_json:
+                put_json_line(msgspec.structs.asdict(due))
+            else:
+                put(f"{due.session_id}  goes {due.goes_at}, kept for {due.keep}{', on hold' if due.held else ''}")
+    kept = f", {held} of them on hold" if held else ""
+    say(f"{pluralize(count, 'session goes', 'sessions go')} before {before:%Y-%m-%d %H:%M} UTC{kept}")
 
 
 def _find_old(source: Source, sessions: Iterable[SessionState], before: str) -> tuple[list[_Old], list[str]]:

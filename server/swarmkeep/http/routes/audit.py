@@ -10,6 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
 
+from swarmkeep.events.codec import parse_timestamp
 from swarmkeep.events.views import SessionView
 from swarmkeep.history.checkpoints import AuditEntry, verify_audit_log, view_entry
 from swarmkeep.history.compare import Comparison, StateDiff, compare_sessions, diff_session
@@ -17,13 +18,15 @@ from swarmkeep.history.divergences import Replayed, check_kinds
 from swarmkeep.history.proofs import Checkpoint, Leaf, Proof, view_leaf
 from swarmkeep.history.redact import Redaction, redact
 from swarmkeep.history.replay import replay_session
+from swarmkeep.history.retention import DuePage, list_due
 from swarmkeep.history.verify import Verification, follow_verification, parse_head, verify
 from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import Body
 from swarmkeep.http.errors import problem_specs
-from swarmkeep.http.parameters import MAX_SEQ, AfterSeq, Cursor, Limit, NotedHead, parse_cursor, take_page
+from swarmkeep.http.parameters import MAX_SEQ, AfterSeq, Cursor, Limit, NotedHead, parse_cursor, read_time, take_page
 from swarmkeep.http.routes.sessions import ETAG, make_session_response
 from swarmkeep.runs.sessions import MAX_REASON, hold_session, release_session
+from swarmkeep.store.records import utc_now
 
 # Routes that compare: replay, diff and compare.
 
@@ -290,6 +293,36 @@ async def prove(
 
 
 AUDIT_ROUTES = [list_audit, verify_audit, get_checkpoint, list_leaves]
+
+
+# Route that tells which sessions are going.
+
+
+@get(
+    "/retention",
+    operation_id="list_due",
+    summary="List the sessions that go by the server's retention",
+    responses=problem_specs(),
+)
+async def list_due_sessions(
+    principal: NamedDependency[Principal],
+    before: Annotated[
+        str | None, QueryParameter(description="Those that go before this time; by default those that are due.")
+    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> DuePage:
+    """Rule by rule, those that were used last first. A page may be short while there are more. Without a retention
+    nothing goes."""
+    text = read_time(before, "before")
+    at = None if text is None else parse_timestamp(text)
+    service = principal.service
+    return await list_due(
+        principal.store, principal.tenant, service.retention, before=at or utc_now(), limit=limit, cursor=cursor
+    )
+
+
+RETENTION_ROUTES = [list_due_sessions]
 
 
 # Route that verifies a session.

@@ -1,0 +1,26 @@
+"""`swarmkeep retention`: what goes by itself, and when."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.cli.command_line import ACME, CommandLine
+from tests.cli.conftest import RecordedSession
+from tests.support.processes import ServerProcess
+
+
+def test_what_goes_is_listed(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
+    env = {"SWARMKEEP_RETENTION": "1d"}
+    listed = cli("retention", *recorded.options, env=env)
+    assert (listed.code, listed.out) == (0, "")
+    assert "0 sessions go before" in listed.err
+    listed = cli("retention", "--within", "2d", *recorded.options, env=env)
+    assert f"{recorded.session_id}  goes " in listed.out
+    assert "kept for 1d" in listed.out
+    assert cli("retention", "--within", "9000w", *recorded.options).out == ""
+    assert "SWARMKEEP_RETENTION" in cli("retention", *recorded.options, env={"SWARMKEEP_RETENTION": "soon"}).err
+    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
+    with ServerProcess(tmp_path, database_url=database, agents=[ACME], env={"SWARMKEEP_RETENTION": "5w"}) as server:
+        (found,) = (cli("retention", "--within", "6w", "--json", "--url", server.url).json,)
+    assert (found["session_id"], found["keep"], found["held"]) == (recorded.session_id, "5w", False)
