@@ -226,13 +226,15 @@ class DatabaseSource:
         for due in self._background.iterate(iterate_due(self._store, self._tenant, rules, before=before)):
             yield msgspec.convert(msgspec.to_builtins(due), DueSession)
 
-    def evidence(self, ids: Sequence[str], signing_key: Path | None) -> Iterator[bytes]:
+    def evidence(self, ids: Sequence[str], signing_key: Path | None, size: int | None) -> Iterator[bytes]:
         from swarmkeep.history.checkpoints import load_signer
         from swarmkeep.history.evidence import make_package, read_blocks
 
         signer = load_signer(signing_key or self._settings.signing_key)
         named = [self._key(session_id).id for session_id in ids]
-        made = make_package(self._store, self._tenant, named, log=self._open_log(), signer=signer, with_audit=True)
+        made = make_package(
+            self._store, self._tenant, named, log=self._open_log(), signer=signer, with_audit=True, size=size
+        )
         with self._background.run(made) as file:
             yield from read_blocks(file)
 

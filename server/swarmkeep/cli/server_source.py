@@ -207,8 +207,8 @@ class ServerSource:
     def due(self, before: datetime) -> Iterator[DueSession]:
         return self._client.sessions.due(before=before)
 
-    def evidence(self, ids: Sequence[str], signing_key: Path | None) -> Iterator[bytes]:
-        return self._client.evidence(ids)
+    def evidence(self, ids: Sequence[str], signing_key: Path | None, size: int | None) -> Iterator[bytes]:
+        return self._client.evidence(ids, size=size)
 
     def leaves(self) -> Iterator[Leaf]:
         return self._client.audit.leaves(page_size=_PAGE_SIZE)

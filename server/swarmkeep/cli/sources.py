@@ -148,8 +148,9 @@ class Source(ChatSource, Protocol):
         """The sessions that retention deletes before a time: a server's, or that of the settings here."""
         ...
 
-    def evidence(self, ids: Sequence[str], signing_key: Path | None) -> Iterator[bytes]:
-        """These sessions as a package that a stranger can check. Raises BadCheckpoint for a key that cannot be used."""
+    def evidence(self, ids: Sequence[str], signing_key: Path | None, size: int | None) -> Iterator[bytes]:
+        """These sessions as a package that a stranger can check, proven from the checkpoint of `size` leaves, or the
+        newest. Raises BadCheckpoint for a key that cannot be used."""
         ...
 
     def leaves(self) -> Iterator[Leaf]:

@@ -102,8 +102,9 @@ class EventNotFound(DomainError):
 class CheckpointNotFound(DomainError):
     code = "checkpoint_not_found"
 
-    def __init__(self, number: int | None) -> None:
-        super().__init__("there is no checkpoint yet" if number is None else f"there is no checkpoint {number}")
+    def __init__(self, number: int | None, size: int | None = None) -> None:
+        wanted = "yet" if number is None else number
+        super().__init__(f"there is no checkpoint {wanted if size is None else f'of {size} leaves'}")
 
 
 class NotInCheckpoint(DomainError):

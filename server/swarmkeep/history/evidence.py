@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, BinaryIO, NamedTuple, cast
 
 import msgspec
 
@@ -53,8 +53,10 @@ How to check it
   2. python3 swarmkeep_verify.py {package}
      Exit code 0: nothing was changed since this package was written. A changed byte is named.
   3. With a checkpoint that you were given earlier, and the key that it was signed with:
-     python3 swarmkeep_verify.py {package} --checkpoint CHECKPOINT.jsonl --public-key KEY
-     It shows as well that nothing that these sessions held before that checkpoint was changed or left out.
+     python3 swarmkeep_verify.py {package} --checkpoint CHECKPOINT --public-key KEY
+     It shows as well that nothing that these sessions held before that checkpoint was changed or left out. If a witness
+     signed it, too, give --witness WITNESS-KEY; if it was time-stamped:
+     openssl ts -verify -data CHECKPOINT -in CHECKPOINT.tsr -CAfile AUTHORITY.pem
 
 What it shows, and what not
   The hashes show any change that is made afterwards to everyone who has this file or its digest. They do not show that
@@ -80,17 +82,23 @@ async def make_package(
     log: HeadLog,
     signer: Signer | None,
     with_audit: bool,
+    size: int | None = None,
     name: str = "case.zip",
     max_bytes: int = sys.maxsize,
 ) -> IO[bytes]:
     """A package of these sessions, in a file that has no name and begins at its beginning; close it.
 
     Without `with_audit` what the audit log says of them is left out, and README.txt says so. Raises SessionNotFound,
-    HistoryDamaged for a session that does not verify, and TooLarge.
+    HistoryDamaged for a session that does not verify, and TooLarge. Proofs are from the log's checkpoint of `size`
+    leaves, or CheckpointNotFound or NotInCheckpoint is raised; by default from the newest, where that has the session.
     """
     keys = [SessionKey(tenant, session_id) for session_id in dict.fromkeys(ids)]
     sessions = [await _verify(store, key) for key in keys]
-    proofs = [proof for key in keys if (proof := await _find_proof(log, key)) is not None]
+    if size is None:
+        proofs = [proof for key in keys if (proof := await _find_proof(log, key)) is not None]
+    else:
+        number = await log.find_number(tenant, size)
+        proofs = [await log.prove(key, number) for key in keys]
     with ExitStack() as opened:
         events = opened.enter_context(tempfile.TemporaryFile())
         used: set[str] = set()
@@ -224,9 +232,17 @@ def _write_package(
             _add(package, swarmkeep_verify.MANIFEST, whole, len(body))
 
 
+class Package(NamedTuple):
+    """What is checked of a package: its events, its list of heads, and its proofs from the log of heads."""
+
+    events: BinaryIO
+    heads: BinaryIO
+    proofs: list[Proof]
+
+
 @contextmanager
-def open_package(file: BinaryIO) -> Iterator[tuple[BinaryIO, BinaryIO] | None]:
-    """The events and the checkpoint of a package, once each of its bytes is what was written; None for another file.
+def open_package(file: BinaryIO) -> Iterator[Package | None]:
+    """The files of a package, once each of its bytes is what was written; None for another file.
 
     Raises InvalidImport, which names what was changed."""
     if not zipfile.is_zipfile(file):
@@ -238,10 +254,12 @@ def open_package(file: BinaryIO) -> Iterator[tuple[BinaryIO, BinaryIO] | None]:
             package = opened.enter_context(zipfile.ZipFile(file))
             swarmkeep_verify.check_package(package, file)  # type: ignore[no-untyped-call]
             events, heads = (opened.enter_context(package.open(name)) for name in (EVENTS, CHECKPOINT))
+            lines = package.read(PROOFS).splitlines() if PROOFS in package.namelist() else ()
+            proofs = [decode(line, Proof) for line in lines]
         except Exception as error:
             # A broken ZIP file makes the standard library raise errors of many kinds.
             raise InvalidImport(f"the package was changed: {error}") from None
-        yield cast(BinaryIO, events), cast(BinaryIO, heads)
+        yield Package(cast(BinaryIO, events), cast(BinaryIO, heads), proofs)
 
 
 def _add(package: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> str:

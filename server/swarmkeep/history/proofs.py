@@ -215,6 +215,25 @@ class _LeafText(msgspec.Struct, frozen=True):
     hash: str
 
 
+def check_proof(proof: Proof) -> tuple[Note, str, int, str]:
+    """The note that a proof leads to, and the session, seq and hash that are proven. The note's signatures are not
+    checked. Raises BadCheckpoint."""
+    note = parse_note(proof.checkpoint.note.encode())
+    try:
+        found = decode(proof.leaf, _LeafText)
+        leaf = HeadLeaf(
+            index=proof.index, session_id=found.session_id, seq=found.seq, hash=bytes.fromhex(found.hash)
+        ).data
+        path = [bytes.fromhex(one) for one in proof.inclusion]
+    except (MalformedJson, msgspec.ValidationError, ValueError):
+        raise BadCheckpoint("the proof is not written as a server writes it") from None
+    if leaf != proof.leaf.encode() or found.session_id is None:
+        raise BadCheckpoint("the proof's leaf is not one that a server writes")
+    if compute_root(hash_leaf(leaf), proof.index, note.size, path) != note.root:
+        raise BadCheckpoint(f"the proof of {found.session_id} does not lead to its checkpoint")
+    return note, found.session_id, found.seq, found.hash
+
+
 def read_noted_heads(note: Note, leaves: Iterable[str]) -> dict[str | None, list[tuple[int, str]]]:
     """The heads (seq and hash) that the texts of a log's first leaves name, by session, oldest first, if they are those
     of the note.
@@ -391,6 +410,17 @@ class HeadLog:
             newest=self._view(newest),
             consistency=[one.hex() for one in consistency],
         )
+
+    async def find_number(self, tenant: str, size: int) -> int:
+        """The number of the first checkpoint of so many leaves. Raises CheckpointNotFound."""
+        low, high = 1, (await self._find(tenant, None)).number
+        while low < high:
+            middle = (low + high) // 2
+            is_before = (await self._find(tenant, middle)).size < size
+            low, high = (middle + 1, high) if is_before else (low, middle)
+        if (await self._find(tenant, low)).size != size:
+            raise CheckpointNotFound(None, size)
+        return low
 
     async def _find(self, tenant: str, number: int | None) -> LogCheckpoint:
         found = await self._store.read_checkpoint(tenant, number)

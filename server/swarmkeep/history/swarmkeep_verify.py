@@ -1,9 +1,10 @@
-"""Checks Swarmkeep's exports with nothing but Python: python swarmkeep_verify.py FILE [--checkpoint HEADS.jsonl]
+"""Checks Swarmkeep's exports with nothing but Python: python swarmkeep_verify.py FILE [--checkpoint CHECKPOINT]
 
 It is written to be read by a stranger: what it checks is what docs/events.md of Swarmkeep says of an export. Exit code
-0 if all is as it was recorded, 1 if not, 2 for wrong use. `--checkpoint` is a list of heads that was kept elsewhere;
-`--public-key` the Ed25519 key, in 64 hexadecimal digits, that it must be signed with. FILE is an export, or an evidence
-package (a ZIP file), of which every byte is checked.
+0 if all is as it was recorded, 1 if not, 2 for wrong use. FILE is an export, or an evidence package (a ZIP file), of
+which every byte is checked. `--checkpoint` was kept elsewhere: a list of heads, or a checkpoint of the log, a few
+lines long. `--public-key` is the Ed25519 key that it must be signed with, in 64 hexadecimal digits, or, with the log's
+name, as NAME+ID+KEY; `--witness` the key (NAME+ID+KEY) of a witness that must have signed such a checkpoint, too.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import hashlib
 import json
 import sys
 import tempfile
+import time
 import zipfile
 
 MANIFEST = "manifest.json"
@@ -214,13 +216,44 @@ def read_heads(content, public_key):
     return {head["session_id"]: head for head in heads if head["session_id"] is not None}
 
 
+def check_note(note, public_key):
+    """A log's checkpoint is signed with its key (C2SP signed-note), if that is known. Returns what is signed, twice:
+    as text, and in its parts."""
+    text, _, below = note.rpartition("\n\n")
+    origin, size, root = (text + "\n").split("\n")[:3]
+    if public_key is not None:
+        key = bytes.fromhex(public_key)
+        found = find_signature(below, origin, sha256(origin.encode() + b"\n\1" + key)[:4])
+        expect(found, "the log's checkpoint is not signed with this key")
+        check_signature(key, (text + "\n").encode(), found)
+    return text + "\n", below, (origin, int(size), base64.b64decode(root))
+
+
+def find_signature(below, name, key_id):
+    lines = [line.split(" ")[2] for line in below.split("\n") if line.startswith(f"— {name} ")]
+    return next((one[4:] for one in map(base64.b64decode, lines) if one[:4] == key_id), None)
+
+
+def check_witness(note, witness):
+    """The witness has signed the log's checkpoint (C2SP tlog-cosignature). Returns when, in seconds since 1970."""
+    text, below, _ = check_note(note, None)
+    name, key_id, encoded = witness.split("+", 2)
+    key = base64.b64decode(encoded)
+    expect(key[:1] == b"\4" and sha256(name.encode() + b"\n" + key)[:4].hex() == key_id, "this is not a witness's key")
+    found = find_signature(below, name, bytes.fromhex(key_id))
+    expect(found, f"the checkpoint is not signed by {name}")
+    seconds = int.from_bytes(found[:8], "big")
+    check_signature(key[1:], f"cosignature/v1\ntime {seconds}\n{text}".encode(), found[8:])
+    return seconds
+
+
 def check_proof(proof, hashes, public_key):
     """A session's leaf leads to the root of its checkpoint (RFC 9162, 2.1.3.2), a signed note of C2SP's."""
     leaf, note = json.loads(proof["leaf"]), proof["checkpoint"]["note"]
     name, seq = leaf["session_id"], leaf["seq"]
     expect(hashes.get(name, {}).get(seq) == leaf["hash"], f"event {seq} of {name} is not the one that is proven")
-    origin, size, root = note.split("\n")[:3]
-    node, index, last = sha256(b"\0" + proof["leaf"].encode()), proof["index"], int(size) - 1
+    text, _, (origin, size, root) = check_note(note, public_key)
+    node, index, last = sha256(b"\0" + proof["leaf"].encode()), proof["index"], size - 1
     for one in map(bytes.fromhex, proof["inclusion"]):
         expect(last, "the proof is too long")
         right = index & 1 or index == last
@@ -228,16 +261,9 @@ def check_proof(proof, hashes, public_key):
         while right and index and not index & 1:
             index, last = index >> 1, last >> 1
         index, last = index >> 1, last >> 1
-    expect(last == 0 and node == base64.b64decode(root), f"the proof of {name} does not lead to its checkpoint")
-    text, _, below = note.rpartition("\n\n")
-    if public_key is not None:
-        key = bytes.fromhex(public_key)
-        key_id = sha256(origin.encode() + b"\n\1" + key)[:4]
-        signed = [base64.b64decode(line.split(" ")[2]) for line in below.split("\n") if line.startswith(f"— {origin} ")]
-        signature = next((one[4:] for one in signed if one[:4] == key_id), None)
-        expect(signature, "the log's checkpoint is not signed with this key")
-        check_signature(key, (text + "\n").encode(), signature)
-    return f"{name}: event {seq} is in checkpoint {proof['checkpoint']['number']} of {origin}, {size} leaves"
+    expect(last == 0 and node == root, f"the proof of {name} does not lead to its checkpoint")
+    print(f"{name}: event {seq} is in checkpoint {proof['checkpoint']['number']} of {origin}, {size} leaves")
+    return name, text
 
 
 def add_member(package, name, file, size):
@@ -279,14 +305,22 @@ def read_whole(path):
         return file.read()
 
 
-def check(file, checkpoint, public_key):
+def check(file, checkpoint, public_key, witnesses=(), log=None):
     """Check an export, or a package, beside a checkpoint: by default the one that lies in the package."""
-    proofs, hashes = b"", {}
+    proofs, hashes, note = b"", {}, None
+    if checkpoint and not checkpoint.startswith(b"{"):
+        note, checkpoint = checkpoint.decode(), None
+        text, _, (origin, _, _) = check_note(note, public_key)
+        expect(log in (None, origin), f"the checkpoint is of the log {origin}, not of {log}")
+    expect(note or not witnesses, "only a checkpoint of the log is signed by witnesses: give one")
+    for witness in witnesses:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(check_witness(note, witness)))
+        print(f"the checkpoint was signed by {witness.split('+')[0]} at {at} UTC")
     with contextlib.ExitStack() as stack:
         if zipfile.is_zipfile(file):
             package = stack.enter_context(zipfile.ZipFile(file))
             check_package(package, file)
-            checkpoint = checkpoint or package.read("checkpoint.jsonl")
+            checkpoint = checkpoint or (None if note else package.read("checkpoint.jsonl"))
             proofs = package.read("proofs.jsonl") if "proofs.jsonl" in package.namelist() else b""
             file = stack.enter_context(package.open("events.jsonl"))
         file.seek(0)
@@ -299,10 +333,13 @@ def check(file, checkpoint, public_key):
                 expect(head, f"the checkpoint has no head of {session.id}")
                 expect(head["seq"] <= session.seq, f"{session.id} was cut off: the checkpoint has event {head['seq']}")
                 expect(session.hashes[head["seq"]] == head["hash"], f"{session.id} was rewritten since the checkpoint")
-            if proofs:
+            if proofs or note:
                 hashes[session.id] = session.hashes
-        for proof in map(json.loads, proofs.splitlines()):
-            print(check_proof(proof, hashes, public_key))
+        # Of the checkpoint that was given, the signatures on that count.
+        key = None if note else public_key
+        proven = [check_proof(proof, hashes, key) for proof in map(json.loads, proofs.splitlines())]
+        for name in hashes if note else ():
+            expect((name, text) in proven, f"no proof of {name} leads to the checkpoint that was given")
 
 
 def main():
@@ -310,12 +347,17 @@ def main():
     parser.add_argument("file")
     parser.add_argument("--checkpoint")
     parser.add_argument("--public-key")
+    parser.add_argument("--witness", action="append", default=[])
     given = parser.parse_args()
+    log, public_key = None, given.public_key
+    if public_key and "+" in public_key:
+        log, _, encoded = public_key.split("+", 2)
+        public_key = base64.b64decode(encoded)[1:].hex()
     try:
         checkpoint = given.checkpoint and read_whole(given.checkpoint)
         with open(given.file, "rb") as file:
             try:
-                check(file, checkpoint, given.public_key)
+                check(file, checkpoint, public_key, given.witness, log)
             except Exception as error:
                 sys.exit(f"NOT VALID: {error}")
     except OSError as error:

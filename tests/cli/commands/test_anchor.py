@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -214,6 +215,11 @@ def test_time_stamp_is_of_its_checkpoint(db: CommandLine, tmp_path: Path) -> Non
         assert anchor(db, "later.txt", "--tsa", url).code == 0
     required = ["--tsa", str(authority.root)]
     assert check(db, *required, name="stamped.txt")[0] == 0
+    # Without a database, and without any Swarmkeep.
+    assert db("evidence", "one", "-o", "case.zip", "--checkpoint", "stamped.txt").code == 0
+    assert db("verify", "case.zip", "--checkpoint", "stamped.txt", "--public-key", "key.pub", *required).code == 0
+    command = f"openssl ts -verify -data stamped.txt -in stamped.txt.tsr -CAfile {authority.root}"
+    assert b"OK" in subprocess.run(command.split(), cwd=db.folder, check=True, capture_output=True).stdout
     record(db, "early", "hello", at=datetime.now(UTC) - timedelta(days=2))
     code, said = check(db, *required, name="stamped.txt")
     assert (code, "early: BACKDATED" in said) == (1, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import random
 import shutil
@@ -11,12 +12,16 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swarmkeep.history import swarmkeep_verify
+from swarmkeep.history.anchors import format_verifier_key
+from swarmkeep.history.checkpoints import load_public_key
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession
+from tests.support.anchors import Witness, serving
 from tests.support.processes import ServerProcess
 from tests.support.signing import write_keys
 
@@ -95,6 +100,95 @@ def test_package_goes_to_standard_output(process: CommandLine, recorded: Recorde
     assert made.code == 0
     assert f"SHA-256 {hashlib.sha256(package.read_bytes()).hexdigest()}" in made.err
     assert check(package).returncode == 0
+
+
+def test_package_is_proven_from_checkpoint_of_others(
+    cli: CommandLine, recorded: RecordedSession, tmp_path: Path
+) -> None:
+    """Its checkpoint was signed by a witness long before; the package is made when the log has gone on."""
+    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
+    private, public = write_keys(tmp_path, "key")
+    package, held, key = tmp_path / "case.zip", tmp_path / "held.txt", load_public_key(public).hex()
+    one = Witness()
+    with (
+        serving(one.answer) as url,
+        ServerProcess(
+            tmp_path, database_url=database, agents=[ACME], env={"SWARMKEEP_SIGNING_KEY": str(private)}
+        ) as server,
+    ):
+        for place in (["--url", server.url], ["--database-url", database]):
+            signing = {"SWARMKEEP_SIGNING_KEY": str(private)}
+            witness = ["--witness", url, "--witness-key", one.verifier_key]
+            assert cli("anchor", "-o", str(held), *witness, *place, env=signing).code == 0
+            name = f"late{place[0]}"
+            for _ in range(3):
+                cli("sessions", "rename", recorded.session_id, "renamed", *place)
+                cli("sessions", "fork", recorded.session_id, "--id", name, *place)
+                assert cli("anchor", "-o", str(tmp_path / "newer.txt"), *place, env=signing).code == 0
+            made = cli(
+                "evidence", recorded.session_id, "-o", str(package), "--checkpoint", str(held), *place, env=signing
+            )
+            assert made.code == 0, made.err
+            required = ["--checkpoint", held.name, "--public-key", key, "--witness", one.verifier_key]
+            found = check(package, *required)
+            assert (found.returncode, found.stderr) == (0, ""), found
+            assert "the checkpoint was signed by witness.example at 2" in found.stdout
+            ours = ["--public-key", str(public), "--witness", one.verifier_key]
+            verified = cli("verify", str(package), "--checkpoint", str(held), *ours)
+            assert (verified.code, "1 unchanged" in verified.err) == (0, True), verified
+            # A checkpoint that the proofs do not lead to, one without the witness, and none at all.
+            newer = ["--checkpoint", "newer.txt", "--public-key", key]
+            named = format_verifier_key("swarmkeep/default", bytes.fromhex(key))
+            assert check(package, "--checkpoint", held.name, "--public-key", named).returncode == 0
+            for wrong, why in (
+                (["--checkpoint", held.name, "--public-key", f"x{named}"], "not of xswarmkeep/default"),
+                (newer, "leads to the checkpoint that was given"),
+                ([*newer, "--witness", one.verifier_key], "is not signed by witness.example"),
+                (["--witness", one.verifier_key], "only a checkpoint of the log is signed by witnesses"),
+                ([*required, "--witness", Witness("other").verifier_key], "is not signed by other"),
+            ):
+                assert why in check(package, *wrong).stderr
+            other = cli(
+                "verify", str(package), "--checkpoint", str(tmp_path / "newer.txt"), "--public-key", str(public)
+            )
+            assert (other.code, "NOT COVERED, no proof leads to the checkpoint" in other.out) == (1, True)
+            missing = cli("evidence", name, "-o", str(package), "--checkpoint", str(held), *place)
+            assert (missing.code, "checkpoint" in missing.err) == (1, True), missing
+    assert cli("export", recorded.session_id, "-o", "one.jsonl", "--database-url", database).code == 0
+    assert "no proofs" in cli("verify", "one.jsonl", "--checkpoint", str(held)).err
+
+
+def test_false_proof_in_package_is_found(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
+    """Who packs the files anew, with a manifest that fits, cannot make the proofs fit."""
+    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
+    package = tmp_path / "case.zip"
+    cli("sessions", "fork", recorded.session_id, "--id", "other", "--database-url", database)
+    assert cli("anchor", "--database-url", database).code == 0
+    for spoil in (
+        lambda proof: {**proof, "index": 1 - proof["index"]},
+        lambda proof: {**proof, "inclusion": []},
+        lambda proof: {**proof, "inclusion": ["00" * 32]},
+        lambda proof: {**proof, "leaf": proof["leaf"].replace(recorded.session_id, "other")},
+        lambda proof: {**proof, "leaf": proof["leaf"].replace(proof["hash"], "00" * 32)},
+    ):
+        made = cli("evidence", recorded.session_id, "-o", str(package), "--database-url", database)
+        assert made.code == 0, made.err
+        repack(package, spoil)
+        assert check(package).returncode == 1
+        ours = cli("verify", str(package))
+        assert (ours.code, "Traceback" in ours.err) == (1, False), ours
+
+
+def repack(package: Path, spoil: Callable[[Any], Any]) -> None:
+    with zipfile.ZipFile(package) as opened:
+        files = {name: opened.read(name) for name in opened.namelist()}
+    files["proofs.jsonl"] = json.dumps(spoil(json.loads(files["proofs.jsonl"]))).encode() + b"\n"
+    manifest = json.loads(files.pop("manifest.json"))
+    for name, content in files.items():
+        manifest["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    with zipfile.ZipFile(package, "w") as made:
+        for name, content in {**files, "manifest.json": json.dumps(manifest).encode()}.items():
+            swarmkeep_verify.add_member(made, name, io.BytesIO(content), len(content))
 
 
 def make_bomb(package: zipfile.ZipFile) -> None:

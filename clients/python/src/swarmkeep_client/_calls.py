@@ -354,8 +354,8 @@ def export_sessions(
     return make_get("export", query=(*filters, *repeat_parameter("id", ids)))
 
 
-def make_evidence(ids: str | Sequence[str]) -> Request:
-    return make_get("evidence", query=repeat_parameter("id", ids))
+def make_evidence(ids: str | Sequence[str], *, size: int | None) -> Request:
+    return make_get("evidence", query=(*build_query(size=size), *repeat_parameter("id", ids)))
 
 
 def get_transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:

@@ -95,13 +95,14 @@ class AsyncClient:
         """
         return self._sender.download(calls.export_sessions(ids, agent=agent, status=status, metadata=metadata))
 
-    def evidence(self, ids: str | Sequence[str]) -> AsyncGenerator[bytes, None]:
+    def evidence(self, ids: str | Sequence[str], *, size: int | None = None) -> AsyncGenerator[bytes, None]:
         """Sessions as a ZIP file that a stranger can check with nothing but Python, piece by piece.
 
-        Raises SessionNotFound, HistoryDamaged for one that does not verify, TooLarge, and ConnectionFailed if it breaks
+        With `size` they are proven from the log's checkpoint of so many leaves. Raises SessionNotFound, HistoryDamaged
+        for one that does not verify, TooLarge, CheckpointNotFound, NotInCheckpoint, and ConnectionFailed if it breaks
         off.
         """
-        return self._sender.download(calls.make_evidence(ids))
+        return self._sender.download(calls.make_evidence(ids, size=size))
 
     async def import_sessions(
         self,

@@ -96,13 +96,14 @@ class Client:
         """
         return self._sender.download(calls.export_sessions(ids, agent=agent, status=status, metadata=metadata))
 
-    def evidence(self, ids: str | Sequence[str]) -> Generator[bytes, None]:
+    def evidence(self, ids: str | Sequence[str], *, size: int | None = None) -> Generator[bytes, None]:
         """Sessions as a ZIP file that a stranger can check with nothing but Python, piece by piece.
 
-        Raises SessionNotFound, HistoryDamaged for one that does not verify, TooLarge, and ConnectionFailed if it breaks
+        With `size` they are proven from the log's checkpoint of so many leaves. Raises SessionNotFound, HistoryDamaged
+        for one that does not verify, TooLarge, CheckpointNotFound, NotInCheckpoint, and ConnectionFailed if it breaks
         off.
         """
-        return self._sender.download(calls.make_evidence(ids))
+        return self._sender.download(calls.make_evidence(ids, size=size))
 
     def import_sessions(
         self,

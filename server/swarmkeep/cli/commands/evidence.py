@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, Tenant
-from swarmkeep.cli.output import STANDARD, open_atomically
+from swarmkeep.cli.output import STANDARD, open_atomically, open_input
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.events.wording import pluralize
@@ -24,6 +25,7 @@ def register(app: typer.Typer) -> None:
         Examples:
           swarmkeep evidence order-4711 -o case.zip
           swarmkeep evidence order-4711 order-4712 -o case.zip --signing-key key.pem
+          swarmkeep evidence order-4711 -o case.zip --checkpoint checkpoint.txt
         """,
     )(evidence)
 
@@ -40,6 +42,15 @@ def evidence(
             "[env: SWARMKEEP_SIGNING_KEY]",
         ),
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="FILE",
+            help="Prove the sessions from this checkpoint of `anchor`, which others have, signed or stamped; "
+            "by default from the log's newest.",
+        ),
+    ] = None,
     url: ServerUrl = None,
     database_url: DatabaseUrl = None,
     tenant: Tenant = None,
@@ -48,16 +59,24 @@ def evidence(
     """Pack sessions so that a stranger can check them with nothing but Python: events, files, transcripts, what the
     audit log says of them, signed heads, and the checking program. Sessions that do not verify are refused."""
     from swarmkeep.history.checkpoints import BadCheckpoint
+    from swarmkeep.history.proofs import MAX_NOTE_BYTES, parse_note
 
     where = SourceOptions(url, database_url, tenant, api_key)
+    size = None
     if signing_key is not None and where.server_url is not None:
         raise typer.BadParameter("a server signs with its own key; leave it out", param_hint="'--signing-key'")
     digest = hashlib.sha256()
     wanted = list(dict.fromkeys(ids))
     name = "standard output" if str(output) == STANDARD else output
     try:
+        if checkpoint is not None:
+            with open_input(str(checkpoint)) as file:
+                note = parse_note(file.read(MAX_NOTE_BYTES + 1))
+            size = note.size
+            if url is None:
+                where = replace(where, tenant=where.tenant or note.tenant)
         with open_source(where) as source, open_atomically(output) as file:
-            for piece in source.evidence(wanted, signing_key):
+            for piece in source.evidence(wanted, signing_key, size):
                 digest.update(piece)
                 file.write(piece)
     except BadCheckpoint as error:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from swarmkeep.events.facts import RecordedEvent
     from swarmkeep.history.checkpoints import CheckpointHead
     from swarmkeep.history.import_export import ExportCheck
-    from swarmkeep.history.proofs import Note
+    from swarmkeep.history.proofs import Note, Proof
     from swarmkeep_client import Head, Verification
 
 
@@ -470,7 +470,7 @@ def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: 
         lines = None if checkpoint is None else opened.enter_context(open_input(str(checkpoint)))
         try:
             if (package := opened.enter_context(open_package(file))) is not None:
-                file, lines = package[0], lines or package[1]
+                file, lines = package.events, lines or package.heads
             check = ExportCheck(file)
             for session_id, found in check.verify():
                 if as_json and checkpoint is None:
@@ -482,25 +482,67 @@ def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: 
             return False
         if noted is not None:
             return _compare_only_session(check, noted)
+        proofs = () if package is None else package.proofs
         return lines is None or _compare_with_heads(
-            check, lines, anchors.of_list, as_json=as_json and checkpoint is not None
+            check, lines, checkpoint, anchors, proofs, as_json=as_json and checkpoint is not None
         )
 
 
-def _compare_with_heads(check: ExportCheck, lines: BinaryIO, public_key: Path | None, *, as_json: bool) -> bool:
+def _compare_with_heads(
+    check: ExportCheck, lines: BinaryIO, file: Path | None, anchors: _Anchors, proofs: Sequence[Proof], *, as_json: bool
+) -> bool:
+    """Compare the sessions of an export with a list of heads, or those of a package with a checkpoint of `anchor`."""
     from swarmkeep.history.checkpoints import BadCheckpoint, read_heads, verify_checkpoint
+    from swarmkeep.history.proofs import MAX_NOTE_BYTES, is_note, parse_note
 
     report = _Outcomes(as_json)
+    unchecked = None
     try:
-        seal = verify_checkpoint(lines, public_key)
-        for head in read_heads(lines, seal):
-            report.add(head, *check.compare(head.session_id, head.seq, head.hash))
+        by_note = is_note(lines.read(1))
+        lines.seek(0)
+        if by_note:
+            note = parse_note(lines.read(MAX_NOTE_BYTES + 1))
+            _check_anchors(note, file or Path(STANDARD), anchors)
+            if not proofs:
+                raise Refused("the file has no proofs: give an evidence package, or a list of heads")
+            for head in (head for found, head in _read_proofs(proofs) if found.text == note.text):
+                report.add(head, *check.compare(head.session_id, head.seq, head.hash))
+        else:
+            seal = verify_checkpoint(lines, anchors.of_list)
+            unchecked = seal.public_key if anchors.public_key is None else None
+            for head in read_heads(lines, seal):
+                report.add(head, *check.compare(head.session_id, head.seq, head.hash))
+            _check_own_proofs(check, proofs, anchors, report)
     except BadCheckpoint as error:
         raise Refused(str(error)) from None
     for session_id in check.list_uncompared():
-        put(f"{session_id}: NOT COVERED, the checkpoint has no head of it")
-    report.put_sums(seal.public_key if public_key is None else None)
+        why = "no proof leads to the checkpoint" if by_note else "the checkpoint has no head of it"
+        put(f"{session_id}: NOT COVERED, {why}")
+    report.put_sums(unchecked)
     return report.is_good and not check.list_uncompared()
+
+
+def _read_proofs(proofs: Sequence[Proof]) -> Iterator[tuple[Note, CheckpointHead]]:
+    """The checkpoint that each proof leads to, and the head that it proves. Raises BadCheckpoint."""
+    from swarmkeep.history.checkpoints import CheckpointHead
+    from swarmkeep.history.proofs import check_proof
+
+    for proof in proofs:
+        note, session_id, seq, hash = check_proof(proof)
+        yield note, CheckpointHead(tenant=note.tenant, session_id=session_id, seq=seq, hash=hash)
+
+
+def _check_own_proofs(check: ExportCheck, proofs: Sequence[Proof], anchors: _Anchors, report: _Outcomes) -> None:
+    """Check that the proofs of a package are right, although they lead to no checkpoint that was given."""
+    from swarmkeep.history.checkpoints import load_public_key
+    from swarmkeep.history.proofs import check_note
+
+    for note, head in _read_proofs(proofs):
+        if anchors.of_list is not None:
+            check_note(note, load_public_key(anchors.of_list))
+        outcome, detail = check.compare(head.session_id, head.seq, head.hash)
+        if outcome != "unchanged":
+            report.add(head, "invalid", detail or "it is proven, but not there")
 
 
 def _compare_only_session(check: ExportCheck, noted: Head) -> bool:

@@ -21,7 +21,7 @@ from swarmkeep.http.auth import Principal
 from swarmkeep.http.bodies import JsonRequest
 from swarmkeep.http.errors import problem_specs
 from swarmkeep.http.openapi import EvidenceOperation, ExportOperation, ImportOperation
-from swarmkeep.http.parameters import OPEN_QUERY_PREFIX, read_metadata_filter
+from swarmkeep.http.parameters import MAX_SEQ, OPEN_QUERY_PREFIX, read_metadata_filter
 from swarmkeep.http.sse import ZIP, StreamResponse
 
 ImportFormat = Literal["export", "chat", "swarm", "assistants"]
@@ -140,11 +140,23 @@ async def import_sessions(
     summary="Pack sessions so that a stranger can check them",
     operation_class=EvidenceOperation,
     response_description="A ZIP file",
-    responses=problem_specs("session_not_found", "history_damaged", "too_large", "overloaded"),
+    responses=problem_specs(
+        "session_not_found",
+        "checkpoint_not_found",
+        "not_in_checkpoint",
+        "log_damaged",
+        "history_damaged",
+        "too_large",
+        "overloaded",
+    ),
 )
 async def make_evidence(
     principal: NamedDependency[Principal],
     ids: Annotated[list[str], QueryParameter(name="id", description="These sessions (repeat), in this order.")],
+    size: Annotated[
+        int | None,
+        QueryParameter(ge=1, le=MAX_SEQ, description="Prove them from the log's checkpoint of so many leaves."),
+    ] = None,
 ) -> Response[Any]:
     """Their events, files and transcripts, what the audit log says of them (for keys that may read it), their signed
     ends, and the program that checks all of it with nothing but Python. A server process makes one package per tenant
@@ -162,6 +174,7 @@ async def make_evidence(
             log=service.head_log,
             signer=service.head_log.signer,
             with_audit=principal.may("audit"),
+            size=size,
             max_bytes=service.max_package_bytes,
         )
     return StreamResponse(_stream_file(file), ZIP, headers=_PACKAGE_HEADERS)
