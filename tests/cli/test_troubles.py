@@ -66,6 +66,7 @@ CALLS = {
     "doctor": Call(("doctor", "--offline", *AGENTS)),
     "eval": Call(("eval", EVALS, "--offline", *AGENTS), reads=False),
     "events": Call(("events", "ID")),
+    "forward": Call(("forward", "--to", "siem.jsonl"), puts=False),
     "evidence": Call(("evidence", "ID", "-o", "case.zip"), puts=False),
     "export": Call(("export", "ID")),
     "import": Call(("import", "all.jsonl", "--as", "other"), writes=True),
@@ -297,14 +298,14 @@ def read_only(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-@each_command(WRITERS | {"backup", "demo", "evidence", "init", "restore"}, without=_NEEDS_MORE | {"import"})
+@each_command(WRITERS | {"backup", "demo", "evidence", "forward", "init", "restore"}, without=_NEEDS_MORE | {"import"})
 def test_read_only_folder_is_told(site: Site, name: str) -> None:
     with read_only(site.folder):
         said = site.refuse(name)
     assert "writable" in said or "choose a folder that you may write to" in said or "permission denied" in said
 
 
-@each_command(READERS, without=WRITERS | SERVING | _NEEDS_MORE | {"backup", "evidence", "restore", "doctor"})
+@each_command(READERS, without=WRITERS | SERVING | _NEEDS_MORE | {"backup", "evidence", "forward", "restore", "doctor"})
 def test_read_only_folder_is_readable(site: Site, name: str) -> None:
     with read_only(site.folder):
         result = site.run(name)

@@ -39,6 +39,7 @@ COMMANDS = {
     "top": "Watch the runs that are active, waiting or queued.",
     "audit": "Show the audit log: what was done to sessions and keys.",
     "anchor": "Make a signed checkpoint of all sessions, to keep elsewhere.",
+    "forward": "Forward the audit log to a SIEM.",
     "evidence": "Pack sessions so that a stranger can check them.",
     "backup": "Write a whole database to a file, while servers keep running.",
     "restore": "Fill an empty database from a backup, and verify it.",

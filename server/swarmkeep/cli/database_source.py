@@ -190,10 +190,9 @@ class DatabaseSource:
                 end, first = checked.head, next(self.audit(tenant)).hash
                 yield CheckpointHead(tenant=tenant, session_id=None, seq=end.seq, hash=end.hash, first=first)
 
-    def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
+    def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[AuditEntry]:
         from swarmkeep.history.checkpoints import view_entry
 
-        after = 0
         while page := self._background.run(self._store.read_audit_log(tenant or self._tenant, after=after)):
             for entry in page:
                 data = decode(view_entry(entry).data)

@@ -74,7 +74,7 @@ def _open_beside(output: Path) -> Iterator[BinaryIO]:
     descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w+b") as file:
-            _lock(file.fileno())
+            lock_file(file.fileno())
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -120,7 +120,7 @@ def _is_other(process_id: int) -> bool:
     return True
 
 
-def _lock(file: int) -> bool:
+def lock_file(file: int) -> bool:
     """Lock an open file until it is closed, also for processes of other machines that share the folder."""
     if fcntl is None:
         return True
@@ -134,7 +134,7 @@ def _lock(file: int) -> bool:
 
 def _is_locked(path: Path) -> bool:
     with path.open("rb") as file:
-        return not _lock(file.fileno())
+        return not lock_file(file.fileno())
 
 
 # An event loop beside the main thread, which stays free to wait for a person and to be interrupted by one.

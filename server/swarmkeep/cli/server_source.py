@@ -187,8 +187,8 @@ class ServerSource:
         session = self._client.sessions.get(session_id)
         return _to_session_state(session.release() if reason is None else session.put_on_hold(reason))
 
-    def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
-        return self._client.audit.list()
+    def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[AuditEntry]:
+        return self._client.audit.list(after=after)
 
     def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
         return self._client.audit.verify(head=head)

@@ -127,8 +127,8 @@ class Source(ChatSource, Protocol):
         """Put a session on hold; without a reason, lift the hold."""
         ...
 
-    def audit(self, tenant: str | None = None) -> Iterator[AuditEntry]:
-        """A tenant's audit log, oldest entry first; by default that of the tenant in question."""
+    def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[AuditEntry]:
+        """A tenant's audit log after an entry, oldest first; by default that of the tenant in question."""
         ...
 
     def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:

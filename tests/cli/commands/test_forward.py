@@ -1,0 +1,143 @@
+"""`swarmkeep forward`: the audit log in a SIEM, without gaps, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ocsf.events.application.api import APIActivity
+from ocsf.events.application.application_lifecycle import ApplicationLifecycle
+
+from tests.cli.command_line import ACME, CommandLine
+from tests.cli.conftest import RecordedSession
+from tests.support.anchors import serving
+from tests.support.processes import ServerProcess
+
+Json = dict[str, Any]
+MODELS = {6003: APIActivity, 6002: ApplicationLifecycle}
+
+
+@pytest.fixture
+def db(cli: CommandLine, recorded: RecordedSession) -> CommandLine:
+    """A database of the test's own, with some entries in its audit log."""
+    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
+    make_entries(cli, recorded, "one", "two")
+    return cli
+
+
+def make_entries(cli: CommandLine, recorded: RecordedSession, *names: str) -> None:
+    for name in names:
+        assert cli("sessions", "fork", recorded.session_id, "--id", name).code == 0
+        assert cli("sessions", "delete", name, "--reason", f"asked by {name}").code == 0
+
+
+def read(file: Path) -> list[Json]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def check(events: list[Json]) -> list[int]:
+    """The seqs of events, once OCSF's models have taken them."""
+    for event in events:
+        model = MODELS[event["class_uid"]].model_validate(event)
+        assert event["type_uid"] == event["class_uid"] * 100 + model.activity_id.value
+        assert event["metadata"]["version"] == "1.5.0"
+        assert event["time"] > 1_700_000_000_000
+    return [event["metadata"]["sequence"] for event in events]
+
+
+def test_file_has_each_entry_once(db: CommandLine, recorded: RecordedSession) -> None:
+    done = db("forward", "--to", "siem.jsonl")
+    assert done.code == 0, done.err
+    file = db.folder / "siem.jsonl"
+    entries = db("audit", "--json").json
+    assert check(read(file)) == [entry["seq"] for entry in entries]
+    assert [event["metadata"]["uid"] for event in read(file)] == [entry["hash"] for entry in entries]
+    deleted = read(file)[-1]
+    assert (deleted["activity_name"], deleted["api"]["operation"]) == ("Delete", "session.deleted")
+    assert deleted["resources"] == [{"type": "session", "uid": "two"}]
+    assert deleted["unmapped"]["reason"] == "asked by two"
+    make_entries(db, recorded, "three")
+    assert "forwarded 1 entry" in db("forward", "--to", "siem.jsonl").err
+    # As a crash leaves it: a state that is behind, and half a line.
+    (db.folder / "siem.jsonl.state").unlink()
+    with file.open("ab") as opened:
+        opened.write(b'{"half')
+    make_entries(db, recorded, "four")
+    assert db("forward", "--to", "siem.jsonl").code == 0
+    # As a rotation leaves it: no file, and the state.
+    before = check(read(file))
+    file.rename(db.folder / "siem.jsonl.1")
+    make_entries(db, recorded, "five")
+    assert db("forward", "--to", "siem.jsonl").code == 0
+    assert before + check(read(file)) == [entry["seq"] for entry in db("audit", "--json").json]
+
+
+def test_outage_leaves_no_gap(db: CommandLine, recorded: RecordedSession) -> None:
+    taken: list[Json] = []
+    answers = [503, 200, 200]
+
+    def take(path: str, body: bytes) -> tuple[int, str, bytes]:
+        status = answers.pop(0)
+        if status == 200:
+            taken.extend(map(json.loads, body.splitlines()))
+        return status, "text/plain", b""
+
+    with serving(take) as url:
+        where = ["--to", f"{url}/ingest", "--state", "state.json"]
+        assert "did not take the events (503)" in db.expect_refusal("forward", *where)
+        assert db("forward", *where).code == 0
+        make_entries(db, recorded, "three")
+        assert db("forward", *where).code == 0
+    assert "no answer from" in db.expect_refusal("forward", "--to", "http://127.0.0.1:1", "--state", "other.json")
+    assert check(taken) == [entry["seq"] for entry in db("audit", "--json").json]
+
+
+@pytest.mark.long
+def test_it_goes_on_until_it_is_killed(process: CommandLine, db: CommandLine, recorded: RecordedSession) -> None:
+    arrived = threading.Semaphore(0)
+    taken: list[Json] = []
+
+    def take(path: str, body: bytes) -> tuple[int, str, bytes]:
+        taken.extend(map(json.loads, body.splitlines()))
+        arrived.release()
+        return 200, "text/plain", b""
+
+    with serving(take) as url:
+        where = ["forward", "--to", url, "--state", "state.json"]
+        for name in ("three", "four"):
+            with process.running(*where, "--every", "1s") as running:
+                assert arrived.acquire(timeout=60)
+                refused = db.expect_refusal(*where)
+                assert "another process forwards by state.json" in refused
+                running.kill()
+            make_entries(db, recorded, name)
+        assert db(*where).code == 0
+    seqs = check(taken)
+    assert sorted(set(seqs)) == [entry["seq"] for entry in db("audit", "--json").json]
+    assert len({event["metadata"]["uid"] for event in taken}) == len(set(seqs))
+
+
+def test_other_log_is_told(db: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
+    assert db("forward", "--to", "siem.jsonl").code == 0
+    shutil.copy(recorded.file, db.folder / "swarmkeep.db")
+    assert "it is another one, or rewritten" in db.expect_refusal("forward", "--to", "siem.jsonl")
+    (db.folder / "mine.jsonl").write_text("my own\n")
+    assert "has other lines" in db.expect_refusal("forward", "--to", "mine.jsonl")
+    (db.folder / "bad.state").write_text("{}")
+    assert "which says how far it went" in db.expect_refusal("forward", "--to", "x.jsonl", "--state", "bad.state")
+    assert db("forward", "--to", "https://siem.example").code == 2
+
+
+@pytest.mark.long
+def test_server_log_is_forwarded(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
+    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
+    with ServerProcess(tmp_path, database_url=database, agents=[ACME]) as server:
+        assert cli("forward", "--to", "siem.jsonl", "--url", server.url).code == 0
+    events = read(cli.folder / "siem.jsonl")
+    check(events)
+    assert events[-1]["class_uid"] == 6002
+    assert events[-1]["activity_name"] == "Start"
