@@ -176,6 +176,18 @@ async def test_redaction_and_deletion_leave_proofs(store: SqlStore) -> None:
     assert [(leaf.session_id, leaf.seq) for leaf in leaves] == [(KEY.id, 2), (KEY.id, 3), (None, 1), (None, 2)]
 
 
+async def test_id_used_again_has_new_proof(store: SqlStore) -> None:
+    log = make_log(store)
+    await store.append(KEY, await begin_session(store), draft_user_messages("hello", "again"))
+    await log.make(KEY.tenant)
+    before = await log.prove(KEY)
+    await delete_session(store, KEY)
+    state = await begin_session(store)
+    await log.make(KEY.tenant)
+    assert (await log.prove(KEY)).hash == state.hash
+    assert (await log.prove(KEY, 1)).hash == before.hash
+
+
 async def test_processes_share_one_log(store: SqlStore, kind: str, request: pytest.FixtureRequest) -> None:
     stores = [store, open_store(request.getfixturevalue(f"{kind}_ready"))]
     logs = [make_log(store) for store in stores]

@@ -7,16 +7,14 @@ another history; a time stamp shows that the checkpoint is no younger than it sa
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from swarmkeep.history.checkpoints import BadCheckpoint, check_ed25519
 from swarmkeep.history.proofs import COSIGNATURE, ED25519, Note, Signature, make_key_id, parse_note, parse_signatures
-
-if TYPE_CHECKING:
-    import httpx2
 
 _SECONDS = 30.0
 _MAX_ANSWER_BYTES = 1_000_000
@@ -86,7 +84,7 @@ def cosign(url: str, key: VerifierKey, note: str, prove: Callable[[int], Sequenc
     size = known = parse_note(note.encode()).size
     for _ in range(_TRIES):
         answer = _submit(url, note, known, prove)
-        if answer.status_code != 409 or answer.headers.get("content-type", "").partition(";")[0] != _SIZE_TYPE:
+        if (answer.status_code, answer.content_type) != (409, _SIZE_TYPE):
             break
         # It says which size it knows; another process may have a checkpoint signed at the same time.
         text = answer.text.strip()
@@ -113,24 +111,35 @@ def _is_by(signature: Signature, key: VerifierKey) -> bool:
     return (signature.name, signature.key_id) == (key.name, key.key_id)
 
 
-def _submit(url: str, note: str, known: int, prove: Callable[[int], Sequence[str]]) -> httpx2.Response:
+class _Answer(NamedTuple):
+    status_code: int
+    content_type: str
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        return self.content.decode(errors="replace")
+
+
+def _submit(url: str, note: str, known: int, prove: Callable[[int], Sequence[str]]) -> _Answer:
     proof = [base64.b64encode(bytes.fromhex(one)).decode() for one in prove(known)]
     body = "".join(f"{line}\n" for line in (f"old {known}", *proof, "")) + note
     return _send(f"{url.rstrip('/')}/add-checkpoint", body.encode(), {})
 
 
-def _send(url: str, body: bytes, headers: dict[str, str]) -> httpx2.Response:
-    """Raises AnchorRefused if there is no answer, or one that is far too large."""
+def _send(url: str, body: bytes, headers: dict[str, str]) -> _Answer:
+    """Raises AnchorRefused if there is no answer, or one that is far too large or slow."""
     import httpx2
 
     try:
         with httpx2.stream("POST", url, content=body, headers=headers, timeout=_SECONDS) as answer:
-            content = b""
+            content, end = b"", time.monotonic() + _SECONDS
             for piece in answer.iter_bytes():
                 content += piece
-                if len(content) > _MAX_ANSWER_BYTES:
-                    raise AnchorRefused(f"the answer of {url} is too large")
-            return httpx2.Response(answer.status_code, headers=answer.headers, content=content)
+                if len(content) > _MAX_ANSWER_BYTES or time.monotonic() > end:
+                    raise AnchorRefused(f"the answer of {url} is too large, or too slow")
+            kind = answer.headers.get("content-type", "").partition(";")[0]
+            return _Answer(answer.status_code, kind, content)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise AnchorRefused(f"no answer from {url}: {error}") from None
 
@@ -144,12 +153,14 @@ def request_stamp(url: str, content: bytes) -> bytes:
         raise AnchorRefused(f"{url} gave no time stamp ({answer.status_code})")
     try:
         found = stamps.decode_timestamp_response(answer.content)
-        granted, nonce = found.status == 0, found.tst_info.nonce
+        info = found.tst_info
+        answered = (info.nonce, info.message_imprint.hash_algorithm, info.message_imprint.message)
     except ValueError as error:
         raise AnchorRefused(f"{url} gave no time stamp: {error}") from None
-    if not granted or nonce != request.nonce:
+    asked = (request.nonce, request.message_imprint.hash_algorithm, request.message_imprint.message)
+    if found.status != 0 or answered != asked:
         raise AnchorRefused(f"{url} gave no time stamp of this request")
-    return bytes(answer.content)
+    return answer.content
 
 
 def check_stamp(stamp: bytes, content: bytes, root: Path) -> datetime:

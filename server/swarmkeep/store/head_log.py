@@ -329,13 +329,14 @@ _LEAVES = PreparedStatement(
     .order_by(log_leaves.c.position)
     .limit(_bind("limit_", _NUMBER))
 )
-# The sum keeps SQLite from reading all leaves of the tenant, in the order of the log.
+# The sums keep SQLite from reading all leaves of the tenant, in the order of the log. A later leaf may have a lower
+# seq, where the session was deleted and its id used again.
 _FIND_LEAF = PreparedStatement(
     select(*_COLUMNS)
     .where(
         _OF_TENANT, log_leaves.c.session_id == _bind("session_id_"), log_leaves.c.position + 0 < _bind("size", _NUMBER)
     )
-    .order_by(log_leaves.c.seq.desc(), log_leaves.c.position.desc())
+    .order_by((log_leaves.c.position + 0).desc())
     .limit(1)
 )
 _CHANGED = PreparedStatement(

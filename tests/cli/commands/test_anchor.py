@@ -19,7 +19,7 @@ from swarmkeep.store.records import SessionKey
 from tests.cli.command_line import ACME, CommandLine, wait_for_line
 from tests.cli.conftest import RecordedSession
 from tests.store.sessions import begin_session, draft_user_messages
-from tests.support.anchors import StampAuthority, Witness, serving
+from tests.support.anchors import StampAuthority, Witness, compress, serving
 from tests.support.processes import ServerProcess
 from tests.support.signing import write_keys
 
@@ -223,6 +223,10 @@ def test_time_stamp_is_of_its_checkpoint(db: CommandLine, tmp_path: Path) -> Non
     record(db, "early", "hello", at=datetime.now(UTC) - timedelta(days=2))
     code, said = check(db, *required, name="stamped.txt")
     assert (code, "early: BACKDATED" in said) == (1, True)
+    # An authority that stamps something else, with the right nonce.
+    with serving(lambda path, body: authority.answer(path, body[:40] + bytes(40) + body[80:])) as url:
+        refused = anchor(db, "again.txt", "--tsa", url)
+    assert (refused.code, "gave no time stamp of this request" in refused.err) == (1, True), refused
     # A stamp of another time, and one of another authority.
     shutil.copy(db.folder / "later.txt.tsr", db.folder / "stamped.txt.tsr")
     refused = db.expect_refusal("verify", "--checkpoint", "stamped.txt", *required)
@@ -286,6 +290,14 @@ def test_two_processes_anchor_one_log(db: CommandLine) -> None:
     assert (made.code, others[0].code) == (0, 0), (made, others)
     for name in ("mine.txt", "other.txt"):
         assert check(db, "--witness", one.verifier_key, name=name)[0] == 0
+
+
+def test_compressed_answer_is_read(db: CommandLine) -> None:
+    one = Witness()
+    with serving(lambda path, body: compress(one.answer(path, body))) as url:
+        made = anchor(db, "signed.txt", "--witness", url, "--witness-key", one.verifier_key)
+    assert made.code == 0, made.err
+    assert check(db, "--witness", one.verifier_key, name="signed.txt")[0] == 0
 
 
 def test_timer_keeps_what_others_did_not_sign(db: CommandLine, witness: tuple[Witness, list[str]]) -> None:

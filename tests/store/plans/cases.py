@@ -280,7 +280,11 @@ HEAD_LOG: Mapping[str, Case] = {
     "checkpoint": Case(
         lambda store: store.add_checkpoint(TENANT, "2026-01-01T00:00:00.000000Z", lambda *_: "note", lambda _: True)
     ),
-    "find": Case(lambda store: store.find_leaf(KEY, 1000), filters="leaves of later checkpoints"),
+    "find": Case(
+        lambda store: store.find_leaf(KEY, 1000),
+        sorts="the leaves of a session, one for each checkpoint that found it changed",
+        filters="leaves of later checkpoints",
+    ),
     "list": Case(lambda store: store.read_leaves(TENANT, after=5, limit=50), sorts=BY_PAGE),
     # There are not so many leaves, which is found out by looking for them.
     "prove": Case(

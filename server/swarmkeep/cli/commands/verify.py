@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
@@ -339,9 +340,12 @@ def _find_other_history(
     from swarmkeep.history.checkpoints import CheckpointHead
 
     deleted = None
+    seqs = {seq for seq, _ in noted}
+    first, last = min(seqs, default=1), max(seqs, default=0)
+    events = islice(found.events(name, after=first - 1), last - first + 1) if seqs else ()
+    there = {event.seq: event.hash for event in events if event.seq in seqs}
     for seq, hash in noted:
-        event = next(iter(found.events(name, after=seq - 1)), None)
-        if event is None or event.hash != hash:
+        if there.get(seq) != hash:
             # The id may have been used again.
             head = CheckpointHead(tenant=tenant, session_id=name, seq=seq, hash=hash)
             if not (deletion := _find_deletion(found, head)):
