@@ -94,11 +94,7 @@ async def make_package(
     """
     keys = [SessionKey(tenant, session_id) for session_id in dict.fromkeys(ids)]
     sessions = [await _verify(store, key) for key in keys]
-    if size is None:
-        proofs = [proof for key in keys if (proof := await _find_proof(log, key)) is not None]
-    else:
-        number = await log.find_number(tenant, size)
-        proofs = [await log.prove(key, number) for key in keys]
+    proofs = [proof for key in keys if (proof := await _prove(store, log, key, size)) is not None]
     with ExitStack() as opened:
         events = opened.enter_context(tempfile.TemporaryFile())
         used: set[str] = set()
@@ -134,11 +130,21 @@ async def _verify(store: SqlStore, key: SessionKey) -> PackagedSession:
     return PackagedSession(id=key.id, seq=found.head.seq, hash=found.head.hash)
 
 
-async def _find_proof(log: HeadLog, key: SessionKey) -> Proof | None:
-    """The proof from the newest checkpoint of the log of heads, if that has the session."""
+async def _prove(store: SqlStore, log: HeadLog, key: SessionKey, size: int | None) -> Proof | None:
+    """The proof from the checkpoint of `size` leaves, or from the newest, if that has the session.
+
+    Raises CheckpointNotFound and NotInCheckpoint if there is a size.
+    """
     try:
-        return await log.prove(key)
+        proof = await log.prove(key, None if size is None else await log.find_number(key.tenant, size))
+        found = await store.read(key, after=proof.seq - 1, upto=proof.seq)
+        if [event.hash for event in found] != [proof.hash]:
+            # The session that had this id before was in it.
+            raise NotInCheckpoint(key.id, proof.checkpoint.number)
+        return proof
     except (CheckpointNotFound, NotInCheckpoint):
+        if size is not None:
+            raise
         return None
 
 

@@ -158,6 +158,20 @@ def test_package_is_proven_from_checkpoint_of_others(
     assert "no proofs" in cli("verify", "one.jsonl", "--checkpoint", str(held)).err
 
 
+def test_package_has_no_proof_of_former_session(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
+    place = ["--database-url", f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"]
+    package, held = tmp_path / "case.zip", tmp_path / "held.txt"
+    cli("sessions", "fork", recorded.session_id, "--id", "again", *place)
+    assert cli("anchor", "-o", str(held), *place).code == 0
+    cli("sessions", "delete", "again", *place)
+    cli("sessions", "fork", recorded.session_id, "--at", "2", "--id", "again", *place)
+    made = cli("evidence", "again", "-o", str(package), *place)
+    assert made.code == 0, made.err
+    assert check(package).returncode == 0
+    refused = cli("evidence", "again", "-o", str(package), "--checkpoint", str(held), *place)
+    assert (refused.code, "checkpoint 1" in refused.err) == (1, True), refused
+
+
 def test_false_proof_in_package_is_found(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
     """Who packs the files anew, with a manifest that fits, cannot make the proofs fit."""
     database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
