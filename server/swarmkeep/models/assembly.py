@@ -8,7 +8,6 @@ from typing import Any, TypeGuard
 from swarmkeep.events.codec import Json, encode_text
 from swarmkeep.events.records import classify_finish
 from swarmkeep.models.call_pieces import (
-    LEGACY_INDEX,
     Functions,
     Room,
     StreamedCalls,
@@ -209,7 +208,7 @@ class _MessagePieces:
                 regular["tool_calls"] = add(pieces) or None
             elif key == "function_call" and isinstance(value, dict):
                 if not said.get("tool_calls") and any(value.values()):
-                    regular["tool_calls"] = self.calls.add([{"index": LEGACY_INDEX, "function": value}]) or None
+                    regular["tool_calls"] = self.calls.add_legacy(value) or None
             elif key == "content" and isinstance(value, list) and not (is_whole and self.get_text(key)):
                 regular[key] = self._add_parts(value)
             elif key != "role" and isinstance(text := read_content(value) if key == "content" else value, str):

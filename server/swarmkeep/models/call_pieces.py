@@ -472,7 +472,27 @@ class StreamedCalls:
         return all(not call.arguments.strip() or is_json(call.arguments, self._limits) for call in self._calls)
 
     def assemble(self) -> list[Json]:
-        return [call.assemble() for call in self._calls]
+        mirror = self._by_index.get(LEGACY_INDEX)
+        return [call.assemble() for position, call in enumerate(self._calls) if not self._is_mirrored(position, mirror)]
+
+    def _is_mirrored(self, position: int, mirror: int | None) -> bool:
+        """Tell if a call of the old kind came as one of today's kind, too: it is one call."""
+        old = self._calls[position]
+        return position == mirror and any(
+            call.name == old.name and self._say_the_same(call, old) for call in self._calls if call is not old
+        )
+
+    def _say_the_same(self, one: _Call, other: _Call) -> bool:
+        if one.arguments == other.arguments:
+            return True
+        are_whole = one.is_whole(self._checker) and other.is_whole(self._checker)
+        return are_whole and self._checker.are_equal(one.arguments, other.arguments)
+
+    def add_legacy(self, function: Json) -> list[Json]:
+        """Take a piece of the one call of OpenAI's old kind, unless calls of today's kind have come: it mirrors one."""
+        if self._calls and LEGACY_INDEX not in self._by_index:
+            return []
+        return self.add([{"index": LEGACY_INDEX, "function": function}])
 
     def add(self, pieces: list[Json]) -> list[Json]:
         """Take the pieces of a chunk; returns what is new in them, in a regular shape."""

@@ -380,3 +380,22 @@ def test_split_thoughts_are_joined() -> None:
         detail | {"text": "hm", "signature": "S"},
         {"type": "reasoning.encrypted", "data": "x"},
     ]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["old kind last", "old kind first"])
+def test_call_of_both_kinds_is_one(order: tuple[int, int]) -> None:
+    new = [
+        make_chunk({"tool_calls": [make_piece("pay", '{"n"', id="b", index=0)]}),
+        make_chunk({"tool_calls": [make_piece(None, ": 1}", index=0)]}),
+    ]
+    old = [
+        make_chunk({"function_call": {"name": "pay", "arguments": '{"n":'}}),
+        make_chunk({"function_call": {"arguments": "1}"}}),
+    ]
+    kinds = (new, old)
+    chunks = [*kinds[order[0]], *kinds[order[1]], make_chunk({}, finish_reason="tool_calls")]
+    assert assemble_message(chunks)["tool_calls"] == [make_call("b", "pay", '{"n": 1}')]
+    # Another call of the old kind is another call.
+    other = make_chunk({"function_call": {"name": "look", "arguments": "{}"}})
+    found = assemble_message([other, *new, make_chunk({}, finish_reason="tool_calls")])["tool_calls"]
+    assert [call["function"]["name"] for call in found] == ["look", "pay"]
