@@ -352,9 +352,12 @@ class HeadLog:
             tenant,
             at,
             lambda size, root: write_note(origin, size, root, self.signer),
-            is_current=lambda note: self._is_ours(parse_note(note.encode())),
+            is_current=lambda note: self._is_of_today(parse_note(note.encode()), origin),
         )
         return self._view(made)
+
+    def _is_of_today(self, note: Note, origin: str) -> bool:
+        return note.origin == origin and self._is_ours(note)
 
     def _is_ours(self, note: Note) -> bool:
         """Tell if a note has the signature that one of today would have."""

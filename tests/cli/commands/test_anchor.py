@@ -335,7 +335,6 @@ def test_log_is_known_by_its_name(db: CommandLine, witness: tuple[Witness, list[
     assert "checkpoint of the log example.com/desk/default, " in found.err
     assert "signed by witness.example at 2" in found.err
     env = {"SWARMKEEP_SIGNING_KEY": "key.pem", "SWARMKEEP_LOG_ORIGIN": "example.com/other"}
-    change(db, "DELETE FROM log_checkpoints")
     assert db("anchor", "-o", "other.txt", *options, env=env).code == 0
     refused = db.expect_refusal("verify", "--checkpoint", "other.txt", *required)
     assert "is of the log example.com/other/default, not of example.com/desk/default" in refused
