@@ -250,6 +250,45 @@ async function readSessions(bytes) {
   return found;
 }
 
+// Proofs from the log of heads: a session's leaf leads to the root of its checkpoint (RFC 9162, 2.1.3.2), a signed note of
+// C2SP's.
+
+const bytesOf = (encoded) => Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0));
+const half = (number) => Math.floor(number / 2);
+
+async function checkProof({ leaf, index: place, inclusion, checkpoint: { note, number } }, sessions, trusted) {
+  const { session_id: id, seq, hash } = JSON.parse(leaf);
+  expect(sessions.get(id)?.hashes.get(seq) === hash, packageText.notProven(id));
+  const [origin, size, root] = note.split("\n");
+  let [index, last] = [place, Number(size) - 1];
+  expect(Number.isSafeInteger(index) && index >= 0 && index <= last, packageText.notProven(id));
+  let node = await sha256(join([Uint8Array.of(0), encoder.encode(leaf)]));
+  for (const one of inclusion.map(fromHex)) {
+    expect(last > 0, packageText.notProven(id));
+    const right = index % 2 === 1 || index === last;
+    node = await sha256(join([Uint8Array.of(1), ...(right ? [one, node] : [node, one])]));
+    while (right && index && index % 2 === 0) [index, last] = [half(index), half(last)];
+    [index, last] = [half(index), half(last)];
+  }
+  expect(last === 0 && isSame(node, bytesOf(root)), packageText.notProven(id));
+  if (trusted) await checkNote(note, origin, trusted);
+  return packageText.proven(id, seq, number, origin, Number(size));
+}
+
+const KEY_KIND = 1;
+const KEY_ID_BYTES = 4;
+
+async function checkNote(note, origin, trusted) {
+  const key = fromHex(trusted);
+  const keyId = (await sha256(join([encoder.encode(`${origin}\n`), Uint8Array.of(KEY_KIND), key]))).subarray(0, KEY_ID_BYTES);
+  const end = note.lastIndexOf("\n\n") + 1;
+  const begin = `\u2014 ${origin} `;
+  const signed = note.slice(end).split("\n").filter((line) => line.startsWith(begin)).map((line) => bytesOf(line.slice(begin.length)));
+  const signature = signed.find((one) => isSame(one.subarray(0, KEY_ID_BYTES), keyId))?.subarray(KEY_ID_BYTES);
+  const known = await crypto.subtle.importKey("raw", key, { name: "Ed25519" }, false, ["verify"]);
+  expect(signature && (await crypto.subtle.verify({ name: "Ed25519" }, known, signature, encoder.encode(note.slice(0, end)))), packageText.noteNotSigned);
+}
+
 // What the package says of itself, sentence by sentence. Raises Bad, and names what was changed.
 export async function checkPackage(file, trusted) {
   expect(crypto.subtle, text.check.noDigests);
@@ -262,8 +301,12 @@ export async function checkPackage(file, trusted) {
     const head = heads.find(({ session_id: id }) => id === session.id);
     expect(head && session.hashes.get(head.seq) === head.hash, packageText.notNext(session.id, head?.seq ?? 0));
   }
+  const proven = [];
+  for (const line of new TextDecoder().decode(members.get("proofs.jsonl") ?? new Uint8Array()).split("\n").filter(Boolean)) {
+    proven.push(await checkProof(JSON.parse(line), sessions, trusted && signed));
+  }
   const about = [packageText.valid(at, members.size), signed ? text.check.signed(signed) : text.check.unsigned];
-  return [...about, ...[...sessions.values()].map(({ id, seq, removed }) => packageText.session(id, seq, [...removed.keys()]))];
+  return [...about, ...[...sessions.values()].map(({ id, seq, removed }) => packageText.session(id, seq, [...removed.keys()])), ...proven];
 }
 
 export class PackageCheck {
