@@ -76,10 +76,10 @@ def _write_body(heads: Iterable[CheckpointHead], at: str) -> Iterator[bytes]:
         yield encode(head) + b"\n"
 
 
-def verify_checkpoint(file: BinaryIO, public_key: Path | None) -> Seal:
+def verify_checkpoint(file: BinaryIO, public_key: bytes | None) -> Seal:
     """The seal of a checkpoint, once the whole file proves to be what it says. Leaves the file at its beginning.
 
-    With `public_key` (a PEM file) it must be signed with that key; otherwise a signature must at least be one of the
+    With `public_key` it must be signed with that key; otherwise a signature must at least be one of the
     key that it names. Raises BadCheckpoint.
     """
     digest = hashlib.sha256()
@@ -144,7 +144,7 @@ def load_signer(path: Path | None) -> Signer | None:
     return Signer(key.public_key().public_bytes_raw(), key.sign)
 
 
-def _check_signature(seal: Seal, text: bytes, trusted: Path | None) -> None:
+def _check_signature(seal: Seal, text: bytes, trusted: bytes | None) -> None:
     if seal.public_key is None or seal.signature is None:
         if trusted is not None:
             raise BadCheckpoint("the checkpoint is not signed")
@@ -153,7 +153,7 @@ def _check_signature(seal: Seal, text: bytes, trusted: Path | None) -> None:
         named, signature = binascii.unhexlify(seal.public_key), binascii.unhexlify(seal.signature)
     except ValueError:
         raise BadCheckpoint(_BAD_SIGNATURE) from None
-    if trusted is not None and named != load_public_key(trusted):
+    if trusted is not None and named != trusted:
         raise BadCheckpoint("the checkpoint is signed with another key")
     check_ed25519(named, signature, text)
 

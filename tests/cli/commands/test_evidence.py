@@ -134,11 +134,12 @@ def test_package_is_proven_from_checkpoint_of_others(
             assert (found.returncode, found.stderr) == (0, ""), found
             assert "the checkpoint was signed by witness.example at 2" in found.stdout
             ours = ["--public-key", str(public), "--witness", one.verifier_key]
+            assert cli("verify", str(package), "--public-key", format_named(key)).code == 0
             verified = cli("verify", str(package), "--checkpoint", str(held), *ours)
             assert (verified.code, "1 unchanged" in verified.err) == (0, True), verified
             # A checkpoint that the proofs do not lead to, one without the witness, and none at all.
             newer = ["--checkpoint", "newer.txt", "--public-key", key]
-            named = format_verifier_key("swarmkeep/default", bytes.fromhex(key))
+            named = format_named(key)
             assert check(package, "--checkpoint", held.name, "--public-key", named).returncode == 0
             for wrong, why in (
                 (["--checkpoint", held.name, "--public-key", f"x{named}"], "not of xswarmkeep/default"),
@@ -156,6 +157,10 @@ def test_package_is_proven_from_checkpoint_of_others(
             assert (missing.code, "checkpoint" in missing.err) == (1, True), missing
     assert cli("export", recorded.session_id, "-o", "one.jsonl", "--database-url", database).code == 0
     assert "no proofs" in cli("verify", "one.jsonl", "--checkpoint", str(held)).err
+
+
+def format_named(key: str) -> str:
+    return format_verifier_key("swarmkeep/default", bytes.fromhex(key))
 
 
 def test_package_has_no_proof_of_former_session(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ _NOT_CONTAINED = "not contained"
 _BAD_OUTCOMES = {"truncated", "rewritten", "invalid", "vanished", "backdated"}
 # Between the time of an event and that of the checkpoint that has it; clocks are not the same everywhere.
 _TOLERATED = timedelta(minutes=5)
+_LOG_KEY = re.compile(r"[^+]+\+[0-9a-f]{8}\+[A-Za-z0-9+/=]+")
 _HEAD = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
 
 
@@ -97,8 +98,8 @@ def verify(
         typer.Option(
             "--public-key",
             metavar="FILE|KEY",
-            help="The key (PEM) that the checkpoint must be signed with; of a checkpoint of `anchor` also the key as "
-            "that prints it (NAME+ID+KEY), which says the log's name, too.",
+            help="The key that the checkpoint must be signed with: a PEM file, or the log's name and key as `anchor` "
+            "prints them (NAME+ID+KEY).",
         ),
     ] = None,
     witness: Annotated[
@@ -240,12 +241,27 @@ class _Anchors(NamedTuple):
     witnesses: list[str]
     tsa: Path | None
 
-    @property
-    def of_list(self) -> Path | None:
-        """The key that a list of heads must be signed with, which nothing else can sign. Raises Refused."""
+    def load_key(self) -> tuple[str | None, bytes] | None:
+        """The name of the log, where that is given, and the key that it must be signed with. Raises BadCheckpoint."""
+        from swarmkeep.history.anchors import parse_verifier_key
+        from swarmkeep.history.checkpoints import load_public_key
+        from swarmkeep.history.proofs import ED25519
+
+        if self.public_key is None:
+            return None
+        if _LOG_KEY.fullmatch(self.public_key):
+            key = parse_verifier_key(self.public_key, ED25519)
+            return key.name, key.public
+        return None, load_public_key(Path(self.public_key))
+
+    def load_key_of_list(self) -> bytes | None:
+        """The key that a list of heads must be signed with, which nothing else can sign.
+
+        Raises BadCheckpoint, Refused.
+        """
         if self.witnesses or self.tsa:
             raise Refused("a list of heads has no witnesses and no time stamps: give a checkpoint of `anchor`")
-        return None if self.public_key is None else Path(self.public_key)
+        return None if (key := self.load_key()) is None else key[1]
 
 
 def _verify_against_checkpoint(
@@ -267,7 +283,7 @@ def _verify_against_checkpoint(
                     where = replace(where, tenant=where.tenant or note.tenant)
                 with open_source(where) as source:
                     return _compare_with_note(source, note, at, session_id, as_json=as_json)
-            public_key = anchors.of_list
+            public_key = anchors.load_key_of_list()
             with open_source(where) as source:
                 return _compare_with_list(source, content, public_key, session_id, as_json=as_json)
     except BadCheckpoint as error:
@@ -278,19 +294,15 @@ def _check_anchors(note: Note, file: Path, anchors: _Anchors) -> datetime | None
     """When others signed the note, the first of them; None if no other had to. Raises BadCheckpoint, Refused."""
     from swarmkeep.cli.commands.anchor import name_stamp
     from swarmkeep.history.anchors import check_cosignature, check_stamp, parse_verifier_key
-    from swarmkeep.history.checkpoints import load_public_key
-    from swarmkeep.history.proofs import ED25519, check_note
+    from swarmkeep.history.proofs import check_note
 
     times: dict[str, datetime] = {}
-    if anchors.public_key is None:
+    if (key := anchors.load_key()) is None:
         say("use --public-key to check that the checkpoint is signed by the right key")
-    elif "+" in anchors.public_key and not Path(anchors.public_key).exists():
-        key = parse_verifier_key(anchors.public_key, ED25519)
-        if key.name != note.origin:
-            raise Refused(f"the checkpoint is of the log {note.origin}, not of {key.name}")
-        check_note(note, key.public)
+    elif key[0] in (None, note.origin):
+        check_note(note, key[1])
     else:
-        check_note(note, load_public_key(Path(anchors.public_key)))
+        raise Refused(f"the checkpoint is of the log {note.origin}, not of {key[0]}")
     for text in anchors.witnesses:
         witness = parse_verifier_key(text)
         times[f"signed by {witness.name}"] = check_cosignature(note, witness)
@@ -381,7 +393,7 @@ def _find_backdated(
 
 
 def _compare_with_list(
-    found: Source, lines: BinaryIO, public_key: Path | None, session_id: str | None, *, as_json: bool
+    found: Source, lines: BinaryIO, public_key: bytes | None, session_id: str | None, *, as_json: bool
 ) -> bool:
     from swarmkeep.history.checkpoints import read_heads, verify_checkpoint
 
@@ -512,16 +524,20 @@ def _compare_with_heads(
             for head in (head for found, head in _read_proofs(proofs) if found.text == note.text):
                 report.add(head, *check.compare(head.session_id, head.seq, head.hash))
         else:
-            seal = verify_checkpoint(lines, anchors.of_list)
-            unchecked = seal.public_key if anchors.public_key is None else None
+            key = anchors.load_key_of_list()
+            seal = verify_checkpoint(lines, key)
+            unchecked = seal.public_key if key is None else None
             for head in read_heads(lines, seal):
                 report.add(head, *check.compare(head.session_id, head.seq, head.hash))
-            _check_own_proofs(check, proofs, anchors, report)
+            _check_own_proofs(check, proofs, key, report)
     except BadCheckpoint as error:
         raise Refused(str(error)) from None
     for session_id in check.list_uncompared():
         why = "no proof leads to the checkpoint" if by_note else "the checkpoint has no head of it"
-        put(f"{session_id}: NOT COVERED, {why}")
+        if as_json:
+            put_json_line({"session_id": session_id, "outcome": "not covered", "detail": why})
+        else:
+            put(f"{session_id}: NOT COVERED, {why}")
     report.put_sums(unchecked)
     return report.is_good and not check.list_uncompared()
 
@@ -536,14 +552,13 @@ def _read_proofs(proofs: Sequence[Proof]) -> Iterator[tuple[Note, CheckpointHead
         yield note, CheckpointHead(tenant=note.tenant, session_id=session_id, seq=seq, hash=hash)
 
 
-def _check_own_proofs(check: ExportCheck, proofs: Sequence[Proof], anchors: _Anchors, report: _Outcomes) -> None:
+def _check_own_proofs(check: ExportCheck, proofs: Sequence[Proof], public_key: bytes | None, report: _Outcomes) -> None:
     """Check that the proofs of a package are right, although they lead to no checkpoint that was given."""
-    from swarmkeep.history.checkpoints import load_public_key
     from swarmkeep.history.proofs import check_note
 
     for note, head in _read_proofs(proofs):
-        if anchors.of_list is not None:
-            check_note(note, load_public_key(anchors.of_list))
+        if public_key is not None:
+            check_note(note, public_key)
         outcome, detail = check.compare(head.session_id, head.seq, head.hash)
         if outcome != "unchanged":
             report.add(head, "invalid", detail or "it is proven, but not there")
