@@ -99,7 +99,7 @@ TENANT_FREE_PARAMETERS = {
     "seq", "name", "limit", "cursor", "at", "before", "after", "head", "type", "agent", "status", "force", "as",
     "dry_run", "group_by", "from", "to", "model", "format", "reason", "include", "tool_call_id", "last_run", "order",
     "children", "q", "active_after", "active_before", "damaged", "redacted",
-    "checkpoint", "number", "since",
+    "checkpoint", "number", "since", "size",
 }  # fmt: skip
 READING_POSTS = {"POST /v1/sessions/{session_id}/replay"}
 # Fields of bodies that name what is to be made, in the caller's own tenant.

@@ -223,6 +223,12 @@ async def test_evidence_is_made_by_server(service: RunningServer) -> None:
         assert "audit.jsonl" in package.namelist()
         swarmkeep_verify.check_package(package, io.BytesIO(made.content))
     check_problem(await service.get("/v1/evidence?id=absent"), 404, "session_not_found")
+    check_problem(await service.get(f"/v1/evidence?id={names[0]}&size=1"), 404, "checkpoint_not_found")
+    size = (await service.get("/v1/checkpoint")).json()["size"]
+    assert (await service.get(f"/v1/evidence?id={names[0]}&size={size}")).status_code == 200
+    check_problem(await service.get(f"/v1/evidence?id={names[0]}&size={size + 1}"), 404, "checkpoint_not_found")
+    late = (await service.session()).rpartition("/")[2]
+    check_problem(await service.get(f"/v1/evidence?id={late}&size={size}"), 404, "not_in_checkpoint")
     check_problem(await service.get("/v1/evidence"), 400, "invalid_request")
     check_problem(await service.get("/v1/evidence?" + "&".join(["id=a"] * 201)), 400, "invalid_request")
     service.app.state.service.max_package_bytes = 1000
