@@ -13,6 +13,7 @@ from swarmkeep.store import schema
 from tests.cli.command_line import ACME, CommandLine
 from tests.support.processes import ServerProcess, free_port
 from tests.support.scripted import MODEL, ScriptedModel
+from tests.support.signing import write_keys
 
 
 @pytest.fixture
@@ -50,6 +51,19 @@ def test_all_is_well(cli: CommandLine, healthy: list[str]) -> None:
     assert "\nSWARMKEEP_LEASE_SECONDS " in text.out
     assert {"OPENAI_API_KEY", "SWARMKEEP_OPENAI_SESSION_HEADERS"} <= result.json["settings"].keys()
     assert "OPENAI_SESSION_HEADERS" not in result.json["settings"]
+
+
+def test_named_files_are_looked_at(cli: CommandLine, healthy: list[str]) -> None:
+    private, _ = write_keys(cli.folder, "key")
+    good = {
+        "SWARMKEEP_RETENTION": "180d",
+        "SWARMKEEP_SIGNING_KEY": str(private),
+        "SWARMKEEP_PRICES": '{"gpt*": {"input": 1, "output": 2}}',
+    }
+    bad = {"SWARMKEEP_RETENTION": "soon", "SWARMKEEP_SIGNING_KEY": "none.pem", "SWARMKEEP_PRICES": "none.json"}
+    for env, status in ((good, "ok"), (bad, "wrong")):
+        found = checks(cli(*healthy, "--json", env=env))
+        assert [found[name][0] for name in ("prices", "retention", "signing key")] == [status] * 3, found
 
 
 def test_looking_changes_nothing(cli: CommandLine, healthy: list[str]) -> None:
@@ -167,6 +181,7 @@ def test_secrets_are_not_shown(cli: CommandLine, healthy: list[str]) -> None:
 
 
 def test_every_setting_can_be_shown(cli: CommandLine, healthy: list[str]) -> None:
+    write_keys(cli.folder, "private")
     shown = cli(*healthy, env={"SWARMKEEP_SIGNING_KEY": "private.pem"})
     assert (shown.code, "private.pem" in shown.out) == (0, True), shown
     assert cli(*healthy, "--json", env={"SWARMKEEP_SIGNING_KEY": "private.pem"}).code == 0

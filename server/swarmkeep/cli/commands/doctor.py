@@ -140,6 +140,7 @@ def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
     yield _check_open_files(settings)
     yield _check_access(settings)
     yield _check_integrity(settings)
+    yield from _check_named(settings)
     yield from check_named_server()
 
 
@@ -388,6 +389,31 @@ def _check_integrity(settings: Settings) -> CheckResult:
         )
         return CheckResult("integrity", "warning", detail)
     return CheckResult("integrity", "ok", "the ends of logs are signed")
+
+
+def _check_named(settings: Settings) -> Iterator[CheckResult]:
+    """Check the settings that name something to be read, if they are set: a wrong one keeps a server from starting."""
+    from swarmkeep.history.checkpoints import BadCheckpoint, load_signer
+    from swarmkeep.history.compare import PricesError, read_prices
+    from swarmkeep.history.retention import RetentionError, read_retention
+
+    try:
+        if prices := read_prices(settings.prices, settings.currency):
+            yield CheckResult("prices", "ok", f"{pluralize(len(prices.prices), 'model')}, in {settings.currency}")
+    except PricesError as error:
+        yield CheckResult("prices", "wrong", str(error))
+    try:
+        if rules := read_retention(settings.retention):
+            yield CheckResult(
+                "retention", "ok", f"{pluralize(len(rules), 'rule')}; `swarmkeep retention` says what goes"
+            )
+    except RetentionError as error:
+        yield CheckResult("retention", "wrong", str(error))
+    try:
+        if load_signer(settings.signing_key) is not None:
+            yield CheckResult("signing key", "ok", f"{settings.signing_key} signs checkpoints of {settings.log_origin}")
+    except BadCheckpoint as error:
+        yield CheckResult("signing key", "wrong", str(error))
 
 
 def _has_keys(settings: Settings) -> bool:
