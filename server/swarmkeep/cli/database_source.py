@@ -23,7 +23,7 @@ from swarmkeep.cli.conversion import (
 )
 from swarmkeep.cli.output import Background
 from swarmkeep.cli.sources import NEEDS_SERVER, DocumentForm, FileForm, SessionFilter, Walk, name_operator
-from swarmkeep.cli.terminal import Refused
+from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.events.codec import Json, decode
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.messages import list_shown
@@ -222,6 +222,8 @@ class DatabaseSource:
             rules = read_retention(self._settings.retention)
         except RetentionError as error:
             raise Refused(str(error)) from None
+        if not rules:
+            say("SWARMKEEP_RETENTION is not set: no session goes by itself")
         for due in self._background.iterate(iterate_due(self._store, self._tenant, rules, before=before)):
             yield msgspec.convert(msgspec.to_builtins(due), DueSession)
 
