@@ -9,6 +9,7 @@ import pytest
 from swarmkeep import Agent
 from swarmkeep.events.errors import SessionBusy
 from swarmkeep.runs.engine import Engine
+from swarmkeep.runs.hub import Item
 from tests.runs.cluster import (
     KEY,
     EngineCluster,
@@ -22,6 +23,7 @@ from tests.runs.cluster import (
     start_hanging_run,
     wait_for_end,
     wait_for_state,
+    wait_until,
 )
 from tests.runs.runs.sessions import STREAM, wait_until_spoken
 from tests.support.scripted import ScriptedModel
@@ -107,7 +109,10 @@ async def test_queued_run_streams_before_its_start(engine: Engine, model: Script
     await engine.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
     await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
-    reader = asyncio.create_task(collect_stream(engine, "r2"))
+    found: list[Item] = []
+    reader = asyncio.create_task(collect_stream(engine, "r2", found=found))
+    # One that joins later begins with the start.
+    await wait_until(lambda: found)
     model.release()
     assert [event.type for event in pick_recorded(await reader)] == [
         "run.queued", "run.started", "message.added", "message.added", "run.completed",
