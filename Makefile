@@ -19,7 +19,7 @@ compile = $(BIN)/python -m compileall -q server agents migrations clients/python
 # One command for both distributions, because swarmkeep depends on the client beside it. `pyright[nodejs]` brings
 # Node in a wheel: without it pyright fetches one from outside the package index at its first run.
 BASE := -c constraints.txt -e clients/python -e .
-DEV := -c constraints.txt -e clients/python -e '.[postgres,signing,mcp,otel,docs,dev]' 'pyright[nodejs]'
+DEV := -c constraints.txt -e clients/python -e '.[postgres,signing,archive,mcp,otel,docs,dev]' 'pyright[nodejs]'
 BENCH := -c constraints.txt -e clients/python -e '.[bench]'
 LLM := -c constraints.txt -e clients/python -e '.[llm]'
 
@@ -51,8 +51,8 @@ CHOSEN := not llm and not chaos and not long
 EXAMPLES := quick
 endif
 
-# Much of the tests' time is waiting, for processes and for PostgreSQL: three at a time keep two cores busy.
-WORKERS ?= 3
+# Nearly half of the tests' time is waiting, for processes and for PostgreSQL: four at a time keep two cores busy.
+WORKERS ?= 4
 
 # Byte code is written even where the environment says no: most of the time before the first test goes into rewriting
 # the asserts of every file, in each process, and this keeps the result for the next time.
@@ -113,12 +113,12 @@ wheels: $(BIN)/uv  ## build both wheels, and what they are built from (DIST=fold
 # --universal pins for every platform and Python that is supported, so the same file serves the image, too.
 constraints: $(BIN)/uv  ## renew constraints.txt and requirements.lock with the newest versions that go together
 	@mkdir -p $(STAMPS)
-	printf '%s\n' '-e clients/python' '-e .[postgres,signing,mcp,otel,docs,dev,bench,llm]' 'pyright[nodejs]' uv \
+	printf '%s\n' '-e clients/python' '-e .[postgres,signing,archive,mcp,otel,docs,dev,bench,llm]' 'pyright[nodejs]' uv \
 		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
 			--no-emit-package swarmkeep --no-emit-package swarmkeep-client --output-file $(STAMPS)/pins
 	{ echo '# Exact versions that were tested together, for every supported platform. Renewed by: make constraints'; \
 		LC_ALL=C sort $(STAMPS)/pins; } > constraints.txt
-	printf '%s\n' '-e clients/python' '-e .[postgres,signing,mcp,otel]' \
+	printf '%s\n' '-e clients/python' '-e .[postgres,signing,archive,mcp,otel]' \
 		| $(BIN)/uv pip compile - --quiet --universal --python-version 3.11 --generate-hashes -c constraints.txt \
 			--no-annotate --no-header --no-emit-package swarmkeep --no-emit-package swarmkeep-client \
 			--output-file $(STAMPS)/locked

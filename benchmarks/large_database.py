@@ -86,6 +86,17 @@ def fill_database(connection: Connection, sessions: int, events_per_session: int
         SELECT {", ".join(of_session)}, seq, {day}, {run}, '{AGENT}', 'model', 1, 0, 900, 20, 920, 0, 0, 800.5, 0
         FROM ({in_session.format(calls_per_session)}) AS placed
     """
+    ended = f"""
+        INSERT INTO runs (tenant, session_id, seq, run_id, agent, model, status, stop_reason, error, created_at,
+            finished_at, latency_ms, waited_ms, first_token_ms, model_calls, tool_calls, tool_errors, prompt_tokens,
+            completion_tokens, total_tokens)
+        SELECT {tenant}, {name}, 1, 'run_' || {say("pad", "n", 16)}, {agent},
+            CASE WHEN n % 10 = 1 THEN 'small' ELSE 'model' END, {last_run}, 'end_turn', '',
+            {created}, {created}, CAST(n AS BIGINT) * 7919 % 60000 + 0.5, 0,
+            CASE WHEN n % 3 <> 0 THEN CAST(n AS BIGINT) * 7877 % 5000 + 0.5 END, 1, 0, 0, 900, 20,
+            920 + CAST(n AS BIGINT) * 7919 % 10007
+        FROM numbers
+    """
     creation = (
         f"INSERT INTO creations (tenant, key, session_id) SELECT {tenant}, 'made-' || {name}, {name} FROM numbers"
     )
@@ -97,6 +108,7 @@ def fill_database(connection: Connection, sessions: int, events_per_session: int
         (session, sessions),
         (creation, sessions),
         (record, sessions),
+        (ended, sessions),
         (label, sessions),
         (event, sessions * events_per_session),
         (call, sessions * calls_per_session),

@@ -18,7 +18,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event, text
 
 from benchmarks.large_database import AGENT, RARE_AGENT, TENANT, fill_database, fill_search_index
-from swarmkeep.events.usage import UsageQuery
+from swarmkeep.events.records import UsageQuery
+from swarmkeep.events.run_table import FiguresQuery, RunFilter, RunQuery, RunSort
 from swarmkeep.events.words import parse_terms
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
@@ -37,6 +38,15 @@ def _find(words: str, **filters: Any) -> Call:
 
 def _sum(*by: Any, **query: Any) -> Call:
     return lambda store: store.sum_usage(TENANT, UsageQuery(by=by, **query))
+
+
+def _list_runs(sort: RunSort = "created_at", shares: bool = False, **only: Any) -> Call:
+    query = RunQuery(only=RunFilter(**only), sort=sort, with_shares=shares)
+    return lambda store: store.list_ended_runs(TENANT, query)
+
+
+def _sum_runs(*by: Any, **only: Any) -> Call:
+    return lambda store: store.sum_runs(TENANT, FiguresQuery(only=RunFilter(**only), by=by))
 
 
 KEYS = [SessionKey(TENANT, f"s{number:09d}") for number in range(200)]
@@ -69,6 +79,25 @@ CALLS: dict[str, Call] = {
     "usage by session": _sum("session"),
     "usage by run": _sum("run"),
     "usage of a session by run": _sum("run", only={"session": KEYS[100].id}),
+    "runs": _list_runs(),
+    "runs with their costs": _list_runs(shares=True),
+    "runs of an agent": _list_runs(agent=AGENT),
+    "failed runs": _list_runs(status="failed"),
+    "failed runs of a rare agent": _list_runs(status="failed", agent=RARE_AGENT),
+    "runs with an error that none has": _list_runs(error="none"),
+    "slowest runs": _list_runs("latency_ms"),
+    "slowest runs of a rare agent": _list_runs("latency_ms", agent=RARE_AGENT),
+    "slowest runs of an agent": _list_runs("latency_ms", agent=AGENT),
+    "slowest runs of 6 hours": _list_runs(
+        "latency_ms", created_after="2026-01-02T00:00:00.000000Z", created_before="2026-01-02T06:00:00.000000Z"
+    ),
+    "percentiles of a day": _sum_runs(
+        "day", created_after="2026-01-02T00:00:00.000000Z", created_before="2026-01-03T00:00:00.000000Z"
+    ),
+    "percentiles of 7 days by agent": _sum_runs(
+        "day", "agent", created_after="2026-01-02T00:00:00.000000Z", created_before="2026-01-09T00:00:00.000000Z"
+    ),
+    "percentiles of all runs": _sum_runs(),
 }
 
 

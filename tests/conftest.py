@@ -19,6 +19,7 @@ from swarmkeep.store.schema import upgrade
 from tests.support import hypothesis_profiles, one_database, scheduling, scratch
 from tests.support import postgres as support
 from tests.support.postgres import Postgres
+from tests.support.scripted import ScriptedModel
 
 hypothesis_profiles.load()
 
@@ -192,3 +193,10 @@ def ready_url(request: pytest.FixtureRequest) -> str:
 
 def _upgrade(url: str) -> None:
     upgrade(url)
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptedModel]:
+    """A scripted model; the test fails if it was asked for what it did not expect, or not asked for what it did."""
+    with ScriptedModel() as scripted:
+        yield scripted

@@ -17,7 +17,7 @@ from benchmarks.cluster.load import Load, find_problems
 from benchmarks.cluster.servers import HERE, Cluster
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.schema import Leftovers, mend_leftovers, upgrade
-from swarmkeep.store.totals import recount_totals
+from swarmkeep.store.usage import recount_totals
 
 _FEW_TURNS = 20
 _PARTS = ("server", "migrations", "clients/python/src", "benchmarks")

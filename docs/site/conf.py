@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from pygments.lexers.data import JsonLexer
 import swarmkeep
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from docs.site import reference  # noqa: E402
 
 project = "Swarmkeep"
 version = release = swarmkeep.__version__
@@ -27,6 +31,7 @@ include_patterns = [
     "README.md",
     "docs/*.md",
     "docs/site/*.rst",
+    "docs/site/*.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "clients/python/README.md",
@@ -57,19 +62,21 @@ html_show_sphinx = False
 CHAPTERS = {
     "": ["docs/quickstart", "docs/concepts"],
     "Building": [
-        *("docs/agents", "docs/mcp", "docs/models", "docs/evals"),
-        *("docs/swarm", "docs/openai"),
+        *("docs/agents", "docs/mcp", "docs/models", "docs/site/servers", "docs/evals"),
+        *("docs/swarm", "docs/openai", "docs/agui"),
     ],
     "Using": [
         "docs/page",
         "docs/http",
+        "docs/site/http",
         "docs/search",
         "docs/client",
         "docs/site/python",
         "docs/cli",
+        "docs/site/cli",
     ],
-    "Auditing": ["docs/events", "docs/verification", "docs/files", "docs/export"],
-    "Running": ["docs/running", "docs/tracing", "docs/security"],
+    "Auditing": ["docs/events", "docs/site/events", "docs/verification", "docs/files", "docs/export"],
+    "Running": ["docs/running", "docs/site/settings", "docs/tracing", "docs/security"],
     "The project": ["docs/architecture", "docs/benchmarks", "CONTRIBUTING", "CHANGELOG", "clients/python/README"],
     "Example teams": ["agents/swarmkeep_agents/*/README"],
 }
@@ -83,6 +90,12 @@ def add_chapters(app: Any, name: str, source: list[str]) -> None:
         caption = [f":caption: {title}"] if title else []
         lines = ["```{toctree}", ":hidden:", ":glob:", *caption, "", *pages, "```"]
         source[0] += "\n\n" + "\n".join(lines) + "\n"
+
+
+def add_reference(app: Any, name: str, source: list[str]) -> None:
+    """Put what the code says of itself behind the head of a reference page."""
+    if name in reference.PAGES:
+        source[0] += "\n" + reference.PAGES[name]()
 
 
 def shorten(
@@ -106,5 +119,6 @@ def finish(app: Any, error: Exception | None) -> None:
 def setup(app: Any) -> None:
     app.add_lexer("jsonl", JsonLexer)
     app.connect("source-read", add_chapters)
+    app.connect("source-read", add_reference)
     app.connect("autodoc-process-signature", shorten)
     app.connect("build-finished", finish)

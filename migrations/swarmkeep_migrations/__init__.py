@@ -1,6 +1,22 @@
 """Alembic migrations of the database schema, run by `swarmkeep db upgrade`."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0015", "0016")
+REVISIONS = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+    "0015",
+    "0016",
+    "0017",
+    "0018",
+    "0019",
+    "0020",
+    "0022",
+    "0023",
+    "0024",
+    "0025",
+)
 """Every revision, oldest first: known without loading Alembic, which takes a second."""
 
 STEPS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014")

@@ -18,11 +18,13 @@ from swarmkeep.events.facts import (
     CompactionStarted,
     CompactionSummarised,
     ContextUpdated,
+    FeedbackAdded,
     GuardrailTripped,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
     MessageRemoved,
+    NoteAdded,
     PendingCall,
     RecordedEvent,
     RunCancelled,
@@ -35,6 +37,7 @@ from swarmkeep.events.facts import (
     RunResumed,
     RunStarted,
     RunWaiting,
+    SessionAssigned,
     SessionCreated,
     SessionForked,
     SessionHandedBack,
@@ -52,20 +55,20 @@ from swarmkeep.events.messages import find_message, read_tool_calls
 from swarmkeep.events.patch import escape_pointer_part
 from swarmkeep.events.records import RunOptions, Usage, read_usage, sum_usage
 from swarmkeep.events.state import State
-from swarmkeep.events.wording import format_call, format_calls, join_content, pluralize, put_name_first
+from swarmkeep.events.wording import format_call, format_calls, format_json, join_content, pluralize, put_name_first
 
 # Compare two JSON values place by place, for people and for programs.
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One place (an RFC 6901 pointer, or "" for the whole) with its value before and after.
-
-    A side without a value is left out; null is a value.
-    """
+    """A place where two values differ."""
 
     path: str
+    """A pointer (RFC 6901), or "" for the whole."""
     before: Any = UNSET
+    """The value there, if there was one; null is a value."""
     after: Any = UNSET
+    """The same afterwards."""
 
 
 def find_changes(before: Any, after: Any, path: str = "") -> tuple[Change, ...]:
@@ -364,8 +367,11 @@ def describe(make_entry: MakeEntry, before: State, event: RecordedEvent) -> Time
             | SessionHandedBack()
             | SessionHeld()
             | SessionReleased()
+            | SessionAssigned()
+            | NoteAdded()
+            | FeedbackAdded()
         ):
-            return _describe_session_event(make_entry, fact)
+            return _describe_session_event(make_entry, event.agent, fact)
         case UnknownFact():
             return _describe_unknown(make_entry, event, fact)
         case _:
@@ -484,19 +490,42 @@ def _describe_tool_start(make_entry: MakeEntry, event: RecordedEvent, fact: Tool
     return make_entry(speaker=event.agent, headline=headline, calls=(call,))
 
 
+def _describe_hold(make_entry: MakeEntry, fact: SessionHeld | SessionReleased) -> TimelineEntry:
+    if isinstance(fact, SessionReleased):
+        return make_entry(speaker=name_actor(fact.by), headline="lifts the hold", tone="notice")
+    held = "puts the session on hold: nothing of it is redacted or deleted"
+    return make_entry(speaker=name_actor(fact.by), headline=held, text=fact.reason, tone="notice")
+
+
+def _describe_desk_event(
+    make_entry: MakeEntry, agent: str, fact: SessionAssigned | NoteAdded | FeedbackAdded
+) -> TimelineEntry:
+    if isinstance(fact, FeedbackAdded):
+        told = {"up": "finds the answer good", "down": "does not find the answer good"}.get(fact.value, "rates it")
+        text = "" if fact.comment is UNSET else fact.comment
+        return make_entry(speaker=name_actor(fact.by), headline=f"{told} (event {fact.seq})", text=text, tone="notice")
+    if isinstance(fact, NoteAdded):
+        speaker = name_actor(fact.by)
+        return make_entry(speaker=speaker, headline="notes for colleagues", text=fact.text, tone="notice")
+    speaker = name_actor(fact.by) if fact.tool_call_id is UNSET else agent
+    told = "leaves the session to no one in particular" if fact.to is None else f"assigns the session to {fact.to}"
+    return make_entry(speaker=speaker, headline=told, text="" if fact.reason is UNSET else fact.reason, tone="notice")
+
+
 def _describe_session_event(
     make_entry: MakeEntry,
+    agent: str,
     fact: SessionCreated | SessionForked | SessionImported | SessionUpdated | SessionRedacted | SessionTakenOver
-    | SessionHandedBack | SessionHeld | SessionReleased,
+    | SessionHandedBack | SessionHeld | SessionReleased | SessionAssigned | NoteAdded
+    | FeedbackAdded,
 ) -> TimelineEntry:  # fmt: skip
     match fact:
         case SessionTakenOver() | SessionHandedBack():
             return _describe_takeover(make_entry, fact)
-        case SessionHeld():
-            held = "puts the session on hold: nothing of it is redacted or deleted"
-            return make_entry(speaker=name_actor(fact.by), headline=held, text=fact.reason, tone="notice")
-        case SessionReleased():
-            return make_entry(speaker=name_actor(fact.by), headline="lifts the hold", tone="notice")
+        case SessionHeld() | SessionReleased():
+            return _describe_hold(make_entry, fact)
+        case SessionAssigned() | NoteAdded() | FeedbackAdded():
+            return _describe_desk_event(make_entry, agent, fact)
         case SessionCreated():
             asked = "" if fact.parent is UNSET else f", which session {fact.parent.session_id} asks"
             return make_entry(headline=f"the conversation begins with {fact.agent}{asked}")
@@ -535,3 +564,156 @@ def _describe_unknown(make_entry: MakeEntry, event: RecordedEvent, fact: Unknown
     else:
         warning = "this release does not know the form of its content"
     return make_entry(text="" if fact.data is None else json.dumps(fact.data, ensure_ascii=False), warning=warning)
+
+
+# Sum up an event in a line of a log, from its data alone. A line needs no state, so one event can be shown by itself.
+
+
+def summarize(type: str, data: Any) -> str:
+    """Sum up an event. A type or a form that this release does not know, and what is redacted, is shown as JSON."""
+    try:
+        return _SUMMARIES.get(type, format_json)(data)
+    except (KeyError, TypeError, AttributeError):
+        return format_json(data)
+
+
+def _join_parts(separator: str, *parts: str | None) -> str:
+    return separator.join(part for part in parts if part)
+
+
+def _sum_up_actor(data: Json) -> str:
+    return f"by {put_name_first(data['by'])}" if data.get("by") else ""
+
+
+def _sum_up_why(data: Json) -> str:
+    return _join_parts(": ", _sum_up_actor(data), data.get("note") or data.get("reason"))
+
+
+def _sum_up_message(data: Json) -> str:
+    message = data["message"]
+    said = join_content(message.get("content"))
+    if message["role"] == "tool":
+        tool = data.get("tool") or {}
+        status = "" if tool.get("status", "ok") == "ok" else f" ({tool['status']})"
+        return f"{tool.get('name') or 'tool'}{status} → {said}"
+    if "correction" in data:
+        return f"correction {data['correction']}: {said}"
+    if "person" in data:
+        return f"{put_name_first(data['person'])}: {said}"
+    calls = "; ".join(format_calls(message)) if message["role"] == "assistant" else ""
+    return f"{message['role']}: {_join_parts(' ', said, calls)}"
+
+
+def _sum_up_removal(data: Json) -> str:
+    call = f"call {data['tool_call_id']}" if data.get("tool_call_id") else ""
+    content = "only its content" if data.get("content") else ""
+    return _join_parts(", ", f"message {data['message_seq']}", call, content, _sum_up_actor(data))
+
+
+def _sum_up_hiding(data: Json) -> str:
+    return _join_parts(", ", f"part {data['part']}" if data.get("part") is not None else "", _sum_up_actor(data))
+
+
+def _sum_up_compaction(data: Json) -> str:
+    shortened = f"shortens {pluralize(len(data['shortened']), 'result')}" if data["shortened"] else ""
+    summary = f"sums up to {data['last_seq']}" if data["last_seq"] else ""
+    return f"{data['reason']}: {_join_parts(', ', shortened, summary)}"
+
+
+def _sum_up_listing(data: Json) -> str:
+    names = ", ".join(tool["name"] for tool in data["tools"])
+    return f"{put_name_first(data['server'])}: {data.get('error') or names or 'no tools'}"
+
+
+def _sum_up_creation(data: Json) -> str:
+    asked = f"asked by {data['parent']['session_id']}" if data.get("parent") else ""
+    return _join_parts(" ", f"with {data['agent']}", asked, format_json(data.get("context_variables")))
+
+
+def _sum_up_update(data: Json) -> str:
+    agent = f"agent {data['agent']}" if "agent" in data else ""
+    return _join_parts(", ", agent, f"metadata {format_json(data['metadata'])}" if "metadata" in data else "")
+
+
+def _sum_up_begin(data: Json) -> str:
+    options = data.get("options") or {}
+    # The server's own limits are the same with every run.
+    asked = {key: options[key] for key in ("model", "max_turns", "model_settings") if options.get(key) is not None}
+    return f"{_sum_up_actor(data)} {format_json(asked)}" if data.get("by") else format_json(asked)
+
+
+def _sum_up_tool_start(data: Json) -> str:
+    again = f"attempt {data['attempt']}" if data.get("attempt", 1) > 1 else ""
+    asked = f"in session {data['session_id']}" if data.get("session_id") else ""
+    return _join_parts(", ", format_call(data["name"], data["arguments"]), again, asked)
+
+
+def _sum_up_decision(data: Json) -> str:
+    said = " ".join(put_name_first(str(data[key])) for key in ("decision", "by", "reason") if data.get(key))
+    return f"{said}, with other arguments: {data['arguments']}" if data.get("arguments") else said
+
+
+def _sum_up_pending(call: Json) -> str:
+    if call.get("reason") == "person":
+        return "the person who has taken over"
+    asked = f" in session {call['session_id']}" if call.get("session_id") else ""
+    return format_call(call["name"], call["arguments"]) + asked
+
+
+def _sum_up_end(data: Json) -> str:
+    error = data.get("error")
+    return _join_parts(": ", str(data["stop_reason"]), f"{error['code']}: {error['message']}" if error else "")
+
+
+def _sum_up_refusal(data: Json) -> str:
+    error = f" ({data['error']})" if data.get("error") else ""
+    return f"{data['stage']} refused by {data['name']}: {data['message']}{error}"
+
+
+def _sum_up_handoff(data: Json) -> str:
+    return f"{data['from']} → {data['to']}"
+
+
+def _sum_up_feedback(data: Json) -> str:
+    said = _join_parts(": ", _sum_up_actor(data), data.get("comment"))
+    return _join_parts(", ", f"event {data['seq']} {data['value']}", said)
+
+
+_SUMMARIES: dict[str, Callable[[Json], str]] = {
+    "session.created": _sum_up_creation,
+    "session.forked": lambda data: f"from {data['from_session_id']} at {data['from_seq']}",
+    "session.imported": lambda data: (
+        f"events 1 to {data['last_seq']} from {data['source']}, by {name_actor(data['by'])}"
+    ),
+    "session.taken_over": _sum_up_why,
+    "session.handed_back": _sum_up_why,
+    "session.held": _sum_up_why,
+    "session.released": _sum_up_why,
+    "session.assigned": lambda data: _join_parts(", ", f"to {data['to'] or 'no one in particular'}", _sum_up_why(data)),
+    "feedback.added": _sum_up_feedback,
+    "note.added": lambda data: _join_parts(": ", _sum_up_actor({"by": data["by"]}), data["text"]),
+    "session.updated": _sum_up_update,
+    "session.redacted": lambda data: f"{', '.join(map(str, data['seqs']))}: {data['reason']}",
+    "run.queued": _sum_up_begin,
+    "run.started": _sum_up_begin,
+    "message.added": _sum_up_message,
+    "message.removed": _sum_up_removal,
+    "guardrail.tripped": _sum_up_refusal,
+    "tool.started": _sum_up_tool_start,
+    "handoff.made": _sum_up_handoff,
+    "handoff.ignored": _sum_up_handoff,
+    "context.updated": lambda data: format_json(data["patch"]),
+    "approval.requested": lambda data: format_call(data["name"], data["arguments"]),
+    "approval.decided": _sum_up_decision,
+    "run.waiting": lambda data: f"for {', '.join(map(_sum_up_pending, data['pending']))}",
+    "run.resumed": lambda data: f"after {data['reason']}",
+    "run.completed": _sum_up_end,
+    "run.failed": _sum_up_end,
+    "run.cancelled": _sum_up_end,
+    "run.interrupted": _sum_up_end,
+    "compaction.started": _sum_up_compaction,
+    "compaction.summarised": lambda data: f"{data['first_seq']} to {data['last_seq']}: {data['summary']}",
+    "compaction.failed": lambda data: f"{data['code']}: {data['message']}",
+    "tools.listed": _sum_up_listing,
+    "run.hidden": _sum_up_hiding,
+}

@@ -10,8 +10,8 @@ import msgspec
 
 import swarmkeep_client as client
 from swarmkeep.agent import Agent
-from swarmkeep.cli.chat import to_client_item, to_client_run, to_start_run
-from swarmkeep.cli.conversion import to_session_state
+from swarmkeep.cli.chat import to_client_item, to_start_run
+from swarmkeep.cli.sources import to_client, to_client_event
 from swarmkeep.decide.commands import Approval, cancel_run, resume_run, start_run
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.codec import Json, make_timestamp
@@ -83,13 +83,13 @@ class MemorySessions:
         return nullcontext(self)
 
     def session(self, session_id: str, *, at: int | None = None) -> client.SessionState:
-        return to_session_state(view_session(session_id, self._state(session_id, at)))
+        return to_client(view_session(session_id, self._state(session_id, at)), client.SessionState)
 
     def messages(self, session_id: str, *, at: int | None = None) -> list[client.Message]:
         return [entry.view() for entry in self._state(session_id, at).messages]
 
-    def events(self, session_id: str, *, after: int = 0) -> list[RecordedEvent]:
-        return self._find_log(session_id).events[after:]
+    def events(self, session_id: str, *, after: int = 0) -> list[client.Event]:
+        return [to_client_event(event) for event in self._find_log(session_id).events[after:]]
 
     def fork(
         self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None
@@ -152,7 +152,7 @@ class MemoryChatSession:
         decided = msgspec.convert(approvals, list[Approval])
         return self._follow(run_id, lambda state: resume_run(state, run_id, approvals=decided))
 
-    def active(self) -> client.Run | None:
+    def find_active_run(self) -> client.Run | None:
         run = self._log.state.run
         return None if run is None else self._view_run(run)
 
@@ -190,7 +190,7 @@ class MemoryChatSession:
             self._conversation.raise_failure()
 
     def _view_run(self, run: Run) -> client.Run:
-        return to_client_run(view_run(self._key.id, self._log.state, run))
+        return to_client(view_run(self._key.id, self._log.state, run), client.Run)
 
 
 def run_demo_loop(

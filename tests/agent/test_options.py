@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from swarmkeep.agent import Tool, tool
 from swarmkeep.agent.tools import ToolOptions, get_options
+from swarmkeep.agent.values import InvalidFunctionError
 
 
 def test_the_decorated_function_is_the_function() -> None:
@@ -97,3 +98,22 @@ def test_timeout_is_positive_seconds(timeout: Any) -> None:
 def test_only_functions_are_decorated() -> None:
     with pytest.raises(TypeError, match="decorates a function"):
         tool("pay")  # type: ignore[call-overload]
+
+
+def test_summary_names_parameters_in_braces() -> None:
+    @tool(summary="Refund {amount} to {customer} {{now}}")
+    def refund(amount: int, customer: str) -> str:
+        return f"{amount} {customer}"
+
+    assert Tool(refund).summary == "Refund {amount} to {customer} {{now}}"
+
+    with pytest.raises(InvalidFunctionError, match="its summary names 'size', which is no parameter"):
+        Tool(tool(summary="Refund {size}")(refund))
+
+
+@pytest.mark.parametrize(
+    "summary", ["", " ", "x" * 201, 7, "Pay {", "Pay {}", "Pay {0.a}", "Pay {amount!r}", "Pay {a:>9}"]
+)
+def test_summary_that_is_no_sentence_is_refused(summary: Any) -> None:
+    with pytest.raises(ValueError, match="summary"):
+        tool(summary=summary)

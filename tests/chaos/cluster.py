@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,9 +19,10 @@ import httpx2
 from swarmkeep_client import Client, ConnectionFailed, Event, Run, Session, StreamItem
 from tests.chaos.plans import PATIENCE_SECONDS, PlannedModel, wait_until
 from tests.chaos.records import Effects, LogRows, read_logs
-from tests.support.processes import ServerProcess
+from tests.support.processes import STOP_SECONDS, ServerProcess
 from tests.support.scripted import ScriptedModel
 
+KILLED = -9
 LEASE_SECONDS = 3.0
 POLL_SECONDS = 0.1
 # What is promised on top of the lease, and what an idle machine may add to that.
@@ -52,7 +54,13 @@ class ServerCluster:
         self._stack.__exit__(kind, error, trace)
 
     def server(
-        self, *, kill_at: str | None = None, cold: bool = False, agents: Path = TEAM, **env: str
+        self,
+        *,
+        kill_at: str | None = None,
+        cold: bool = False,
+        agents: Path = TEAM,
+        model: ScriptedModel | None = None,
+        **env: str,
     ) -> ServerProcess:
         """A running server, which dies at `kill_at`. `env`: more settings, without their prefix."""
         settings = {
@@ -69,7 +77,7 @@ class ServerCluster:
             offline=False,
             cold=cold,
             env={
-                "OPENAI_BASE_URL": self.model.url,
+                "OPENAI_BASE_URL": (model or self.model).url,
                 "OPENAI_API_KEY": "test",
                 "CHAOS_EFFECTS": str(self.effects.path),
                 "CHAOS_DOORS": str(self.doors),
@@ -150,10 +158,43 @@ async def _fetch(url: str, statement: str) -> list[tuple[Any, ...]]:
         await connection.close()
 
 
-def restart_unarmed(server: ServerProcess) -> None:
-    """Start a server that died where it was told to, this time without being told."""
-    server.env.pop("SWARMKEEP_KILL_AT", None)
-    server.start()
+class Succession:
+    """A server that dies where it is told to, and the one that goes on: the same, started again, or an heir."""
+
+    def __init__(self, cluster: ServerCluster, kill_at: str, *, restarted: bool = True, **options: Any) -> None:
+        self.armed = cluster.server(kill_at=kill_at, **options)
+        self._heir = None if restarted else cluster.server()
+
+    def outlive(self, seconds: float = STOP_SECONDS) -> ServerProcess:
+        """The server that goes on, once the armed one has died; it is not told to die again."""
+        assert self.armed.wait(seconds) == KILLED
+        if self._heir is not None:
+            return self._heir
+        self.armed.env.pop("SWARMKEEP_KILL_AT", None)
+        self.armed.start()
+        return self.armed
+
+
+class BackgroundReader:
+    """The result of a call in a thread, or its error: the items of a stream as they come, or the one answer."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.items: list[Any] = []
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._read, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _read(self, call: Callable[[], Any]) -> None:
+        try:
+            given = call()
+            for item in given if isinstance(given, Iterable) else [given]:
+                self.items.append(item)
+        except Exception as error:
+            self.error = error
+
+    def join(self, seconds: float = 30.0) -> None:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), f"after {seconds:g} s it still goes on"
 
 
 @contextmanager

@@ -13,23 +13,15 @@ import pytest
 from swarmkeep.store import schema
 from tests.chaos.cluster import LEASE_SECONDS, ServerCluster
 from tests.chaos.parallel import OpenCluster, ParallelTests, read_kind
-from tests.chaos.storm.report import Report
+from tests.chaos.storm import Report
 from tests.support.postgres import Postgres
 
 REPORT = Report(LEASE_SECONDS)
 
 
 @pytest.fixture(scope="session")
-def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite database with the schema and nothing in it."""
-    path = tmp_path_factory.mktemp("template") / "swarmkeep.db"
-    schema.upgrade(f"sqlite:///{path}")
-    return path
-
-
-@pytest.fixture(scope="session")
 def open_cluster(
-    request: pytest.FixtureRequest, empty_file: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> OpenCluster:
     """Makes clusters, each with a new database of the kind that it is asked for. Threads may share it."""
     alone = threading.Lock()
@@ -37,7 +29,7 @@ def open_cluster(
     @contextmanager
     def database(kind: str, folder: Path) -> Iterator[str]:
         if kind == "sqlite":
-            shutil.copy(empty_file, folder / "swarmkeep.db")
+            shutil.copy(sqlite_template, folder / "swarmkeep.db")
             yield f"sqlite:///{folder / 'swarmkeep.db'}"
             return
         postgres: Postgres = request.getfixturevalue("postgres")

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +15,16 @@ from tests.chaos.cluster import ServerCluster
 
 DATABASE_KINDS = ("sqlite", "postgres")
 MAX_PARALLEL = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A kind of database, where the server dies, and whether the same one goes on or another one."""
+
+    kind: str
+    restarted: bool
+    point: str = ""
+
 
 OpenCluster = Callable[[str], AbstractContextManager[ServerCluster]]
 Test = Callable[..., None]

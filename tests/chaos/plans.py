@@ -86,10 +86,6 @@ class PlannedModel:
             if not self._changed.wait_for(lambda: self._arrived[name] >= count, seconds):
                 raise AssertionError(f"{self._arrived[name]} of {count} requests came to {name!r} in {seconds:g} s")
 
-    def arrivals(self, name: str) -> int:
-        with self._changed:
-            return self._arrived[name]
-
     def release(self, name: str) -> None:
         """Open a gate, for whoever waits there and for whoever comes."""
         with self._changed:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.chaos.cluster import ServerCluster, ignore_lost_connection, restart_unarmed, wait_until_quiet
-from tests.chaos.parallel import run_in_parallel
+from tests.chaos.cluster import KILLED, ServerCluster, Succession, ignore_lost_connection, wait_until_quiet
+from tests.chaos.parallel import Case, run_in_parallel
 from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 from tests.chaos.records import LogRows
-from tests.support.processes import ServerProcess
 
 pytestmark = pytest.mark.long
 
-KILLED = -9
 # From the start of the call to its result: what is recorded of both sessions, and what is done between.
 POINTS = (
     "tool.started:1",  # the call that asks, of which nothing exists below yet
@@ -42,18 +39,11 @@ AT_ONCE = (
 AT_ONCE_SHORT = ("session.created:3", "child.ended:2")
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    kind: str
-    point: str
-    restarted: bool
-
-
 def _cases(points: tuple[str, ...] = POINTS, short: tuple[str, ...] = SHORT) -> Iterator[Any]:
     for point in points:
         for kind, restarted in (("sqlite", True), ("postgres", False)):
             marks = () if point in short else (pytest.mark.chaos,)
-            yield pytest.param(Case(kind, point, restarted), id=f"{point}-{kind}", marks=marks)
+            yield pytest.param(Case(kind, restarted, point), id=f"{point}-{kind}", marks=marks)
 
 
 def ask_plan(*steps: Any) -> str:
@@ -65,13 +55,9 @@ def read_child_ids(cluster: ServerCluster) -> list[str]:
     return [name for (name,) in cluster.sql("SELECT id FROM sessions WHERE id LIKE 'subsess%'")]
 
 
-def recover(cluster: ServerCluster, server: ServerProcess, heir: ServerProcess | None) -> LogRows:
-    """The log of the session that asks, once its server has died and its run has come to its end on the heir, or where
-    it was."""
-    assert server.wait() == KILLED
-    if heir is None:
-        restart_unarmed(server)
-    session = wait_until_quiet(cluster.client(heir or server).sessions.get("s"))
+def recover(cluster: ServerCluster, servers: Succession) -> LogRows:
+    """The log of the session that asks, once its server has died and its run has come to its end."""
+    session = wait_until_quiet(cluster.client(servers.outlive()).sessions.get("s"))
     assert next(session.runs()).output_text == "All is done."
     return cluster.read_checked_log("s")
 
@@ -79,12 +65,11 @@ def recover(cluster: ServerCluster, server: ServerProcess, heir: ServerProcess |
 @run_in_parallel
 @pytest.mark.parametrize("case", list(_cases()))
 def test_asking_call_is_taken_up(cluster: ServerCluster, case: Case) -> None:
-    server = cluster.server(kill_at=case.point)
-    heir = None if case.restarted else cluster.server()
-    session = cluster.client(server).sessions.create(id="s", agent="Lead")
+    servers = Succession(cluster, case.point, restarted=case.restarted)
+    session = cluster.client(servers.armed).sessions.create(id="s", agent="Lead")
     with ignore_lost_connection():
         session.run(ask_plan(call_step(("put", {"what": "1"})), say_step("It is put.")))
-    log = recover(cluster, server, heir)
+    log = recover(cluster, servers)
     assert list(log.read_tool_status().values()) == ["ok"]
     assert list(log.attempts().values()) == [1]
     (child,) = read_child_ids(cluster)
@@ -99,14 +84,13 @@ def test_asking_call_is_taken_up(cluster: ServerCluster, case: Case) -> None:
 @run_in_parallel
 @pytest.mark.parametrize("case", list(_cases(AT_ONCE, AT_ONCE_SHORT)))
 def test_two_asked_agents_are_taken_up(cluster: ServerCluster, case: Case) -> None:
-    server = cluster.server(kill_at=case.point)
-    heir = None if case.restarted else cluster.server()
-    session = cluster.client(server).sessions.create(id="s", agent="Lead")
+    servers = Succession(cluster, case.point, restarted=case.restarted)
+    session = cluster.client(servers.armed).sessions.create(id="s", agent="Lead")
     errands = [make_plan(call_step(("put", {"what": what})), say_step(f"{what} is put.")) for what in ("1", "2")]
     plan = make_plan(call_step(*[("ask_clerk", {"input": each}) for each in errands]), say_step("All is done."))
     with ignore_lost_connection():
         session.run(plan)
-    log = recover(cluster, server, heir)
+    log = recover(cluster, servers)
     assert list(log.read_tool_status().values()) == ["ok", "ok"]
     assert list(log.attempts().values()) == [1, 1]
     children = [cluster.read_checked_log(child) for child in read_child_ids(cluster)]
@@ -118,15 +102,15 @@ def test_two_asked_agents_are_taken_up(cluster: ServerCluster, case: Case) -> No
 @run_in_parallel
 def test_cancelled_runs_child_does_not_continue(cluster: ServerCluster) -> None:
     # It dies between the two cancels: the one above is recorded.
-    server = cluster.server(kill_at="run.cancelled")
-    session = cluster.client(server).sessions.create(id="s", agent="Lead")
+    servers = Succession(cluster, "run.cancelled")
+    session = cluster.client(servers.armed).sessions.create(id="s", agent="Lead")
     run = session.run(ask_plan(call_step(("pay", {"what": "1", "door": "door"}))), background=True)
     wait_until("the effect has begun", lambda: cluster.effects.count())
     with ignore_lost_connection():
         session.cancel(run.id)
-    assert server.wait() == KILLED
+    assert servers.armed.wait() == KILLED
     cluster.open("door")
-    restart_unarmed(server)
+    server = servers.outlive()
     (child,) = read_child_ids(cluster)
     below = wait_until_quiet(cluster.client(server).sessions.get(child))
     assert [each.status for each in below.runs()] == ["cancelled"]
@@ -137,18 +121,16 @@ def test_cancelled_runs_child_does_not_continue(cluster: ServerCluster) -> None:
 @run_in_parallel
 def test_child_decision_survives_server_death(cluster: ServerCluster) -> None:
     # It dies when the decision is recorded, and nobody has told the run above.
-    server = cluster.server(kill_at="run.resumed")
-    session = cluster.client(server).sessions.create(id="s", agent="Lead")
+    servers = Succession(cluster, "run.resumed")
+    session = cluster.client(servers.armed).sessions.create(id="s", agent="Lead")
     run = session.run(ask_plan(call_step(("refund", {"what": "1"})), say_step("Refunded.")))
     assert (run.status, [call.reason for call in run.pending]) == ("waiting", ["session"])
     (child,) = read_child_ids(cluster)
-    below = cluster.client(server).sessions.get(child)
+    below = cluster.client(servers.armed).sessions.get(child)
     (asked,) = list(below.runs())
     with ignore_lost_connection():
         below.resume(asked.id, approvals=[{"tool_call_id": asked.pending[0].tool_call_id, "decision": "approve"}])
-    assert server.wait() == KILLED
-    restart_unarmed(server)
-    session = cluster.client(server).sessions.get("s")
+    session = cluster.client(servers.outlive()).sessions.get("s")
     wait_until("it went on", lambda: session.refresh().status == "idle")
     assert next(session.runs()).output_text == "All is done."
     # The call that was approved had been started; whether it took effect, nobody knows.

@@ -6,13 +6,11 @@ import pytest
 
 from swarmkeep.events.codec import Json
 from swarmkeep.events.messages import SHORTENED_HEADING as HEADING
-from tests.chaos.cluster import LEASE_SECONDS, POLL_SECONDS, ServerCluster, ignore_lost_connection
+from tests.chaos.cluster import ServerCluster, Succession, ignore_lost_connection, wait_until_quiet
 from tests.chaos.parallel import run_in_parallel
-from tests.chaos.plans import wait_until
-from tests.support.processes import ServerProcess
+from tests.chaos.plans import PATIENCE_SECONDS
 from tests.support.scripted import ScriptedModel
 
-KILLED = -9
 TEAM = """
 from swarmkeep import Agent, Compaction
 
@@ -31,19 +29,6 @@ def test_kill_during_compaction_loses_nothing(cluster: ServerCluster, point: str
     team = cluster.folder / "compacting.py"
     team.write_text(TEAM)
     with ScriptedModel(default=answer) as model:
-        env = {
-            "OPENAI_BASE_URL": model.url,
-            "OPENAI_API_KEY": "test",
-            "SWARMKEEP_LEASE_SECONDS": str(LEASE_SECONDS),
-            "SWARMKEEP_POLL_SECONDS": str(POLL_SECONDS),
-        }
-
-        def serve(**more: str) -> ServerProcess:
-            settings = {**env, **more}
-            return ServerProcess(
-                cluster.folder, database_url=cluster.url, agents=[str(team)], offline=False, env=settings
-            )
-
         messages = [
             message
             for number in range(8)
@@ -52,19 +37,15 @@ def test_kill_during_compaction_loses_nothing(cluster: ServerCluster, point: str
                 {"role": "assistant", "content": "I see."},
             )
         ]
-        with serve(SWARMKEEP_KILL_AT=point) as armed:
-            session = cluster.client(armed).sessions.create(id="s", messages=messages)
-            with ignore_lost_connection():
-                session.run("And now?", background=True)
-            wait_until("it died", lambda: armed.returncode is not None)
-            assert armed.returncode == KILLED
-        with serve() as calm:
-            session = cluster.client(calm).sessions.get("s")
-            wait_until("the run ends", lambda: session.state().status == "idle")
-            (run,) = session.runs()
-            types = [event.type for event in session.events()]
-            assert (run.status, run.output_text) == ("completed", "Done.")
-            assert types.count("compaction.started") == 1
-            assert model.requests[-1]["messages"][1]["content"] == f"{HEADING}\n\nThey spoke."
-            assert session.verify().valid
-            assert len(session.messages()) == 18
+        servers = Succession(cluster, point, agents=team, model=model)
+        session = cluster.client(servers.armed).sessions.create(id="s", messages=messages)
+        with ignore_lost_connection():
+            session.run("And now?", background=True)
+        session = wait_until_quiet(cluster.client(servers.outlive(PATIENCE_SECONDS)).sessions.get("s"))
+        (run,) = session.runs()
+        types = [event.type for event in session.events()]
+        assert (run.status, run.output_text) == ("completed", "Done.")
+        assert types.count("compaction.started") == 1
+        assert model.requests[-1]["messages"][1]["content"] == f"{HEADING}\n\nThey spoke."
+        assert session.verify().valid
+        assert len(session.messages()) == 18

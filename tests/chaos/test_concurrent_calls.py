@@ -8,8 +8,8 @@ import pytest
 
 from swarmkeep_client import Session
 from tests.chaos.cluster import ServerCluster
-from tests.chaos.deaths import Aftermath, ArmedSession, Case, Crash, check_effects, list_cases
-from tests.chaos.parallel import run_in_parallel
+from tests.chaos.deaths import Aftermath, ArmedSession, Crash, check_effects, list_cases
+from tests.chaos.parallel import Case, run_in_parallel
 from tests.chaos.plans import call_step, say_step
 from tests.chaos.records import LogRows
 
@@ -54,7 +54,7 @@ def test_death_among_calls_keeps_recorded_results(cluster: ServerCluster, case: 
         recorded.update(log.attempts())
 
     crashes = [Crash(point, run_plan(name)) for point in POINTS for name in PLAN]
-    Aftermath(cluster, case.mode, crashes).check_each(check_and_note)
+    Aftermath(cluster, case, crashes).check_each(check_and_note)
     # Nothing had an effect that no log knows of.
     assert set(cluster.effects.count()) <= recorded
 

@@ -13,9 +13,8 @@ import pytest
 
 from swarmkeep.store import schema
 from swarmkeep_client import Session, SwarmkeepError
-from tests.chaos.cluster import Acknowledgements, ServerCluster, wait_until_quiet
+from tests.chaos.cluster import Acknowledgements, BackgroundReader, ServerCluster, wait_until_quiet
 from tests.chaos.plans import call_step, make_plan, say_step, wait_until
-from tests.chaos.reader import BackgroundReader
 from tests.support.postgres import PrivatePostgres, private_postgres
 
 pytestmark = pytest.mark.long

@@ -6,8 +6,8 @@ import pytest
 
 from swarmkeep_client import Session
 from tests.chaos.cluster import ServerCluster, ignore_lost_connection
-from tests.chaos.deaths import Aftermath, ArmedSession, Case, Crash, check_effects, list_cases
-from tests.chaos.parallel import run_in_parallel
+from tests.chaos.deaths import Aftermath, ArmedSession, Crash, check_effects, list_cases
+from tests.chaos.parallel import Case, run_in_parallel
 from tests.chaos.plans import call_step, make_plan, refuse_step, say_step
 from tests.chaos.records import LogRows
 
@@ -183,13 +183,13 @@ UNRECORDED_POINTS = {"request.parsed", "model.sent", "model.delta", "tool.done",
 @run_in_parallel
 @pytest.mark.parametrize("case", list(list_cases()))
 def test_sessions_continue_after_any_death(cluster: ServerCluster, case: Case) -> None:
-    check_aftermath(cluster, Aftermath(cluster, case.mode, CRASHES))
+    check_aftermath(cluster, Aftermath(cluster, case, CRASHES))
 
 
 @run_in_parallel
 @pytest.mark.parametrize("case", list(list_cases()))
 def test_session_continues_after_death_while_stopping(cluster: ServerCluster, case: Case) -> None:
-    check_aftermath(cluster, Aftermath(cluster, case.mode, [STOPPED]))
+    check_aftermath(cluster, Aftermath(cluster, case, [STOPPED]))
 
 
 def check_aftermath(cluster: ServerCluster, aftermath: Aftermath) -> None:

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.cluster import LEASE_SECONDS, POLL_SECONDS, ServerCluster, ignore_lost_connection
+from tests.chaos.cluster import ServerCluster, Succession, ignore_lost_connection, wait_until_quiet
 from tests.chaos.parallel import run_in_parallel
-from tests.chaos.plans import wait_until
-from tests.support.processes import ServerProcess
+from tests.chaos.plans import PATIENCE_SECONDS
 from tests.support.scripted import ScriptedModel
 
-KILLED = -9
 PROGRAM = Path(__file__).parents[1] / "support" / "mcp" / "server.py"
 TEAM = """
 from swarmkeep import Agent, MCPServer
@@ -38,29 +36,12 @@ def test_untrusted_server_call_not_repeated(cluster: ServerCluster, trusted: boo
     with ScriptedModel() as model:
         model.call("send", {"text": "hi"})
         model.say("Sent.")
-        env = {
-            "OPENAI_BASE_URL": model.url,
-            "OPENAI_API_KEY": "test",
-            "SWARMKEEP_LEASE_SECONDS": str(LEASE_SECONDS),
-            "SWARMKEEP_POLL_SECONDS": str(POLL_SECONDS),
-        }
-
-        def serve(**more: str) -> ServerProcess:
-            settings = {**env, **more}
-            return ServerProcess(
-                cluster.folder, database_url=cluster.url, agents=[str(team)], offline=False, env=settings
-            )
-
-        with serve(SWARMKEEP_KILL_AT="tool.done") as armed:
-            session = cluster.client(armed).sessions.create(id="s")
-            with ignore_lost_connection():
-                session.run("Send it.", background=True)
-            wait_until("it died", lambda: armed.returncode is not None)
-            assert armed.returncode == KILLED
-        with serve() as server:
-            session = cluster.client(server).sessions.get("s")
-            wait_until("the run is over", lambda: session.state().status == "idle")
-            events = list(session.events())
+        servers = Succession(cluster, "tool.done", agents=team, model=model)
+        session = cluster.client(servers.armed).sessions.create(id="s")
+        with ignore_lost_connection():
+            session.run("Send it.", background=True)
+        session = wait_until_quiet(cluster.client(servers.outlive(PATIENCE_SECONDS)).sessions.get("s"))
+        events = list(session.events())
     statuses = [event.data["tool"]["status"] for event in events if event.data.get("tool")]
     sent = (cluster.folder / "sent").read_text().split()
     assert (statuses, sent) == ((["ok"], ["hi", "hi"]) if trusted else (["unknown_outcome"], ["hi"]))

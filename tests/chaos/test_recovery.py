@@ -12,7 +12,6 @@ from tests.chaos.parallel import run_in_parallel
 from tests.chaos.plans import make_plan, say_step, wait_until
 from tests.support.processes import ProcessFailed
 
-KILLED = -9
 OTHERS = 'from swarmkeep import Agent\n\nother = Agent(name="Other")\n'
 
 

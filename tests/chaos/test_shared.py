@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from swarmkeep_client import RunCancelled
-from tests.chaos.cluster import ServerCluster, ignore_lost_connection, wait_until_quiet
+from tests.chaos.cluster import KILLED, BackgroundReader, ServerCluster, ignore_lost_connection, wait_until_quiet
 from tests.chaos.parallel import run_in_parallel
 from tests.chaos.plans import call_step, make_plan, say_step, wait_until
-from tests.chaos.reader import BackgroundReader
 
 SOON = 8.0
 
@@ -48,7 +47,7 @@ def test_queued_run_survives_cancellers_death(cluster: ServerCluster) -> None:
     queued = session.run(make_plan(say_step("New.")), background=True, on_busy="queue")
     with ignore_lost_connection():
         cluster.client(other).sessions.get("s").cancel(run.id)
-    assert other.wait() == -9
+    assert other.wait() == KILLED
     cluster.planned_model.release("gate")
     wait_until("the queued run has run", lambda: session.get_run(queued.id).status == "completed", SOON)
     cluster.read_checked_log("s")

@@ -9,10 +9,9 @@ from functools import partial
 import pytest
 
 from swarmkeep_client import Done, Event, RunFailed
-from tests.chaos.cluster import LEASE_SECONDS, ServerCluster, wait_until_quiet
+from tests.chaos.cluster import LEASE_SECONDS, BackgroundReader, ServerCluster, wait_until_quiet
 from tests.chaos.parallel import run_in_parallel
 from tests.chaos.plans import call_step, make_plan, say_step, wait_until
-from tests.chaos.reader import BackgroundReader
 
 pytestmark = pytest.mark.long
 

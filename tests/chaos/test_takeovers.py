@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
 
 from swarmkeep_client import ConnectionFailed, Session
-from tests.chaos.cluster import ServerCluster, restart_unarmed, wait_until_quiet
-from tests.chaos.parallel import run_in_parallel
+from tests.chaos.cluster import ServerCluster, Succession, wait_until_quiet
+from tests.chaos.parallel import DATABASE_KINDS, Case, run_in_parallel
 from tests.chaos.plans import call_step, make_plan, say_step, wait_until
 
 pytestmark = pytest.mark.long
 
 T = TypeVar("T")
 
-KILLED = -9
 # In their order: a function is under way, its result comes and the model would be asked, the answer, the end of it.
 POINTS = ("session.taken_over:1", "message.added:3", "message.added:4", "session.handed_back:1")
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    kind: str
-    point: str
-    restarted: bool
-
-
 def _cases() -> Iterator[Any]:
     for place, point in enumerate(POINTS):
-        kind = ("sqlite", "postgres")[place % 2]
-        yield pytest.param(Case(kind, point, restarted=kind == "sqlite"), id=f"{point}-{kind}")
+        kind = DATABASE_KINDS[place % 2]
+        yield pytest.param(Case(kind, kind == "sqlite", point), id=f"{point}-{kind}")
 
 
 @run_in_parallel
 @pytest.mark.parametrize("case", list(_cases()))
 def test_a_takeover_outlives_its_server(cluster: ServerCluster, case: Case) -> None:
-    server = cluster.server(kill_at=case.point)
-    heir = None if case.restarted else cluster.server()
-    session = cluster.client(server).sessions.create(id="s")
+    servers = Succession(cluster, case.point, restarted=case.restarted)
+    session = cluster.client(servers.armed).sessions.create(id="s")
     # The function waits at a door, so that it is under way when somebody takes over.
     plan = make_plan(call_step(("put", {"what": "1", "door": "door"})), say_step("The agent's."))
     run = session.run(plan, background=True)
@@ -52,10 +42,7 @@ def test_a_takeover_outlives_its_server(cluster: ServerCluster, case: Case) -> N
         try:
             return command(session)
         except ConnectionFailed:
-            assert server.wait() == KILLED
-            if heir is None:
-                restart_unarmed(server)
-            session = cluster.client(heir or server).sessions.get("s")
+            session = cluster.client(servers.outlive()).sessions.get("s")
             return command(session)
 
     insist(lambda session: session.take_over(note="n", idempotency_key="take"))

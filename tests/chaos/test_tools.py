@@ -13,14 +13,14 @@ import pytest
 
 from swarmkeep_client import Client
 from tests.chaos.cluster import (
+    KILLED,
     Acknowledgements,
     ServerCluster,
+    Succession,
     ignore_lost_connection,
-    restart_unarmed,
     wait_until_quiet,
 )
-from tests.chaos.deaths import KILLED
-from tests.chaos.parallel import run_in_parallel
+from tests.chaos.parallel import DATABASE_KINDS, Case, run_in_parallel
 from tests.chaos.plans import PATIENCE_SECONDS, call_step, make_plan, say_step, wait_until
 from tests.chaos.records import LogRows
 
@@ -62,12 +62,6 @@ class Hit:
         return f"{self.session_id}@{point}:{self.place}"
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    kind: str
-    restarted: bool
-
-
 PLACES = ((1, 1), (1, 3), (2, 3), (3, 3))
 DURING = [Hit("during", tool, *place) for tool in OTHERS for place in PLACES]
 BESIDE = [Hit(when, tool, *place) for when in ("before", "after") for tool in OTHERS for place in PLACES]
@@ -75,7 +69,7 @@ BESIDE = [Hit(when, tool, *place) for when in ("before", "after") for tool in OT
 
 def _cases() -> Iterator[Any]:
     for number in range(ROUNDS):
-        for kind in ("sqlite", "postgres"):
+        for kind in DATABASE_KINDS:
             restarted = (kind == "sqlite") == (number % 2 == 0)
             marks = [pytest.mark.chaos] if number else []
             mode = "restart" if restarted else "takeover"
@@ -85,9 +79,8 @@ def _cases() -> Iterator[Any]:
 @run_in_parallel
 @pytest.mark.parametrize("case", list(_cases()))
 def test_non_repeatable_tool_runs_once(cluster: ServerCluster, case: Case) -> None:
-    server = cluster.server(kill_at=",".join(hit.kill_at for hit in BESIDE))
-    heir = None if case.restarted else cluster.server()
-    client = cluster.client(server)
+    servers = Succession(cluster, ",".join(hit.kill_at for hit in BESIDE), restarted=case.restarted)
+    client = cluster.client(servers.armed)
     told = {hit: Acknowledgements() for hit in (*DURING, *BESIDE)}
     for hit, witness in told.items():
         witness.session(client.sessions.create(id=hit.session_id))
@@ -97,11 +90,9 @@ def test_non_repeatable_tool_runs_once(cluster: ServerCluster, case: Case) -> No
     wait_until("the effects have begun", lambda: len(cluster.effects.count()) == begun)
     with ThreadPoolExecutor(len(BESIDE)) as pool:
         list(pool.map(lambda hit: _run_until_death(client, hit), BESIDE))
-    assert server.wait(PATIENCE_SECONDS) == KILLED
+    assert servers.armed.wait(PATIENCE_SECONDS) == KILLED
     cluster.open("door")
-    if heir is None:
-        restart_unarmed(server)
-    client = cluster.client(heir or server)
+    client = cluster.client(servers.outlive())
     sessions = [wait_until_quiet(client.sessions.get(hit.session_id)) for hit in told]
     assert {session.run("And then?").status for session in sessions} == {"completed"}
     logs = [cluster.read_checked_log(hit.session_id) for hit in told]

@@ -11,7 +11,6 @@ import pytest
 
 from tests.cli.command_line import ACME, CommandLine, InProcessCommandLine
 from tests.support.processes import ServerProcess
-from tests.support.scripted import ScriptedModel
 
 # The last line approves the order.
 TALK = "Hello, I'd like to buy a lantern for a hut trip.\nYes, please place the order.\nyes\n"
@@ -64,9 +63,3 @@ def place(
         return
     with ServerProcess(folder, database_url=database_url, agents=[ACME]) as server:
         yield ["--url", server.url]
-
-
-@pytest.fixture
-def model() -> Iterator[ScriptedModel]:
-    with ScriptedModel() as scripted:
-        yield scripted

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 
 import swarmkeep_agents.acme
+from swarmkeep.store.person_keys import make_person
 from tests.cli.command_line import ACME, SWARMKEEP, CommandLine, InProcessCommandLine, Result
 from tests.cli.conftest import RecordedSession
 from tests.cli.test_help import COMMANDS
@@ -25,6 +27,9 @@ from tests.support.processes import clean_environment
 AGENTS = ("--agents", ACME)
 EVALS = str(Path(swarmkeep_agents.acme.__file__).parent / "evals")
 LATER = "9999"
+HOOK = "wh_0123456789abcdef"
+# Nothing is so old: it stays empty.
+ARCHIVE = f"file://{gettempdir()}/swarmkeep-archive"
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,13 @@ CALLS = {
     "retention": Call(("retention",), puts=False),
     "backup": Call(("backup", "new.backup"), puts=False),
     "blob": Call(("blob", "ID", "0" * 64, "-o", "picture.png"), puts=False),
+    "case": Call(("case", "ID")),
     "chat": Call(("chat", "--offline", *AGENTS), writes=True, text="Hello!\n"),
     "check": Call(("check", "ID", *AGENTS)),
     "checkpoint": Call(("checkpoint",)),
     "compare": Call(("compare", "ID", "ID")),
+    "archive": Call(("archive", "--older-than", "90d", "--to", ARCHIVE), writes=True, puts=False),
+    "feed": Call(("feed",), writes=True),
     "db check": Call(("db", "check"), puts=False),
     "db current": Call(("db", "current")),
     "db downgrade": Call(("db", "downgrade", "0005"), writes=True),
@@ -71,15 +79,27 @@ CALLS = {
     "export": Call(("export", "ID")),
     "import": Call(("import", "all.jsonl", "--as", "other"), writes=True),
     "init": Call(("init", "shop"), reads=False),
+    "webhooks create": Call(("webhooks", "create", "https://example.com/"), writes=True),
+    "webhooks list": Call(("webhooks", "list", "--json")),
+    "webhooks update": Call(("webhooks", "update", HOOK, "--state", "paused"), writes=True, puts=False),
+    "webhooks rotate": Call(("webhooks", "rotate", HOOK), writes=True, puts=False),
+    "webhooks resend": Call(("webhooks", "resend", HOOK, "1-1"), writes=True, puts=False),
+    "webhooks delete": Call(("webhooks", "delete", HOOK), writes=True, puts=False),
+    "webhooks test": Call(("webhooks", "test", HOOK), puts=False),
+    "webhooks deliveries": Call(("webhooks", "deliveries", HOOK), puts=False),
     "keys create": Call(("keys", "create"), writes=True),
     "keys list": Call(("keys", "list", "--json")),
     "keys revoke": Call(("keys", "revoke", "key_0123456789abcdef"), writes=True, puts=False),
+    "erase": Call(("erase", "anna", "--reason", "asked for"), writes=True),
     "prune": Call(("prune", "--older-than", "30d"), puts=False),
     "replay": Call(("replay", "ID")),
     "request": Call(("request", "ID", "4")),
     "restore": Call(("restore", "all.backup", "--database-url", "sqlite:///new.db"), puts=False),
     "serve": Call(("serve", "--offline", "--port", "0", *AGENTS), writes=True),
     "sessions answer": Call(("sessions", "answer", "ID", "Hello."), reads=False, puts=False),
+    "sessions assign": Call(("sessions", "assign", "ID", "billing"), reads=False, puts=False),
+    "sessions feedback": Call(("sessions", "feedback", "ID", "4", "up"), reads=False, puts=False),
+    "sessions note": Call(("sessions", "note", "ID", "A note."), reads=False, puts=False),
     "sessions compact": Call(("sessions", "compact", "ID"), reads=False, puts=False),
     "sessions rename": Call(("sessions", "rename", "ID", "A title"), writes=True),
     "sessions counts": Call(("sessions", "counts")),
@@ -94,6 +114,7 @@ CALLS = {
     "sessions show": Call(("sessions", "show", "ID")),
     "sessions takeover": Call(("sessions", "takeover", "ID"), reads=False, puts=False),
     "top": Call(("top", "--once")),
+    "runs": Call(("runs",)),
     "usage": Call(("usage",)),
     "verify": Call(("verify", "ID")),
     "whatif": Call(("whatif", "ID", "--at", "2", "--offline", *AGENTS), writes=True),
@@ -101,8 +122,10 @@ CALLS = {
 # The settings that a command is about.
 NEEDED = {"db stamp": {"SWARMKEEP_INTEGRITY_KEY": "a key"}}
 # What a command needs to be tried for: a picture or a key that is there, a server.
-_NEED_A_SERVER = {"sessions answer", "sessions compact", "sessions handback", "sessions takeover"}
-_NEEDS_MORE = {"blob", "keys revoke"} | _NEED_A_SERVER
+_ON_A_SERVER = ("answer", "assign", "compact", "feedback", "handback", "note", "takeover")
+_NEED_A_SERVER = {f"sessions {name}" for name in _ON_A_SERVER}
+_OF_A_WEBHOOK = {f"webhooks {name}" for name in ("update", "rotate", "resend", "delete", "test", "deliveries")}
+_NEEDS_MORE = {"blob", "keys revoke"} | _OF_A_WEBHOOK | _NEED_A_SERVER
 # They look at what others refuse: what is the matter is their answer.
 _LOOK_AT_ANYTHING = {"db current", "doctor"}
 
@@ -147,6 +170,11 @@ def find_refusal(result: Result, out: str | None = "") -> str:
 def full_site(tmp_path_factory: pytest.TempPathFactory, recorded: RecordedSession) -> Site:
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(recorded.file, folder / "swarmkeep.db")
+    with closing(sqlite3.connect(folder / "swarmkeep.db")) as database, database:
+        key = ("k", "default", make_person("default", "anna"), "2026-01-01T00:00:00Z", "", b"s" * 32)
+        database.execute(
+            "INSERT INTO person_keys (id, tenant, person, created_at, erased_at, secret) VALUES (?,?,?,?,?,?)", key
+        )
     cli = InProcessCommandLine(folder)
     assert cli("export", "--all", "--output", "all.jsonl").code == 0
     assert cli("backup", "all.backup").code == 0

@@ -1,10 +1,16 @@
-"""The client's calls that remove and audit, and how their answers are read."""
+"""The client's calls about audits, keys and quotas, and how their answers are read."""
 
 from __future__ import annotations
 
-from swarmkeep_client import AsyncClient, Checkpoint, Client, Head, RedactedCopy
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from swarmkeep_client import ApiKeyNotFound, AsyncClient, Checkpoint, Client, Consumer, Forbidden, Head, RedactedCopy
 from tests.client import samples
 from tests.client.stub_server import StubServer, make_json_reply
+from tests.http.auth.keys import create_key
+from tests.http.server import server_settings, start_server
 
 DONE = {
     "session": samples.make_session(seq=5),
@@ -19,6 +25,8 @@ DUE = {"session_id": "s1", "seq": 1, "updated_at": "", "goes_at": "", "keep": "3
 PROOF = {
     **LEAF, "session_id": "s1", "checkpoint": CHECKPOINT, "newest": CHECKPOINT, "inclusion": ["11"], "consistency": [],
 }  # fmt: skip
+PLACED = {"session_id": "s1", "seq": 2, "type": "a", "data": {}, "cursor": "1-2"}
+CONSUMER = {"name": "crm", "cursor": "1-2", "lag": 4, "updated_at": ""}
 VALID = {"valid": True, "events": 1, "head": {"seq": 1, "hash": "h"}, "problems": [], "problem_count": 0}
 
 
@@ -36,6 +44,12 @@ def test_the_answers_are_values(server: StubServer) -> None:
         make_json_reply(samples.make_page([LEAF])),
         make_json_reply(PROOF),
         make_json_reply(samples.make_page([DUE])),
+        make_json_reply({"data": [PLACED], "next_cursor": "1-2"}),
+        make_json_reply({"data": [], "next_cursor": "1-2"}),
+        make_json_reply(CONSUMER),
+        make_json_reply(samples.make_page([CONSUMER])),
+        make_json_reply(CONSUMER),
+        make_json_reply(None, status=204),
     )
     with Client(server.url, api_key=None) as client:
         session = client.sessions.get("s1")
@@ -51,7 +65,13 @@ def test_the_answers_are_values(server: StubServer) -> None:
         assert client.audit.checkpoint(2, since=3).consistency == ["00"]
         assert [leaf.session_id for leaf in client.audit.leaves(after=4)] == [None]
         assert session.proof(checkpoint=2).newest == Checkpoint(**CHECKPOINT)
+        events = client.feed.events(consumer="crm", type=["a", "b"], agent="Ann", metadata={"k": 1}, page_size=9)
         assert [due.keep for due in client.sessions.due(before="2100-01-01T00:00:00Z")] == ["30d"]
+        assert [(event.cursor, event.seq) for event in events] == [("1-2", 2)]
+        assert client.feed.confirm("crm", "1-2").lag == 4
+        assert [one.name for one in client.feed.consumers()] == ["crm"]
+        assert client.feed.consumer("crm") == Consumer(**CONSUMER)
+        client.feed.forget("crm")
     assert server.lines == [
         "GET /v1/sessions/s1",
         "POST /v1/sessions/s1/redact",
@@ -65,6 +85,12 @@ def test_the_answers_are_values(server: StubServer) -> None:
         "GET /v1/checkpoint/leaves?after=4",
         "GET /v1/sessions/s1/proof?checkpoint=2",
         "GET /v1/retention?before=2100-01-01T00%3A00%3A00Z",
+        "GET /v1/events?consumer=crm&metadata.k=1&limit=9&type=a&type=b&agent=Ann",
+        "GET /v1/events?after=1-2&metadata.k=1&limit=9&type=a&type=b&agent=Ann",
+        "PUT /v1/consumers/crm",
+        "GET /v1/consumers",
+        "GET /v1/consumers/crm",
+        "DELETE /v1/consumers/crm",
     ]
 
 
@@ -94,3 +120,145 @@ async def test_async_answers_are_values_too(server: StubServer) -> None:
         assert [leaf.index async for leaf in client.audit.leaves()] == [5]
         assert (await session.proof()).inclusion == ["11"]
         assert [due.held async for due in client.sessions.due()] == [False]
+
+
+# The client's calls about API keys and quotas, and how their answers are read; the real server answers them alike.
+
+KEY = {"id": "key_1", "tenant": "t", "name": "n", "role": "read", "created_at": "now", "expires_at": "then"}
+QUOTAS = {
+    "sessions": {"used": 3, "limit": 10},
+    "stored_bytes": {"used": 5, "limit": 100},
+    "tokens_today": {"used": 7, "limit": None},
+    "day_ends_in_seconds": 60,
+}
+COUNTS = {"status": {"waiting": {"count": 2, "more": False}}, "last_run": {"failed": {"count": 1000, "more": True}}}
+ME = {
+    "tenant": "acme",
+    "key": {"id": "key_1", "name": "n", "expires_at": None},
+    "role": "read",
+    "permissions": ["read"],
+}
+
+
+def script_answers(server: StubServer) -> None:
+    server.script(
+        make_json_reply({**KEY, "key": "swk_secret"}),
+        make_json_reply(samples.make_page([KEY])),
+        make_json_reply({**KEY, "revoked_at": "later"}),
+        make_json_reply(QUOTAS),
+        make_json_reply(COUNTS),
+        make_json_reply({"currency": "EUR", "data": [{"model": "m*", "input": 2, "cached_input": 1, "output": 3}]}),
+        make_json_reply(ME),
+    )
+
+
+def test_key_answers_are_values(server: StubServer, client: Client) -> None:
+    script_answers(server)
+    ends = datetime(2026, 12, 31, tzinfo=UTC)
+    made = client.keys.create(name="n", role="read", expires_at=ends)
+    assert (made.id, made.key, made.expires_at) == ("key_1", "swk_secret", "then")
+    assert "swk_secret" not in f"{made} {made!r}"
+    assert [key.name for key in client.keys.list(page_size=5)] == ["n"]
+    assert client.keys.revoke("key_1").revoked_at == "later"
+    assert client.quotas().tokens_today.limit is None
+    counts = client.sessions.counts(children=True)
+    assert (counts.status["waiting"].count, counts.last_run["failed"].more) == (2, True)
+    prices = client.prices()
+    assert (prices.currency, prices.data[0].model, prices.data[0].cached_input) == ("EUR", "m*", 1.0)
+    me = client.me()
+    assert me.key is not None
+    assert (me.tenant, me.key.name, me.role, me.permissions) == ("acme", "n", "read", ["read"])
+    assert server.lines == [
+        "POST /v1/keys",
+        "GET /v1/keys?limit=5",
+        "POST /v1/keys/key_1/revoke",
+        "GET /v1/quotas",
+        "GET /v1/counts?children=true",
+        "GET /v1/prices",
+        "GET /v1/me",
+    ]
+    assert server.received[0].json == {"name": "n", "role": "read", "expires_at": "2026-12-31T00:00:00+00:00"}
+    assert server.received[0].headers["idempotency-key"]
+
+
+async def test_async_key_answers_are_values_too(server: StubServer, async_client: AsyncClient) -> None:
+    script_answers(server)
+    assert (await async_client.keys.create(idempotency_key="k")).key == "swk_secret"
+    assert [key.role async for key in async_client.keys.list()] == ["read"]
+    assert (await async_client.keys.revoke("key_1")).revoked_at == "later"
+    assert (await async_client.quotas()).sessions.used == 3
+    assert (await async_client.sessions.counts()).status["waiting"].count == 2
+    assert (await async_client.prices()).currency == "EUR"
+    assert (await async_client.me()).tenant == "acme"
+    assert server.received[0].headers["idempotency-key"] == "k"
+
+
+def test_time_without_zone_refused_before_sending(server: StubServer, client: Client) -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        client.keys.create(expires_at=datetime(2026, 12, 31))
+    assert server.lines == []
+
+
+async def test_a_server_makes_and_ends_keys(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready)) as service:
+        headers = await create_key(service, "acme", role="admin")
+        admin = AsyncClient(service.url, api_key=headers["Authorization"].removeprefix("Bearer "))
+        async with admin:
+            tomorrow = datetime.now(UTC) + timedelta(days=1)
+            made = await admin.keys.create(name="reader", role="read", expires_at=tomorrow, idempotency_key="once")
+            again = await admin.keys.create(name="reader", role="read", expires_at=tomorrow, idempotency_key="once")
+            assert (again.id, again.key) == (made.id, None)
+            assert [key.name async for key in admin.keys.list(page_size=1)][1:] == ["reader"]
+            assert (await admin.quotas()).sessions.used == 0
+            async with AsyncClient(service.url, api_key=made.key) as reader:
+                assert [session.id async for session in reader.sessions.list()] == []
+                with pytest.raises(Forbidden):
+                    await reader.keys.create()
+            assert (await admin.keys.revoke(made.id)).revoked_at is not None
+            with pytest.raises(ApiKeyNotFound):
+                await admin.keys.revoke("key_none")
+
+
+HOOK = {
+    "id": "wh_1", "url": "https://a.example/", "types": [], "agents": [], "metadata": {}, "state": "enabled",
+    "cursor": "1-0", "failures": 0, "created_at": "", "updated_at": "",
+}  # fmt: skip
+SECRET = {**HOOK, "secret": "whsec_x"}
+DELIVERY = {"cursor": "1-2", "session_id": "s1", "seq": 2, "state": "dead", "attempts": 11, "updated_at": ""}
+
+
+def test_webhooks_are_managed(server: StubServer) -> None:
+    server.script(
+        make_json_reply(SECRET, status=201),
+        make_json_reply(samples.make_page([HOOK])),
+        make_json_reply(HOOK),
+        make_json_reply({**HOOK, "state": "paused"}),
+        make_json_reply({**SECRET, "secret": "whsec_y"}),
+        make_json_reply({"delivered": False, "duration_ms": 1.5, "status": 500, "error": "the answer was 500"}),
+        make_json_reply(samples.make_page([DELIVERY])),
+        make_json_reply({**DELIVERY, "state": "waiting"}),
+        make_json_reply(None, status=204),
+    )
+    with Client(server.url, api_key=None) as client:
+        hooks = client.webhooks
+        assert hooks.create("https://a.example/", types=["run.failed"], metadata={"k": "v"}).secret == "whsec_x"
+        assert [one.id for one in hooks.list()] == ["wh_1"]
+        assert hooks.get("wh_1").state == "enabled"
+        assert hooks.update("wh_1", state="paused").state == "paused"
+        assert hooks.rotate("wh_1", keep_seconds=60).secret == "whsec_y"
+        tested = hooks.test("wh_1")
+        assert (tested.delivered, tested.status) == (False, 500)
+        assert [one.seq for one in hooks.deliveries("wh_1", state="dead")] == [2]
+        assert hooks.resend("wh_1", "1-2").state == "waiting"
+        hooks.delete("wh_1")
+    assert server.lines == [
+        "POST /v1/webhooks",
+        "GET /v1/webhooks",
+        "GET /v1/webhooks/wh_1",
+        "PATCH /v1/webhooks/wh_1",
+        "POST /v1/webhooks/wh_1/rotate",
+        "POST /v1/webhooks/wh_1/test",
+        "GET /v1/webhooks/wh_1/deliveries?state=dead",
+        "POST /v1/webhooks/wh_1/deliveries/1-2/resend",
+        "DELETE /v1/webhooks/wh_1",
+    ]

@@ -110,6 +110,9 @@ async def test_a_document_is_fetched_as_text(server: StubServer, client: Client,
     session = await async_client.sessions.get("s1")
     assert await session.transcript() == "<p>héllo"
     targets = [received.target for received in server.received[1::2]]
+    server.script(page)
+    assert await session.eval_case("r1", name="days") == "<p>héllo"
+    assert server.received[-1].target == "/v1/sessions/s1/case?run_id=r1&name=days"
     assert targets == ["/v1/sessions/s1/transcript?format=html&at=3", "/v1/sessions/s1/transcript?format=markdown"]
 
 

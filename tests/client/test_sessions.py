@@ -212,6 +212,30 @@ VERBS: list[tuple[Callable[[Session], object], Reply, str, Any]] = [
         {"content": "Hello."},
     ),
     (
+        lambda s: s.assign("billing", reason="an invoice").assignee,
+        make_json_reply(samples.make_session(assignee="billing")),
+        "POST /v1/sessions/s1/assign",
+        {"to": "billing", "reason": "an invoice"},
+    ),
+    (
+        lambda s: s.assign(None).assignee is None,
+        make_json_reply(samples.make_session()),
+        "POST /v1/sessions/s1/assign",
+        {"to": None},
+    ),
+    (
+        lambda s: s.add_feedback("down", seq=4, comment="Wrong.").seq,
+        make_json_reply(samples.make_event(5, "feedback.added")),
+        "POST /v1/sessions/s1/feedback",
+        {"value": "down", "seq": 4, "comment": "Wrong."},
+    ),
+    (
+        lambda s: s.add_note("Twice before.").seq,
+        make_json_reply(samples.make_event(4, "note.added")),
+        "POST /v1/sessions/s1/notes",
+        {"text": "Twice before."},
+    ),
+    (
         lambda s: s.put_on_hold("case 12").hold,
         make_json_reply(samples.make_session()),
         "PUT /v1/sessions/s1/hold",

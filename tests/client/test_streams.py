@@ -20,6 +20,7 @@ from swarmkeep_client import (
     ConnectionFailed,
     Done,
     Event,
+    InvalidRequest,
     MessageDelta,
     MessageStarted,
     RunCancelled,
@@ -421,6 +422,34 @@ async def test_session_changes_followed_over_broken_connections(
     server.script(make_sse_reply(begin, told), make_sse_reply(begin))
     async with aclosing(async_client.sessions.follow()) as items:
         assert [await anext(items) for _ in range(3)] == expected
+
+
+def make_feed_after(received: ReceivedRequest) -> Reply:
+    """A feed that grows by one event whenever somebody connects, and breaks off after each."""
+    if received.query.get("after") == "end":
+        return make_json_reply({"data": [], "next_cursor": "7-0"})
+    seen = received.headers.get("last-event-id")
+    place = int((seen or received.query["after"]).partition("-")[0]) + (seen is not None)
+    event = {"session_id": "s1", "seq": 1, "type": "a", "data": None, "cursor": f"{place}-1"}
+    return make_sse_reply(PING, f"id: {event['cursor']}\nevent: a\ndata: {json.dumps(event)}\n\n".encode())
+
+
+async def test_feed_is_followed_over_broken_connections(
+    server: StubServer, client: Client, async_client: AsyncClient
+) -> None:
+    server.answer = make_feed_after
+    follow = client.feed.follow(after="end", type="a", agent=["x", "y"], metadata={"k": "v"})
+    assert [next(follow).cursor for _ in range(4)] == ["7-1", "8-1", "9-1", "10-1"]
+    follow.close()
+    first, second, third = server.lines[:3]
+    assert first == "GET /v1/events?after=end&metadata.k=v&type=a&agent=x&agent=y"
+    assert second == third == "GET /v1/events?after=7-0&metadata.k=v&type=a&agent=x&agent=y"
+    async with aclosing(async_client.feed.follow(after="3-0")) as events:
+        assert [(await anext(events)).cursor for _ in range(3)] == ["3-1", "4-1", "5-1"]
+    server.answer = None
+    server.script(make_sse_reply(), make_problem_reply(400, "invalid_request"))
+    with pytest.raises(InvalidRequest):
+        next(client.feed.follow(after="9-0"))
 
 
 def test_recreated_session_streams_from_beginning(server: StubServer, session: Session) -> None:

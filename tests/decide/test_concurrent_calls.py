@@ -1,4 +1,4 @@
-"""Calls that run at once: which start together, and that what they change is the same in whatever order they end."""
+"""Calls that run at once have one outcome in any order of their ends; cut calls of earlier releases go on."""
 
 from __future__ import annotations
 
@@ -10,18 +10,30 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from swarmkeep.decide.commands import Approval, ToolAnswer, resume_run
-from swarmkeep.decide.drafts import draft_events
+from swarmkeep.decide.drafts import apply_drafts, draft_events
+from swarmkeep.decide.importing import finish_import
 from swarmkeep.decide.settle import Approvals, find_outside_step, settle
-from swarmkeep.decide.steps import AskModel, CallTool, CallTools
-from swarmkeep.decide.turns import ToolOutcome, end_run, find_batch, record_reply, record_result
+from swarmkeep.decide.steps import AskModel, CallTool, CallTools, next_step
+from swarmkeep.decide.turns import (
+    ToolOutcome,
+    end_run,
+    find_batch,
+    make_pending_call,
+    record_reply,
+    record_result,
+    request_approval,
+    start_tool,
+)
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import (
+    ApprovalRequested,
     ContextUpdated,
     EventDraft,
     MessageAdded,
     RunCancelled,
     RunInterrupted,
     RunResumed,
+    RunWaiting,
     SessionCreated,
     SessionForked,
     ToolStarted,
@@ -29,6 +41,7 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.records import CallerFunction, CallerTool, CompletionRecord
 from swarmkeep.events.state import State
 from tests.events.given import (
+    RUN,
     active_run,
     calling_message,
     given,
@@ -314,3 +327,56 @@ def test_fork_keeps_changes_awaiting_open_calls() -> None:
     fork = when(state, SessionForked(from_session_id="one", from_seq=state.seq, from_hash=state.hash))
     assert fork.context_variables == {"a": 0, "booking": 7}
     assert [call.held for run in fork.finished for call in run.calls] == [None] * 2
+
+
+# Cut calls in logs of earlier releases: what was begun goes on as it did, and nothing else is begun.
+
+CUT = MessageAdded(
+    message=calling_message(tool_call("c0", "pay", arguments='{"amou')),
+    completion=CompletionRecord(finish_reason="length"),
+)
+
+
+def ask_to_pay() -> State:
+    return given(make_run_started(), user_said(), CUT)
+
+
+def wait_for_approval() -> State:
+    state = ask_to_pay()
+    [call] = active_run(state).calls
+    return when(state, request_approval(call, None), RunWaiting(pending=(make_pending_call(call, "approval"),)))
+
+
+def test_approving_cut_call_starts_nothing() -> None:
+    state = wait_for_approval()
+    approvals = [Approval(tool_call_id="c0", decision="approve")]
+    facts = list_facts(settle(state, resume_run(state, RUN, approvals=approvals)))
+    assert not [fact for fact in facts if isinstance(fact, ToolStarted)]
+    [told] = [fact for fact in facts if isinstance(fact, MessageAdded)]
+    assert told.tool is not None
+    assert (told.tool.status, "pay was not run" in told.message["content"]) == ("error", True)
+
+
+def test_human_given_arguments_are_whole() -> None:
+    state = wait_for_approval()
+    approvals = [Approval(tool_call_id="c0", decision="approve", arguments={"amount": 5})]
+    facts = list_facts(settle(state, resume_run(state, RUN, approvals=approvals)))
+    assert [fact.arguments for fact in facts if isinstance(fact, ToolStarted)] == ['{"amount":5}']
+
+
+def test_started_cut_call_keeps_its_start() -> None:
+    state = ask_to_pay()
+    state = when(state, start_tool(active_run(state).calls[0]))
+    assert settle(state, []) == []
+    step = next_step(state)
+    assert isinstance(step, CallTool)
+    assert step.call.attempts == 1
+
+
+def test_import_asks_no_approval_of_cut_call() -> None:
+    state = wait_for_approval()
+    drafts = finish_import(state, source="export", digest="d", by="Lee")
+    facts = list_facts(drafts)
+    assert not [fact for fact in facts if isinstance(fact, ApprovalRequested)]
+    assert isinstance(facts[-1], RunInterrupted)
+    assert apply_drafts(state, drafts).run is None

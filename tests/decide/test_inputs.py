@@ -1,14 +1,57 @@
-"""What callers send is refused where it is wrong, and by name."""
+"""Input of callers: refused where it is wrong or too large, and by name; and what is kept of it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from hypothesis import given as given_any
+from hypothesis import settings
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from swarmkeep.agent.values import MAX_DEPTH
 from swarmkeep.decide.checks import check_id, check_messages, check_new_id
+from swarmkeep.decide.commands import StartRun, start_queued, start_run
+from swarmkeep.decide.drafts import apply_drafts, draft_events, preview_event
+from swarmkeep.decide.importing import finish_import
+from swarmkeep.decide.turns import Trip, end_run, find_new_input, refuse_input
+from swarmkeep.events.chain import Chain
+from swarmkeep.events.codec import decode, encode_text
 from swarmkeep.events.errors import InvalidRequest, TooLarge
+from swarmkeep.events.facts import (
+    ContextUpdated,
+    MessageAdded,
+    MessageRemoved,
+    RecordedEvent,
+    RunCompleted,
+    RunQueued,
+    RunStarted,
+    SessionCreated,
+    SessionUpdated,
+    decode_fact,
+)
+from swarmkeep.events.fold import fold
+from swarmkeep.events.records import RunOptions
+from swarmkeep.events.redaction import redact_payload
+from swarmkeep.events.sizes import SizeLimits, is_heavy
+from swarmkeep.events.state import State
+from tests.events.given import (
+    OTHER,
+    RUN,
+    THIRD,
+    active_run,
+    answer_message,
+    given,
+    in_run,
+    make_run_started,
+    model_reply,
+    user_said,
+    when,
+)
+from tests.support.calls import count_calls
+from tests.support.hypothesis_profiles import examples
+from tests.support.logs import any_logs
 
 
 def make_deep(levels: int) -> Any:
@@ -64,3 +107,225 @@ def test_asked_session_ids_are_reserved() -> None:
     with pytest.raises(InvalidRequest, match="reserved"):
         check_new_id("subsess_1")
     assert check_id("subsess_1") == "subsess_1"
+
+
+# What may become of a session's context, metadata and messages is bounded; what is too large already may shrink.
+
+# {"a":"…"} has eight bytes and the text's.
+LIMITS = SizeLimits(max_context_bytes=20, max_metadata_bytes=20, max_message_bytes=60)
+
+
+def put(name: str, size: int) -> dict[str, Any]:
+    return {name: "x" * (size - 8)}
+
+
+def queue(run_id: str, context: dict[str, Any]) -> Any:
+    return in_run(run_id, RunQueued(options=RunOptions(), messages=(), context_variables=context))
+
+
+def test_exact_size_limit_is_accepted() -> None:
+    before = given()
+    LIMITS.check_change(before, when(before, ContextUpdated(patch=put("a", 20)), SessionUpdated(metadata=put("a", 20))))
+    for fact, name in (
+        (ContextUpdated(patch=put("a", 21)), "CONTEXT"),
+        (SessionUpdated(metadata=put("a", 21)), "META"),
+    ):
+        with pytest.raises(TooLarge, match=f"SWARMKEEP_MAX_{name}"):
+            LIMITS.check_change(before, when(before, fact))
+
+
+def test_oversized_context_may_only_shrink() -> None:
+    before = given(ContextUpdated(patch=put("a", 30)))
+    LIMITS.check_change(before, when(before, ContextUpdated(patch=put("a", 29))))
+    LIMITS.check_change(before, when(before, SessionUpdated(metadata=put("a", 20))))
+    with pytest.raises(TooLarge, match="31 bytes"):
+        LIMITS.check_change(before, when(before, ContextUpdated(patch=put("a", 31))))
+
+
+def test_queued_runs_add_to_context_size() -> None:
+    state = given(ContextUpdated(patch=put("a", 10)))
+    patch = {"b": "x" * 2}
+    LIMITS.check_run_context(state, patch)
+    LIMITS.check_run_context(when(state, queue(OTHER, {"a": None})), patch)
+    filled = when(state, queue(OTHER, {"c": 1}), queue(THIRD, {"d": 1}))
+    LIMITS.check_run_context(filled, {})
+    with pytest.raises(TooLarge, match="SWARMKEEP_MAX_CONTEXT_BYTES"):
+        LIMITS.check_run_context(filled, patch)
+
+
+@pytest.mark.parametrize(
+    ("message", "fits"),
+    [
+        ({"role": "user", "content": "x" * 32, "sender": "y" * 100}, True),
+        ({"role": "user", "content": "x" * 33, "sender": "y"}, False),
+        ({"role": "tool", "tool_call_id": "c" * 100, "content": "x" * 58}, True),
+        ({"role": "tool", "tool_call_id": "c", "content": "x" * 59}, False),
+        ({"role": "tool", "tool_call_id": "c", "content": None}, True),
+        ({"role": "assistant", "content": "x" * 100}, True),
+    ],
+)
+def test_imported_context_is_measured_as_sent(message: dict[str, Any], fits: bool) -> None:
+    state: State = given(MessageAdded(message=message))
+    if fits:
+        LIMITS.check_session(state)
+    else:
+        with pytest.raises(TooLarge, match=r"at seq 2 .*SWARMKEEP_MAX_MESSAGE_BYTES"):
+            LIMITS.check_session(state)
+
+
+# What is heavy is known without all of it being looked at.
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 1, "x" * 1000, [1] * 1000, {"a": {"b": ["c"]}}, MessageAdded(message={"role": "user", "content": "x"})],
+)
+def test_what_is_small_is_light(value: Any) -> None:
+    assert not is_heavy(value)
+
+
+@pytest.mark.parametrize("size", [1_000_000])
+def test_long_text_or_many_values_are_heavy(size: int) -> None:
+    wide = {str(number): None for number in range(3_000)}
+    for value in ("x" * size, [None] * size, wide, {"a": [wide]}, [["x" * 1000]] * 1000):
+        assert is_heavy(value)
+        assert is_heavy(1, [value])
+        assert is_heavy(MessageAdded(message={"role": "user", "content": value}))
+
+
+def test_many_small_values_are_heavy_together() -> None:
+    assert is_heavy(*[[1, 2, 3]] * 1000)
+
+
+@pytest.mark.long
+def test_heavy_values_are_not_read_on() -> None:
+    seen = []
+
+    class Noting(list[Any]):
+        def __iter__(self) -> Any:
+            seen.append(len(self))
+            return super().__iter__()
+
+    assert is_heavy([Noting([1]) for _ in range(1_000_000)])
+    assert seen == []
+
+
+# Where a run's request stands in its trace is kept with the run, and only where there is a trace.
+
+FIRST = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+SECOND = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+
+
+def make_command(run_id: str, **given: Any) -> StartRun:
+    return StartRun(run_id=run_id, messages=({"role": "user", "content": "hi"},), **given)
+
+
+def start(command: StartRun, state: State | None = None) -> State:
+    if state is None:
+        state = apply_drafts(State(), draft_events("A", [SessionCreated(agent="A")], None))
+    return apply_drafts(state, start_run(state, command))
+
+
+def test_run_knows_its_request_trace() -> None:
+    state = start(make_command("r1", traceparent=FIRST))
+    assert state.run is not None
+    assert state.run.traceparent == FIRST
+
+
+def test_queued_run_keeps_its_request_trace() -> None:
+    state = start(make_command("r1", traceparent=FIRST))
+    state = start(make_command("r2", traceparent=SECOND, on_busy="queue"), state)
+    assert state.run is not None
+    state = apply_drafts(state, draft_events("A", end_run(state, state.run, RunCompleted, "end_turn"), "r1"))
+    state = apply_drafts(state, start_queued(state))
+    assert state.run is not None
+    assert (state.run.id, state.run.traceparent) == ("r2", SECOND)
+
+
+def test_untraced_events_keep_their_old_form() -> None:
+    (started, _) = start_run(State(agent="A"), make_command("r1"))
+    text = encode_text(started.fact)
+    assert list(decode(text)) == ["options", "idempotency_key"]
+    fact = decode_fact(RunStarted.type, text)
+    assert isinstance(fact, RunStarted)
+    assert fact.traceparent is UNSET
+
+
+def test_a_redacted_run_leaves_its_trace() -> None:
+    (started, _) = start_run(State(agent="A"), make_command("r1", traceparent=FIRST))
+    event = preview_event(1, started, "2026-01-01T00:00:00.000Z")
+    assert FIRST not in redact_payload(event)
+
+
+def test_imported_traces_are_not_trusted() -> None:
+    state = start(make_command("r1", traceparent=FIRST))
+    state = start(make_command("r2", traceparent=SECOND, on_busy="queue"), state)
+    state = apply_drafts(state, finish_import(state, source="export", digest="d", by=None))
+    runs = [*state.finished, *([] if state.run is None else [state.run])]
+    assert [run.traceparent for run in runs] == [UNSET] * 2
+    assert list(state.queue) == []
+
+
+# Which messages the guardrails of an agent's input are asked about.
+
+
+def test_human_answer_vouches_for_nothing_earlier() -> None:
+    state = given(
+        make_run_started(),
+        user_said("what no guardrail has seen"),
+        MessageAdded(message=answer_message("One moment."), person="Ann"),
+        RunCompleted(stop_reason="end_turn"),
+        MessageAdded(message={"role": "user", "content": "be kind", "sender": "user"}, person="Ann"),
+    )
+    state = when(state, in_run(OTHER, make_run_started()), user_said("go on"))
+    found = find_new_input(state, active_run(state), "triage")
+    assert [entry.message["content"] for entry in found.entries] == ["what no guardrail has seen", "go on"]
+
+
+def test_human_and_caller_input_is_checked() -> None:
+    def said(role: str, content: str) -> MessageAdded:
+        return MessageAdded(message={"role": role, "content": content, "sender": role})
+
+    state = given(user_said("answered"), said("assistant", "an answer"), said("system", "rules"), user_said("gone"))
+    state = when(state, MessageRemoved(message_seq=state.seq, seqs=(state.seq,)), said("tool", "a result"))
+    state = when(state, user_said("before"), make_run_started(), said("developer", "more rules"), user_said("gone"))
+    state = when(state, MessageRemoved(message_seq=state.seq, seqs=(state.seq,)), said("tool", "a result"))
+    state = when(state, in_run(RUN, said("assistant", "put in its mouth")), in_run(RUN, user_said("asked")))
+    found = find_new_input(state, active_run(state), "triage")
+    assert [entry.message["content"] for entry in found.entries] == [
+        "rules", "a result", "before", "more rules", "a result", "put in its mouth", "asked",
+    ]  # fmt: skip
+    assert [entry.message["content"] for entry in found.history] == ["answered", "an answer"]
+    state = when(state, model_reply(answer_message()), user_said("more"))
+    assert [entry.message["content"] for entry in find_new_input(state, active_run(state), "triage").entries] == [
+        "more"
+    ]
+    # Another agent has seen none of it.
+    assert len(find_new_input(state, active_run(state), "refunds").entries) == 8
+
+
+def test_refused_input_sequence_checked_once() -> None:
+    state, counts = given(), []
+    for number in range(40):
+        run_id = f"run-{number}"
+        state = when(state, in_run(run_id, make_run_started()), in_run(run_id, user_said("give me everything")))
+        with count_calls() as counted:
+            entries = find_new_input(state, active_run(state), "triage").entries
+        counts.append(sum(count for code, count in counted.items() if code.co_name == "is_unsent"))
+        assert [entry.message["content"] for entry in entries] == ["give me everything"]
+        facts = refuse_input("triage", Trip(name="polite", message="No."), entries)
+        ended = RunCompleted(stop_reason="guardrail")
+        state = when(state, *(in_run(run_id, fact) for fact in (*facts, ended)))
+    assert counts[2:] == counts[2:3] * 38
+
+
+@given_any(any_logs())
+@settings(max_examples=examples(200))
+def test_new_input_independent_of_kept_history(log: list[RecordedEvent]) -> None:
+    state = State()
+    for event in log:
+        state = fold([event], state)
+        if state.run is not None:
+            anew = replace(state, messages=Chain(state.messages))
+            for agent in ("triage", state.agent):
+                assert find_new_input(state, state.run, agent) == find_new_input(anew, state.run, agent)

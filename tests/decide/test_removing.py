@@ -18,8 +18,7 @@ from swarmkeep.events.fold import evolve, fold
 from swarmkeep.events.messages import list_shown
 from swarmkeep.events.state import State
 from swarmkeep.events.views import find_run, view_run, view_session
-from swarmkeep.request.history import History
-from swarmkeep.request.request import Profile, build_request
+from swarmkeep.request.request import History, Profile, build_request
 from tests.events.given import (
     OTHER,
     RUN,

@@ -1,22 +1,32 @@
-"""The next step, given what happened."""
+"""The next step, given what happened: also in runs that go round in circles, and where a call or a form is forced."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec import UNSET
 
 from swarmkeep.decide.steps import AskModel, CallTool, Deny, Finish, StartQueued, Wait, next_step
+from swarmkeep.decide.turns import Verdict, record_verdict
 from swarmkeep.events.facts import (
     ApprovalDecided,
     ApprovalRequested,
     Decision,
+    HandoffMade,
+    MessageAdded,
+    RunCancelled,
     RunCompleted,
+    RunFailed,
     RunQueued,
     RunResumed,
     RunWaiting,
+    SessionEvent,
     ToolStarted,
 )
-from swarmkeep.events.records import RunOptions
+from swarmkeep.events.records import RunOptions, Usage
 from swarmkeep.events.state import State
+from swarmkeep.request.request import find_tool_choice
 from tests.events.given import (
     OTHER,
     active_run,
@@ -197,3 +207,166 @@ def test_queued_run_starts_in_idle_session() -> None:
     state = when(state, RunCompleted(stop_reason="end_turn"))
     assert next_step(state) == StartQueued(state.queue[0])
     assert state.queue[0].run_id == OTHER
+
+
+# Runs that go round in circles.
+
+
+def add_turn(state: State, *calls: tuple[str, str]) -> State:
+    """The state after a turn with these calls: names and arguments."""
+    first = state.seq
+    asked = [tool_call(f"c{first}_{index}", name, arguments) for index, (name, arguments) in enumerate(calls)]
+    return when(state, model_reply(calling_message(*asked)), *(tool_result(made["id"]) for made in asked))
+
+
+def with_limit(*turns: tuple[str, str], limit: int | None = 6) -> State:
+    state = given(make_run_started(loop_turns=limit), user_said())
+    for turn in turns:
+        state = add_turn(state, turn)
+    return state
+
+
+@pytest.mark.parametrize("turns", range(1, 7))
+def test_repeated_call_is_a_loop(turns: int) -> None:
+    state = with_limit(*[("look", '{"a":1}')] * turns)
+    assert next_step(state) == (Finish("loop_detected") if turns == 6 else AskModel())
+
+
+def test_earlier_work_does_not_hide_circle() -> None:
+    assert next_step(with_limit(("buy", "{}"), *[("look", "{}")] * 6)) == Finish("loop_detected")
+
+
+def test_handoffs_going_round_are_a_loop() -> None:
+    state = given(make_run_started(loop_turns=6), user_said())
+    for to, back in [("B", "triage"), ("triage", "B")] * 3:
+        assert next_step(state) == AskModel()
+        state = when(add_turn(state, (f"to_{to}", "{}")), HandoffMade(from_agent=back, to_agent=to))
+    assert next_step(state) == Finish("loop_detected")
+
+
+def test_other_arguments_are_progress() -> None:
+    assert next_step(with_limit(*((("look", f'{{"page":{page}}}')) for page in range(20)))) == AskModel()
+
+
+def test_circle_detected_after_three_rounds() -> None:
+    circle = [("a", "{}"), ("b", "{}"), ("c", "{}"), ("d", "{}")]
+    assert next_step(with_limit(*circle, *circle, *circle[:2], limit=10)) == AskModel()
+    assert next_step(with_limit(*circle[:3] * 4, limit=10)) == Finish("loop_detected")
+
+
+def test_calls_of_one_turn_are_no_loop() -> None:
+    state = add_turn(given(make_run_started(loop_turns=3), user_said()), *[("look", "{}")] * 10)
+    assert next_step(state) == AskModel()
+
+
+def test_the_run_before_does_not_count() -> None:
+    state = with_limit(*[("look", "{}")] * 5)
+    state = when(
+        state, RunCancelled(stop_reason="cancelled"), in_run("again", make_run_started(loop_turns=6)), user_said()
+    )
+    assert next_step(add_turn(state, ("look", "{}"))) == AskModel()
+
+
+def test_answer_after_equal_calls_is_answer() -> None:
+    assert next_step(when(with_limit(*[("look", "{}")] * 5), model_reply(answer_message()))) == Finish("end_turn")
+
+
+def test_unlimited_run_may_circle() -> None:
+    assert next_step(with_limit(*[("look", "{}")] * 50, limit=None)) == AskModel()
+
+
+# A choice that forces a call forces one.
+
+NAMED = {"type": "function", "function": {"name": "look_up"}}
+SOME = [{"type": "function", "function": {"name": "look_up"}}]
+
+
+def make_allowed(mode: str) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": SOME}}
+
+
+def choose(state: State, own: Any = None, asked: Any = UNSET, *, by_call: bool = False) -> Any:
+    return find_tool_choice(state, "triage", own, asked, answers_by_call=by_call)
+
+
+BEGUN = given(make_run_started(), user_said())
+CALLED = when(BEGUN, model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
+
+
+@pytest.mark.parametrize(
+    ("choice", "relaxed"),
+    [
+        ("required", "auto"),
+        ("none", "none"),
+        ("auto", "auto"),
+        (None, None),
+        (NAMED, "auto"),
+        (make_allowed("required"), make_allowed("auto")),
+        ({"type": "allowed_tools"}, {"type": "allowed_tools"}),
+    ],
+)
+def test_forced_call_freed_after_first_reply(choice: Any, relaxed: Any) -> None:
+    assert choose(BEGUN, own=choice) == choose(BEGUN, asked=choice) == choice
+    assert choose(CALLED, own=choice) == choose(CALLED, asked=choice) == relaxed
+
+
+def test_answer_call_may_be_required_each_reply() -> None:
+    assert choose(CALLED, own="required", by_call=True) == "required"
+    assert choose(CALLED, own=NAMED, by_call=True) == "auto"
+
+
+def test_only_own_replies_this_run_count() -> None:
+    # What a caller puts into its mouth is no reply, nor is what another agent said.
+    put = MessageAdded(message=answer_message())
+    assert choose(when(BEGUN, put), own="required") == "required"
+    other = model_reply({"role": "assistant", "content": "hi", "sender": "refunds"})
+    assert choose(when(BEGUN, other), own="required") == "required"
+    earlier = given(model_reply(answer_message()), make_run_started())
+    assert choose(earlier, own="required") == "required"
+
+
+# An answer that has to be of a certain form: what is recorded of it.
+
+CALLS = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
+
+
+def judge(state: State, *problems: str, retries: int = 1) -> list[SessionEvent]:
+    run = active_run(state)
+    verdict = Verdict(problems=problems, retries=retries, calls=run.calls)
+    return record_verdict(run, verdict, "triage", Usage(1, 2, 3, 1))
+
+
+def list_statuses(facts: list[SessionEvent]) -> list[tuple[str, object, object]]:
+    tools = [fact.tool for fact in facts if isinstance(fact, MessageAdded)]
+    return [(tool.name, tool.status, tool.output) for tool in tools if tool is not None]
+
+
+def test_first_answer_call_counts() -> None:
+    taken, beside = judge(CALLS)
+    assert [status for _, status, _ in list_statuses([taken, beside])] == ["ok", "error"]
+    assert active_run(when(CALLS, taken)).answered
+    assert not active_run(when(CALLS, beside)).answered
+
+
+def test_wrong_answer_call_errors_and_counts() -> None:
+    facts = judge(CALLS, "it is empty")
+    assert [status for _, status, _ in list_statuses(facts)] == ["error", "error"]
+    run = active_run(when(CALLS, *facts))
+    assert (run.corrections, run.answered, run.open_calls) == (1, False, ())
+
+
+def test_wrong_text_returned_until_limit() -> None:
+    state = given(make_run_started(), user_said(), model_reply(answer_message()))
+    details = []
+    for retries in (0, 1, 2):
+        run = active_run(state)
+        *_, last = judge(state, "no JSON", retries=retries)
+        assert isinstance(last, RunFailed)
+        assert last.error is not None
+        assert last.usage == Usage(1, 2, 3, 1)
+        details.append(last.error.message.partition(" not of")[0])
+        (sent,) = judge(state, "no JSON", retries=retries + 1)
+        state = when(state, sent)
+        assert (state.messages[-1].role, state.messages[-1].is_correction) == ("user", True)
+        assert active_run(state).corrections == run.corrections + 1
+    assert details == ["the answer is", "2 answers in this run were", "3 answers in this run were"]

@@ -1,15 +1,31 @@
-"""A person speaks in the agent's place until they hand back; nobody else does meanwhile."""
+"""People in an agent's place, at the desk, and with decisions that they may not make."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec import UNSET
 
-from swarmkeep.decide.people import NOBODY_KNOWN, answer, hand_back, take_over
+from swarmkeep.decide.commands import Approval, StartRun, resume_run, start_run
+from swarmkeep.decide.drafts import apply_drafts, draft_events
+from swarmkeep.decide.importing import finish_import
+from swarmkeep.decide.people import NOBODY_KNOWN, add_note, answer, assign, hand_back, take_over
 from swarmkeep.decide.steps import PERSON, AskModel, CallTool, StartQueued, TellNote, Wait, next_step
-from swarmkeep.events.errors import NotTakenOver, SessionBusy, TakenOverByOther
-from swarmkeep.events.facts import MessageAdded, PendingCall, RunQueued, RunWaiting, ToolStarted
-from swarmkeep.events.records import RunOptions
+from swarmkeep.events.errors import InvalidRequest, NotTakenOver, OwnApproval, SessionBusy, TakenOverByOther
+from swarmkeep.events.facts import (
+    ApprovalRequested,
+    MessageAdded,
+    NoteAdded,
+    PendingCall,
+    RunQueued,
+    RunWaiting,
+    SessionAssigned,
+    SessionCreated,
+    SessionForked,
+    SessionImported,
+    SessionTakenOver,
+    ToolStarted,
+)
+from swarmkeep.events.records import CompletionRecord, RunOptions
 from swarmkeep.events.state import State
 from tests.events.given import (
     OTHER,
@@ -112,3 +128,100 @@ def test_queued_run_starts_during_takeover_after_note() -> None:
     assert isinstance(next_step(told), TellNote)
     (fact,) = list_facts(hand_back(taken(queued), by="Lee", note=""))
     assert getattr(fact, "note", None) is UNSET
+
+
+# Who looks after a session, and what colleagues note: decided without a word of either to a model.
+
+
+def test_assignment_is_recorded_once_outside_the_run() -> None:
+    state = given(make_run_started(), user_said())
+    (draft,) = assign(state, to="billing", by="Ann", reason="an invoice")
+    assert (draft.fact, draft.run_id) == (SessionAssigned(to="billing", by="Ann", reason="an invoice"), None)
+    state = record_drafts(state, [draft])
+    assert state.assignee == "billing"
+    assert assign(state, to="billing", by="Bob") == []
+    state = record_drafts(state, assign(state, to=None, by="Bob"))
+    assert state.assignee is None
+    assert assign(state, to=None, by="Bob") == []
+
+
+@pytest.mark.parametrize("name", ["", "none", " billing", "a\nb", "n" * 201, "a\x00"])
+def test_wrong_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        assign(given(), to=name, by=None)
+    assert refused.value.errors[0]["pointer"] == "/to"
+
+
+def test_takeover_assigns_and_handback_keeps() -> None:
+    taken = take_over(given(), by="key_1 (Ann)", owner="Ann")
+    assert [type(draft.fact) for draft in taken] == [SessionTakenOver, SessionAssigned]
+    state = record_drafts(given(), taken)
+    assert state.assignee == "Ann"
+    state = record_drafts(state, hand_back(state, by="key_1 (Ann)"))
+    assert (state.assignee, state.taken_over) == ("Ann", None)
+    # Hers already: only the conversation is taken over again.
+    assert [type(draft.fact) for draft in take_over(state, by="key_1 (Ann)", owner="Ann")] == [SessionTakenOver]
+    # Without keys people have no names.
+    assert [type(draft.fact) for draft in take_over(given(), by=None)] == [SessionTakenOver]
+
+
+def test_note_changes_nothing_that_a_model_is_sent() -> None:
+    before = given(make_run_started(), user_said())
+    (draft,) = add_note(before, "Twice before.", by="Ann")
+    assert (draft.fact, draft.run_id) == (NoteAdded(text="Twice before.", by="Ann"), None)
+    after = record_drafts(before, [draft])
+    assert (after.messages, after.run, after.context_variables) == (
+        before.messages, before.run, before.context_variables,
+    )  # fmt: skip
+    for text in ("", "  \n", "n" * 10_001):
+        with pytest.raises(InvalidRequest):
+            add_note(before, text, by="Ann")
+
+
+def test_forks_and_imports_are_assigned_to_no_one() -> None:
+    state = given(SessionAssigned(to="billing"))
+    forked = when(state, SessionForked(from_session_id="s", from_seq=2, from_hash=""))
+    imported = when(state, SessionImported(source="export", digest="", last_seq=2))
+    assert (state.assignee, forked.assignee, imported.assignee) == ("billing", None, None)
+
+
+# The caller who started or imported a run does not decide on it, where the decision says so.
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{}"}}
+REPLY = MessageAdded(
+    message={"role": "assistant", "content": None, "tool_calls": [CALL], "sender": "A"},
+    completion=CompletionRecord(),
+)
+
+
+def waiting_run(by: str | None) -> State:
+    """A run that waits for a decision on the call `c1`."""
+    state = apply_drafts(State(), draft_events("A", [SessionCreated(agent="A")], None))
+    command = StartRun(run_id="r1", messages=({"role": "user", "content": "hi"},), by=by)
+    state = apply_drafts(state, start_run(state, command))
+    asked = ApprovalRequested(tool_call_id="c1", name="refund", arguments="{}")
+    return apply_drafts(state, draft_events("A", [REPLY, asked, RunWaiting(pending=())], "r1"))
+
+
+def decide(state: State, by: str | None, *, may_be_own: bool = False) -> None:
+    resume_run(state, "r1", approvals=[Approval(tool_call_id="c1", decision="approve", by=by, may_be_own=may_be_own)])
+
+
+def test_only_somebody_else_decides() -> None:
+    state = waiting_run("Ann")
+    with pytest.raises(OwnApproval):
+        decide(state, "Ann")
+    decide(state, "Bob")
+    decide(state, "Ann", may_be_own=True)
+
+
+def test_nameless_callers_all_may_decide() -> None:
+    decide(waiting_run(None), None)
+    decide(waiting_run(None), "Bob")
+
+
+def test_file_claimed_starter_is_not_believed() -> None:
+    state = waiting_run("Ann")
+    state = apply_drafts(state, finish_import(state, source="export", digest="d", by="Bob"))
+    with pytest.raises(OwnApproval):
+        decide(state, "Bob")

@@ -177,9 +177,7 @@ def test_a_reply_is_read_right_by_swarm(model: ScriptedModel, effects: Path, cas
 
 
 @pytest.mark.parametrize("case", MESSAGES, ids=lambda case: str(case["message"]["content"][0].get("type")))
-async def test_a_message_is_taken_or_refused_with_its_place(
-    server: RunningServer, model: ScriptedModel, case: Json
-) -> None:
+async def test_message_is_taken_or_refused_with_place(server: RunningServer, model: ScriptedModel, case: Json) -> None:
     answer = await server.post("/v1/sessions", {"id": "s", "messages": [case["message"]]})
     if case["right"].get("refused"):
         assert answer.status_code == 400

@@ -133,7 +133,7 @@ async def test_a_conversation_may_change_its_model(
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_a_refusal_is_told_in_the_words_of_its_server(sqlite_ready: str, name: str) -> None:
+async def test_refusal_is_told_in_its_servers_words(sqlite_ready: str, name: str) -> None:
     """Each server has a form of its own for errors; `temperature` is a parameter that some do not take."""
     dialect, text = DIALECTS[name], "Unsupported value: 'temperature' does not support 0.5 with this model."
     with ScriptedModel(default=lambda request: refuse(dialect, text, "temperature"), strict=False) as model:

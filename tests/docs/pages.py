@@ -7,14 +7,18 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+from docs.site import reference
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
+# Made of the code when the site is built: of these only the heads are kept.
+REFERENCE = {ROOT / f"{name}.md": write for name, write in reference.PAGES.items()}
 PAGES = [
     README,
-    *sorted(DOCS.rglob("*.md")),
+    *sorted(DOCS.glob("*.md")),
+    *REFERENCE,
     ROOT / "clients" / "python" / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
@@ -24,7 +28,8 @@ PAGES = [
 
 @cache
 def read_page(page: Path) -> str:
-    return page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    return f"{text}\n{REFERENCE[page]()}" if page in REFERENCE else text
 
 
 @cache

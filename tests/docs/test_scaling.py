@@ -8,7 +8,7 @@ from swarmkeep.store.tables import metadata
 from tests.docs.pages import DOCS, find_code_spans, read_sections, read_table_rows
 
 
-def test_unique_keys_have_the_column_they_are_distributed_by() -> None:
+def test_unique_keys_have_their_distribution_column() -> None:
     rows = read_table_rows(read_sections(DOCS / "running.md")["Beyond one primary"])
     placed = {name: row[0].partition(",")[0].strip("`") for row in rows for name in find_code_spans(row[1])}
     assert set(placed) == set(metadata.tables)

@@ -13,7 +13,7 @@ import pytest
 
 import swarmkeep
 import swarmkeep_client
-from tests.docs.pages import PAGES, ROOT
+from tests.docs.pages import PAGES, REFERENCE, ROOT, find_code_spans, list_anchors, read_page
 from tests.support.processes import clean_environment
 
 pytestmark = pytest.mark.long
@@ -87,6 +87,16 @@ def test_pages_reachable_and_links_valid(site: Path, pages: dict[Path, Page]) ->
             assert not anchor or target not in pages or anchor in pages[target].anchors, f"{file}: {target}#{anchor}"
             left.append(target)
     assert built <= reached
+
+
+def test_reference_is_that_of_the_code(site: Path, pages: dict[Path, Page]) -> None:
+    for source in REFERENCE:
+        file = (site / source.relative_to(ROOT)).with_suffix(".html")
+        assert list_anchors(source) <= pages[file].anchors
+        shown = file.read_text(encoding="utf-8")
+        names = {span for span in find_code_spans(read_page(source)) if re.fullmatch(r"[\w.-]+", span)}
+        assert len(names) > 20
+        assert {name for name in names if name not in shown} == set()
 
 
 def test_search_and_name_index_complete(site: Path, pages: dict[Path, Page]) -> None:

@@ -11,10 +11,13 @@ from swarmkeep.decide.turns import ToolOutcome, record_reply, record_result
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import (
     EventDraft,
+    FeedbackAdded,
     MessageAdded,
     MessageRemoved,
+    NoteAdded,
     RunQueued,
     RunStarted,
+    SessionAssigned,
     SessionCreated,
     SessionEvent,
     SessionForked,
@@ -37,7 +40,7 @@ AT = "2026-01-01T00:00:00.000000Z"
 CREATED = SessionCreated(agent="triage")
 _FACTS_OUTSIDE_RUNS = (
     SessionCreated, SessionForked, SessionImported, SessionUpdated, SessionRedacted, MessageRemoved, UnknownFact,
-    SessionTakenOver, SessionHandedBack, SessionHeld, SessionReleased,
+    SessionTakenOver, SessionHandedBack, SessionHeld, SessionReleased, SessionAssigned, NoteAdded, FeedbackAdded,
 )  # fmt: skip
 
 

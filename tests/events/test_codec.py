@@ -1,8 +1,11 @@
-"""JSON text: what comes back as it was, and what is refused."""
+"""JSON text and times: what comes back as it was, in several threads too, and what is refused."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
@@ -10,7 +13,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from swarmkeep.events.codec import MalformedJson, decode, encode, encode_text, replace_surrogates
+from swarmkeep.events.codec import (
+    MalformedJson,
+    decode,
+    encode,
+    encode_text,
+    make_timestamp,
+    parse_timestamp,
+    replace_surrogates,
+    to_timestamp,
+)
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import json_values, texts
 from tests.support.rules import is_same, parse_strict_json
@@ -146,3 +158,71 @@ def test_range_errors_are_not_malformed_json() -> None:
 def test_encoded_parts_survive_beside_invalid_utf_8() -> None:
     value = {"name": "\ud800", "data": msgspec.Raw(b'{"n":1e16,"m":1.50}')}
     assert encode(value) == b'{"name":"\\ud800","data":{"n":1e16,"m":1.50}}'
+
+
+# Decoding in several threads, as reading does.
+
+PROGRAM = """
+import sys, threading
+from typing import Literal
+import msgspec
+from swarmkeep.events.codec import decode
+
+sys.setswitchinterval(1e-7)
+for number in range(60):
+    fields = [(f"f{n}", Literal["a", "b"] | None | msgspec.UnsetType, msgspec.UNSET) for n in range(40)]
+    kind = msgspec.defstruct(f"S{number}", fields)
+    together = threading.Barrier(6)
+
+    def work(kind=kind, together=together):
+        together.wait()
+        for _ in range(20):
+            decode('{"f39": "b"}', kind)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_threads_share_first_use_of_a_type() -> None:
+    # In a process of its own: without care, this ends in a segmentation fault.
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# Times as text, read in one form only.
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_what_is_written_is_read(at: datetime) -> None:
+    assert parse_timestamp(to_timestamp(at)) == at
+
+
+def test_times_are_written_in_utc() -> None:
+    at = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=2)))
+    assert to_timestamp(at) == "2025-12-31T23:00:00.000000Z"
+    assert parse_timestamp(make_timestamp()) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "now",
+        "2026-01-01",
+        "2026-01-01T00:00:00Z",
+        "2026-01-01T00:00:00.000000",
+        "2026-01-01T00:00:00.000000+02:00",
+        "2026-01-01T00:00:00.0000000Z",
+        "2026-01-01T00:00:00.000000Z\n",
+        "2026-02-30T00:00:00.000000Z",
+        "2026-01-01T24:30:00.000000Z",
+        "0000-01-01T00:00:00.000000Z",
+        "٢٠٢٦-01-01T00:00:00.000000Z",
+    ],
+)
+def test_any_other_text_is_no_time(text: str) -> None:
+    assert parse_timestamp(text) is None

@@ -17,7 +17,7 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.fold import find_listing
 from swarmkeep.events.records import CompletionRecord
 from swarmkeep.events.state import State
-from swarmkeep.request.history import count_turns
+from swarmkeep.request.request import count_turns
 from tests.events.given import (
     OTHER,
     active_run,

@@ -180,6 +180,7 @@ KEPT: dict[str, set[str]] = {
     "session.imported": {"source", "by"},
     "session.updated": {"agent"},
     "session.redacted": {"by", "kept", "texts"},
+    "session.assigned": {"tool_call_id"},
     "run.queued": {"agent"},
     "message.added": {
         "message.tool_call_id", "message.tool_calls.id", "tool.status", "tool.handoff", "tool.session_id",

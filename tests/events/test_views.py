@@ -1,4 +1,4 @@
-"""A session and its runs as callers see them."""
+"""A session and its runs as callers see them, in words for people."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from swarmkeep.events.fold import fold
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.events.views import RunView, collect_runs, find_run, list_latest_runs, view_run, view_session
+from swarmkeep.events.wording import pluralize
 from tests.events.given import (
     OTHER,
     RUN,
@@ -227,3 +228,22 @@ def test_run_lookup_skips_the_others() -> None:
         first, none = find_run(whole, "run_0"), find_run(whole, "run_200")
     assert (first is not None and first.id, none) == ("run_0", None)
     assert counted[Chain.__getitem__.__code__] == 1
+
+
+# Words for people.
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "plural", "said"),
+    [
+        (0, "event", None, "0 events"),
+        (1, "event", None, "1 event"),
+        (2, "event", None, "2 events"),
+        (1, "try", None, "1 try"),
+        (2, "try", None, "2 tries"),
+        (1, "run waits", "runs wait", "1 run waits"),
+        (3, "run waits", "runs wait", "3 runs wait"),
+    ],
+)
+def test_a_count_agrees_with_its_noun(count: int, noun: str, plural: str | None, said: str) -> None:
+    assert pluralize(count, noun, plural) == said

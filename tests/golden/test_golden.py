@@ -156,6 +156,9 @@ REDACTED_SINCE = {("shortened", 18), ("shortened", 24)}
 LATER = {
     "0.1.0": {
         "session.held",
+        "session.assigned",
+        "note.added",
+        "feedback.added",
         "session.released",
         "session.imported",
         "session.taken_over",
@@ -168,7 +171,7 @@ LATER = {
         "compaction.failed",
         "tools.listed",
     },
-    "0.2.0": {"session.held", "session.released"},
+    "0.2.0": {"session.held", "session.released", "session.assigned", "note.added", "feedback.added"},
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmkeep.events.usage import Cost, ModelShare, Price, PriceTable
+from swarmkeep.events.records import Cost, ModelShare, Price, PriceTable
 from swarmkeep.history.compare import PricesError, read_prices
 from tests.support.growth import find_texts
 

@@ -121,7 +121,8 @@ class Frame:
         assert names in (["event", "data"], ["id", "event", "data"], [""]), lines
         values = dict(fields)
         self.comment = values.get("")
-        self.seq = int(values["id"]) if "id" in values else None
+        self.id = values.get("id")
+        self.seq = int(self.id) if self.id is not None and self.id.isdecimal() else None
         self.event = values.get("event", "")
         self.data: Json = json.loads(values["data"]) if "data" in values else {}
 

@@ -22,14 +22,16 @@ CODES = {
     403: {"forbidden"},
     404: {
         "not_found", "session_not_found", "run_not_found", "agent_not_found", "event_not_found", "key_not_found",
-        "blob_not_found", "checkpoint_not_found", "not_in_checkpoint",
+        "blob_not_found", "checkpoint_not_found", "not_in_checkpoint", "consumer_not_found",
+        "person_not_found",
+        "webhook_not_found", "delivery_not_found",
     },
     405: {"method_not_allowed"},
     408: {"request_timeout"},
     409: {
         "session_busy", "session_exists", "already_decided", "run_not_waiting", "agent_unavailable",
         "request_not_kept", "session_damaged", "history_damaged", "arguments_changed", "not_taken_over", "taken_over",
-        "on_hold", "log_damaged",
+        "on_hold", "log_damaged", "person_erased",
     },
     412: {"seq_mismatch"},
     413: {"too_large"},

@@ -88,6 +88,24 @@ class Doors:
             assert (await self.service.post("/openai/v1/responses", later)).json()["status"] == "completed"
         return made
 
+    async def agui(self, *messages: Json, **options: Any) -> None:
+        """Two runs of an AG-UI client, which sends all that it has each time."""
+        sent: list[Json] = []
+        for said in ([*messages, USER], [{**USER, "content": "How are you?"}]):
+            sent += [{"id": f"m{len(sent) + place}", **message} for place, message in enumerate(said)]
+            body = {"threadId": "t", "runId": f"r{len(sent)}", "messages": sent, **options}
+            answer = await self.service.post("/agui/Guarded", body)
+            assert answer.status_code == 200, answer.text
+
+    async def deliver_to_agui(self, **answer: Any) -> None:
+        self.model.call("tell", {"word": "herring"}, id="c1")
+        begun = {"threadId": "t", "runId": "r0", "messages": [{"id": "m0", **USER}]}
+        await self.service.post("/agui/Guarded", begun | {"tools": [{"name": "tell", "description": ""}]})
+        result = {"id": "t1", "role": "tool", "toolCallId": "c1", "content": SAID, **answer}
+        for name, messages in (("r1", [result]), ("r2", [{"id": "m1", **USER}])):
+            sent = await self.service.post("/agui/Guarded", {"threadId": "t", "runId": name, "messages": messages})
+            assert sent.status_code == 200, sent.text
+
     async def deliver(self, **result: Any) -> None:
         self.model.call("tell", {"word": "herring"}, id="c1")
         session = await self.begin()
@@ -134,6 +152,8 @@ MADE_UP = [USER, {"role": "assistant", "content": None, "tool_calls": [SECRET_CA
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
 SECRET_RESULT = {**RESULT, "content": SAID}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+AGUI_CALL = {"role": "assistant", "content": None, "toolCalls": [CALL]}
+MADE_UP_IN_AGUI = [USER, {**AGUI_CALL, "toolCalls": [SECRET_CALL]}, {**RESULT, "toolCallId": "c1"}]
 CALL_ITEM = {"type": "function_call", "call_id": "c1", "name": "tell", "arguments": '{"word": "herring"}'}
 OUTPUT_ITEM = {"type": "function_call_output", "call_id": "c1", "output": SAID}
 MCP_ITEM = {"type": "mcp_call", "id": "mcp_1", "server_label": "x", "name": "tell", "arguments": "{}", "output": SAID}
@@ -151,6 +171,8 @@ CHECKED: list[tuple[str, list[Door]]] = [
             lambda doors: doors.respond([{"role": "assistant", "content": SAID}, USER]),
             lambda doors: doors.chat({"role": "user", "content": SAID}),
             lambda doors: doors.chat({"role": "user", "content": [{"type": "text", "text": ESCAPED}]}),
+            lambda doors: doors.agui({"role": "user", "content": SAID}),
+            lambda doors: doors.agui({"role": "system", "content": SAID}),
         ],
     ),
     (
@@ -159,6 +181,7 @@ CHECKED: list[tuple[str, list[Door]]] = [
             lambda doors: doors.begin_with({"role": "user", "content": SAID}),
             lambda doors: doors.begin_with(USER, ANSWER),
             lambda doors: doors.begin_with(USER, ANSWER, *LONG),
+            lambda doors: doors.agui(USER, ANSWER),
             lambda doors: doors.add({"role": "user", "content": SAID}),
             lambda doors: doors.add(ANSWER),
             lambda doors: doors.add_items({"type": "message", **ANSWER}),
@@ -171,6 +194,8 @@ CHECKED: list[tuple[str, list[Door]]] = [
         [
             lambda doors: doors.chat(*MADE_UP, RESULT, {"role": "assistant", "content": "Ok."}),
             lambda doors: doors.chat(USER, CALLED, SECRET_RESULT, {"role": "assistant", "content": "Ok."}),
+            lambda doors: doors.agui(USER, AGUI_CALL, {**SECRET_RESULT, "toolCallId": "c1"}),
+            lambda doors: doors.agui(*MADE_UP_IN_AGUI, {"role": "assistant", "content": "Ok."}),
             lambda doors: doors.begin_with(*MADE_UP, RESULT),
             lambda doors: doors.begin_with(USER, CALLED, SECRET_RESULT),
             lambda doors: doors.run([USER, CALLED, SECRET_RESULT]),
@@ -182,17 +207,26 @@ CHECKED: list[tuple[str, list[Door]]] = [
     ),
     (
         "results of the caller's functions",
-        [lambda doors: doors.deliver(), lambda doors: doors.deliver(is_error=True)],
+        [
+            lambda doors: doors.deliver(),
+            lambda doors: doors.deliver(is_error=True),
+            lambda doors: doors.deliver_to_agui(),
+            lambda doors: doors.deliver_to_agui(content="", error=SAID),
+        ],
     ),
     (
         "`instructions` of a request",
-        [lambda doors: doors.respond(instructions=SAID)],
+        [
+            lambda doors: doors.respond(instructions=SAID),
+            lambda doors: doors.agui(context=[{"description": "The page", "value": SAID}]),
+        ],
     ),
     (
         "the caller's functions: names, descriptions, parameters",
         [
             lambda doors: doors.run(tools=[tool_with(description=SAID)]),
             lambda doors: doors.run(tools=[tool_with(name=WORD)]),
+            lambda doors: doors.agui(tools=[{"name": "tell", "description": SAID}]),
             lambda doors: doors.run(tools=[tool_with(parameters=schema_with(description=SAID))]),
             lambda doors: doors.chat(tools=[tool_with(parameters=schema_with(enum=["herring", WORD]))]),
             lambda doors: doors.respond(tools=[{"type": "function", "name": "tell", "description": SAID}]),

@@ -130,7 +130,7 @@ async def test_openai_clients_are_refused_in_their_own_words(ready_url: str, mod
 
 
 @pytest.mark.parametrize("door", ["resume", "run"])
-async def test_a_cold_session_of_a_running_server_is_checked(ready_url: str, model: ScriptedModel, door: str) -> None:
+async def test_cold_session_of_running_server_is_checked(ready_url: str, model: ScriptedModel, door: str) -> None:
     """By a second server, and by one that keeps no states."""
     async with start_server(scripted(ready_url, model)) as first:
         run_id = await begin(first, model)
@@ -148,7 +148,7 @@ async def test_a_cold_session_of_a_running_server_is_checked(ready_url: str, mod
     assert len(model.requests) == 1
 
 
-async def test_an_abandoned_run_that_was_changed_is_not_taken_over(ready_url: str, model: ScriptedModel) -> None:
+async def test_changed_abandoned_run_is_not_taken_over(ready_url: str, model: ScriptedModel) -> None:
     async with start_server(scripted(ready_url, model)) as service:
         await begin(service, model)
     await change(ready_url, '\\"5\\"', '\\"5000\\"')
@@ -179,9 +179,7 @@ async def test_a_file_that_was_changed_reaches_no_model(ready_url: str, model: S
     await store.close()
 
 
-async def test_a_decision_counts_for_the_arguments_that_were_shown(
-    service: RunningServer, model: ScriptedModel
-) -> None:
+async def test_decision_counts_for_the_shown_arguments(service: RunningServer, model: ScriptedModel) -> None:
     run_id = await begin(service, model)
     (call,) = (await service.get(f"/v1/sessions/s1/runs/{run_id}")).json()["pending"]
     resume = f"/v1/sessions/s1/runs/{run_id}/resume"

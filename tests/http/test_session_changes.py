@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from swarmkeep.runs.changes import ChangedSession, Changes, SessionChanges
+from swarmkeep.runs.feed import ChangedSession, Changes, SessionChanges
 from swarmkeep.store.records import StoreUnavailable
 from tests.http.server import Frame, RunningServer, check_problem, scripted, start_server
 from tests.http.test_streams import wait_until
@@ -17,14 +16,6 @@ from tests.support.scripted import ScriptedModel
 pytestmark = pytest.mark.one_database
 
 PATH = "/v1/sessions"
-
-
-@pytest.fixture
-async def pair(ready_url: str, model: ScriptedModel) -> AsyncIterator[tuple[RunningServer, RunningServer]]:
-    """Two servers on one database, of each kind in turn."""
-    given = scripted(ready_url, model)
-    async with start_server(given) as one, start_server(given) as other:
-        yield one, other
 
 
 async def wait_for_change(stream: Any, session_id: str, status: str | None, last: str | None = None) -> list[Frame]:

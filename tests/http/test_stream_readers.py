@@ -30,14 +30,6 @@ from tests.support.scripted import ScriptedModel
 TEAM = str(Path(__file__).with_name("team.py"))
 
 
-@pytest.fixture
-async def pair(ready_url: str, model: ScriptedModel) -> AsyncIterator[tuple[RunningServer, RunningServer]]:
-    """Two servers on one database, of each kind in turn."""
-    given = scripted(ready_url, model)
-    async with start_server(given) as one, start_server(given) as other:
-        yield one, other
-
-
 async def start_streaming_run(service: RunningServer, session: str) -> str:
     """The path of the stream of a new run, whose model speaks as if somebody listened."""
     async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as stream:

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from swarmkeep.logs import JsonFormatter, TextFormatter, bind_fields, log_fields, only_log_fields
-from swarmkeep.models.secrets import Secrets
+from swarmkeep.models.failures import Secrets
 
 SECRET = 'sk-"quoted"\\and-grün-0123'
 PEM = "-----BEGIN PRIVATE KEY-----\nMC4CAQAw0123\n-----END PRIVATE KEY-----\n"

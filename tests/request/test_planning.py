@@ -1,24 +1,28 @@
-"""What a compaction covers, piece by piece, and what models are sent then."""
+"""The part of a long history that a model is sent, and the pieces that a compaction covers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given as for_any
 from hypothesis import settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.decide.people import remove_message
 from swarmkeep.decide.steps import AskModel, Compact, next_step
 from swarmkeep.events.chain import Chain
 from swarmkeep.events.errors import DomainError
-from swarmkeep.events.facts import CompactionFailed, CompactionSummarised, RecordedEvent, RunCompleted
+from swarmkeep.events.facts import CompactionFailed, CompactionSummarised, MessageAdded, RecordedEvent, RunCompleted
 from swarmkeep.events.fold import fold
 from swarmkeep.events.messages import SHORTENED_HEADING as HEADING
 from swarmkeep.events.messages import shorten_text
+from swarmkeep.events.records import CompletionRecord
 from swarmkeep.events.state import State
 from swarmkeep.request.compaction import CompactionPlan, halve_piece, next_piece, plan_compaction
-from swarmkeep.request.request import Profile, build_request
+from swarmkeep.request.request import Profile, assemble_request, build_request, count_turns, find_window_start
 from tests.events.given import (
     answer_message,
     calling_message,
@@ -31,9 +35,10 @@ from tests.events.given import (
     user_said,
     when,
 )
+from tests.support.calls import count_calls
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import any_logs
-from tests.support.rules import find_body_faults
+from tests.support.rules import find_body_faults, find_faults
 
 PROFILE = Profile(name="triage", model="m", instructions="You help.")
 PLAN = CompactionPlan(reason="asked", keep_turns=1, result_characters=100)
@@ -173,3 +178,150 @@ def check_request(state: State) -> None:
         assert find_body_faults(request.body()) == []
         fresh = replace(state, messages=Chain(state.messages))
         assert request.body() == build_request(fresh, PROFILE, turns=turns).body()
+
+
+# The part of a long history that a model is sent.
+
+
+def build_messages(state: State, turns: int | None = None) -> list[object]:
+    asked = build_request(state, PROFILE, turns=turns)
+    assert find_faults(asked.messages) == []
+    return [message.get("content") or message["tool_calls"][0]["id"] for message in asked.messages[1:]]
+
+
+def make_session(runs: int, **options: Any) -> State:
+    """A session of so many questions and answers, and one more question."""
+    state = given(user_said("begin"))
+    for run in range(runs):
+        state = when(state, in_run(f"r{run}", make_run_started(**options)))
+        state = when(
+            state,
+            user_said(f"ask {run}"),
+            model_reply(answer_message(f"answer {run}")),
+            RunCompleted(stop_reason="end_turn"),
+        )
+    state = when(state, in_run("last", make_run_started(**options)))
+    return when(state, user_said("and now?"))
+
+
+def test_unlimited_window_sends_everything() -> None:
+    assert len(build_messages(make_session(30))) == 62
+
+
+def test_the_last_turns_are_sent_whole() -> None:
+    assert build_messages(make_session(5), turns=2) == ["ask 4", "answer 4", "and now?"]
+    assert build_messages(make_session(5), turns=1) == ["and now?"]
+    assert build_messages(make_session(1), turns=9) == ["begin", "ask 0", "answer 0", "and now?"]
+
+
+@pytest.mark.parametrize("turns", [None, 3])
+def test_request_cost_ignores_session_length(turns: int | None) -> None:
+    costs = []
+    for runs in (20, 200):
+        state = make_session(runs)
+        asked = CompletionRecord(request=build_request(state, PROFILE, turns=turns).record)
+        reply = MessageAdded(message=answer_message("yes"), completion=asked)
+        state = when(state, reply, RunCompleted(stop_reason="end_turn"))
+        state = when(state, in_run("next", make_run_started()), in_run("next", user_said("and then?")))
+        with count_calls() as counted:
+            build_request(state, PROFILE, turns=turns)
+        costs.append(counted.total())
+    # To find a place in 400 messages takes a few looks more than in 40.
+    assert costs[1] < costs[0] + 20
+
+
+def test_a_runs_own_limit_holds() -> None:
+    assert build_messages(make_session(5, history_turns=3)) == ["ask 3", "answer 3", "ask 4", "answer 4", "and now?"]
+
+
+def test_messages_of_one_input_stay_together() -> None:
+    state = when(make_session(2), user_said("I mean, tomorrow."))
+    assert build_messages(state, turns=1) == ["and now?", "I mean, tomorrow."]
+
+
+def test_mid_run_window_includes_its_question() -> None:
+    state = make_session(3)
+    for turn in range(3):
+        state = when(
+            state, model_reply(calling_message(tool_call(f"c{turn}"))), tool_result(f"c{turn}", f"done {turn}")
+        )
+    assert build_messages(state, turns=2) == ["and now?", "c1", "done 1", "c2", "done 2"]
+
+
+def test_calls_are_sent_with_their_results() -> None:
+    state = when(
+        make_session(1),
+        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
+        tool_result("c1"),
+        tool_result("c2", "two"),
+    )
+    assert build_messages(state, turns=1) == ["and now?", "c1", "done", "two"]
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_conversation_wide_messages_are_always_sent(role: str) -> None:
+    state = given(MessageAdded(message={"role": role, "content": "Be kind.", "sender": role}), user_said("old"))
+    state = when(state, model_reply(answer_message("older")), in_run("r", make_run_started()), user_said("new"))
+    assert build_messages(state, turns=1) == ["Be kind.", "new"]
+
+
+def answer_from(seq: int, model: str) -> MessageAdded:
+    cut = build_request(make_session(0), Profile(name="triage", model=model, instructions="x")).record
+    record = CompletionRecord(request=type(cut)(instructions="h", params={"model": model}, history_from=seq))
+    return MessageAdded(message=answer_message("short"), completion=record)
+
+
+def test_too_long_history_is_not_retried() -> None:
+    state = make_session(4)
+    cut = state.messages[5].seq
+    state = when(
+        state,
+        answer_from(cut, "m"),
+        RunCompleted(stop_reason="end_turn"),
+        in_run("next", make_run_started()),
+        user_said("x"),
+    )
+    assert build_messages(state) == ["ask 2", "answer 2", "ask 3", "answer 3", "and now?", "short", "x"]
+
+
+def test_other_models_may_receive_all() -> None:
+    state = when(
+        make_session(4),
+        answer_from(9, "small"),
+        RunCompleted(stop_reason="end_turn"),
+        in_run("n", make_run_started()),
+        user_said(),
+    )
+    assert len(build_messages(state)) == 12
+
+
+def test_record_names_the_history_start() -> None:
+    state = make_session(5)
+    assert build_request(state, PROFILE).record.history_from is UNSET
+    asked = build_request(state, PROFILE, turns=2)
+    assert asked.record.history_from == asked.entries[0].seq
+    rebuilt = assemble_request(state.messages, PROFILE.instructions, PROFILE.tools, asked.params, asked.history_from)
+    assert rebuilt.body() == asked.body()
+
+
+@for_any(events=any_logs(), turns=st.integers(1, 4))
+@settings(max_examples=examples(60))
+def test_any_history_slice_is_a_valid_request(events: list[RecordedEvent], turns: int) -> None:
+    for upto in range(1, len(events) + 1):
+        state = fold(events[:upto])
+        asked = build_request(state, PROFILE, turns=turns)
+        assert find_faults(asked.messages) == []
+        assert find_body_faults(asked.body()) == []
+        assert len(asked.entries) <= len(build_request(state, PROFILE).entries)
+
+
+@for_any(events=any_logs())
+@settings(max_examples=examples(60))
+def test_turns_are_counted_as_cut(events: list[RecordedEvent]) -> None:
+    messages = fold(events).messages
+    turns = count_turns(messages)
+    assert find_window_start(messages, turns) is None
+    for fewer in range(1, turns):
+        start = find_window_start(messages, fewer)
+        assert start is not None
+        assert count_turns([entry for entry in messages if entry.seq >= start]) == fewer

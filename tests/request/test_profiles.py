@@ -125,7 +125,7 @@ def test_system_messages_lead_where_one_may() -> None:
     assert build_request(state, make_profile(system_messages="one_leading")).body() == made.body()
 
 
-def test_parts_become_a_text_where_only_that_may_be() -> None:
+def test_parts_become_text_where_needed() -> None:
     picture = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     state = given(said("user", [{"type": "text", "text": "Look:"}, picture]), said("developer", "Be kind."))
     made = build_request(state, make_profile(content_parts="text", developer_role="system"))

@@ -19,8 +19,8 @@ from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.state import State
 from swarmkeep.events.views import RunView
+from swarmkeep.models.failures import NO_SECRETS, Secrets
 from swarmkeep.models.model import ChatModel, Pauses
-from swarmkeep.models.secrets import NO_SECRETS, Secrets
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.hub import Feed, Item
@@ -99,6 +99,12 @@ class EngineCluster:
         self._engines.append(engine)
         if start:
             await engine.start()
+        return engine
+
+    async def begin(self, *agents: Agent, **options: Any) -> Engine:
+        """Another server on the database, and on it the session KEY, which is new."""
+        engine = await self.open_engine(*agents, **options)
+        await open_session(engine)
         return engine
 
 

@@ -17,13 +17,6 @@ from tests.support.scripted import ScriptedModel
 
 
 @pytest.fixture
-def model() -> Iterator[ScriptedModel]:
-    """A scripted model; the test fails if it was asked for what it did not expect, or not asked for what it did."""
-    with ScriptedModel() as scripted:
-        yield scripted
-
-
-@pytest.fixture
 def client(model: ScriptedModel) -> Iterator[OpenAI]:
     with open_sync(model.url) as opened:
         yield opened
@@ -59,14 +52,6 @@ def postgres_with_schema(postgres: Postgres) -> Iterator[str]:
 def postgres_ready(postgres_with_schema: str) -> str:
     """One database for all, because to make one takes longer than most tests; `cluster` empties it."""
     return postgres_with_schema
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def ready_url(request: pytest.FixtureRequest) -> str:
-    """A database with the schema and nothing in it, of each supported kind in turn."""
-    url = request.getfixturevalue(f"{request.param}_ready")
-    assert isinstance(url, str)
-    return url
 
 
 @pytest.fixture

@@ -209,8 +209,7 @@ B_SAYS = ("message.added", "B", "B")
 
 async def test_reply_calls_use_asked_agents_functions(cluster: EngineCluster, model: ScriptedModel) -> None:
     team, gate = Team(), threading.Event()
-    engine = await cluster.open_engine(*team.agents)
-    await open_session(engine)
+    engine = await cluster.begin(*team.agents)
     model.calls([("send", {}, "c1"), ("look", {}, "c2")], gate=gate)
     model.say("Hello from B.")
     await engine.runs.start(KEY, make_start_run())
@@ -231,8 +230,7 @@ async def test_call_after_agent_change_stays_former_agents(cluster: EngineCluste
         return "waited"
 
     team.agents[0].functions.append(wait)
-    engine = await cluster.open_engine(*team.agents)
-    await open_session(engine)
+    engine = await cluster.begin(*team.agents)
     model.calls([("wait", {}, "c1"), ("send", {}, "c2")])
     model.say("Hello from B.")
     await engine.runs.start(KEY, make_start_run())
@@ -256,8 +254,7 @@ async def test_restarted_calls_belong_to_asked_agent(
         return "waited"
 
     team.agents[0].functions.append(wait)
-    one = await cluster.open_engine(*team.agents)
-    await open_session(one)
+    one = await cluster.begin(*team.agents)
     model.calls([("wait", {}, "c1"), ("send", {}, "c2")])
     await one.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()
@@ -279,8 +276,7 @@ async def test_call_decided_after_change_stays_former_agents(
     cluster: EngineCluster, model: ScriptedModel, decision: Any
 ) -> None:
     team = Team(requires_approval=True)
-    engine = await cluster.open_engine(*team.agents)
-    await open_session(engine)
+    engine = await cluster.begin(*team.agents)
     model.call("send", id="c1")
     await run_to_end(engine)
     await engine.sessions.update(KEY, agent="B")
@@ -296,8 +292,7 @@ async def test_call_decided_after_change_stays_former_agents(
 
 async def test_outside_result_belongs_to_asking_agent(cluster: EngineCluster, model: ScriptedModel) -> None:
     team = Team()
-    engine = await cluster.open_engine(*team.agents)
-    await open_session(engine)
+    engine = await cluster.begin(*team.agents)
     model.call("send", id="c1")
     await run_to_end(engine, options=RunOptions(execute_tools=False))
     await engine.sessions.update(KEY, agent="B")

@@ -23,8 +23,8 @@ from swarmkeep.events.state import State
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request, replay_session
 from swarmkeep.history.verify import verify
+from swarmkeep.models.failures import REMOVED, Secrets
 from swarmkeep.models.model import ChatModel, TurnFailed
-from swarmkeep.models.secrets import REMOVED, Secrets
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.unstored import UnstoredSession
@@ -121,8 +121,7 @@ async def opened(cluster: EngineCluster) -> Any:
     small = SmallModel()
     with ScriptedModel(default=small) as scripted:
         async with open_async(scripted.url) as client:
-            engine = await cluster.open_engine(AGENT, model=ChatModel(client))
-            await open_session(engine)
+            engine = await cluster.begin(AGENT, model=ChatModel(client))
             yield engine, small, scripted
 
 

@@ -14,7 +14,7 @@ from swarmkeep.events.facts import EventDraft, MessageAdded
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request
 from swarmkeep.history.verify import verify
-from swarmkeep.request.history import History
+from swarmkeep.request.request import History
 from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import files
@@ -50,8 +50,7 @@ async def count_files(engine: Engine) -> int:
 
 
 async def test_picture_is_sent_and_stored_beside_event(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(AGENT)
-    await open_session(engine)
+    engine = await cluster.begin(AGENT)
     said = make_message(make_inline_picture(PICTURES[0], detail="low"))
     model.say("A cat.")
     await ask(engine, said)
@@ -67,8 +66,7 @@ async def test_picture_is_sent_and_stored_beside_event(cluster: EngineCluster, m
 @pytest.mark.long
 async def test_fifty_turns_with_ten_pictures(cluster: EngineCluster, model: ScriptedModel) -> None:
     """The log grows by each picture once, and what is kept of the state holds none."""
-    engine = await cluster.open_engine(AGENT)
-    await open_session(engine)
+    engine = await cluster.begin(AGENT)
     before = (await engine.store.read_totals(KEY.tenant)).bytes
     said = []
     for number in range(50):
@@ -90,8 +88,7 @@ async def test_fifty_turns_with_ten_pictures(cluster: EngineCluster, model: Scri
 
 
 async def test_past_request_is_rebuilt_byte_exact(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(AGENT)
-    await open_session(engine)
+    engine = await cluster.begin(AGENT)
     model.say("A cat.")
     await ask(engine, make_message(make_inline_picture(PICTURES[0])))
     answer = next(event for event in await read_log(engine) if event.agent == "A" and "A cat." in event.payload)
@@ -129,8 +126,7 @@ async def test_redacted_picture_goes_and_session_continues(cluster: EngineCluste
 
 
 async def test_queued_picture_is_sent_in_turn(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(AGENT)
-    await open_session(engine)
+    engine = await cluster.begin(AGENT)
     model.hang()
     await engine.runs.start(KEY, StartRun(run_id="r1", messages=(make_message(text="first"),)))
     await model.wait_for_requests_async(1)
@@ -145,8 +141,7 @@ async def test_queued_picture_is_sent_in_turn(cluster: EngineCluster, model: Scr
 
 
 async def test_dead_server_leaves_pictures_to_next(cluster: EngineCluster, model: ScriptedModel) -> None:
-    first = await cluster.open_engine(AGENT)
-    await open_session(first)
+    first = await cluster.begin(AGENT)
     said = make_message(make_inline_picture(PICTURES[0]))
     model.hang()
     await first.runs.start(KEY, StartRun(run_id="r1", messages=(said,)))
@@ -159,8 +154,7 @@ async def test_dead_server_leaves_pictures_to_next(cluster: EngineCluster, model
 
 
 async def test_earlier_release_messages_keep_content(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(AGENT)
-    await open_session(engine)
+    engine = await cluster.begin(AGENT)
     said = make_message(make_inline_picture(PICTURES[0]))
     drafts = [EventDraft(MessageAdded(message=said), None, "A")]
     await engine.store.append(KEY, await read_state(engine), drafts)
@@ -183,8 +177,7 @@ async def test_repeated_picture_is_read_from_memory(cluster: EngineCluster, mode
 
 
 async def test_refused_files_are_not_kept(cluster: EngineCluster) -> None:
-    engine = await cluster.open_engine(AGENT)
-    await open_session(engine)
+    engine = await cluster.begin(AGENT)
     for part, error in (
         (make_inline_picture(b"<html>"), InvalidRequest),
         (make_inline_picture(make_png(LIMITS.max_blob_bytes + 1)), TooLarge),

@@ -13,7 +13,7 @@ from openai import OpenAI
 from sqlalchemy import func, select
 
 from swarmkeep import Agent, File, Result, Swarm, tool
-from swarmkeep.decide.files import TakenMessages
+from swarmkeep.decide.checks import TakenMessages
 from swarmkeep.events.errors import TooLarge
 from swarmkeep.events.facts import MessageAdded
 from swarmkeep.events.files import MAX_SENT_BYTES
@@ -23,8 +23,8 @@ from swarmkeep.history.import_export import import_export
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request, replay_session
 from swarmkeep.history.verify import verify
+from swarmkeep.models.failures import Secrets
 from swarmkeep.models.offline.answers import read_turn
-from swarmkeep.models.secrets import Secrets
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.swarm import GivenFiles
@@ -38,7 +38,6 @@ from tests.runs.cluster import (
     ToolGate,
     kill_engine,
     make_start_run,
-    open_session,
     read_log,
     read_state,
     run_to_end,
@@ -80,8 +79,7 @@ def roles(request: dict[str, Any]) -> list[str]:
 
 
 async def test_function_files_are_kept_shown_and_forwarded(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(AGENT)
-    await open_session(engine)
+    engine = await cluster.begin(AGENT)
     model.calls([Call("show_chart", id="call_1"), Call("find_photo", id="call_2")])
     model.say("It rises.")
     await run_to_end(engine)
@@ -140,8 +138,7 @@ async def test_function_files_are_kept_shown_and_forwarded(cluster: EngineCluste
 
 
 async def test_files_past_tenant_quota_are_dropped(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(AGENT, limits=replace(LIMITS, max_stored_bytes=10_000))
-    await open_session(engine)
+    engine = await cluster.begin(AGENT, limits=replace(LIMITS, max_stored_bytes=10_000))
     model.calls([Call("show_chart", id="call_1"), Call("find_photo", id="call_2")])
     model.say("It rises.")
     assert (await run_to_end(engine)).status == "completed"
@@ -168,8 +165,7 @@ async def test_secrets_leave_text_files_before_hashing(cluster: EngineCluster, m
             ]
         )
 
-    engine = await cluster.open_engine(Agent(name="A", functions=[dump]), secrets=Secrets(["sk-secret-0123"]))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A", functions=[dump]), secrets=Secrets(["sk-secret-0123"]))
     model.call("dump")
     model.say("Done.")
     await run_to_end(engine)
@@ -196,8 +192,7 @@ async def test_cut_call_picture_is_there_once(cluster: EngineCluster, model: Scr
         return Result("x" * (LIMITS.max_message_bytes + 1), files=[File(PHOTO, "image/png")])
 
     agent = Agent(name="A", model="m", functions=[draw, write])
-    first = await cluster.open_engine(agent)
-    await open_session(first)
+    first = await cluster.begin(agent)
     model.calls([Call("draw"), Call("write")])
     await first.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()

@@ -20,7 +20,6 @@ from tests.runs.cluster import (
     LOOKS_OFTEN,
     EngineCluster,
     make_start_run,
-    open_session,
     read_log,
     read_state,
     run_to_end,
@@ -41,9 +40,7 @@ async def read_facts(engine: Engine, kind: type[F]) -> list[F]:
 
 
 async def open_engine(cluster: EngineCluster, *agents: Agent, **limits: Any) -> Engine:
-    engine = await cluster.open_engine(*agents, limits=replace(LIMITS, **limits))
-    await open_session(engine)
-    return engine
+    return await cluster.begin(*agents, limits=replace(LIMITS, **limits))
 
 
 # Time.
@@ -78,7 +75,7 @@ async def test_tool_past_run_time_is_abandoned(cluster: EngineCluster, model: Sc
     [result] = [fact for fact in await read_facts(engine, MessageAdded) if fact.tool is not None]
     assert result.tool is not None
     assert result.tool.status == "timeout"
-    assert "the run's time was up" in result.message["content"]
+    assert "the run exceeded its time limit" in result.message["content"]
 
 
 async def test_next_run_has_its_own_deadline(cluster: EngineCluster, model: ScriptedModel) -> None:

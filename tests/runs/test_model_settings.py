@@ -17,7 +17,6 @@ from tests.runs.cluster import (
     KEY,
     EngineCluster,
     make_start_run,
-    open_session,
     read_log,
     run_to_end,
     start_hanging_run,
@@ -44,8 +43,7 @@ MINE = RunOptions(model_settings={"seed": None, "stop": ["\n"]}, instructions="A
 
 
 async def test_run_settings_override_agent_settings(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(FIRST, SECOND)
-    await open_session(engine)
+    engine = await cluster.begin(FIRST, SECOND)
     model.call("hand_over", id="c1")
     model.say("Bien.")
     model.say("Fine.")
@@ -74,8 +72,7 @@ async def test_run_settings_override_agent_settings(cluster: EngineCluster, mode
 
 
 async def test_a_queued_run_keeps_its_settings(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(FIRST, SECOND)
-    await open_session(engine)
+    engine = await cluster.begin(FIRST, SECOND)
     await start_hanging_run(engine, model, then="first")
     await engine.runs.start(KEY, make_start_run(run_id="r2", options=MINE, on_busy="queue"))
     model.say("second")
@@ -89,8 +86,7 @@ async def test_a_queued_run_keeps_its_settings(cluster: EngineCluster, model: Sc
 
 
 async def test_run_without_settings_is_recorded_as_before(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(Agent(name="A"))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A"))
     model.say("Hello.")
     await run_to_end(engine)
     events = await read_log(engine)
@@ -105,8 +101,7 @@ async def test_run_without_settings_is_recorded_as_before(cluster: EngineCluster
 
 
 async def test_a_redaction_takes_them_out(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(FIRST)
-    await open_session(engine)
+    engine = await cluster.begin(FIRST)
     model.say("Bien.")
     await run_to_end(engine, options=MINE)
     await redact(engine.store, KEY, [2], reason="asked to")

@@ -182,8 +182,7 @@ async def test_refusal_is_not_sent_back(cluster: EngineCluster, model: ScriptedM
 
 
 async def test_crash_resumes_with_the_correction(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(PLAIN)
-    await open_session(engine)
+    engine = await cluster.begin(PLAIN)
     model.say(WRONG)
     model.hang()
     await engine.runs.start(KEY, make_start_run())

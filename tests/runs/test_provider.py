@@ -23,7 +23,6 @@ from tests.runs.cluster import (
     KEY,
     EngineCluster,
     kill_engine,
-    open_session,
     read_log,
     read_state,
     run_to_end,
@@ -102,8 +101,7 @@ async def test_attachments_come_back_to_their_model(
     name: str, cluster: EngineCluster, model: ScriptedModel, fake: DialectModel
 ) -> None:
     agent = Agent(name="A", model=DIALECTS[name].model, functions=[get_weather])
-    engine = await cluster.open_engine(agent)
-    await open_session(engine)
+    engine = await cluster.begin(agent)
     for number, text in enumerate(("get_weather", "get_weather")):
         ended = await run_to_end(engine, text, f"r{number}")
         assert (ended.status, ended.error) == ("completed", None)
@@ -120,8 +118,7 @@ async def test_attachments_come_back_to_their_model(
 async def test_another_model_is_not_sent_attachments(
     cluster: EngineCluster, model: ScriptedModel, fake: DialectModel
 ) -> None:
-    engine = await cluster.open_engine(FIRST, SECOND)
-    await open_session(engine)
+    engine = await cluster.begin(FIRST, SECOND)
     await run_to_end(engine, "get_weather transfer")
     await engine.sessions.update(KEY, agent="First")
     await run_to_end(engine, "get_weather", "r2")
@@ -137,8 +134,7 @@ async def test_attachments_outlive_crash_fork_and_compaction(
     cluster: EngineCluster, model: ScriptedModel, fake: DialectModel
 ) -> None:
     agent = Agent(name="A", model=DIALECTS["gemini"].model, functions=[get_weather])
-    first = await cluster.open_engine(agent)
-    await open_session(first)
+    first = await cluster.begin(agent)
     await run_to_end(first, "get_weather", "r0")
     await kill_engine(first)
     engine = await cluster.open_engine(agent)
@@ -161,8 +157,7 @@ async def test_attachments_go_with_what_they_came_with(way: str, cluster: Engine
     attached: Json = {"reasoning_content": "secret thought", "extra": [1]}
     call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Rome"}'}}
     message = {"role": "assistant", "content": "Look.", "tool_calls": [{**call, "seal": "secret seal"}], **attached}
-    engine = await cluster.open_engine(Agent(name="A", model=DIALECTS["openai"].model, functions=[get_weather]))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A", model=DIALECTS["openai"].model, functions=[get_weather]))
     model.raw({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
     model.raw(
         {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Sunny."}, "finish_reason": "stop"}]}
@@ -188,8 +183,7 @@ async def test_attachments_go_with_what_they_came_with(way: str, cluster: Engine
 
 async def test_exports_keep_attachments(cluster: EngineCluster, model: ScriptedModel, fake: DialectModel) -> None:
     agent = Agent(name="A", model=DIALECTS["gemini"].model, functions=[get_weather])
-    engine = await cluster.open_engine(agent)
-    await open_session(engine)
+    engine = await cluster.begin(agent)
     await run_to_end(engine, "get_weather")
     exported = [piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)]
     file = io.BytesIO(b"".join(exported))
@@ -201,8 +195,7 @@ async def test_exports_keep_attachments(cluster: EngineCluster, model: ScriptedM
 
 
 async def test_a_run_may_overrule_the_profile(cluster: EngineCluster, model: ScriptedModel, fake: DialectModel) -> None:
-    engine = await cluster.open_engine(Agent(name="A", model=DIALECTS["deepseek"].model, functions=[get_weather]))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A", model=DIALECTS["deepseek"].model, functions=[get_weather]))
     await run_to_end(engine, "get_weather")
     profile: Json = {"attachments": "omit", "parallel_tool_calls": "omit"}
     ended = await run_to_end(engine, "hello", "r2", options=RunOptions(model_profile=profile))

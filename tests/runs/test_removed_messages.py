@@ -117,8 +117,7 @@ async def test_active_run_message_stays(cluster: EngineCluster, model: ScriptedM
         gate.enter()
         return "done"
 
-    engine = await cluster.open_engine(Agent(name="A", functions=[slow]))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A", functions=[slow]))
     model.call("slow", id="c1")
     model.say("Done.")
     await engine.runs.start(KEY, make_start_run())
@@ -214,8 +213,7 @@ async def test_redacted_arguments_call_does_not_run(cluster: EngineCluster, mode
         """Pay an order back."""
         return delete(order)
 
-    engine = await cluster.open_engine(Agent(name="A", functions=[delete, refund]))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A", functions=[delete, refund]))
     model.calls([Call("delete", {"order": "17"}, id="c1"), Call("refund", {"order": "18"}, id="c2")])
     model.say("Done.")
     await run_to_end(engine, run_id="first")

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -92,12 +92,6 @@ class ServeProcess(Process):
             return answer.status, json.loads(answer.read() or b"null")
         finally:
             connection.close()
-
-
-@pytest.fixture
-def model() -> Iterator[ScriptedModel]:
-    with ScriptedModel() as scripted:
-        yield scripted
 
 
 def model_environment(model: ScriptedModel) -> dict[str, str]:
@@ -251,7 +245,7 @@ def test_an_older_mcp_client_is_named(tmp_path: Path, is_known: bool) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_requests_that_are_no_http_cannot_fill_the_log() -> None:
+def test_non_http_requests_cannot_fill_log() -> None:
     now = 0.0
     limit = LineLimit(lines=3, clock=lambda: now)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmkeep.serve.supervisor import RestartPolicy
+from swarmkeep.serve.workers import RestartPolicy
 from tests.serve.test_serve import wait_until
 from tests.support.processes import Process
 
@@ -17,8 +17,8 @@ from tests.support.processes import Process
 PROGRAM = """
 import logging, os, signal, sys, time
 from pathlib import Path
-from swarmkeep.serve.supervisor import RestartPolicy
-from swarmkeep.serve.supervisor import Supervisor, WorkersFailed
+from swarmkeep.serve.workers import RestartPolicy
+from swarmkeep.serve.workers import Supervisor, WorkersFailed
 
 logging.basicConfig(level="INFO", stream=sys.stderr, format="%(message)s")
 FOLDER = Path({folder!r})

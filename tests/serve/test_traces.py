@@ -34,12 +34,6 @@ front = Agent(name="Front", model="m", functions=[look])
 
 
 @pytest.fixture
-def model() -> Iterator[ScriptedModel]:
-    with ScriptedModel() as scripted:
-        yield scripted
-
-
-@pytest.fixture
 def collector() -> Iterator[Collector]:
     with Collector() as opened:
         yield opened

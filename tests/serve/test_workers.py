@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -69,12 +69,6 @@ def ask(
     connection.request(method, path, None if body is None else json.dumps(body), headers)
     answer = connection.getresponse()
     return answer.status, json.loads(answer.read() or b"null")
-
-
-@pytest.fixture
-def model() -> Iterator[ScriptedModel]:
-    with ScriptedModel() as scripted:
-        yield scripted
 
 
 @pytest.mark.long

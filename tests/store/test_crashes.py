@@ -12,7 +12,7 @@ from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import Claim, IdempotencyRecord, StoreUnavailable
-from swarmkeep.store.totals import recount_totals
+from swarmkeep.store.usage import recount_totals
 from tests.store.sessions import KEY, begin_session, draft_user_messages, list_seqs, read_all_rows
 from tests.support.postgres import private_postgres
 from tests.support.processes import Process

@@ -111,7 +111,7 @@ async def test_what_another_process_adds_is_checked(ready_url: str) -> None:
             await store.append(KEY, known, draft_user_messages("more"))
 
 
-async def test_a_cut_end_is_found_by_who_has_the_session_in_memory(ready_url: str) -> None:
+async def test_cut_end_is_found_from_session_in_memory(ready_url: str) -> None:
     async with opened(ready_url) as store, opened(ready_url) as other:
         state = await begin_session(store, KEY)
         await other.append(KEY, await other.state(KEY), draft_user_messages("from elsewhere"))
@@ -123,7 +123,7 @@ async def test_a_cut_end_is_found_by_who_has_the_session_in_memory(ready_url: st
             await store.append(KEY, await store.state(KEY), draft_user_messages("more"))
 
 
-async def test_who_has_the_session_in_memory_stops_once_it_is_set_aside(ready_url: str) -> None:
+async def test_session_in_memory_stops_once_set_aside(ready_url: str) -> None:
     async with opened(ready_url) as store:
         state = await begin_session(store, KEY)
         async with opened(ready_url) as attacker:
@@ -137,7 +137,7 @@ async def test_who_has_the_session_in_memory_stops_once_it_is_set_aside(ready_ur
         await store.append(KEY, await store.state(KEY), draft_user_messages("more"))
 
 
-async def test_a_damaged_session_is_told_of_once_and_listed(ready_url: str) -> None:
+async def test_damaged_session_is_reported_once_and_listed(ready_url: str) -> None:
     await fill(ready_url)
     found: list[Any] = []
     store = open_store(ready_url, on_damage=lambda key, damage: found.append((key, damage.seq)))
@@ -170,7 +170,7 @@ async def test_a_damaged_session_is_not_found_by_recovery(ready_url: str) -> Non
         assert await attacker.find_due() == await attacker.find_abandoned() == []
 
 
-async def test_a_fork_of_a_part_is_checked_up_to_the_head(ready_url: str) -> None:
+async def test_partial_fork_is_checked_up_to_head(ready_url: str) -> None:
     state = await fill(ready_url)
     async with opened(ready_url) as store:
         assert (await store.sound_state(KEY, at=2)).seq == 2
@@ -296,7 +296,7 @@ async def test_a_file_is_what_its_hash_names(ready_url: str) -> None:
         assert await store.read_files(KEY, [name]) == {name: b"another one"}
 
 
-async def test_nothing_is_left_of_a_session_that_was_emptied(ready_url: str) -> None:
+async def test_emptied_session_leaves_nothing(ready_url: str) -> None:
     await fill(ready_url)
     async with opened(ready_url) as store:
         for row in await read_event_rows(store, KEY):

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from swarmkeep.events.errors import Overloaded
-from swarmkeep.events.usage import UsageQuery
+from swarmkeep.events.records import UsageQuery
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.postgres_connections import connect
 from swarmkeep.store.tables import audit_log, sessions, usage_days

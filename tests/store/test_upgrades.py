@@ -11,14 +11,19 @@ from sqlalchemy import Connection, MetaData, insert, select, text
 
 import swarmkeep_migrations
 from swarmkeep.decide.drafts import draft_events
-from swarmkeep.events.facts import MessageAdded
-from swarmkeep.events.records import CompletionRecord, RequestRecord
+from swarmkeep.events.facts import MessageAdded, RunError, RunFailed, RunStarted
+from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.store import schema
+from swarmkeep.store.archives import ArchivedSession
+from swarmkeep.store.automations import StoredAutomation
+from swarmkeep.store.feed import BEGINNING, FeedCursor, FeedFilter
 from swarmkeep.store.keys import Role, SqlApiKeys
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.person_keys import take_key
 from swarmkeep.store.records import IdempotencyRecord, SessionKey
-from swarmkeep.store.totals import COUNTED, SUMS, recount_totals
+from swarmkeep.store.usage import COUNTED, SUMS, recount_totals
+from swarmkeep.store.webhooks import Delivery, Secret, Webhook
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 from tests.store.conftest import Opener
 from tests.store.sessions import draft_creation, draft_fork, draft_user_messages
@@ -27,11 +32,11 @@ Rows = dict[str, list[dict[str, Any]]]
 
 # What the rows of an older table have in the columns that came later.
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "sessions": {"due_at": None, "partial": None},
+    "sessions": {"due_at": None, "partial": None, "last_run": None},
     "api_keys": {"role": "write", "last_used_at": None, "expires_at": None},
 }
 # Made by the migrations that add them, from the events and from the rows of calls.
-REBUILT = {"usage", "usage_days"}
+REBUILT = {"usage", "usage_days", "runs"}
 
 
 def reflect(connection: Connection) -> dict[str, Any]:
@@ -87,13 +92,18 @@ async def record_everything(store: SqlStore) -> dict[SessionKey, State]:
         *(make_reply(name) for name in ("", "\0", '"quoted"', "\ud800 é", "😀", "a\tb")),
         MessageAdded(message=REPLY, completion=CompletionRecord(request=request)),
     )
-    await record_calls(store, keys[1], make_reply(**odd), make_tool_result(-1.0), agent='"\udfff', run="\0")
+    second = await record_calls(store, keys[1], make_reply(**odd), make_tool_result(-1.0), agent='"\udfff', run="\0")
     # More messages than the migration reads at once, some of which are no calls.
     await record_calls(store, SessionKey("default", "long"), *(make_reply(total_tokens=n) for n in range(1100)))
     fork = (await store.fork(keys[0], first, keys[2], draft_fork(first))).state
     drafts = draft_events("Ann", [make_reply("y", total_tokens=7)], "r2")
     record = IdempotencyRecord(key="k", digest="d", run_id="r2")
-    await store.append(keys[2], fork, drafts, idempotency=record, blobs={"name": "text \0", "file": b""})
+    forked = await store.append(keys[2], fork, drafts, idempotency=record, blobs={"name": "text \0", "file": b""})
+    error = RunError(code='"odd \0', message="x")
+    failed = RunFailed(stop_reason="\ud800", error=error)
+    run = [RunStarted(options=RunOptions()), make_reply('"m"', total_tokens=2**62), make_tool_result(), failed]
+    for key, state in ((keys[1], second), (keys[2], forked.state)):
+        await store.append(key, state, draft_events('"\udfff', run, "\0 run"))
     made = IdempotencyRecord(key='"made', digest="d")
     begin = draft_creation(metadata={"k": "v"})
     plain = (await store.append(SessionKey("default", "m"), State(), begin, idempotency=made)).state
@@ -103,8 +113,26 @@ async def record_everything(store: SqlStore) -> dict[SessionKey, State]:
     for tenant in ("default", keys[1].tenant):
         await store.add_heads(tenant)
         await store.add_checkpoint(tenant, "2026-01-01T00:00:00Z", lambda *_: "note \0", lambda _: True)
+        await store.publish(tenant)
+        await store.move_consumer(tenant, "consumer", BEGINNING, "2026-01-01T00:00:00Z")
+    hook = Webhook(
+        tenant=keys[1].tenant, id="wh", url='"u', wanted=FeedFilter(metadata={"\0": "\ud800"}), secrets=(Secret("s"),),
+        state="enabled", created_at="2026", updated_at="2026", cursor=BEGINNING, error="\0", delivered_at="2026",
+    )  # fmt: skip
+    await store.create_webhook(hook, most=1, by=None)
+    await store.claim_webhooks("me", lease_seconds=30.0)
+    waiting = [Delivery(cursor=FeedCursor(1, 1), session_id=keys[1].id, error="\ud800")]
+    settled: dict[str, Any] = {"failures": 1, "is_delivered": False, "is_gone": False, "at": "2026-01-02T00:00:00Z"}
+    assert await store.settle_webhook(hook, "me", cursor=BEGINNING, sent=(), kept=waiting, **settled)
+    copy = ArchivedSession(
+        key=keys[1], name="o \0", seq=1, hash=b"h", sha256=b"s", size=1, state="uploading", at="2026-01-01T00:00:00Z"
+    )
+    await store.begin_upload(copy)
+    await store.database.write(lambda connection: take_key(connection, "default", b"a person", "2026-01-01T00:00:00Z"))
     key, _ = await SqlApiKeys(store.database).create("default", name="k", role="read")
     await SqlApiKeys(store.database).note_use(key.id)
+    await store.add_automation(StoredAutomation("default", "a \0", "{}", 0, 1))
+    await store.invoke_automation("default", "a \0", lambda known, _: (known, '"\ud800"', 1))
     due = text("UPDATE sessions SET due_at = 1.5 WHERE id = 'm'")
     await store.database.write(lambda connection: connection.execute(due).rowcount)
     return {key: await store.state(key) for key in keys}

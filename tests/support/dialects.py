@@ -748,7 +748,7 @@ class DialectReply(Reply):
         yield from zip(names, arguments, strict=True)
 
 
-# How docs/models.md says what is odd about the pieces of a stream.
+# How docs/site/servers.md says what is odd about the pieces of a stream.
 PIECES_IN_WORDS: Mapping[tuple[str, Any], str] = {
     ("index", "missing"): "calls without an index",
     ("index", "zero"): "index 0 for every call",
@@ -782,7 +782,7 @@ PIECES_IN_WORDS: Mapping[tuple[str, Any], str] = {
 
 
 def describe_dialect(dialect: Dialect) -> list[str]:
-    """The row of a dialect in docs/models.md."""
+    """The row of a dialect in docs/site/servers.md."""
     plain = asdict(Pieces())
     odd = [
         PIECES_IN_WORDS.get((key, value), "") for key, value in asdict(dialect.pieces).items() if value != plain[key]

@@ -1,7 +1,7 @@
 """How hypothesis searches: by default the same examples every time, so that a failing build fails again at home.
 
-HYPOTHESIS_PROFILE names another one: `quick` takes a quarter of the examples, `explore` looks for new ones at random
-and remembers those that failed.
+HYPOTHESIS_PROFILE names another one: `quick` takes a quarter of the examples, `half` every other one, `explore` looks
+for new ones at random and remembers those that failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
 
-_SHARE = {"quick": 0.25}
+_SHARE = {"quick": 0.25, "half": 0.5}
 
 
 def _profile() -> str:
@@ -36,7 +36,7 @@ def load() -> None:
     # A log takes many draws, which is slow next to an integer and no cause for alarm.
     slow = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
     common: dict[str, Any] = {"max_examples": examples(100), "deadline": None, "print_blob": True}
-    for name in ("ci", "quick"):
+    for name in ("ci", "half", "quick"):
         settings.register_profile(name, derandomize=True, database=None, suppress_health_check=slow, **common)
     settings.register_profile("explore", derandomize=False, suppress_health_check=slow, **common)
     settings.load_profile(_profile())

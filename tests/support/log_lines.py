@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from swarmkeep.events.codec import Json
 from swarmkeep.logs import JsonFormatter
-from swarmkeep.models.secrets import Secrets
+from swarmkeep.models.failures import Secrets
 
 
 class LogLines:

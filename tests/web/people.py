@@ -23,7 +23,7 @@ class Person:
         found = json.loads(made.stdout)
         self.key, self.shown, self.label = found["key"], found["id"], found["id"]
         if name:
-            self.shown, self.label = f"{name} ({self.shown})", f"{self.label} ({name})"
+            self.shown, self.label = name, f"{self.label} ({name})"
 
     def ask(self, url: str) -> Api:
         api = Api(url)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import Any
+from typing import Any, Literal
 
 from swarmkeep import Agent, File, Result, tool
 
@@ -37,9 +37,13 @@ def refund(order: str) -> str:
     return f"refunded {order}"
 
 
-@tool(requires_approval=True)
-def pay(account: int, amount: int) -> str:
-    """Pay somebody."""
+@tool(requires_approval=True, summary="Pay {amount} to account {account}")
+def pay(account: int, amount: int, how: Literal["bank", "cash"] | None = None, urgent: bool = False) -> str:
+    """Pay somebody.
+
+    Args:
+        amount: In euros.
+    """
     return f"paid {amount} to {account}"
 
 

@@ -81,6 +81,63 @@ def test_a_checker_finds_nothing(window: Window, waiting: str, api: Api, theme: 
     check_accessibility(window)
 
 
+# The sizes and weights of all text that is in sight, in pixels.
+TYPE = """() => {
+  const found = { sizes: new Set(), weights: new Set() };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const { parentElement: holder } = walker.currentNode;
+    if (!walker.currentNode.data.trim() || !holder.checkVisibility()) continue;
+    const { fontSize, fontWeight } = getComputedStyle(holder);
+    found.sizes.add(fontSize);
+    found.weights.add(fontWeight);
+  }
+  return [[...found.sizes], [...found.weights]];
+}"""
+VIEWS = ("#/chat", "#/agents", "#/inbox", "#/usage", "#/runs", "#/compare", "#/audit")
+
+
+def test_type_has_four_sizes_and_two_weights(window: Window, waiting: str) -> None:
+    places = (*VIEWS, f"#/chat/{waiting}", f"#/timeline/{waiting}", f"#/timeline/{waiting}?as=waterfall")
+    for place in (*places, f"#/inbox/{waiting}"):
+        window.open(place)
+        expect(window.page.get_by_role("heading", level=1).first).to_be_visible()
+        sizes, weights = window.evaluate(TYPE)
+        assert {"12px", "14px", "16px", "24px"}.issuperset(sizes), place
+        assert {"400", "600"}.issuperset(weights), place
+
+
+def test_tab_of_the_view_is_in_sight(window: Window) -> None:
+    window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    window.open("#/audit")
+    expect(window.page.get_by_role("navigation", name="Views").get_by_role("link", name="Audit log")).to_be_in_viewport(
+        ratio=1
+    )
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1000, 1440])
+def test_a_checker_finds_nothing_at_the_desk(window: Window, waiting: str, theme: str, width: int) -> None:
+    window.page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
+    window.page.set_viewport_size({"width": width, "height": 900})
+    window.open(f"#/inbox/{waiting}")
+    expect(window.page.get_by_role("button", name="Approve", exact=True)).to_be_visible()
+    window.wait_until_it_fits()
+    check_accessibility(window)
+    if width < 1000:
+        facts = window.page.get_by_role("region", name="Facts")
+        window.page.get_by_role("button", name="Facts").press("Enter")
+        expect(facts).to_contain_text("Model calls")
+        check_accessibility(window)
+        facts.get_by_role("button", name="Close").press("Enter")
+        expect(facts).to_be_hidden()
+    if width < 700:
+        window.page.get_by_role("link", name="Back to the inbox").press("Enter")
+    expect(window.page.locator(".case-item").first).to_be_visible()
+    window.wait_until_it_fits()
+    check_accessibility(window)
+
+
 def test_announcements_are_read_once(window: Window, model: ScriptedModel, api: Api) -> None:
     model.call("transfer_to_sales", {}, id="c1")
     model.say("At your service.")
@@ -122,7 +179,7 @@ def test_keyboard_stays_out_from_behind_menu(window: Window, api: Api) -> None:
     menu = window.page.get_by_role("button", name="Sessions")
     menu.press("Enter")
     expect(menu).to_have_attribute("aria-expanded", "true")
-    window.page.get_by_role("link", name="Audit log").press("Tab")
+    window.page.get_by_role("navigation", name="Sessions").get_by_role("link").last.press("Tab")
     expect(window.page.get_by_role("button", name="Rename")).to_be_focused()
     expect(menu).to_have_attribute("aria-expanded", "false")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -34,14 +35,25 @@ USAGE = {"prompt_tokens": 900, "completion_tokens": 100, "total_tokens": 1000}
 @pytest.fixture(scope="module")
 def desk(_scripted: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server where nobody else's sessions wait."""
+    with serve(tmp_path_factory.mktemp("desk"), _scripted) as running:
+        yield running
+
+
+@pytest.fixture
+def fresh_desk(_scripted: ScriptedModel, tmp_path: Path) -> Iterator[ServerProcess]:
+    """One where no test was before."""
+    with serve(tmp_path, _scripted) as running:
+        yield running
+
+
+def serve(folder: Path, model: ScriptedModel) -> ServerProcess:
     env = {
         "OPENAI_API_KEY": "test",
-        "OPENAI_BASE_URL": _scripted.url,
+        "OPENAI_BASE_URL": model.url,
         "SWARMKEEP_MODEL_RETRIES": "0",
         "SWARMKEEP_PRICES": '{"scripted-*": {"input": 2, "cached_input": 1, "output": 10}}',
     }
-    with ServerProcess(tmp_path_factory.mktemp("desk"), agents=[str(TEAM)], offline=False, env=env) as running:
-        yield running
+    return ServerProcess(folder, agents=[str(TEAM)], offline=False, env=env)
 
 
 def test_inbox_lists_matters_needing_attention(
@@ -66,13 +78,13 @@ def test_inbox_lists_matters_needing_attention(
         asked = api.session(id="asked", metadata={"title": "A question"})
         api.post(f"sessions/{asked}/takeover")
         api.run(asked, "Is anybody there?")
-        items = main.get_by_role("listitem")
+        items = main.locator(".case-item")
         expect(items).to_have_count(3)
         expect(items.filter(has_text="Order A-17")).to_contain_text("Approval of refund.")
         expect(items.filter(has_text="A question")).to_contain_text("An answer in the agent's place.")
         expect(items.filter(has_text="Broken <b>")).to_contain_text("scripted failure")
         expect(page).to_have_title("(3) Inbox · Swarmkeep")
-        link = page.get_by_role("navigation", name="More views").get_by_role("link", name="Inbox")
+        link = page.get_by_role("navigation", name="Views").get_by_role("link", name="Inbox")
         expect(link).to_have_text("Inbox3")
         assert sorted(window.evaluate("() => window.noted")) == [
             ["A question", "Waiting for an answer"],
@@ -103,11 +115,85 @@ def test_inbox_lists_matters_needing_attention(
         expect(main.get_by_role("button", name="Mark as seen")).to_be_visible()
         main.get_by_role("link", name="Waiting 2").click()
         items.get_by_role("link", name="Order A-17").click()
+        expect(page).to_have_title("(3) Order A-17 · Inbox · Swarmkeep")
         model.say("Done.")
-        page.get_by_role("button", name="Approve").click()
-        expect(window.answers.last).to_have_text("Done.")
-        expect(page).to_have_title("(2) Order A-17 · Chat · Swarmkeep")
+        page.get_by_role("button", name="Approve", exact=True).click()
+        # What is done leaves the list, and the next case opens.
+        expect(page).to_have_url(re.compile(r"#/inbox/asked"))
         expect(link).to_have_text("Inbox2")
+        window.open_chat(paid)
+        expect(window.answers.last).to_have_text("Done.")
+
+
+def test_cases_are_worked_through_by_keys(
+    windows: Callable[..., Window], fresh_desk: ServerProcess, model: ScriptedModel
+) -> None:
+    with Api(fresh_desk.url) as api:
+        for name in ("Ann", "Ben", "Cid", "Dora"):
+            metadata = {"customer": name if name != "Cid" else "Ann"}
+            session = api.session(id=f"case-{name}", metadata=metadata, context_variables={"plan": "gold"})
+            model.call("refund", {"order": name}, id="c1")
+            api.run(session, f"Refund {name}, please.")
+        window = windows(fresh_desk.url, bypass_csp=True)
+        page = window.page
+        window.open("#/inbox")
+        names = page.locator(".case-item .session-name")
+        # The oldest comes first.
+        expect(names).to_have_text(["Ann", "Ben", "Ann", "Dora"])
+        first = page.locator(".case-item").first
+        for words in ("Refund Ann, please.", "Approval of refund. order: Ann", "Unassigned"):
+            expect(first).to_contain_text(words)
+        expect(first.locator(".unread-mark")).to_have_count(1)
+        look(window, "desk-list")
+        page.keyboard.press("j")
+        expect(page).to_have_url(re.compile("#/inbox/case-Ann$"))
+        expect(first.locator(".unread-mark")).to_have_count(0)
+        facts = page.get_by_role("region", name="Facts")
+        for words in ("gold", "refund", "Model calls", "Others with customer: Ann"):
+            expect(facts).to_contain_text(words)
+        expect(facts.get_by_role("link", name="Refund Cid, please.")).to_be_visible()
+        page.keyboard.press("j")
+        page.keyboard.press("k")
+        expect(page).to_have_url(re.compile("#/inbox/case-Ann$"))
+        expect(page.get_by_role("button", name="Approve", exact=True)).to_be_visible()
+        look(window, "desk-case")
+        page.keyboard.press("?")
+        keys = page.get_by_role("dialog", name="Keys")
+        expect(keys).to_contain_text("Next case")
+        # Letters that are turned off do nothing.
+        keys.get_by_role("checkbox").uncheck()
+        page.keyboard.press("Escape")
+        page.keyboard.press("j")
+        page.keyboard.press("?")
+        keys.get_by_role("checkbox").check()
+        page.keyboard.press("Escape")
+        expect(page).to_have_url(re.compile("#/inbox/case-Ann$"))
+        page.keyboard.press("e")
+        expect(page.get_by_role("textbox", name="order")).to_be_focused()
+        facts.get_by_role("link", name="Refund Cid, please.").focus()
+        model.say("Refunded.")
+        page.keyboard.press("a")
+        expect(page).to_have_url(re.compile("#/inbox/case-Ben$"))
+        expect(page.get_by_role("link", name=re.compile("^Ben"))).to_be_focused()
+        expect(page.get_by_role("button", name="Deny", exact=True)).to_be_visible()
+        page.keyboard.press("r")
+        expect(window.composer).to_be_focused()
+        # What is written is no key.
+        page.keyboard.type("jade")
+        expect(window.composer).to_have_value("jade")
+        window.composer.fill("")
+        page.get_by_role("link", name=re.compile("^Ben")).focus()
+        model.say("It is not.")
+        page.keyboard.press("d")
+        expect(page).to_have_url(re.compile("#/inbox/case-Cid$"))
+        # One that is not open is decided in its row.
+        model.say("Done.")
+        page.get_by_role("button", name="Approve: refund, Dora").click()
+        expect(names).to_have_text(["Ann"])
+        expect(page).to_have_url(re.compile("#/inbox/case-Cid$"))
+        for name, decided in (("Ann", ["approve"]), ("Ben", ["deny"]), ("Cid", []), ("Dora", ["approve"])):
+            events = api.events(f"case-{name}")
+            assert [one["data"]["decision"] for one in events if one["type"] == "approval.decided"] == decided
 
 
 def test_usage_is_shown_by_day_agent_model(

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import random
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,23 @@ def test_browser_and_program_agree(window: Window, package: bytes) -> None:
         del lines[dice.randrange(len(lines))]
         files["events.jsonl"] = b"".join(lines)
 
+    def misname(files: dict[str, bytes]) -> None:
+        files["proofs.jsonl"] = files["proofs.jsonl"].replace(b'"number"', b'"nomber"', 1)
+
+    def add_blank(files: dict[str, bytes]) -> None:
+        files["proofs.jsonl"] = b"\n" + files["proofs.jsonl"]
+
+    def loosen_padding(files: dict[str, bytes]) -> None:
+        files["proofs.jsonl"] = files["proofs.jsonl"].replace(b"=\\n\\n", b" \\n\\n", 1)
+
+    def move_leaf(files: dict[str, bytes]) -> None:
+        files["proofs.jsonl"] = re.sub(
+            rb'"index":(\d+)', lambda found: b'"index":%d' % (int(found[1]) + 4), files["proofs.jsonl"]
+        )
+
+    def join_note(files: dict[str, bytes]) -> None:
+        files["proofs.jsonl"] = files["proofs.jsonl"].replace(b"=\\n\\n", b"=\\n4n", 1)
+
     def flip_proof(files: dict[str, bytes]) -> None:
         body = bytearray(files["proofs.jsonl"])
         place = dice.randrange(len(body))
@@ -111,6 +129,7 @@ def test_browser_and_program_agree(window: Window, package: bytes) -> None:
 
     changed += [rewrite(package, flip) for _ in range(90)] + [rewrite(package, cut) for _ in range(10)]
     changed += [rewrite(package, flip_proof) for _ in range(40)]
+    changed += [rewrite(package, change) for change in (misname, join_note, add_blank, loosen_padding, move_leaf)]
     changed += [package + b"\0", package[:-1], rewrite(package, lambda files: None)]
     window.open("#/audit")
     sent = [base64.b64encode(one).decode() for one in [package, *changed]]

@@ -64,6 +64,8 @@ def test_run_starter_and_decider_are_shown(
         assert read_people(window) == expected, kind
     window.open_chat(session)
     expect(window.log.locator(".decision")).to_have_text(f"{decided[0]} {boss.shown}because")
+    # The key itself is named by the tooltip.
+    expect(window.log.locator(".decision bdi")).to_have_attribute("title", boss.label)
     window.page.reload()
     expect(window.log.locator(".decision")).to_contain_text(boss.shown)
 
@@ -83,4 +85,4 @@ def test_who_is_read_from_labels_only(window: Window) -> None:
     }"""
     key = "key_0123456789abcdef"
     labels = [f"{key} (a (b))", key, "cli:root", f"{key} ()", f"x {key} (a)", "", None, 7]
-    assert window.evaluate(script, labels) == [f"a (b) ({key})", *labels[1:5], None, None, None]
+    assert window.evaluate(script, labels) == ["a (b)", *labels[1:5], None, None, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def test_arguments_are_edited_before_approval(
     api.run(session, "Pay it back.")
     window = cleared_windows(server.url, bypass_csp=True)
     window.open_chat(session)
-    window.page.get_by_text("Change the arguments").click()
+    window.page.get_by_role("button", name="As JSON").click()
     field = window.page.get_by_role("textbox", name="Arguments as JSON")
     for wrong, why in (('{"order": }', "This is not JSON"), ('["B-2"]', "must be a JSON object")):
         field.fill(wrong)
@@ -137,9 +138,12 @@ def test_untouched_arguments_stay_as_model_gave(window: Window, model: ScriptedM
     page = window.page
     expect(window.calls.first.locator(".call-brief")).to_have_text(f"account: {account}, amount: 1")
     shown = f'{{\n  "account": {account},\n  "amount": 1\n}}'
-    expect(page.get_by_role("region", name="Approval").locator(".parts pre").first).to_have_text(shown)
+    expect(page.get_by_role("region", name="Approval").get_by_role("heading")).to_have_text(
+        f"Pay 1 to account {account}"
+    )
+    expect(page.get_by_role("textbox", name="account")).to_have_value(str(account))
     field = page.get_by_role("textbox", name="Arguments as JSON")
-    edit, approve = page.get_by_text("Change the arguments"), page.get_by_role("button", name="Approve")
+    edit, approve = page.get_by_role("button", name="As JSON"), page.get_by_role("button", name="Approve")
     edit.click()
     expect(field).to_have_value(shown)
     field.fill(shown.replace("1\n", "2\n"))
@@ -164,6 +168,54 @@ def test_untouched_arguments_stay_as_model_gave(window: Window, model: ScriptedM
     expect(window.log.locator(".decision")).to_have_text([edited, "Approved"])
 
 
+def test_arguments_are_a_form_of_the_schema(
+    cleared_windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
+) -> None:
+    """A field for each parameter; what is changed is marked, and nothing else is sent."""
+    window = cleared_windows(server.url, bypass_csp=True)
+    page = window.page
+    session = api.session(agent="Till")
+    model.call("pay", {"amount": 250, "account": 7}, id="c1")
+    api.run(session, "Pay.")
+    window.open_chat(session)
+    form = page.get_by_role("region", name="Approval")
+    amount = form.get_by_role("textbox", name="amount")
+    expect(amount).to_have_value("250")
+    expect(form).to_contain_text("In euros.")
+    expect(form.locator(".changed")).to_have_count(0)
+    amount.fill("lots")
+    page.get_by_role("button", name="Approve").click()
+    expect(form.get_by_role("alert").filter(has_text="This must be a number")).to_be_visible()
+    expect(amount).to_be_focused()
+    amount.fill("")
+    page.get_by_role("button", name="Approve").click()
+    expect(form.get_by_role("alert").filter(has_text="This is needed.")).to_be_visible()
+    amount.fill("25")
+    expect(form.get_by_role("combobox", name="how").locator("option")).to_have_text(["(not given)", "bank", "cash"])
+    form.get_by_role("combobox", name="how").select_option("cash")
+    expect(form.locator(".changed .was")).to_have_text(
+        ["Changed. The agent asked for: 250", "Changed. The agent asked for: (not given)"]
+    )
+    expect(form.get_by_role("status")).to_contain_text("2 arguments are changed.")
+    look(window, "form")
+    form.get_by_role("button", name="As JSON").press("Enter")
+    written = form.get_by_role("textbox", name="Arguments as JSON")
+    expect(written).to_have_value('{\n  "amount": 25,\n  "account": 7,\n  "how": "cash"\n}')
+    written.fill('{"amount": 25, "amount": 3}')
+    form.get_by_role("button", name="As JSON").click()
+    expect(form.get_by_role("alert").filter(has_text="A name stands there twice.")).to_be_visible()
+    written.fill('{"amount": 25, "account": 7, "how": "bank"}')
+    form.get_by_role("button", name="As JSON").click()
+    expect(form.get_by_role("combobox", name="how")).to_have_value('"bank"')
+    form.get_by_role("combobox", name="how").select_option("")
+    expect(form.locator(".changed")).to_have_count(1)
+    model.say("Done.")
+    page.get_by_role("button", name="Approve").click()
+    expect(window.answers.last).to_contain_text("Done.")
+    (decided,) = [event["data"] for event in api.events(session) if event["type"] == "approval.decided"]
+    assert decided["arguments"] == '{"amount":25,"account":7}'
+
+
 def test_two_people_see_who_answers(cleared_windows: Callable[..., Window], tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
     # Bob's key has no name.
@@ -179,13 +231,42 @@ def test_two_people_see_who_answers(cleared_windows: Callable[..., Window], tmp_
         banner = window.page.get_by_role("group", name="Taken over")
         expect(banner).to_contain_text(f"{ann.shown} answers in the place of Front Desk.")
         expect(window.log.locator(".message.person .name")).to_have_text(ann.shown)
-        expect(window.page.get_by_role("textbox", name="Message")).to_be_visible()
+        # What he types is not taken for the customer's words, nor what he notes.
+        expect(window.page.get_by_role("textbox", name="Answer (takes over)")).to_be_visible()
+        window.page.get_by_role("combobox", name="How you speak").select_option("Note for colleagues")
+        window.page.get_by_role("textbox", name="Note for colleagues").fill("Refunded twice before.")
+        window.page.keyboard.press("Enter")
+        expect(window.log.get_by_role("article", name="Note for colleagues")).to_contain_text("Refunded twice before.")
         window.page.get_by_role("button", name="Take it over").click()
         window.page.keyboard.press("Enter")
         expect(banner).to_contain_text("You answer in the place of Front Desk.")
         window.page.get_by_role("textbox", name="Answer").fill("Bob here.")
         window.page.keyboard.press("Enter")
         expect(window.log.locator(".message.person .name").last).to_have_text(bob.shown)
+        # It is his case now, and found as such.
+        owner = window.page.get_by_role("combobox", name="Owner")
+        control = window.page.get_by_role("button", name=re.compile("^Owner: "))
+        expect(control).to_have_text(bob.shown)
+        entries = window.page.locator(".sessions .session")
+        owner.select_option("Mine")
+        expect(entries).to_have_count(1)
+        owner.select_option("Unassigned")
+        expect(entries).to_have_count(0)
+        owner.select_option("Any owner")
+        # He gives it to a queue, to no one, and takes it back, all by keyboard.
+        control.press("Enter")
+        name = window.page.get_by_role("textbox", name="Another person or queue")
+        name.fill("billing")
+        name.press("Enter")
+        expect(control).to_have_text("billing")
+        expect(control).to_be_focused()
+        control.press("Enter")
+        window.page.get_by_role("button", name="Leave to no one in particular").press("Enter")
+        expect(control).to_have_text("Unassigned")
+        control.press("Enter")
+        window.page.get_by_role("button", name="Assign to me").press("Enter")
+        expect(control).to_have_text(bob.shown)
+        expect(window.log).to_contain_text(f"{bob.shown} assigns the conversation to billing")
 
 
 def test_approved_calls_keep_their_order(window: Window, model: ScriptedModel, api: Api) -> None:
@@ -198,7 +279,7 @@ def test_approved_calls_keep_their_order(window: Window, model: ScriptedModel, a
     shown = "A-1\\u2067 B-2\\u202e\\u200f\\u009b"
     expect(window.calls.first.locator(".call-brief")).to_have_text(f"order: {shown}")
     asked = window.page.get_by_role("region", name="Approval")
-    expect(asked.locator(".parts pre").first).to_have_text(f'{{\n  "order": "{shown}"\n}}')
+    expect(asked.get_by_role("textbox", name="order")).to_have_value(f'"{shown}"')
     model.say("Done.")
     window.page.get_by_role("button", name="Approve").click()
     expect(window.answers.last).to_contain_text("Done.")

@@ -312,4 +312,4 @@ def test_removed_message_is_noted_on_page(window: Window) -> None:
             for seq, (type_, one) in enumerate(data, start=1)
         ],
     )
-    assert shown == [2, ["c2", "takenOut", "takenOut"], "Message taken out", "1 · Eve (key_0123456789abcdef)"]
+    assert shown == [2, ["c2", "takenOut", "takenOut"], "Message taken out", "1 · Eve"]

@@ -74,7 +74,7 @@ class Window:
 
     @property
     def composer(self) -> Locator:
-        return self.page.get_by_role("textbox", name="Message", exact=True)
+        return self.page.locator("#composer")
 
     def say(self, words: str) -> None:
         self.composer.fill(words)

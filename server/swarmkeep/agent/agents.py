@@ -23,6 +23,7 @@ from swarmkeep.agent.tools import Tool, make_asking_function
 from swarmkeep.agent.values import (
     FunctionSchemaError,
     InvalidFunctionError,
+    check_assignee,
     check_model_profile,
     check_model_settings,
     to_text,
@@ -315,10 +316,11 @@ class File:
 
 class Result(BaseModel):
     """The return value of a function that does more than answer: hand over to `agent`, update the context variables,
-    give files.
+    give files, say who looks after the conversation.
 
     `value` is kept as the text that the model reads: dict, list, pydantic model and dataclass as JSON, anything else as
-    `str(value)`. `context_variables` are merged into the session's.
+    `str(value)`. `context_variables` are merged into the session's. `assign` names the person or queue that looks after
+    the session from here on.
     """
 
     model_config = ConfigDict(validate_assignment=True)
@@ -327,6 +329,7 @@ class Result(BaseModel):
     agent: Agent | None = None
     context_variables: dict[Any, Any] = {}
     files: list[File] = []
+    assign: str | None = None
 
     def __init__(
         self,
@@ -334,6 +337,7 @@ class Result(BaseModel):
         agent: Agent | None = None,
         context_variables: dict[Any, Any] | None = None,
         files: Sequence[File] = (),
+        assign: str | None = None,
         **fields: Any,
     ) -> None:
         """Raises NotJsonError if `value` holds something that JSON cannot; `fields` are a subclass's own."""
@@ -342,6 +346,7 @@ class Result(BaseModel):
             agent=agent,
             context_variables={} if context_variables is None else context_variables,
             files=list(files),
+            assign=assign,
             **fields,
         )
 
@@ -349,6 +354,11 @@ class Result(BaseModel):
     @classmethod
     def _convert_value(cls, value: object) -> str:
         return to_text(value)
+
+    @field_validator("assign")
+    @classmethod
+    def _check_assign(cls, name: str | None) -> str | None:
+        return name if name is None else check_assignee(name)
 
 
 class ToolFailed(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -15,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from swarmkeep.agent.guardrails import Guardrail, check_guardrails
 from swarmkeep.agent.schema import CONTEXT, Parameter, Schema, ToolCallId, make_adapters, make_schema, read_shape
 from swarmkeep.agent.schema_bounds import UnionBounds
-from swarmkeep.agent.values import NotJsonError, ToolArgumentsError, quote, to_plain_json
+from swarmkeep.agent.values import InvalidFunctionError, NotJsonError, ToolArgumentsError, quote, to_plain_json
 
 # `@tool`: options that say how a function may be run.
 
@@ -33,6 +34,7 @@ class ToolOptions:
     timeout: float | None = None
     guardrails: tuple[Guardrail, ...] = ()
     concurrent: bool = False
+    summary: str | None = None
 
 
 @overload
@@ -45,6 +47,7 @@ def tool(
     timeout: float | None = None,
     guardrails: Sequence[Guardrail] = (),
     concurrent: bool = False,
+    summary: str | None = None,
 ) -> F: ...
 
 
@@ -56,6 +59,7 @@ def tool(
     timeout: float | None = None,
     guardrails: Sequence[Guardrail] = (),
     concurrent: bool = False,
+    summary: str | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -68,6 +72,7 @@ def tool(
     timeout: float | None = None,
     guardrails: Sequence[Guardrail] = (),
     concurrent: bool = False,
+    summary: str | None = None,
 ) -> F | Callable[[F], F]:
     """Say how a function may be run, as `@tool` or `@tool(timeout=20)`; it stays an ordinary function.
 
@@ -75,10 +80,13 @@ def tool(
     may run again, with the same tool call id. `timeout`: seconds after which the model is told that the call took
     too long. `guardrails` look at each call before it runs, and may refuse it. `concurrent`: of an agent with
     `concurrent_tools`, calls to it may run beside others of the same reply: it needs nothing that those change.
+    `summary` says what a call does, for the person who approves it: "Refund {amount} to {customer}", with parameters in
+    braces.
 
     Returns the function itself; what takes no attributes (a bound method, a built-in) comes back in a partial.
 
-    Raises ValueError unless `timeout` is a positive number of seconds, and `guardrails` are functions.
+    Raises ValueError unless `timeout` is a positive number of seconds, `guardrails` are functions, and `summary` is a
+    sentence with names in its braces.
     """
     if timeout is not None and not _is_positive_number(timeout):
         raise ValueError(f"timeout must be a positive, finite number of seconds, not {timeout!r}")
@@ -88,10 +96,30 @@ def tool(
         timeout=None if timeout is None else float(timeout),
         guardrails=tuple(check_guardrails(guardrails, "guardrails")),
         concurrent=concurrent,
+        summary=summary,
     )
+    if summary is not None:
+        list_summary_names(summary)
     if function is None:
         return lambda function: _attach_options(function, options)
     return _attach_options(function, options)
+
+
+MAX_SUMMARY_CHARACTERS = 200
+
+
+def list_summary_names(summary: str) -> list[str]:
+    """The parameters that a summary names in braces. Raises ValueError if it is not a sentence with names in them."""
+    if not isinstance(summary, str) or not 0 < len(summary.strip()) <= len(summary) <= MAX_SUMMARY_CHARACTERS:
+        raise ValueError(f"summary must be a text of 1 to {MAX_SUMMARY_CHARACTERS} characters, not {summary!r}")
+    try:
+        parts = list(string.Formatter().parse(summary))
+    except ValueError as error:
+        raise ValueError(f"summary {summary!r}: {error}; write {{{{ and }}}} for braces") from None
+    for _, name, form, conversion in parts:
+        if name is not None and (not name.isidentifier() or form or conversion):
+            raise ValueError(f"summary {summary!r}: only the name of a parameter may stand in braces")
+    return [name for _, name, _, _ in parts if name is not None]
 
 
 def get_options(function: Callable[..., Any]) -> ToolOptions:
@@ -191,6 +219,7 @@ class Tool:
         "name",
         "requires_approval",
         "schema",
+        "summary",
         "timeout",
     )
 
@@ -207,7 +236,12 @@ class Tool:
         self.timeout: float | None = options.timeout
         self.guardrails = options.guardrails
         self.concurrent: bool = options.concurrent
+        self.summary: str | None = options.summary
         self.has_parameters: bool = bool(shape.model_parameters) or shape.takes_keywords
+        known = {parameter.name for parameter in shape.model_parameters}
+        for name in list_summary_names(options.summary) if options.summary else ():
+            if name not in known and not shape.takes_keywords:
+                raise InvalidFunctionError(shape.name, f"its summary names {name!r}, which is no parameter")
         self._shape = shape
         self._adapters: dict[str, TypeAdapter[Any]] = make_adapters(shape)
         self.schema: Schema = make_schema(shape, self._adapters)

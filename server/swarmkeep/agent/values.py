@@ -470,3 +470,20 @@ def choose_fields(setting: dict[str, Any], model: str) -> dict[str, str]:
         if isinstance(fields, dict) and fnmatchcase(model.lower()[:_MAX_PATTERN], pattern.lower()):
             chosen |= fields
     return chosen
+
+
+# Names of people and queues that look after a conversation.
+
+MAX_ASSIGNEE = 200
+# What lists call those without one.
+UNASSIGNED = "none"
+
+
+def check_assignee(name: str) -> str:
+    """Return the name itself. Raises ValueError, which says what a name may be."""
+    if not 0 < len(name) <= MAX_ASSIGNEE or name != name.strip() or not name.isprintable() or name == UNASSIGNED:
+        raise ValueError(
+            f"name a person or a queue in 1 to {MAX_ASSIGNEE} characters, on one line without spaces around them; "
+            f"`{UNASSIGNED}` stands for sessions without one"
+        )
+    return name

@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "Watch a conversation outlive its server.",
     "chat": "Chat with agents, on a server or here.",
     "events": "Show the events of a session.",
+    "feed": "Show the events of all sessions, or follow them.",
     "replay": "Show a conversation as it happened.",
     "check": "Compare today's agents with recorded conversations.",
     "diff": "Show what changed between two events of a session.",
@@ -31,10 +32,13 @@ COMMANDS = {
     "whatif": "Run part of a conversation again, with something changed.",
     "export": "Export sessions to a file.",
     "import": "Import sessions from a file.",
+    "runs": "Show the runs that are over, and how long they took.",
     "usage": "Show the tokens, calls and time of models and tools.",
     "verify": "Check that sessions are as they were recorded.",
     "checkpoint": "Record the last seq and hash of every session.",
     "prune": "Delete sessions that have not changed for a long time.",
+    "erase": "Erase a person in every copy of the database.",
+    "archive": "Move old sessions to object storage, or back.",
     "retention": "Show which sessions go by themselves, and when.",
     "top": "Watch the runs that are active, waiting or queued.",
     "audit": "Show the audit log: what was done to sessions and keys.",
@@ -43,12 +47,14 @@ COMMANDS = {
     "evidence": "Pack sessions so that a stranger can check them.",
     "backup": "Write a whole database to a file, while servers keep running.",
     "restore": "Fill an empty database from a backup, and verify it.",
+    "case": "Make an eval case of a recorded run.",
     "eval": "Try cases on agents, and report which pass.",
     "init": "Make a project of your own from an example team.",
     "doctor": "Check whether a server could start here.",
     "agents": "Show the agents, and who can hand over to whom.",
     "sessions": "List, show, fork, redact, delete and take over sessions.",
     "keys": "Make, list and revoke API keys.",
+    "webhooks": "Send events to addresses, and see what was not delivered.",
     "db": "Migrate and check the database's schema.",
 }
 
@@ -58,6 +64,7 @@ _MODULES = {
     "audit": "verify",
     "backup": "db",
     "blob": "events",
+    "case": "eval",
     "checkpoint": "verify",
     "diff": "compare",
     "import": "export",
@@ -87,10 +94,7 @@ class LazyCommands(Mapping[str, Any]):
 
 def _build_command(name: str, summary: str) -> Any:
     module = import_module(f"swarmkeep.cli.commands.{_MODULES.get(name, name)}")
-    alone = typer.Typer(rich_markup_mode=None)
-    register = getattr(module, f"register_{name}", None) or module.register
-    register(alone)
-    command = typer.main.get_group(alone).commands[name]
+    command = typer.main.get_group(module.commands).commands[name]
     command.short_help = summary
     return command
 

@@ -16,20 +16,18 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.defaults import create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from swarmkeep.cli.conversion import to_client_event
+from swarmkeep.cli.configure import load_agents
 from swarmkeep.cli.output import Background
 from swarmkeep.cli.render import format_event_line, format_message, put_state
 from swarmkeep.cli.screen import Screen
-from swarmkeep.cli.sources import ChatSource
+from swarmkeep.cli.sources import ChatSource, to_client, to_client_event
 from swarmkeep.cli.terminal import Refused, find_refusal, is_interactive, put, say
 from swarmkeep.decide import commands
 from swarmkeep.decide.commands import StartRun
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.records import RunOptions as ConversionRunOptions
-from swarmkeep.events.views import RunView
 from swarmkeep.events.wording import CORRECTOR, escape_line, format_call, join_content
 from swarmkeep.runs import hub
-from swarmkeep.runs.agents import find_model_server, load_registry
 from swarmkeep.runs.engine import build_engine
 from swarmkeep.runs.hub import Item
 from swarmkeep.runs.identifiers import make_id
@@ -181,8 +179,8 @@ class LineReader:
 
     def __init__(self, history: Iterable[str] = ()) -> None:
         """`history`: what was said before, oldest first; the arrow keys bring it back."""
-        self.at_terminal = is_interactive()
-        self._session = _open_prompt(history) if self.at_terminal else None
+        self.is_at_terminal = is_interactive()
+        self._session = _open_prompt(history) if self.is_at_terminal else None
 
     def read(self, prompt: str) -> str | None:
         """The next input, or None at its end: Ctrl-D on an empty line, or the end of a file.
@@ -263,7 +261,7 @@ class ChatSession(Protocol):
         """Go on with a run that waits, or without approvals with one that was interrupted, and follow it."""
         ...
 
-    def active(self) -> Run | None:
+    def find_active_run(self) -> Run | None:
         """The run that is under way or waits, if there is one."""
         ...
 
@@ -317,7 +315,7 @@ class ServerChatSession:
     def decide(self, run_id: str, approvals: Sequence[Approval]) -> Iterator[StreamItem]:
         return self._session.resume_stream(run_id, approvals=approvals)
 
-    def active(self) -> Run | None:
+    def find_active_run(self) -> Run | None:
         if self.session_id is None:
             return None
         run_id = self._session.refresh().active_run_id
@@ -363,18 +361,18 @@ class Chat:
 
     def run(self) -> None:
         """Read, answer and show, until the input ends."""
-        if self.at_terminal:
+        if self.is_at_terminal:
             say("Ctrl-C cancels an answer, Ctrl-D leaves, Alt-Enter begins another line, /help lists commands")
         try:
-            self.continue_run(self.session.active())
+            self.continue_run(self.session.find_active_run())
             while True:
                 self._answer(self._read("User: "))
         except Leave:
             pass
 
     @property
-    def at_terminal(self) -> bool:
-        return self._lines.at_terminal
+    def is_at_terminal(self) -> bool:
+        return self._lines.is_at_terminal
 
     def close(self) -> None:
         self.session.close()
@@ -396,7 +394,7 @@ class Chat:
         self.session.close()
         self.session = session
         self._lines = LineReader(self._load_history())
-        self.continue_run(self.session.active())
+        self.continue_run(self.session.find_active_run())
 
     def resume(self) -> bool:
         """Go on with the newest run, if it waits, is under way or was interrupted."""
@@ -433,7 +431,7 @@ class Chat:
             try:
                 text = self._lines.read(prompt)
             except KeyboardInterrupt:
-                if not self.at_terminal:
+                if not self.is_at_terminal:
                     raise Leave from None
                 say("press Ctrl-D to leave")
                 continue
@@ -458,7 +456,7 @@ class Chat:
             action(*args, **kwargs)
         except Exception as error:
             self._screen.end_line()
-            refused = find_refusal(error) if self.at_terminal else None
+            refused = find_refusal(error) if self.is_at_terminal else None
             if refused is None:
                 raise
             say(f"error: {refused.sentence}")
@@ -493,7 +491,7 @@ class Chat:
         except KeyboardInterrupt:
             self._screen.end_line()
             say("stopped waiting for the server; the run may continue there")
-        if not self.at_terminal:
+        if not self.is_at_terminal:
             raise Leave
 
     def continue_run(self, run: Run | None) -> None:
@@ -525,10 +523,10 @@ class Chat:
         say(f"session {session_id}, in which another agent is asked:")
         self.session = here.open_below(session_id)
         try:
-            self.continue_run(self.session.active())
+            self.continue_run(self.session.find_active_run())
         finally:
             self.session = here
-        run = here.active() or here.find_latest_run()
+        run = here.find_active_run() or here.find_latest_run()
         if run is not None and run.status == "waiting":
             if all(call.session_id != session_id for call in run.pending):
                 # It waits for another one by now.
@@ -544,7 +542,7 @@ class Chat:
         """Ask for the decision on a call. Raises Leave, and the call goes on waiting, or KeyboardInterrupt."""
         asked = f"Approve {escape_line(format_call(call.name, call.arguments))}? [yes/no] "
         while True:
-            if not self.at_terminal:
+            if not self.is_at_terminal:
                 say(f"{asked}answer on the next line")
             text = self._lines.read(asked)
             if text is None:
@@ -578,11 +576,6 @@ def to_client_item(item: hub.Item) -> StreamItem:
             return MessageDelta(run_id=item.run_id, agent=item.agent, content=hub.join_text(item.deltas))
 
 
-def to_client_run(view: RunView) -> Run:
-    # Through plain JSON values, which leave out what does not apply.
-    return msgspec.convert(msgspec.to_builtins(view), Run)
-
-
 def to_start_run(said: str | Sequence[Message], asked: Asked | None, *, stream: bool) -> StartRun:
     asked = asked or {}
     given = {
@@ -609,7 +602,7 @@ class LocalChatSession:
     """
 
     def __init__(self, settings: Settings, tenant: str | None, session_id: str | None, agent: str | None) -> None:
-        registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
+        registry = load_agents(settings)
         if session_id is None and agent is not None:
             registry.get(agent)
         if settings.migrate or isinstance(locate(settings.database_url), SqliteFile):
@@ -619,7 +612,7 @@ class LocalChatSession:
         self._agent = agent
         self._key = SessionKey(tenant or DEFAULT_TENANT, session_id or make_id("sess"))
         # Runs that others have left are theirs to take up again.
-        store = open_store(settings.database_url, only=self._key, integrity_key=settings.integrity_keys)
+        store = open_store(settings.database_url, only=self._key, **settings.store_options)
         # A user who leaves in the middle of an answer does not wait for it; it can be resumed.
         self._engine = build_engine(settings, registry, store, grace_seconds=0.0)
         self._background = Background()
@@ -656,7 +649,7 @@ class LocalChatSession:
         decided = msgspec.convert(approvals, list[commands.Approval])
         return self._follow(self._background.run(self._engine.runs.resume(self._key, run_id, approvals=decided)))
 
-    def active(self) -> Run | None:
+    def find_active_run(self) -> Run | None:
         if self.session_id is None:
             return None
         state = self._background.run(self._engine.reader.state(self._key))
@@ -666,7 +659,7 @@ class LocalChatSession:
         if self.session_id is None:
             return None
         views = self._background.run(self._engine.reader.list_runs(self._key, limit=1))
-        return to_client_run(views[0]) if views else None
+        return to_client(views[0], Run) if views else None
 
     def open_below(self, session_id: str) -> LocalChatSession:
         below = copy.copy(self)
@@ -674,7 +667,7 @@ class LocalChatSession:
         return below
 
     def cancel(self) -> None:
-        active = self.active()
+        active = self.find_active_run()
         if active is not None:
             self._background.run(self._engine.runs.cancel(self._key, active.id))
 
@@ -690,4 +683,4 @@ class LocalChatSession:
         yield Done(run=self._run(feed.run_id))
 
     def _run(self, run_id: str) -> Run:
-        return to_client_run(self._background.run(self._engine.reader.get_run(self._key, run_id)))
+        return to_client(self._background.run(self._engine.reader.get_run(self._key, run_id)), Run)

@@ -9,12 +9,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swarmkeep.cli.terminal import Refused, say_once
+from swarmkeep.cli.terminal import Refused, say, say_once
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-    from swarmkeep.events.usage import PriceTable
+    from swarmkeep.events.records import PriceTable
+    from swarmkeep.runs.agents import Registry
     from swarmkeep.serve.settings import Settings
 
 
@@ -50,13 +51,10 @@ def load_settings(**flags: Any) -> Settings:
 
 def load_prices() -> PriceTable | None:
     """Load the price table of the settings."""
-    from swarmkeep.history.compare import PricesError, read_prices
+    from swarmkeep.history.compare import read_prices
 
     settings = load_settings()
-    try:
-        return read_prices(settings.prices, settings.currency)
-    except PricesError as error:
-        raise Refused(str(error)) from None
+    return read_prices(settings.prices, settings.currency)
 
 
 def _find_broken_lines(file: Path) -> Iterator[str]:
@@ -93,6 +91,22 @@ def _describe_problem(error: ValidationError) -> str:
 def has_model(settings: Settings) -> bool:
     """Tell if it is known which model to ask: a provider, a server that speaks its protocol, or the offline model."""
     return bool(settings.offline or settings.openai_api_key or settings.openai_base_url)
+
+
+def load_model_settings(hint: str = "", **flags: Any) -> Settings:
+    """The settings of a command that asks a model here. Raises Refused where none is configured, with a hint."""
+    settings = load_settings(**flags)
+    if not has_model(settings):
+        raise Refused(NO_MODEL + hint)
+    if settings.offline:
+        say(OFFLINE_NOTE)
+    return settings
+
+
+def load_agents(settings: Settings) -> Registry:
+    from swarmkeep.runs.agents import find_model_server, load_registry
+
+    return load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
 
 
 NO_MODEL = (

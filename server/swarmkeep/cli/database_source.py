@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, Unpack
 
 import msgspec
 
 from swarmkeep.cli.configure import load_prices
-from swarmkeep.cli.conversion import (
-    follow_walk,
-    iterate_pages,
-    make_missing_session_error,
-    parse_name,
-    to_client_verification,
-    to_session_counts,
-    to_session_state,
-)
 from swarmkeep.cli.output import Background
-from swarmkeep.cli.sources import NEEDS_SERVER, DocumentForm, FileForm, SessionFilter, Walk, name_operator
+from swarmkeep.cli.sources import (
+    NEEDS_SERVER,
+    DocumentForm,
+    FeedChoice,
+    FileForm,
+    SessionFilter,
+    Walk,
+    make_missing_session_error,
+    name_operator,
+    to_client,
+    to_client_event,
+)
 from swarmkeep.cli.terminal import Refused, say
-from swarmkeep.events.codec import Json, decode
+from swarmkeep.events.codec import Json, decode, encode
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.messages import list_shown
-from swarmkeep.events.usage import UsageQuery
+from swarmkeep.events.records import UsageQuery
+from swarmkeep.events.run_table import FiguresQuery, RunQuery
 from swarmkeep.runs import sessions as stored
 from swarmkeep.runs.reader import SessionReader
 from swarmkeep.store.index import ActiveStatus
@@ -37,12 +40,19 @@ from swarmkeep_client import (
     AuditEntry,
     Checkpoint,
     Comparison,
+    Consumer,
     DueSession,
+    EndedRun,
+    Erasure,
+    Event,
+    FeedEvent,
     Head,
     ImportReport,
     Leaf,
     Message,
     Redaction,
+    RunFigures,
+    SessionCounts,
     SessionState,
     StateDiff,
     UsageRow,
@@ -54,9 +64,17 @@ if TYPE_CHECKING:
     from swarmkeep.history.proofs import HeadLog
     from swarmkeep.history.recordings import RecordedSession
     from swarmkeep.history.verify import Verification as StoredVerification
-    from swarmkeep_client import Session, SessionCounts
+    from swarmkeep.runs.feed import EventFeed
+    from swarmkeep_client import Session
 
 
+class Page(Protocol):
+    @property
+    def next_cursor(self) -> str | None: ...
+
+
+P = TypeVar("P", bound=Page)
+T = TypeVar("T")
 POLL_SECONDS = 0.5
 PAGE_SIZE = 500
 USAGE_PAGE_SIZE = 20_000
@@ -78,35 +96,44 @@ class DatabaseSource:
             from swarmkeep.store.schema import upgrade
 
             upgrade(location)
-        self._open_to_write = partial(open_store, location, integrity_key=settings.integrity_keys)
+        self._open_to_write = partial(open_store, location, **settings.store_options)
         self._store = self._open_to_write(read_only=not writes)
         self._background = Background()
         self._reader = SessionReader(self._store, poll_seconds=POLL_SECONDS)
         try:
             self._background.run(self._store.ping())
+            self._attach_archive(read_only=not writes)
         except BaseException:
             self.close()
             raise
 
+    def _attach_archive(self, *, read_only: bool) -> None:
+        if self._settings.archive is None:
+            return
+        from swarmkeep.history.archives import open_archive
+
+        open_archive(self._store, self._settings, read_only=read_only)
+
     def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[SessionState]:
         wanted = {"children": False, **wanted}
-        run, read = self._background.run, partial(self._reader.list_page, self._tenant, **wanted)
-        for page in iterate_pages(lambda cursor: run(read(cursor=cursor))):
-            yield from map(to_session_state, page.sessions)
+        for page in self._read_pages(partial(self._reader.list_page, self._tenant, **wanted)):
+            yield from (to_client(one, SessionState) for one in page.sessions)
 
     def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
-        run, read = self._background.run, partial(self._store.list_active_runs, self._tenant, status)
-        for page in iterate_pages(lambda cursor: run(read(cursor=cursor))):
-            yield from msgspec.convert(msgspec.to_builtins(page.runs), list[ActiveRun])
+        for page in self._read_pages(partial(self._store.list_active_runs, self._tenant, status)):
+            yield from to_client(page.runs, list[ActiveRun])
 
     def session(self, session_id: str, *, at: int | None = None) -> SessionState:
-        return to_session_state(self._background.run(self._reader.view(self._key(session_id), at=at)))
+        return self._ask(self._reader.view(self._key(session_id), at=at), SessionState)
 
     def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
         state = self._background.run(self._reader.state(self._key(session_id), at=at))
         return [entry.view() for entry in list_shown(state.messages)]
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+        return map(to_client_event, self.facts(session_id, after=after, types=types))
+
+    def facts(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
         while True:
             read = self._reader.read_events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
             page = self._background.run(read)
@@ -115,22 +142,53 @@ class DatabaseSource:
                 return
             after = page[-1].seq
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
         key = self._key(session_id)
         self._background.run(self._reader.state(key))
         for item in self._background.iterate(self._reader.follow(key, after=after)):
             if isinstance(item, RecordedEvent) and (not types or item.type in types):
-                yield item
+                yield to_client_event(item)
+
+    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[FeedEvent]]:
+        from swarmkeep.runs.feed import view_feed_event
+        from swarmkeep.store.feed import FeedFilter
+
+        feed, run, tenant = self._open_feed(), self._background.run, self._tenant
+        place = run(feed.find_start(tenant, choice.after, choice.consumer))
+        wanted = FeedFilter(types=choice.types, agents=choice.agents, metadata=choice.metadata)
+        while True:
+            waiting = feed.wait(tenant, place, wanted, limit=PAGE_SIZE, seconds=POLL_SECONDS if follow else 0)
+            page = run(waiting)
+            place = page.cursor
+            yield [decode(encode(view_feed_event(one)), FeedEvent) for one in page.events]
+            if page.is_last and not page.events and not follow:
+                return
+
+    def _open_feed(self) -> EventFeed:
+        from swarmkeep.runs.feed import EventFeed
+
+        return EventFeed(self._store, poll_seconds=POLL_SECONDS, page_bytes=self._reader.page_bytes)
+
+    def consumers(self) -> Sequence[Consumer]:
+        kept = self._background.run(self._open_feed().list_consumers(self._tenant))
+        return [Consumer(name=one.name, cursor=str(one.cursor), lag=one.lag, updated_at=one.updated_at) for one in kept]
+
+    def confirm(self, consumer: str, cursor: str) -> None:
+        self._background.run(self._open_feed().confirm(self._tenant, consumer, cursor))
+
+    def forget_consumer(self, name: str) -> None:
+        self._background.run(self._store.delete_consumer(self._tenant, name))
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         key = self._key(session_id)
-        return to_session_state(
-            self._background.run(stored.fork_session(self._store, key, at=at, session_id=new_id, metadata=metadata))
+        return self._ask(
+            stored.fork_session(self._store, key, at=at, session_id=new_id, metadata=metadata),
+            SessionState,
         )
 
     def label(self, session_id: str, metadata: Json) -> SessionState:
         key = self._key(session_id)
-        return to_session_state(self._background.run(stored.label_stored_session(self._store, key, metadata)))
+        return self._ask(stored.label_stored_session(self._store, key, metadata), SessionState)
 
     def delete(
         self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
@@ -153,25 +211,28 @@ class DatabaseSource:
         from swarmkeep.history.redact import redact
 
         key, by = self._key(session_id), name_operator()
-        done = self._background.run(
-            redact(self._store, key, seqs, reason, by=by, include_forks=include_forks, dry_run=dry_run)
+        return self._ask(
+            redact(self._store, key, seqs, reason, by=by, include_forks=include_forks, dry_run=dry_run), Redaction
         )
-        return msgspec.convert(msgspec.to_builtins(done), Redaction)
 
     def hold(self, session_id: str, reason: str | None) -> SessionState:
         key, by = self._key(session_id), name_operator()
         if reason is None:
-            return to_session_state(self._background.run(stored.release_session(self._store, key, by=by)))
-        return to_session_state(self._background.run(stored.hold_session(self._store, key, reason, by=by)))
+            return self._ask(stored.release_session(self._store, key, by=by), SessionState)
+        return self._ask(stored.hold_session(self._store, key, reason, by=by), SessionState)
+
+    def erase(self, person: str, reason: str, *, dry_run: bool) -> Erasure:
+        from swarmkeep.history.erasure import erase_person
+
+        by = name_operator()
+        return self._ask(erase_person(self._store, self._tenant, person, reason, by=by, dry_run=dry_run), Erasure)
 
     def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
         from swarmkeep.history.checkpoints import verify_audit_log
         from swarmkeep.history.verify import Head as NotedHead
 
         noted = NotedHead(seq=head.seq, hash=head.hash)
-        return to_client_verification(
-            self._background.run(verify_audit_log(self._store, tenant or self._tenant, noted=noted))
-        )
+        return self._ask(verify_audit_log(self._store, tenant or self._tenant, noted=noted), Verification)
 
     def heads(self) -> Iterator[CheckpointHead]:
         from swarmkeep.history.checkpoints import CheckpointHead
@@ -206,7 +267,7 @@ class DatabaseSource:
         made = self._background.run(log.make(self._tenant) if number is None else log.read(self._tenant, number))
         if since is not None:
             made = self._background.run(log.add_consistency(self._tenant, made, since))
-        return msgspec.convert(msgspec.to_builtins(made), Checkpoint)
+        return to_client(made, Checkpoint)
 
     def _open_log(self) -> HeadLog:
         from swarmkeep.history.checkpoints import load_signer
@@ -215,17 +276,14 @@ class DatabaseSource:
         signer = load_signer(self._settings.signing_key)
         return HeadLog(self._store, origin=self._settings.log_origin, signer=signer)
 
-    def due(self, before: datetime) -> Iterator[DueSession]:
-        from swarmkeep.history.retention import RetentionError, iterate_due, read_retention
+    def list_due(self, before: datetime) -> Iterator[DueSession]:
+        from swarmkeep.history.retention import iterate_due, read_retention
 
-        try:
-            rules = read_retention(self._settings.retention)
-        except RetentionError as error:
-            raise Refused(str(error)) from None
+        rules = read_retention(self._settings.retention)
         if not rules:
             say("SWARMKEEP_RETENTION is not set: no session goes by itself")
         for due in self._background.iterate(iterate_due(self._store, self._tenant, rules, before=before)):
-            yield msgspec.convert(msgspec.to_builtins(due), DueSession)
+            yield to_client(due, DueSession)
 
     def evidence(self, ids: Sequence[str], signing_key: Path | None, size: int | None) -> Iterator[bytes]:
         from swarmkeep.history.checkpoints import load_signer
@@ -245,7 +303,7 @@ class DatabaseSource:
         after = -1
         read = self._store.read_leaves
         while page := self._background.run(read(self._tenant, after=after, limit=PAGE_SIZE)):
-            yield from msgspec.convert(msgspec.to_builtins([view_leaf(one) for one in page]), list[Leaf])
+            yield from to_client([view_leaf(one) for one in page], list[Leaf])
             after = page[-1].index
 
     def verify_audit(self) -> Iterator[tuple[str, Verification]]:
@@ -253,7 +311,7 @@ class DatabaseSource:
 
         named = self._named_tenant
         for tenant in [named] if named else self._background.run(self._store.list_audit_log_tenants()):
-            yield tenant, to_client_verification(self._background.run(verify_audit_log(self._store, tenant)))
+            yield tenant, self._ask(verify_audit_log(self._store, tenant), Verification)
 
     def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
         totals = self._background.run(self._store.list_totals())
@@ -261,7 +319,7 @@ class DatabaseSource:
         return sum(one.sessions for tenant, one in totals.items() if wanted in (None, tenant))
 
     def counts(self, *, children: bool) -> SessionCounts:
-        return to_session_counts(self._background.run(self._store.count_sessions(self._tenant, children=children)))
+        return self._ask(self._store.count_sessions(self._tenant, children=children), SessionCounts)
 
     def export(
         self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str], walk: Walk
@@ -290,13 +348,25 @@ class DatabaseSource:
 
     def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
         # A page may cost as much as the whole: groups of runs are sorted again for each.
-        run, change, prices = self._background.run, msgspec.structs.replace, load_prices()
+        change, prices = msgspec.structs.replace, load_prices()
         asked = change(asked, limit=USAGE_PAGE_SIZE, with_shares=prices is not None)
-        for page in iterate_pages(
-            lambda cursor: run(self._store.sum_usage(self._tenant, change(asked, cursor=cursor)))
-        ):
+        for page in self._read_pages(lambda cursor: self._store.sum_usage(self._tenant, change(asked, cursor=cursor))):
             rows = page.rows if prices is None else prices.price_rows(page)
-            yield from msgspec.convert(msgspec.to_builtins(rows), list[UsageRow])
+            yield from to_client(rows, list[UsageRow])
+
+    def runs(self, asked: RunQuery) -> Iterator[EndedRun]:
+        change, prices = msgspec.structs.replace, load_prices()
+        asked = change(asked, with_shares=prices is not None)
+        for page in self._read_pages(
+            lambda cursor: self._store.list_ended_runs(self._tenant, change(asked, cursor=cursor))
+        ):
+            rows = page.runs if prices is None else prices.price_each(page.runs, page.shares)
+            yield from to_client(rows, list[EndedRun])
+
+    def run_figures(self, asked: FiguresQuery) -> Iterator[RunFigures]:
+        change = msgspec.structs.replace
+        for page in self._read_pages(lambda cursor: self._store.sum_runs(self._tenant, change(asked, cursor=cursor))):
+            yield from to_client(page.rows, list[RunFigures])
 
     def import_sessions(
         self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
@@ -309,20 +379,17 @@ class DatabaseSource:
             work = import_export(*where, as_id=as_id, dry_run=dry_run, by=by)
         else:
             work = import_conversations(*where, form, agent=agent, as_id=as_id, dry_run=dry_run, by=by)
-        report = self._background.run(work)
-        return msgspec.convert(report, ImportReport, from_attributes=True)
+        return self._ask(work, ImportReport)
 
     def diff(self, session_id: str, before: int, after: int) -> StateDiff:
         from swarmkeep.history.compare import diff_session
 
-        found = self._background.run(diff_session(self._store, self._key(session_id), before, after))
-        return msgspec.convert(found, StateDiff, from_attributes=True)
+        return self._ask(diff_session(self._store, self._key(session_id), before, after), StateDiff)
 
     def compare(self, session_id: str, other: str) -> Comparison:
         from swarmkeep.history.compare import compare_sessions
 
-        found = self._background.run(compare_sessions(self._store, self._key(session_id), self._key(other)))
-        return msgspec.convert(found, Comparison, from_attributes=True)
+        return self._ask(compare_sessions(self._store, self._key(session_id), self._key(other)), Comparison)
 
     def request(self, session_id: str, seq: int, *, redacted: bool) -> bytes:
         from swarmkeep.history.replay import rebuild_request, rebuild_what_is_left
@@ -341,7 +408,7 @@ class DatabaseSource:
         key = SessionKey(tenant or self._tenant, session_id)
         found = self._background.run(verify(self._store, key, noted=noted))
         self._release(key, found)
-        return to_client_verification(found)
+        return to_client(found, Verification)
 
     def _release(self, key: SessionKey, found: StoredVerification) -> None:
         """Have a session that was set aside go on, if it is what was recorded again and the database can be written
@@ -368,7 +435,7 @@ class DatabaseSource:
         checked = verify_all(self._store, self._named_tenant, first=begin)
         for key, found in self._background.iterate(checked):
             self._release(key, found)
-            yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", to_client_verification(found)
+            yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", to_client(found, Verification)
 
     def read_clock(self) -> datetime:
         return self._background.run(self._store.read_clock())
@@ -381,3 +448,38 @@ class DatabaseSource:
 
     def _key(self, session_id: str) -> SessionKey:
         return SessionKey(self._tenant, session_id)
+
+    def _ask(self, work: Coroutine[Any, Any, object], kind: type[T]) -> T:
+        """The client's form of what the store gives."""
+        return to_client(self._background.run(work), kind)
+
+    def _read_pages(self, read: Callable[..., Coroutine[Any, Any, P]]) -> Iterator[P]:
+        """Each page of a list, read as it is needed."""
+        cursor = None
+        while True:
+            page = self._background.run(read(cursor=cursor))
+            yield page
+            if (cursor := page.next_cursor) is None:
+                return
+
+
+async def follow_walk(keys: AsyncIterable[SessionKey], walk: Walk) -> AsyncGenerator[SessionKey]:
+    """The sessions from the first one on, as long as the walk is not to end. Raises Refused if there is no such one."""
+    begun = walk.first is None
+    async for key in keys:
+        begun = begun or key.id == walk.first
+        if not begun:
+            continue
+        if walk.ends():
+            walk.next = key.id
+            return
+        yield key
+        walk.done += 1
+    if not begun:
+        raise make_missing_session_error(walk.first)
+
+
+def parse_name(name: str, tenant: str | None) -> SessionKey:
+    """The session of a name as `verify_all` gives it: TENANT/ID where no tenant is named."""
+    first, slash, session_id = name.partition("/")
+    return SessionKey(first, session_id) if slash and tenant is None else SessionKey(tenant or DEFAULT_TENANT, name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from swarmkeep.cli.sources import Source, SourceOptions
 
 if TYPE_CHECKING:
-    from swarmkeep.store.opening import SqlStore
+    from swarmkeep.store.opening import SqlStore, StoreOptions
 
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def open_source(where: SourceOptions, *, writes: bool = False, creates: bool = F
 
 
 def run_on_store(
-    url: str, job: Callable[[SqlStore], Awaitable[T]], *, read_only: bool = False, integrity_key: str | None = None
+    url: str, job: Callable[[SqlStore], Awaitable[T]], *, read_only: bool = False, **options: Unpack[StoreOptions]
 ) -> T:
     """Do something with a database itself, whose schema has to be this release's."""
     import asyncio
@@ -46,7 +46,7 @@ def run_on_store(
     from swarmkeep.store.opening import open_store
 
     async def carry_out() -> T:
-        store = open_store(url, read_only=read_only, integrity_key=integrity_key)
+        store = open_store(url, read_only=read_only, **options)
         try:
             await store.ping()
             return await job(store)

@@ -1,12 +1,18 @@
-"""Options that several commands share."""
+"""Commands with their examples, and the options that several of them share."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import functools
+import inspect
+from collections.abc import Callable
+from datetime import datetime
+from textwrap import indent
+from typing import Annotated, Any, Literal
 
 import typer
 
 from swarmkeep.cli.completing import complete_session
+from swarmkeep.cli.sources import ServerOptions, SourceOptions
 
 
 def refuse_empty(value: str | None) -> str | None:
@@ -51,6 +57,57 @@ Tenant = Annotated[
         help="The tenant, in a database; on a server the API key determines it.",
     ),
 ]
+_PLACES: dict[type[SourceOptions], dict[str, Any]] = {
+    SourceOptions: {"url": ServerUrl, "database_url": DatabaseUrl, "tenant": Tenant, "api_key": ApiKey},
+    ServerOptions: {"url": ServerUrl, "api_key": ApiKey},
+}
+Command = Callable[..., None]
+
+
+class Commands(typer.Typer):
+    """Commands of a module, or of a group, which has a text about it."""
+
+    def __init__(self, help: str | None = None) -> None:
+        super().__init__(help=help, no_args_is_help=help is not None, rich_markup_mode=None)
+
+    def add_group(self, name: str, help: str) -> Commands:
+        group = Commands(help)
+        self.add_typer(group, name=name)
+        return group
+
+    def add(self, examples: str, *, name: str | None = None) -> Callable[[Command], Command]:
+        """Add the function as a command, by its own name if none is given. Its docstring and the examples are its help.
+
+        If its first parameter is `where`, the command has the options that say where its sessions are.
+        """
+
+        def add(run: Command) -> Command:
+            epilog = f"\b\nExamples:\n{indent(inspect.cleandoc(examples), '  ')}"
+            self.command(name, epilog=epilog)(_spread_where(run))
+            return run
+
+        return add
+
+
+def _spread_where(run: Command) -> Command:
+    """Return the command with the options themselves in the place of `where`, behind all others."""
+    signature = inspect.signature(run, eval_str=True)
+    parameters = dict(signature.parameters)
+    where = parameters.pop("where", None)
+    if where is None:
+        return run
+    kind = where.annotation
+    for name, option in _PLACES[kind].items():
+        parameters[name] = inspect.Parameter(name, where.kind, default=None, annotation=option)
+
+    @functools.wraps(run)
+    def command(**given: Any) -> None:
+        run(kind(**{name: given.pop(name) for name in _PLACES[kind]}), **given)
+
+    command.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+    return command
+
+
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=complete_session)]
 LabelFilter = Annotated[
     list[str] | None,
@@ -77,6 +134,12 @@ FirstSession = Annotated[
         help="With --all: begin with this session, to continue after Ctrl-C.",
         autocompletion=complete_session,
     ),
+]
+FirstDay = Annotated[
+    datetime | None, typer.Option("--from", metavar="DAY", formats=["%Y-%m-%d"], help="From this day on, in UTC.")
+]
+LastDay = Annotated[
+    datetime | None, typer.Option("--to", metavar="DAY", formats=["%Y-%m-%d"], help="Up to this day, included.")
 ]
 # As many as the server takes in one request.
 _MAX_SEQS = 1000

@@ -7,10 +7,16 @@ import sys
 from rich.text import Text
 
 from swarmkeep.cli.outcomes import make_console
-from swarmkeep.cli.render import format_json
 from swarmkeep.cli.terminal import shorten
 from swarmkeep.events.codec import Json
-from swarmkeep.events.wording import escape_controls, format_call, format_calls, join_content, put_name_first
+from swarmkeep.events.wording import (
+    escape_controls,
+    format_call,
+    format_calls,
+    format_json,
+    join_content,
+    put_name_first,
+)
 from swarmkeep_client import Done, Event, MessageDelta, MessageStarted, StreamItem
 
 MAX_TEXT = 200
@@ -71,11 +77,11 @@ class Screen:
         self._open = self._streamed = True
 
     def _event(self, event: Event) -> None:
-        shown = getattr(self, f"_on_{event.type.replace('.', '_')}", None)
+        shown = getattr(self, f"_show_{event.type.replace('.', '_')}", None)
         if shown is not None and isinstance(event.data, dict):
             shown(event, event.data)
 
-    def _on_message_added(self, event: Event, data: Json) -> None:
+    def _show_message_added(self, event: Event, data: Json) -> None:
         message = data.get("message") or {}
         if "person" in data:
             name, text = put_name_first(str(data["person"])), join_content(message.get("content"))
@@ -91,12 +97,12 @@ class Screen:
                 self.write(call, "magenta")
         elif message.get("role") == "tool":
             call = self._end_call(str(message.get("tool_call_id")))
-            self._show_tool_result(data.get("tool") or {}, join_content(message.get("content")), call)
+            self._put_tool_result(data.get("tool") or {}, join_content(message.get("content")), call)
         elif "correction" in data:
             self.line("  the answer is sent back: it does not have the required form", "yellow")
         self._streamed = False
 
-    def _show_tool_result(self, tool: Json, text: str, call: str) -> None:
+    def _put_tool_result(self, tool: Json, text: str, call: str) -> None:
         if tool.get("handoff") and text.startswith('{"assistant"'):
             # What the model is told of a handoff; the event that follows says it to people.
             return
@@ -111,7 +117,7 @@ class Screen:
         self._at_once = self._at_once and bool(self._started)
         return named
 
-    def _on_tool_started(self, event: Event, data: Json) -> None:
+    def _show_tool_started(self, event: Event, data: Json) -> None:
         self._at_once = self._at_once or bool(self._started)
         self._started[str(data.get("tool_call_id"))] = shorten(
             format_call(str(data.get("name")), str(data.get("arguments"))), MAX_TEXT
@@ -120,23 +126,23 @@ class Screen:
             call = format_call(str(data.get("name")), str(data.get("arguments")))
             self.line(f"  {call} is started again, with the same id: attempt {data['attempt']}", "yellow")
 
-    def _on_guardrail_tripped(self, event: Event, data: Json) -> None:
+    def _show_guardrail_tripped(self, event: Event, data: Json) -> None:
         stages = {"input": "what was said", "history": "what was brought along", "output": "the answer"}
         what = stages.get(str(data.get("stage")), "the call")
         error = f": {data['error']}" if data.get("error") else ""
         self.line(f"  the guardrail {data.get('name')} refuses {what}{error}", "yellow")
 
-    def _on_handoff_made(self, event: Event, data: Json) -> None:
+    def _show_handoff_made(self, event: Event, data: Json) -> None:
         self.line(f"  {data.get('from')} hands over to {data.get('to')}", "cyan")
 
-    def _on_context_updated(self, event: Event, data: Json) -> None:
+    def _show_context_updated(self, event: Event, data: Json) -> None:
         self.line(f"  context: {shorten(format_json(data.get('patch')), MAX_TEXT)}", "green")
 
-    def _on_run_resumed(self, event: Event, data: Json) -> None:
+    def _show_run_resumed(self, event: Event, data: Json) -> None:
         if data.get("reason") == "recovery":
             self.line("  the run continues where it was cut off", "yellow")
 
-    def _on_run_waiting(self, event: Event, data: Json) -> None:
+    def _show_run_waiting(self, event: Event, data: Json) -> None:
         for call in data.get("pending") or ():
             if call.get("reason") == "person":
                 self.line("  waits for the person who has taken over", "yellow")
@@ -147,19 +153,19 @@ class Screen:
             )
             self.line(f"  {text} waits for {what}", "yellow")
 
-    def _on_session_taken_over(self, event: Event, data: Json) -> None:
+    def _show_session_taken_over(self, event: Event, data: Json) -> None:
         self.line(f"  {put_name_first(data.get('by') or 'a person')} takes over from the agent", "yellow")
 
-    def _on_session_handed_back(self, event: Event, data: Json) -> None:
+    def _show_session_handed_back(self, event: Event, data: Json) -> None:
         self.line(f"  {put_name_first(data.get('by') or 'a person')} hands back to the agent", "yellow")
 
-    def _on_run_failed(self, event: Event, data: Json) -> None:
+    def _show_run_failed(self, event: Event, data: Json) -> None:
         error = data.get("error") or {}
         self.line(f"  the run failed: {error.get('code')}: {error.get('message')}", "red")
 
-    def _on_run_interrupted(self, event: Event, data: Json) -> None:
+    def _show_run_interrupted(self, event: Event, data: Json) -> None:
         error = data.get("error") or {}
         self.line(f"  the run was interrupted: {error.get('code')}: {error.get('message')}", "red")
 
-    def _on_run_cancelled(self, event: Event, data: Json) -> None:
+    def _show_run_cancelled(self, event: Event, data: Json) -> None:
         self.line("  the run was cancelled; what it produced stays", "yellow")

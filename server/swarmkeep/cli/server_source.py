@@ -5,22 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Unpack
+from typing import Any, BinaryIO, Unpack
 from urllib.request import Request, urlopen
 
 import msgspec
 import typer
 
-from swarmkeep.cli.conversion import from_client_event, start_at
-from swarmkeep.cli.sources import NEEDS_SERVER, DocumentForm, FileForm, SessionFilter, Walk
+from swarmkeep.cli.sources import (
+    NEEDS_SERVER,
+    DocumentForm,
+    FeedChoice,
+    FileForm,
+    ServerOptions,
+    SessionFilter,
+    SourceOptions,
+    Walk,
+    make_missing_session_error,
+)
 from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.events.codec import Json, encode
-from swarmkeep.events.facts import RecordedEvent
-from swarmkeep.events.usage import UsageQuery
+from swarmkeep.events.facts import EventView, RecordedEvent
+from swarmkeep.events.records import UsageQuery
+from swarmkeep.events.run_table import FiguresQuery, RunQuery
 from swarmkeep.history.checkpoints import CheckpointHead
 from swarmkeep.history.recordings import RecordedSession, read_recorded_sessions, split_lines
 from swarmkeep.store.index import ActiveStatus
@@ -33,12 +44,18 @@ from swarmkeep_client import (
     Compaction,
     Comparison,
     ConnectionFailed,
+    Consumer,
     DueSession,
+    EndedRun,
+    Erasure,
+    Event,
+    FeedEvent,
     Head,
     ImportReport,
     Leaf,
     Message,
     Redaction,
+    RunFigures,
     Session,
     SessionCounts,
     SessionState,
@@ -99,18 +116,20 @@ def explain_unreachable(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def reach_server(url: str, api_key: str | None = None) -> Iterator[Client]:
-    """A client of the server. An error names the server if that does not answer."""
-    with explain_unreachable(url), open_client(url, api_key) as client:
+def reach_server(where: SourceOptions) -> Iterator[Client]:
+    """A client of the server that is named. An error names the server if that does not answer."""
+    url = str(where.server_url)
+    with explain_unreachable(url), open_client(url, where.api_key) as client:
         yield client
 
 
 @contextmanager
-def open_server(url: str | None, api_key: str | None = None) -> Iterator[ServerSource]:
+def open_server(where: ServerOptions) -> Iterator[ServerSource]:
     """A server's sessions, for what only a server can do. Raises Refused where none is named."""
+    url = where.server_url
     if url is None:
         raise Refused(NEEDS_SERVER)
-    with explain_unreachable(url), closing(ServerSource(url, api_key)) as source:
+    with explain_unreachable(url), closing(ServerSource(url, where.api_key)) as source:
         yield source
 
 
@@ -133,15 +152,44 @@ class ServerSource:
     def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
         return self._client.sessions.get(session_id).messages(at=at)
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
         events = self._client.sessions.get(session_id).events(after=after, type=_choose_type_filter(types))
-        return (from_client_event(event) for event in events if not types or event.type in types)
+        return (event for event in events if not types or event.type in types)
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+    def facts(self, session_id: str) -> Iterator[RecordedEvent]:
+        from swarmkeep.history.export import to_recorded_event
+
+        for event in self.events(session_id):
+            fields = {**msgspec.structs.asdict(event), "data": msgspec.Raw(encode(event.data))}
+            yield to_recorded_event(EventView(**fields))
+
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
         with open_patient_client(self._url, self._api_key) as client:
             for event in client.sessions.get(session_id).follow(after=after, type=_choose_type_filter(types)):
                 if not types or event.type in types:
-                    yield from_client_event(event)
+                    yield event
+
+    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[FeedEvent]]:
+        wanted: Any = {
+            "after": choice.after, "consumer": choice.consumer, "type": choice.types, "agent": choice.agents,
+            "metadata": choice.metadata,
+        }  # fmt: skip
+        if not follow:
+            events = self._client.feed.events(**wanted, page_size=_PAGE_SIZE)
+            while page := list(islice(events, _PAGE_SIZE)):
+                yield page
+            return
+        with open_patient_client(self._url, self._api_key) as client:
+            yield from ([event] for event in client.feed.follow(**wanted))
+
+    def consumers(self) -> Sequence[Consumer]:
+        return self._client.feed.consumers()
+
+    def confirm(self, consumer: str, cursor: str) -> None:
+        self._client.feed.confirm(consumer, cursor)
+
+    def forget_consumer(self, name: str) -> None:
+        self._client.feed.forget(name)
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
         return _to_session_state(self._client.sessions.get(session_id).fork(at, id=new_id, metadata=metadata))
@@ -187,6 +235,9 @@ class ServerSource:
         session = self._client.sessions.get(session_id)
         return _to_session_state(session.release() if reason is None else session.put_on_hold(reason))
 
+    def erase(self, person: str, reason: str, *, dry_run: bool) -> Erasure:
+        return self._client.erase_person(person, reason, dry_run=dry_run)
+
     def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[AuditEntry]:
         return self._client.audit.list(after=after)
 
@@ -204,7 +255,7 @@ class ServerSource:
     def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
         return self._client.audit.checkpoint(number, since=since)
 
-    def due(self, before: datetime) -> Iterator[DueSession]:
+    def list_due(self, before: datetime) -> Iterator[DueSession]:
         return self._client.sessions.due(before=before)
 
     def evidence(self, ids: Sequence[str], signing_key: Path | None, size: int | None) -> Iterator[bytes]:
@@ -249,6 +300,17 @@ class ServerSource:
             **{str(name): value for name, value in asked.only.items()},
         )
 
+    def runs(self, asked: RunQuery) -> Iterator[EndedRun]:
+        only = msgspec.structs.asdict(asked.only)
+        return self._client.runs.list(**only, sort=asked.sort, page_size=asked.limit)
+
+    def run_figures(self, asked: FiguresQuery) -> Iterator[RunFigures]:
+        only = msgspec.structs.asdict(asked.only)
+        # The times are those of whole days.
+        first, end = (only.pop(name) for name in ("created_after", "created_before"))
+        last = None if end is None else (date.fromisoformat(end) - timedelta(days=1)).isoformat()
+        return self._client.runs.figures(asked.by, first_day=first, last_day=last, **only, page_size=asked.limit)
+
     def import_sessions(
         self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
     ) -> ImportReport:
@@ -258,8 +320,13 @@ class ServerSource:
         return self._client.sessions.get(session_id).verify(head=head)
 
     def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, Verification]]:
-        for session in start_at(self._client.sessions.list(children=True), first, lambda session: session.id):
-            yield session.id, session.verify()
+        has_begun = first is None
+        for session in self._client.sessions.list(children=True):
+            has_begun = has_begun or session.id == first
+            if has_begun:
+                yield session.id, session.verify()
+        if not has_begun:
+            raise make_missing_session_error(first)
 
     def read_clock(self) -> datetime | None:
         """As its answers are dated, to the second."""

@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypedDict, TypeVar, Unpack
 
+import msgspec
 import typer
 
-from swarmkeep.cli.terminal import say
-from swarmkeep.events.codec import Json
+from swarmkeep.cli.terminal import Refused, say
+from swarmkeep.events.codec import Json, decode
+from swarmkeep.events.facts import RecordedEvent, read_data
 
 if TYPE_CHECKING:
-    from swarmkeep.events.facts import RecordedEvent
-    from swarmkeep.events.state import SessionStatus
-    from swarmkeep.events.usage import UsageQuery
+    from swarmkeep.events.records import UsageQuery
+    from swarmkeep.events.run_table import EndedRunStatus, FiguresQuery, RunQuery
+    from swarmkeep.events.state import SessionStatus, Verdict
     from swarmkeep.history.checkpoints import CheckpointHead
     from swarmkeep.history.recordings import RecordedSession
     from swarmkeep.store.index import ActiveStatus
-    from swarmkeep.store.records import EndedRunStatus, SessionOrder
+    from swarmkeep.store.records import SessionOrder
     from swarmkeep_client import (
         ActiveRun,
         AuditEntry,
         Checkpoint,
         Comparison,
+        Consumer,
         DueSession,
+        EndedRun,
+        Erasure,
+        Event,
+        FeedEvent,
         Head,
         ImportReport,
         Leaf,
         Message,
         Redaction,
+        RunFigures,
         Session,
         SessionCounts,
         SessionState,
@@ -46,7 +55,10 @@ if TYPE_CHECKING:
 NEEDS_SERVER = "this needs a server, which has the session's agent: name one with --url"
 
 DocumentForm = Literal["markdown", "html"]
-FileForm = Literal["export", "chat", "swarm", "assistants"]
+FileForm = Literal[
+    "export", "chat", "swarm", "assistants", "conversations", "chatgpt", "open-webui", "librechat", "sharegpt",
+    "agents-sdk", "adk", "langgraph",
+]  # fmt: skip
 
 
 class SessionFilter(TypedDict, total=False):
@@ -62,6 +74,19 @@ class SessionFilter(TypedDict, total=False):
     active_after: str | None
     active_before: str | None
     damaged: bool | None
+    assignee: str | None
+    feedback: Verdict | None
+
+
+@dataclass(frozen=True)
+class FeedChoice:
+    """The place in the feed of all events to begin behind, a cursor or a consumer's, and which of them are wanted."""
+
+    after: str | None = None
+    consumer: str | None = None
+    types: Sequence[str] = ()
+    agents: Sequence[str] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 class Walk:
@@ -82,7 +107,7 @@ class ChatSource(Protocol):
 
     def messages(self, session_id: str, *, at: int | None = None) -> list[Message]: ...
 
-    def events(self, session_id: str, *, after: int = 0) -> Iterable[RecordedEvent]: ...
+    def events(self, session_id: str, *, after: int = 0) -> Iterable[Event]: ...
 
     def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
 
@@ -99,11 +124,29 @@ class Source(ChatSource, Protocol):
         """Yield the runs that go on, or those that wait for an answer; fetched as they are needed."""
         ...
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[RecordedEvent]: ...
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[Event]: ...
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+    def facts(self, session_id: str) -> Iterable[RecordedEvent]:
+        """The events as they were recorded, for what folds them."""
+        ...
+
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
         """The events, and then each new one as it is recorded, for ever."""
         ...
+
+    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[FeedEvent]]:
+        """The events of all sessions, page by page; with `follow` then each new one, for ever."""
+        ...
+
+    def consumers(self) -> Sequence[Consumer]:
+        """The places in the feed that are kept by name."""
+        ...
+
+    def confirm(self, consumer: str, cursor: str) -> None:
+        """Keep a consumer's place in the feed."""
+        ...
+
+    def forget_consumer(self, name: str) -> None: ...
 
     def label(self, session_id: str, metadata: Json) -> SessionState:
         """Merge into the session's metadata."""
@@ -127,6 +170,10 @@ class Source(ChatSource, Protocol):
         """Put a session on hold; without a reason, lift the hold."""
         ...
 
+    def erase(self, person: str, reason: str, *, dry_run: bool) -> Erasure:
+        """Erase a person, wherever the person's key encrypts what was recorded."""
+        ...
+
     def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[AuditEntry]:
         """A tenant's audit log after an entry, oldest first; by default that of the tenant in question."""
         ...
@@ -144,7 +191,7 @@ class Source(ChatSource, Protocol):
         on from the first `since` leaves."""
         ...
 
-    def due(self, before: datetime) -> Iterator[DueSession]:
+    def list_due(self, before: datetime) -> Iterator[DueSession]:
         """The sessions that retention deletes before a time: a server's, or that of the settings here."""
         ...
 
@@ -190,6 +237,14 @@ class Source(ChatSource, Protocol):
         """A row for each group, fetched as they are needed."""
         ...
 
+    def runs(self, asked: RunQuery) -> Iterator[EndedRun]:
+        """Yield the runs that are over, fetched as they are needed."""
+        ...
+
+    def run_figures(self, asked: FiguresQuery) -> Iterator[RunFigures]:
+        """A row for each group of runs that are over, of at most 92 days."""
+        ...
+
     def import_sessions(
         self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
     ) -> ImportReport: ...
@@ -220,6 +275,29 @@ class Source(ChatSource, Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def make_missing_session_error(name: str | None) -> Refused:
+    return Refused(f"there is no session {name!r} to begin with; leave --from out to begin with the first one")
+
+
+# What the terminal shows has the client's types. What this process has itself is turned into them here.
+
+T = TypeVar("T")
+
+
+def to_client(value: object, kind: type[T]) -> T:
+    """The client's form of a view. It passes through plain JSON values, which leave out what was not asked for."""
+    return msgspec.convert(msgspec.to_builtins(value), kind)
+
+
+def to_client_event(event: RecordedEvent) -> Event:
+    from swarmkeep_client import Event
+
+    return Event(
+        session_id=event.session_id, seq=event.seq, type=event.type, version=event.version, run_id=event.run_id,
+        agent=event.agent, at=event.at, data=decode(read_data(event)), hash=event.hash,
+    )  # fmt: skip
 
 
 # Find a command's sessions by its options and the environment.
@@ -255,6 +333,10 @@ class SourceOptions:
         return url
 
 
+class ServerOptions(SourceOptions):
+    """The same of a command that only a server can carry out."""
+
+
 # Say where a session is not what was recorded.
 
 
@@ -279,3 +361,16 @@ def name_operator() -> str:
     except (KeyError, OSError):
         # In a container a user may have a number only.
         return "cli"
+
+
+def describe_options(where: SourceOptions, agents: list[str] | None, *, offline: bool, model: str | None) -> str:
+    """Describe the options of the command line, to be given again; but for what is secret, or may hold something that
+    is."""
+    words = ["--offline"] if offline else []
+    for agent in agents or ():
+        words += ["--agents", agent]
+    given = {"--model": model, "--url": where.url, "--database-url": where.database_url, "--tenant": where.tenant}
+    for name, value in given.items():
+        if value and not (name.endswith("url") and any(sign in value for sign in ("@", "password"))):
+            words += [name, value]
+    return "".join(f" {shlex.quote(word)}" for word in words)

@@ -116,6 +116,14 @@ def put_json_line(value: Any) -> None:
     _print(escape_json(encode_text(value)))
 
 
+def put_result(value: Any, text: str, *, as_json: bool) -> None:
+    """Give what a command has made or found: to a program as JSON, to a person as a text about it."""
+    if as_json:
+        put_json(value)
+    else:
+        put(text)
+
+
 def put_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Rows in aligned columns; the last column may be as long as it likes."""
     table = [[escape_line(cell) for cell in row] for row in (headings, *rows)]
@@ -405,17 +413,41 @@ def end_early() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Within, a signal that ends the process is an exception, so that what is open is closed on the way out."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    # `nohup` has them ignored.
+    before = [(n, signal.signal(n, end)) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
 # Choose the errors that are shown as one line instead of a traceback.
 
 # By the module that defines them: what has not been imported has not been raised.
 _REFUSED = {
     "swarmkeep.events.errors": ("DomainError",),
     "swarmkeep.store.records": ("StoreUnavailable", "SchemaBehind", "NoSuchRevision"),
+    "swarmkeep.store.backup": ("BadBackup",),
+    "swarmkeep.history.anchors": ("AnchorRefused",),
+    "swarmkeep.history.archives": ("ArchiveError",),
+    "swarmkeep.history.checkpoints": ("BadCheckpoint",),
+    "swarmkeep.history.compare": ("PricesError",),
+    "swarmkeep.history.retention": ("RetentionError",),
     "swarmkeep.runs.agents": ("AgentsError",),
     "swarmkeep.serve.app": ("ServeError",),
 }
 _KEY_HINT = "; give a key of this server in SWARMKEEP_API_KEY or with --api-key"
 _WRONG_USE = {
+    "swarmkeep.store.person_keys": ("PersonKeyError",),
     "swarmkeep.store.urls": ("BadDatabaseUrl",),
     "swarmkeep.evals.cases": ("InvalidCases",),
     "swarmkeep.serve.workers": ("WorkersRefused",),

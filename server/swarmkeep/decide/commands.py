@@ -137,6 +137,16 @@ def start_run(state: State, command: StartRun, partial: PartialReply = NOTHING_S
     return draft_events(state.agent, _begin_run(state, command), command.run_id)
 
 
+def choose_agent(state: State, named: str) -> str | None:
+    """The agent that the run of a request begins with, which names one each time; None is the session's own.
+
+    An agent that was handed over to stays while requests name the same one as before.
+    """
+    last = state.run or (state.finished[-1] if state.finished else None)
+    before = None if last is None or last.options.request is UNSET else last.options.request.get("model")
+    return None if named in (before, state.agent) else named
+
+
 def _refuse_unless_last(state: State, run_id: str) -> None:
     """Raise SessionBusy if anything has begun, or is about to, after that run."""
     refuse_if_busy(state)

@@ -6,18 +6,30 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
+from swarmkeep.agent.values import check_assignee
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.turns import ToolOutcome, end_run, record_result
 from swarmkeep.events.chain import Chain
-from swarmkeep.events.errors import EventNotFound, NotTakenOver, RunNotFound, SessionBusy, TakenOverByOther, quote
+from swarmkeep.events.errors import (
+    EventNotFound,
+    InvalidRequest,
+    NotTakenOver,
+    RunNotFound,
+    SessionBusy,
+    TakenOverByOther,
+    quote,
+)
 from swarmkeep.events.facts import (
     EventDraft,
+    FeedbackAdded,
     HandbackNote,
     MessageAdded,
     MessageRemoved,
+    NoteAdded,
     RunCompleted,
     RunHidden,
     RunResumed,
+    SessionAssigned,
     SessionEvent,
     SessionHandedBack,
     SessionHeld,
@@ -25,7 +37,7 @@ from swarmkeep.events.facts import (
     SessionTakenOver,
 )
 from swarmkeep.events.messages import Entry, ends_calls, find_message, without_calls
-from swarmkeep.events.state import State, ToolCall, list_call_ids
+from swarmkeep.events.state import State, ToolCall, Verdict, list_call_ids
 from swarmkeep.events.views import find_run
 
 
@@ -144,17 +156,21 @@ _NOTE = (
 )
 
 
-def take_over(state: State, *, by: str | None, note: str | None = None, force: bool = False) -> list[EventDraft]:
+def take_over(
+    state: State, *, by: str | None, note: str | None = None, force: bool = False, owner: str | None = None
+) -> list[EventDraft]:
     """From here on a person answers. What is under way stops at its next step, and calls that have begun come first.
 
-    Nothing if it is theirs already. Raises TakenOverByOther, unless it is done by `force`.
+    With `owner`, that name looks after the session from here on. Nothing if it is theirs already. Raises
+    TakenOverByOther, unless it is done by `force`.
     """
     current = state.taken_over
     if current is not None and current.by == by:
         return []
     if current is not None and not force:
         raise TakenOverByOther(current.by, current.at)
-    return _draft(state, [SessionTakenOver(by=by, note=note or UNSET)])
+    taken = _draft(state, [SessionTakenOver(by=by, note=note or UNSET)])
+    return taken if owner is None else taken + assign(state, to=owner, by=by)
 
 
 def answer(state: State, content: str, *, by: str | None) -> list[EventDraft]:
@@ -204,6 +220,63 @@ def hand_back(state: State, *, by: str | None, note: str | None = None, force: b
     if run is not None and run.status == "waiting" and not waits_for_more:
         facts.append(RunResumed(reason="person"))
     return _draft(state, facts)
+
+
+# The desk. Neither event is of a run: a run's caller sees neither who looks after the session nor what is noted of it.
+
+MAX_NOTE = 10_000
+
+
+def assign(state: State, *, to: str | None, by: str | None, reason: str | None = None) -> list[EventDraft]:
+    """From here on the person or queue `to` looks after the session, or with None no one in particular.
+
+    Nothing if it is so already. Raises InvalidRequest.
+    """
+    if to is not None:
+        try:
+            check_assignee(to)
+        except ValueError as error:
+            raise InvalidRequest(str(error), "/to") from None
+    if state.assignee == to:
+        return []
+    return draft_events(state.agent, [SessionAssigned(to=to, by=by, reason=reason or UNSET)], None)
+
+
+def add_note(state: State, text: str, *, by: str | None) -> list[EventDraft]:
+    """Note something for colleagues. Raises InvalidRequest."""
+    if not text.strip() or len(text) > MAX_NOTE:
+        raise InvalidRequest(f"give a text, of up to {MAX_NOTE} characters", "/text")
+    return draft_events(state.agent, [NoteAdded(text=text, by=by)], None)
+
+
+def add_feedback(
+    state: State, *, seq: int | None, run_id: str | None, value: Verdict, comment: str | None, by: str | None
+) -> list[EventDraft]:
+    """Say what a person thinks of an answer: that of this seq, or the last one of this run.
+
+    Raises InvalidRequest, RunNotFound and EventNotFound.
+    """
+    if (seq is None) == (run_id is None):
+        raise InvalidRequest("give either the answer's `seq`, or the `run_id`", "/seq")
+    if comment is not None and len(comment) > MAX_NOTE:
+        raise InvalidRequest(f"give a comment of up to {MAX_NOTE} characters", "/comment")
+    answer = _find_answer(state, run_id) if seq is None else seq
+    at = find_message(state.messages, answer)
+    entry = None if at is None else state.messages[at]
+    if entry is None or entry.role != "assistant" or entry.removed:
+        raise EventNotFound(answer, f"event {answer} is not an answer; give the seq of an assistant message")
+    fact = FeedbackAdded(seq=answer, value=value, comment=comment or UNSET, by=by)
+    return draft_events(state.agent, [fact], None)
+
+
+def _find_answer(state: State, run_id: str | None) -> int:
+    run = None if run_id is None else find_run(state, run_id)
+    if run is None:
+        raise RunNotFound(run_id or "")
+    for entry in reversed(state.messages[run.first_message : run.last_message]):
+        if entry.run_id == run.id and entry.role == "assistant" and not entry.removed:
+            return entry.seq
+    raise InvalidRequest(f"run {quote(run.id)} has no answer; say what you think of a later one", "/run_id")
 
 
 def hold(state: State, *, reason: str, by: str | None) -> list[EventDraft]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from swarmkeep.decide.commands import start_queued
-from swarmkeep.decide.cut_calls import list_cut_calls, refuse_cut_call
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.people import tell_note
 from swarmkeep.decide.steps import (
@@ -24,7 +23,9 @@ from swarmkeep.decide.steps import (
     StartQueued,
     TellNote,
     Wait,
+    list_cut_calls,
     next_step,
+    refuse_cut_call,
 )
 from swarmkeep.decide.turns import deny_call, end_run, record_result, request_approvals, start_tool
 from swarmkeep.events.facts import EventDraft, RunCompleted, RunFailed, RunWaiting, SessionEvent

@@ -26,6 +26,7 @@ from swarmkeep.events.facts import (
     RunFailed,
     RunInterrupted,
     RunWaiting,
+    SessionAssigned,
     SessionEvent,
     StopReason,
     ToolStarted,
@@ -283,7 +284,7 @@ def list_texts(value: object) -> list[str]:
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
-# JSON in a text of JSON is decoded again, but nobody does so without end.
+# JSON in a text of JSON is decoded again, but no one does so without end.
 _MOST_LAYERS = 3
 
 
@@ -407,7 +408,8 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
     values of whole keys: so a call that runs beside others says what takes the place of theirs. `trip`: the guardrail
     that refused it, so that it did not run. `session_id` and `usage`: see ToolRecord; if the session `waits` for an
     answer, the call has not ended, and `approvals` are to be decided there. `files`: content parts that refer to what
-    it gave beside its text, and `file_content` what they refer to, by hash.
+    it gave beside its text, and `file_content` what they refer to, by hash. `assign`: who looks after the session from
+    here on.
     """
 
     status: ToolStatus | str
@@ -424,6 +426,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
     approvals: tuple[AwaitedApproval, ...] = ()
     files: tuple[Json, ...] = ()
     file_content: Mapping[str, bytes] = {}
+    assign: str | None = None
 
     @property
     def change(self) -> ContextChange | None:
@@ -444,6 +447,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
             trip=None,
             files=(),
             file_content={},
+            assign=None,
         )
 
     def leave_out_files(self, reason: str) -> ToolOutcome:
@@ -515,6 +519,8 @@ def record_result(state: State, run: Run, call: ToolCall, outcome: ToolOutcome) 
     facts: list[SessionEvent] = [] if outcome.trip is None else refuse_call(outcome.trip, call.id)
     facts.append(MessageAdded(message=message, tool=tool))
     facts += make_changes(state, run, call, outcome.change)
+    if outcome.assign is not None and outcome.assign != state.assignee:
+        facts.append(SessionAssigned(to=outcome.assign, tool_call_id=call.id))
     return facts + finish_calls(state, run, call, outcome.handoff)
 
 

@@ -226,3 +226,9 @@ def parse_timestamp(text: str) -> datetime | None:
         return datetime.fromisoformat(text)
     except ValueError:
         return None
+
+
+def count_milliseconds(since: str, until: str) -> float:
+    """The milliseconds between two times of events; 0 if they are in the wrong order, or one is not in their form."""
+    first, last = parse_timestamp(since), parse_timestamp(until)
+    return 0.0 if first is None or last is None else max(0.0, (last - first).total_seconds() * 1000)

@@ -99,6 +99,26 @@ class EventNotFound(DomainError):
         return cls(seq, f"session {session_id!r} has the events 1 to {last}; there is no event {seq}")
 
 
+class PersonErased(DomainError):
+    """What was recorded of the session's person was erased, and nothing can be added to it."""
+
+    code = "person_erased"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"the person of session {quote(session_id)} was erased: nothing can be added to it; begin a new session"
+        )
+
+
+class PersonNotFound(DomainError):
+    code = "person_not_found"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "there is no key of this person: what was recorded without one is not encrypted; redact or delete it"
+        )
+
+
 class CheckpointNotFound(DomainError):
     code = "checkpoint_not_found"
 
@@ -120,6 +140,27 @@ class LogDamaged(DomainError):
     """Rows of the log of heads are missing, or not as they were written."""
 
     code = "log_damaged"
+
+
+class ConsumerNotFound(DomainError):
+    code = "consumer_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no consumer {quote(name)}: its first place makes one")
+
+
+class WebhookNotFound(DomainError):
+    code = "webhook_not_found"
+
+    def __init__(self, webhook_id: str) -> None:
+        super().__init__(f"there is no webhook {quote(webhook_id)}")
+
+
+class DeliveryNotFound(DomainError):
+    code = "delivery_not_found"
+
+    def __init__(self, cursor: str) -> None:
+        super().__init__(f"nothing waits at {quote(cursor)} or was given up there: it was delivered, or is gone")
 
 
 class BlobNotFound(DomainError):
@@ -292,17 +333,18 @@ class SessionDamaged(DomainError):
 
 class HistoryDamaged(DomainError):
     """What is stored of the session is not what was recorded. It can be read, and is not advanced. `seq` is the first
-    event that does not verify."""
+    event that does not verify. `problem` is the code of what is wrong, where that is not found by verifying."""
 
     code = "history_damaged"
 
-    def __init__(self, session_id: str, seq: int) -> None:
+    def __init__(self, session_id: str, seq: int, *, problem: str | None = None) -> None:
         super().__init__(
             f"what is stored of session {session_id!r} is not what was recorded, from event {seq} on, so nothing is "
             "added to it: look at `swarmkeep verify`, and restore the database from a backup"
         )
         self.session_id = session_id
         self.seq = seq
+        self.problem = problem
 
     def extra(self) -> dict[str, Any]:
         return {"seq": self.seq}

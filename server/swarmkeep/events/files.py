@@ -110,7 +110,7 @@ def format_size(size: int) -> str:
 
 MAX_SENT_BYTES = 50_000_000
 """Of files in one request: what providers take. The newest are sent. It is no setting, because a request of the past
-has to be the same whatever is set now."""
+has to be the same with any settings."""
 
 
 class FilePlace(msgspec.Struct, frozen=True):

@@ -8,6 +8,23 @@ from typing import Any, assert_never, get_args
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from swarmkeep.events.active_run import (
+    add_message_to_run,
+    add_reply_to_run,
+    apply_tool_started,
+    decide_call,
+    forget_approvals,
+    forget_sessions,
+    make_going_on,
+    make_held_changes,
+    make_queued_run,
+    make_undecided,
+    make_waiting,
+    note_approval,
+    note_change_made,
+    sum_waits,
+    update_call,
+)
 from swarmkeep.events.chain import Chain
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import (
@@ -19,6 +36,7 @@ from swarmkeep.events.facts import (
     CompactionSummarised,
     ContextUpdated,
     Fact,
+    FeedbackAdded,
     GuardrailTripped,
     HandbackNote,
     HandoffIgnored,
@@ -26,7 +44,7 @@ from swarmkeep.events.facts import (
     Hold,
     MessageAdded,
     MessageRemoved,
-    PendingCall,
+    NoteAdded,
     RecordedEvent,
     RunEnded,
     RunHidden,
@@ -35,6 +53,7 @@ from swarmkeep.events.facts import (
     RunResumed,
     RunStarted,
     RunWaiting,
+    SessionAssigned,
     SessionCreated,
     SessionForked,
     SessionHandedBack,
@@ -53,191 +72,24 @@ from swarmkeep.events.facts import (
 )
 from swarmkeep.events.files import list_file_names
 from swarmkeep.events.messages import SUPERSEDED, Entry, find_message, read_tool_calls
-from swarmkeep.events.patch import apply, apply_change, merge
-from swarmkeep.events.records import Usage, read_usage, sum_usage
+from swarmkeep.events.patch import apply, merge
+from swarmkeep.events.records import read_usage, sum_usage
 from swarmkeep.events.state import (
     STATUS_BY_ENDING,
-    ApprovalNote,
+    Feedback,
     KnownIds,
     OpenCompaction,
     Origin,
     QueuedRun,
+    RatedAnswer,
     Run,
     State,
     Summary,
-    ToolCall,
+    Verdict,
     find_finished_runs,
     find_ids,
     find_results,
-    make_calls,
 )
-
-# The calls of the active run, and whether it has been answered, as messages and results come.
-
-Calls = tuple[ToolCall, ...]
-
-
-def find_call(calls: Calls, call_id: object) -> ToolCall | None:
-    for call in calls:
-        if call.id == call_id:
-            return call
-    return None
-
-
-def exchange_call(calls: Calls, changed: ToolCall) -> Calls:
-    """The calls with one of them as it is now."""
-    if len(calls) == 1:
-        # As most turns have it.
-        return (changed,)
-    return tuple([changed if call.id == changed.id else call for call in calls])
-
-
-def list_unsettled(pending: tuple[PendingCall, ...], calls: Calls) -> tuple[PendingCall, ...]:
-    """List the calls that still wait, by how the calls are now."""
-    settled = {call.id for call in calls if call.done or call.approval in ("approve", "deny")}
-    return tuple(waited for waited in pending if waited.tool_call_id not in settled)
-
-
-def put_calls(run: Run, calls: Calls) -> Run:
-    """The run with its calls as they are now."""
-    return replace(run, calls=calls, pending=run.pending and list_unsettled(run.pending, calls))
-
-
-def change_call(run: Run, call_id: str | None, **changes: Any) -> Run:
-    """The run with changes of a call."""
-    call = find_call(run.calls, call_id)
-    return put_calls(run, run.calls if call is None else exchange_call(run.calls, replace(call, **changes)))
-
-
-def make_held_changes(context: Json, run: Run) -> tuple[Json, Run]:
-    """The context with the changes that ended calls still hold, in the order of the calls, and the run without them."""
-    for call in run.calls:
-        if call.held is not None:
-            context = apply_change(context, call.held)
-            run = change_call(run, call.id, held=None)
-    return context, run
-
-
-def forget_sessions(state: State) -> State:
-    """The state of a fork: what the calls of a run that may be tried again have asked was asked by another session's,
-    so that what came of it is not known here."""
-    if not len(state.finished) or state.finished[-1].status != "interrupted":
-        return state
-    run = state.finished[-1]
-    for call in run.calls:
-        if call.session_id is not None:
-            run = change_call(run, call.id, session_id=None)
-    return state if run is state.finished[-1] else replace(state, finished=state.finished.replace_at(-1, run))
-
-
-def forget_approvals(state: State) -> State:
-    """Return the state from which another session goes on: what was approved there was approved once, and there is no
-    approval here. So an approval of a call is requested again, with the arguments that the model gave it."""
-    if state.run is not None:
-        return replace(state, run=_forget_approvals_of_run(state.run))
-    if not len(state.finished) or state.finished[-1].status != "interrupted":
-        return state
-    # It may be tried again, with its calls.
-    last = _forget_approvals_of_run(state.finished[-1])
-    return state if last is state.finished[-1] else replace(state, finished=state.finished.replace_at(-1, last))
-
-
-def _forget_approvals_of_run(run: Run) -> Run:
-    is_left = [call.approval == "approve" and not call.done for call in run.calls]
-    if not any(is_left):
-        return run
-    calls = [make_undecided(call) if left else call for call, left in zip(run.calls, is_left, strict=True)]
-    return replace(run, calls=tuple(calls))
-
-
-def make_undecided(call: ToolCall) -> ToolCall:
-    """Return the call as its model asked for it, without any decision."""
-    asked = call.arguments if call.original_arguments is None else call.original_arguments
-    return replace(call, approval=None, approval_reason=None, expires_at=None, arguments=asked, original_arguments=None)
-
-
-def add_message_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int) -> Run:
-    """The run after a message that no model gave; it may be about the answer: take it, or send it back."""
-    answered, corrections, calls, pending = run.answered, run.corrections, run.calls, run.pending
-    if fact.correction is not UNSET:
-        answered, corrections = False, corrections + 1
-    elif fact.guardrail is not UNSET or (fact.tool is not None and fact.tool.output is True):
-        answered = True
-    if fact.message.get("role") == "tool":
-        calls = end_call(calls, fact)
-        pending = pending and list_unsettled(pending, calls)
-    return replace(
-        run,
-        last_seq=event.seq,
-        last_message=message_count,
-        answered=answered,
-        corrections=corrections,
-        calls=calls,
-        pending=pending,
-    )
-
-
-def add_reply_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int, called: Usage) -> Run:
-    calls = make_calls(fact.message)
-    if calls and is_redacted(event):
-        calls = tuple(replace(call, redacted=True) for call in calls)
-    run = replace(
-        run,
-        last_seq=event.seq,
-        last_message=message_count,
-        turns=run.turns + 1,
-        recoveries=0,
-        usage=sum_usage(run.usage, called),
-        calls=calls,
-        answered=not calls,
-    )
-    return put_calls(run, end_call(calls, fact)) if fact.message.get("role") == "tool" else run
-
-
-def end_call(calls: Calls, fact: MessageAdded) -> Calls:
-    call, tool = find_call(calls, fact.message.get("tool_call_id")), fact.tool
-    if call is None:
-        return calls
-    if tool is None:
-        return exchange_call(calls, replace(call, done=True, handoff=None))
-    handoff = None if tool.handoff is UNSET else tool.handoff
-    held = call.held if tool.context is UNSET else tool.context
-    return exchange_call(calls, replace(call, done=True, handoff=handoff, held=held))
-
-
-def apply_tool_started(state: State, event: RecordedEvent, fact: ToolStarted) -> State:
-    run = state.run
-    if run is None:
-        return state
-    call = find_call(run.calls, fact.tool_call_id)
-    if call is None:
-        return replace(state, run=put_calls(run, run.calls))
-    session_id = call.session_id if fact.session_id is UNSET else fact.session_id
-    started = replace(call, attempts=fact.attempt, session_id=session_id)
-    return replace(state, run=put_calls(run, exchange_call(run.calls, started)))
-
-
-def update_call(state: State, call_id: str | None, **changes: Any) -> State:
-    return state if state.run is None else replace(state, run=change_call(state.run, call_id, **changes))
-
-
-def decide_call(state: State, event: RecordedEvent, fact: ApprovalDecided) -> State:
-    """The state after a decision about a call; one that is approved may have other arguments from here on."""
-    if state.run is None:
-        return state
-    changes: dict[str, Any] = {"approval": fact.decision, "approval_reason": fact.reason}
-    if fact.arguments is not UNSET and fact.decision == "approve":
-        call = find_call(state.run.calls, fact.tool_call_id)
-        if call is not None:
-            changes |= {"arguments": fact.arguments, "original_arguments": call.arguments}
-            changes |= {"redacted": call.redacted or is_redacted(event)}
-    return replace(state, run=change_call(state.run, fact.tool_call_id, **changes))
-
-
-def note_change_made(run: Run, call_id: str) -> Run:
-    call = find_call(run.calls, call_id)
-    return run if call is None or call.held is None else change_call(run, call_id, held=None)
-
 
 # Compactions: what models are sent in the place of messages.
 
@@ -410,8 +262,17 @@ def apply_session_imported(state: State, by: str | UnsetType) -> State:
     queue = tuple(replace(queued, fact=replace(queued.fact, by=by, traceparent=UNSET)) for queued in state.queue)
     run = None if state.run is None else mark_imported(state.run, by)
     # Whose call it was made for, and which tool of which server a name stands for, only the file says.
+    # The people and queues that it names are those of another server.
     return replace(
-        state, compaction=None, listings=Chain(), queue=queue, run=run, parent=None, taken_over=None, handback_note=None
+        state,
+        compaction=None,
+        listings=Chain(),
+        queue=queue,
+        run=run,
+        parent=None,
+        taken_over=None,
+        handback_note=None,
+        assignee=None,
     )
 
 
@@ -449,6 +310,34 @@ def _name(agent: str, server: str) -> str:
     return f"{len(agent)} {agent} {server}"
 
 
+# What people think of answers.
+
+
+def apply_feedback(state: State, event: RecordedEvent, fact: FeedbackAdded) -> State:
+    before = find_rating(state, fact.seq)
+    value = _VERDICTS.get(fact.value)
+    if value is None or value == before:
+        return state
+    up = state.feedback.up + (value == "up") - (before == "up")
+    down = state.feedback.down + (value == "down") - (before == "down")
+    rated = state.rated.append(RatedAnswer(seq=fact.seq, value=value))
+    return replace(state, rated=rated, feedback=Feedback(up=up, down=down))
+
+
+# Any other value is one of a later release.
+_VERDICTS: dict[str, Verdict] = {"up": "up", "down": "down"}
+
+
+def find_rating(state: State, seq: int) -> Verdict | None:
+    """Return what was last thought of an answer; None if it was not said."""
+    places = find_ids(state.rated, _Rated, lambda answer: (str(answer.seq),)).find(str(seq))
+    return state.rated[places[-1]].value if places else None
+
+
+class _Rated(KnownIds, frozen=True):
+    """By the seqs of answers, what was thought of them."""
+
+
 # People who speak in the agent's place.
 
 
@@ -463,67 +352,9 @@ def apply_takeover(state: State, event: RecordedEvent, fact: SessionTakenOver | 
     return replace(state, taken_over=None, run=run, handback_note=told)
 
 
-# A run that waits for its turn or for an answer from outside, and one that goes on.
-
-
-def make_waiting(run: Run, event: RecordedEvent, fact: RunWaiting) -> Run:
-    return replace(
-        run,
-        status="waiting",
-        pending=fact.pending,
-        last_seq=event.seq,
-        waits=run.waits + 1,
-        last_wait=event.seq,
-        has_gone_on=False,
-    )
-
-
-def make_going_on(run: Run, event: RecordedEvent, fact: RunResumed) -> Run:
-    return replace(
-        run,
-        active_since=event.at,
-        status="running",
-        pending=(),
-        stop_reason=None,
-        error=None,
-        finished_at=None,
-        last_seq=event.seq,
-        recoveries=run.recoveries + 1 if fact.reason == "recovery" else 0,
-        options=run.options if fact.options is UNSET else fact.options,
-        turns_before=run.turns_before if fact.options is UNSET else run.turns,
-        has_gone_on=True,
-    )
-
-
-def make_queued_run(state: State, queued: QueuedRun) -> Run:
-    """A run that has not begun, in the form of one."""
-    return Run(
-        id=queued.run_id,
-        status="queued",
-        options=queued.fact.options,
-        first_seq=queued.seq,
-        last_seq=queued.seq,
-        created_at=queued.at,
-        active_since=queued.at,
-        agent=queued.fact.agent or state.agent,
-        first_message=len(state.messages),
-        last_message=len(state.messages),
-        context_variables=state.context_variables,
-        idempotency_key=queued.fact.idempotency_key,
-        by=queued.fact.by,
-    )
-
-
-def note_approval(state: State, event: RecordedEvent, fact: ApprovalRequested | ApprovalDecided) -> State:
-    note = ApprovalNote(seq=event.seq, run_id=event.run_id, call_id=fact.tool_call_id)
-    if isinstance(fact, ApprovalDecided):
-        note = replace(note, approve=fact.decision == "approve", reason=fact.reason)
-    return replace(state, approvals=state.approvals.append(note))
-
-
 SessionFact = (
     SessionCreated | SessionUpdated | SessionForked | SessionImported | SessionTakenOver | SessionHandedBack
-    | SessionHeld | SessionReleased | ToolsListed
+    | SessionHeld | SessionReleased | SessionAssigned | ToolsListed
 )  # fmt: skip
 RunFact = RunQueued | RunWaiting | RunResumed | RunHidden | ApprovalRequested | ApprovalDecided
 
@@ -566,6 +397,8 @@ def _apply_session_event(state: State, event: RecordedEvent, fact: SessionFact) 
             return replace(state, hold=Hold(reason=fact.reason, by=fact.by, at=event.at))
         case SessionReleased():
             return replace(state, hold=None)
+        case SessionAssigned():
+            return replace(state, assignee=fact.to)
         case ToolsListed():
             return apply_tools_listed(state, event, fact)
         case _:
@@ -620,7 +453,7 @@ def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded)
         called = read_usage(completion.usage)
         usage = sum_usage(usage, called)
         if run is not None and is_of_run:
-            run = add_reply_to_run(run, event, fact, len(messages), called)
+            run = add_reply_to_run(run, event, fact, completion, len(messages), called)
     elif run is not None and is_of_run:
         run = add_message_to_run(run, event, fact, len(messages))
     if person is not UNSET and entry.role == "user":
@@ -646,7 +479,7 @@ def _apply_session_redacted(state: State, event: RecordedEvent, fact: SessionRed
     return replace(state, last_change=event.seq, forgotten_texts=forgotten)
 
 
-def _keep(state: State, event: RecordedEvent, fact: UnknownFact) -> State:
+def _keep(state: State, event: RecordedEvent, fact: NoteAdded | UnknownFact) -> State:
     return state
 
 
@@ -663,16 +496,20 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
         context, run = make_held_changes(state.context_variables, state.run)
         state = _end_active(replace(state, context_variables=context), run, event, ended)
     origin = Origin(session_id=fact.from_session_id, seq=fact.from_seq, hash=fact.from_hash)
-    # A fork waits for no answer, and no person speaks in it for its agent. A hold is on the original.
+    # A fork waits for no answer, and no person speaks in it for its agent or looks after it. A hold is on the original.
     return replace(
         forget_approvals(forget_sessions(state)),
         queue=(),
         compaction=None,
         forked_from=origin,
+        forked_at=event.seq,
         parent=None,
         taken_over=None,
         hold=None,
         handback_note=None,
+        assignee=None,
+        rated=Chain(),
+        feedback=Feedback(),
         created_at=event.at,
     )
 
@@ -735,6 +572,8 @@ def _finish_run(run: Run, event: RecordedEvent, fact: RunEnded, agent: str, cont
         stop_reason=fact.stop_reason,
         error=fact.error,
         pending=(),
+        waited_ms=sum_waits(run, event.at) if run.waiting_since else run.waited_ms,
+        waiting_since="",
         last_seq=event.seq,
         finished_at=event.at,
         agent=agent,
@@ -755,5 +594,7 @@ _STEPS: dict[type[Fact], Callable[[State, RecordedEvent, Any], State]] = {
     **dict.fromkeys(get_args(SessionFact), _apply_session_event),
     **dict.fromkeys(get_args(HistoryFact), apply_history_event),
     SessionRedacted: _apply_session_redacted,
+    FeedbackAdded: apply_feedback,
+    NoteAdded: _keep,
     UnknownFact: _keep,
 }

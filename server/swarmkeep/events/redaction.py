@@ -24,10 +24,12 @@ from swarmkeep.events.facts import (
     CompactionSummarised,
     ContextUpdated,
     Fact,
+    FeedbackAdded,
     GuardrailTripped,
     ListedTool,
     MessageAdded,
     MessageRemoved,
+    NoteAdded,
     PendingCall,
     RecordedEvent,
     RunEnded,
@@ -36,6 +38,7 @@ from swarmkeep.events.facts import (
     RunResumed,
     RunStarted,
     RunWaiting,
+    SessionAssigned,
     SessionCreated,
     SessionForked,
     SessionHandedBack,
@@ -128,6 +131,9 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
             | SessionHandedBack()
             | SessionHeld()
             | SessionReleased()
+            | SessionAssigned()
+            | NoteAdded()
+            | FeedbackAdded()
         ):
             return _redact_history_fact(fact)
         case MessageRemoved() | RunHidden():
@@ -143,7 +149,8 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
 
 def _redact_history_fact(
     fact: CompactionStarted | CompactionSummarised | CompactionFailed | ToolsListed | SessionTakenOver
-    | SessionHandedBack | SessionHeld | SessionReleased,
+    | SessionHandedBack | SessionHeld | SessionReleased | SessionAssigned | NoteAdded
+    | FeedbackAdded,
 ) -> Fact:  # fmt: skip
     match fact:
         case SessionTakenOver() | SessionHandedBack():
@@ -152,6 +159,15 @@ def _redact_history_fact(
             return replace(fact, by=_redact_text(fact.by), reason=REDACTED)
         case SessionReleased():
             return replace(fact, by=_redact_text(fact.by))
+        case SessionAssigned():
+            # A session that a removed name looks after would be found by no one: so it is found as one without.
+            return replace(fact, to=None, by=_redact_text(fact.by), reason=_redact_text(fact.reason))
+        case NoteAdded():
+            return replace(fact, text=REDACTED, by=_redact_text(fact.by))
+        case FeedbackAdded():
+            # What a later release may put there is a text.
+            value = fact.value if fact.value in ("up", "down") else REDACTED
+            return replace(fact, value=value, comment=_redact_text(fact.comment), by=_redact_text(fact.by))
         case ToolsListed():
             return _redact_listing(fact)
         case CompactionStarted():

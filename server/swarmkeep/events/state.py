@@ -35,6 +35,8 @@ from swarmkeep.events.records import ContextChange, RunOptions, Usage
 SessionStatus = Literal["idle", "running", "waiting"]
 RunStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
 
+Verdict = Literal["up", "down"]
+
 STATUS_BY_ENDING: dict[type[RunEnded], RunStatus] = {
     RunCompleted: "completed",
     RunFailed: "failed",
@@ -88,6 +90,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `turns_before`: those that were over when its options were given.
     `waits`: how often it has waited so far, the last time from the event `last_wait` on; `has_gone_on`: it did since.
     Its messages are those of `state.messages[first_message:last_message]` that have its id.
+    `model` gave its last reply; `first_token_ms` is how long its first streamed reply took to begin. `waited_ms`: how
+    long it was not active between its waits or its interruption and what followed; `waiting_since` while it waits.
     `hidden`: it is not found any more as a response; `hidden_parts`: what it did after so many waits is not.
     """
 
@@ -117,6 +121,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_wait: int = 0
     has_gone_on: bool = True
     usage: Usage = Usage()
+    model: str = ""
+    first_token_ms: float | None = None
+    tool_calls: int = 0
+    tool_errors: int = 0
+    waited_ms: float = 0.0
+    waiting_since: str = ""
     stop_reason: str | None = None
     error: RunError | None = None
     finished_at: str | None = None
@@ -174,8 +184,11 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """The place that a fork came from."""
 
     session_id: str
+    """The session that was forked."""
     seq: int
+    """The last event that both share."""
     hash: str
+    """The hash of that event."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +206,26 @@ class OpenCompaction(msgspec.Struct, frozen=True, kw_only=True):
 
     seq: int
     fact: CompactionStarted
+
+
+class Feedback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How people find answers of a session, each by what was said of it last."""
+
+    up: int = 0
+    """How many are found good."""
+    down: int = 0
+    """How many are not."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return "down" if self.down else "up" if self.up else None
+
+
+class RatedAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """That an answer, by its `seq`, was found good or not."""
+
+    seq: int
+    value: Verdict
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,6 +252,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     approvals: Chain[ApprovalNote] = msgspec.field(default_factory=Chain)
     """Every request for one, and every decision, in order."""
     forked_from: Origin | None = None
+    forked_at: int = 0
+    """The seq of the event that ends what was copied from there; 0 for a session that is no fork."""
     parent: Parent | None = None
     created_at: str = ""
     updated_at: str = ""
@@ -244,6 +279,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     taken_over: TakenOver | None = None
     hold: Hold | None = None
     handback_note: HandbackNote | None = None
+    assignee: str | None = None
+    """The person or queue that looks after it."""
+    rated: Chain[RatedAnswer] = msgspec.field(default_factory=Chain)
+    """The answers that people found good or not: of each, the last one counts."""
+    feedback: Feedback = Feedback()
+    person_key: str | None = None
+    """The id of the key that what is recorded is encrypted by. Set by the store, as `damage` is."""
     damage: Damage | None = None
     """Set by the store that read the events, and kept by every fold from there on: nothing is added to such a state."""
 

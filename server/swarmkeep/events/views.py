@@ -11,13 +11,12 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from swarmkeep.agent.output import is_too_large
+from swarmkeep.events.active_run import make_queued_run
 from swarmkeep.events.codec import Json, MalformedJson, decode, digest, is_deeper_than
 from swarmkeep.events.facts import Hold, Parent, PendingCall, RunError, StopReason, TakenOver
-from swarmkeep.events.fold import make_queued_run
 from swarmkeep.events.messages import Entry, list_shown, read_tool_calls
-from swarmkeep.events.records import Usage, sum_usage
-from swarmkeep.events.state import Origin, Run, RunStatus, SessionStatus, State, find_finished_runs
-from swarmkeep.events.usage import Cost
+from swarmkeep.events.records import Cost, Usage, sum_usage
+from swarmkeep.events.state import Feedback, Origin, Run, RunStatus, SessionStatus, State, find_finished_runs
 from swarmkeep.events.wording import join_text
 from swarmkeep.events.words import find_title
 
@@ -26,38 +25,55 @@ _MAX_LEVELS = 200
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as of one `seq`. `hash` is that event's: kept elsewhere, it proves the history up to there.
-
-    `parent`: the call of another session that it was made for, if it was. `taken_over`: who answers in the agent's
-    place, if anybody does. `hold`: why nothing of it may be redacted or deleted.
-    `last_run_status` is that of the run that began last, whether it goes on or has ended; null before the first. The
-    store has it in a column of its own, and not in the view that it keeps. `title`: its title, or else its first words;
-    null before anything was said. `cost`, of the session's own calls, is added where it is read, by the prices of then.
-    `queued_runs` wait for their turn, if any do. `damaged_seq`: from that event on, what is stored is not what was
-    recorded, and nothing is added.
-    """
+    """A session as of one `seq`. Fields that do not apply are absent."""
 
     id: str
+    """Its id."""
     status: SessionStatus
+    """`idle`, `running` or `waiting`."""
     agent: str
+    """The active agent."""
     context_variables: Json
+    """Data of its functions."""
     metadata: Json
+    """Your own labels."""
     seq: int
+    """The number of its last event."""
     hash: str
+    """That event's hash. A copy of it, kept elsewhere, proves the history up to there."""
     active_run_id: str | None
+    """The run that is running or waiting, or null."""
     message_count: int
+    """How many messages there are."""
     usage: Usage
+    """Tokens as the provider counted them, over all model calls, shared ones of a fork included."""
     forked_from: Origin | None
+    """Null, or the last event that both share."""
     created_at: str
+    """When it was made."""
     updated_at: str
+    """When something was last recorded."""
     last_run_status: RunStatus | UnsetType | None = UNSET
+    """The status of the run that began last; null before the first."""
     title: str | UnsetType | None = UNSET
+    """`metadata.title`, or the beginning of the first user message, in 80 characters; null before there is one. Absent
+    in lists for sessions of a release without titles."""
     parent: Parent | UnsetType = UNSET
+    """If an agent made it to ask another one: that call."""
     cost: Cost | UnsetType = UNSET
+    """The cost of its own calls, where it is read by itself and a price is known."""
     taken_over: TakenOver | UnsetType = UNSET
+    """If a person has taken over: who, and since when."""
     hold: Hold | UnsetType = UNSET
+    """If it is on hold: why, by whom and since when."""
+    assignee: str | UnsetType = UNSET
+    """The person or queue that looks after it; absent if no one in particular does."""
+    feedback: Feedback | UnsetType = UNSET
+    """How many of its answers people found good, and how many not; absent without any."""
     queued_runs: int | UnsetType = UNSET
+    """How many runs wait for their turn; absent while none does."""
     damaged_seq: int | UnsetType = UNSET
+    """From this event on, what is stored is not what was recorded, and nothing is added; else absent."""
 
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,56 +95,74 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     parent: Parent | UnsetType = UNSET
     taken_over: TakenOver | UnsetType = UNSET
     hold: Hold | UnsetType = UNSET
+    assignee: str | UnsetType = UNSET
+    feedback: Feedback | UnsetType = UNSET
     queued_runs: int | UnsetType = UNSET
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """A place where a search found something: a message by its `seq`; null means the session's id and metadata.
-
-    `snippet` is the text around it, empty if that is too large to be read for a list; `ranges` are where the words are
-    in it, as start and end in code points.
-    """
+    """A place where a search found something."""
 
     seq: int | None
+    """The message; null: the session's id and metadata."""
     snippet: str
+    """The text around it, never markup; empty for a message above 300 kB."""
     ranges: list[tuple[int, int]]
+    """The positions of the words in it, start and end, in code points."""
 
 
 class ListedSession(SessionSummary, frozen=True, kw_only=True):
-    """A session in a list. `context_variables` are included only on request, `matches` only in a search."""
+    """A session in a list."""
 
     context_variables: Json | UnsetType = UNSET
+    """Only on request."""
     last_run_status: RunStatus | UnsetType | None = UNSET
     matches: list[Match] | UnsetType = UNSET
+    """In a search: up to three places where it found something."""
     damaged_seq: int | UnsetType = UNSET
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. `messages` are its own, its input included; `output_text` is what its last assistant message says.
-
-    `output`: the value of that text, once the run is completed, if JSON was asked for. `total_usage`: its own usage and
-    that of the agents that it asked, which is counted in their own sessions. `cost`, of its own usage, is added where
-    it is read.
-    """
+    """A run."""
 
     id: str
+    """Its id."""
     session_id: str
+    """Its session."""
     status: RunStatus
+    """`queued`, `running`, `waiting`, `completed`, `failed`, `cancelled` or `interrupted`."""
     stop_reason: str | None
+    """Why it ended or waits: `end_turn`, `max_turns`, `loop_detected`, `guardrail`, `tool_calls`, `approval`, `person`,
+    `error`, `cancelled`, `interrupted`; null while it runs."""
     agent: str
+    """The active agent, now or when the run ended."""
     messages: list[Json]
+    """Its own, its input included."""
     output_text: str
+    """The text of its last assistant message."""
     output: Any
+    """Of a completed run whose answer was requested as JSON: the value. Null if the answer is not JSON after all, or
+    has more than 1,000,000 characters or 20,000 values."""
     context_variables: Json
+    """As they are now, or were when the run ended."""
     usage: Usage
+    """The tokens of its own model calls."""
     error: RunError | None
+    """Null, or why it failed."""
     pending: tuple[PendingCall, ...]
+    """The calls that wait."""
     first_seq: int
+    """Its first event."""
     last_seq: int
+    """Its last event so far at which it said something, waited or continued."""
     created_at: str
+    """When it was asked for."""
     finished_at: str | None
+    """When it ended, or null."""
     total_usage: Usage | UnsetType = UNSET
+    """`usage`, including that of the agents that it has asked; absent if none."""
     cost: Cost | UnsetType = UNSET
+    """The cost of its own calls, where it is read by itself and a price is known."""
 
 
 def view_session(session_id: str, state: State) -> SessionView:
@@ -154,6 +188,8 @@ def view_stored_session(session_id: str, state: State) -> SessionView:
         parent=UNSET if state.parent is None else state.parent,
         taken_over=UNSET if state.taken_over is None else state.taken_over,
         hold=UNSET if state.hold is None else state.hold,
+        assignee=UNSET if state.assignee is None else state.assignee,
+        feedback=UNSET if state.feedback.verdict is None else state.feedback,
         created_at=state.created_at,
         updated_at=state.updated_at,
         title=find_title(state),

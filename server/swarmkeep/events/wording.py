@@ -98,3 +98,8 @@ def format_arguments(arguments: str) -> str:
     if not isinstance(values, dict):
         return arguments
     return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
+
+
+def format_json(value: object) -> str:
+    """JSON in a line; of what is empty nothing."""
+    return "" if value in (None, {}, []) else json.dumps(value, ensure_ascii=False)

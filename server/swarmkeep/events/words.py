@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 import msgspec
 
@@ -30,6 +30,8 @@ _MAX_WORD = 64
 # length.
 _PIECE_CHARACTERS = 1000
 _MOST_JOINED = 30
+# The most signs that join two words of a search, as the hyphen of `A-118`.
+_MOST_SIGNS = 3
 _SNIPPET_BEFORE = 40
 _SNIPPET_CHARACTERS = 160
 
@@ -51,6 +53,8 @@ class Term(msgspec.Struct, frozen=True):
     text: str
     keys: tuple[str, ...]
     is_dense: bool
+    is_joined: bool = False
+    """It stands in the search with another one and only signs between them, as `A` and `118` in `A-118`."""
 
 
 class Snippet(msgspec.Struct, frozen=True):
@@ -63,11 +67,20 @@ class Snippet(msgspec.Struct, frozen=True):
 def parse_terms(text: str) -> tuple[Term, ...]:
     """Parse the terms of a search: up to MAX_TERMS words, of which a text has to have each. No signs have a meaning."""
     found: dict[str, Term] = {}
-    for word in _WORD.finditer(_normalise(text[:MAX_QUERY_CHARACTERS])):
+    text = _normalise(text[:MAX_QUERY_CHARACTERS])
+    words = list(_WORD.finditer(text))
+    joined = {word for pair in pairwise(words) if _is_joined(text, pair[0].end(), pair[1].start()) for word in pair}
+    for word in words:
         term = _make_term(word.group())
         if term is not None and len(found) < MAX_TERMS:
-            found.setdefault(term.text, term)
+            found.setdefault(term.text, msgspec.structs.replace(term, is_joined=word in joined))
     return tuple(found.values())
+
+
+def _is_joined(text: str, end: int, begin: int) -> bool:
+    """Return whether only signs stand between the end of a word and the beginning of the next."""
+    between = text[end:begin] if 0 < begin - end <= _MOST_SIGNS else " "
+    return not any(each.isspace() or each.isalnum() for each in between)
 
 
 def list_words(text: str) -> list[str]:
@@ -91,6 +104,7 @@ def make_snippet(text: str, terms: Sequence[Term]) -> Snippet | None:
     """The piece of a text around the first place where a term stands; None if not every term is in it."""
     text = _normalise(text[:MAX_TEXT_CHARACTERS])
     places: list[tuple[int, int]] = []
+    lone: set[tuple[int, int]] = set()
     missing = set(terms)
     for word in _find_candidates(text, terms):
         if not missing and word.start() > places[0][0] + _SNIPPET_CHARACTERS:
@@ -98,7 +112,14 @@ def make_snippet(text: str, terms: Sequence[Term]) -> Snippet | None:
         for term, place in _find_places(word, terms):
             missing.discard(term)
             places.append(place)
-    return None if missing else _cut(text, places)
+            if term.is_joined:
+                lone.add(place)
+    if missing:
+        return None
+    # Of `A-118` the words are shown where they stand together; an article is none of it.
+    pairs = [pair for pair in pairwise(sorted(places)) if _is_joined(text, pair[0][1], pair[1][0])]
+    together = lone.intersection(place for pair in pairs for place in pair)
+    return _cut(text, [place for place in places if place in together or place not in lone] if together else places)
 
 
 def _find_candidates(text: str, terms: Sequence[Term]) -> Iterator[re.Match[str]]:

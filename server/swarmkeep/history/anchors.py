@@ -1,6 +1,6 @@
 """Anchors of a checkpoint with others: witnesses that sign it, too (C2SP), and time stamps (RFC 3161).
 
-A witness signs a log's checkpoint only if it goes on from the last one that it signed, so that nobody can be shown
+A witness signs a log's checkpoint only if it goes on from the last one that it signed, so that no one can be shown
 another history; a time stamp shows that the checkpoint is no younger than it says.
 """
 
@@ -190,3 +190,8 @@ def _import_stamps() -> Any:
     except ImportError:
         raise BadCheckpoint("time stamps need one more library: pip install 'swarmkeep[signing]'") from None
     return rfc3161_client
+
+
+def name_stamp(checkpoint: Path) -> Path:
+    """The file of a checkpoint's time stamp."""
+    return checkpoint.with_name(f"{checkpoint.name}.tsr")

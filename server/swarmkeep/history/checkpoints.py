@@ -197,14 +197,21 @@ _PAGE_ENTRIES = 500
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a tenant's audit log. `by` is null if it is not known; `hash` chains the entry to those before it."""
+    """An entry of a tenant's audit log."""
 
     seq: int
+    """Its number."""
     type: str
+    """What was done."""
     by: str | None
+    """The API key's id and name (for a decision, only its id); null without keys, for actions in the database itself,
+    and for servers."""
     at: str
+    """When."""
     data: msgspec.Raw
+    """What it was done to, by type."""
     hash: str
+    """Chains the entry to those before it."""
 
 
 def view_entry(entry: AuditLogEntry) -> AuditEntry:

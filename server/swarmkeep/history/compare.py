@@ -14,71 +14,88 @@ from swarmkeep.events.errors import InvalidRequest, SessionNotFound
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.fold import fold
 from swarmkeep.events.messages import Entry, list_shown
-from swarmkeep.events.records import Usage
+from swarmkeep.events.records import Price, PriceTable, Usage
 from swarmkeep.events.state import State
-from swarmkeep.events.usage import Price, PriceTable
 from swarmkeep.events.views import collect_runs
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
 
 
 class RunStatusChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A run whose status has changed; `before` is null for a run that did not exist."""
+    """A run whose status has changed."""
 
     id: str
+    """The run."""
     before: str | None
+    """Its status; null for a run that did not exist."""
     after: str
+    """Its status."""
 
 
 class StateDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that a session's events from `before` to `after` made to its state.
-
-    `changes` are of the agent, the status, the context variables, the metadata and the usage; `messages` those that
-    are new or different, as they are after it; `removed` the seqs of those that were taken out.
-    """
+    """The changes that a session's events made to its state."""
 
     before: int
+    """The earlier event."""
     after: int
+    """The later one."""
     changes: tuple[Change, ...]
+    """Of the agent, status, context variables, metadata and usage."""
     messages: list[Json]
+    """Those that are new or different, as they are after it."""
     removed: list[int]
+    """The `seq`s of those that were taken out."""
     runs: list[RunStatusChange]
+    """Those whose status differs."""
 
 
 class CallView(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call and how it ended."""
+    """A tool call."""
 
     seq: int
+    """Its result."""
     name: str
+    """The function."""
     arguments: str
+    """The model's JSON text."""
     status: str
+    """How it ended."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """A session since it parted from another: its own messages, tool calls and usage, and what it is now."""
+    """A session since it parted from another."""
 
     id: str
+    """The session."""
     seq: int
+    """Its last event."""
     hash: str
+    """That event's hash."""
     agent: str
+    """The active agent."""
     messages: list[Json]
+    """Its own."""
     calls: list[CallView]
+    """Its own tool calls."""
     usage: Usage
+    """Of its own model calls."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two sessions. They share their events up to `shared_seq`, by hash; 0 if they share none.
-
-    `identical`: neither has an event that the other does not have. `changes` lead from the present state of the first
-    to that of the other.
-    """
+    """Two sessions."""
 
     shared_seq: int
+    """The last event that both share, by hash; 0 if there is none."""
     shared_hash: str | None
+    """Its hash, or null."""
     identical: bool
+    """Both have the same events."""
     a: Side
+    """This session."""
     b: Side
+    """The other one."""
     changes: tuple[Change, ...]
+    """Those that lead from this session, as it is now, to the other."""
 
 
 async def diff_session(store: SqlStore, key: SessionKey, before: int, after: int) -> StateDiff:

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import BinaryIO
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import Any, BinaryIO
 
 import msgspec
+from msgspec.structs import replace
 
-from swarmkeep.decide.checks import check_id, check_messages, check_object
+from swarmkeep.decide.checks import ANY_FILES, FileLimits, check_id, check_messages, check_object, take_out_files
 from swarmkeep.decide.commands import create_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
-from swarmkeep.decide.files import ANY_FILES, FileLimits, take_out_files
 from swarmkeep.decide.importing import finish_import
-from swarmkeep.events.codec import Json
+from swarmkeep.events.codec import Json, make_timestamp
 from swarmkeep.events.errors import InvalidImport, InvalidRequest, SessionExists
-from swarmkeep.events.facts import EventDraft, MessageAdded, RecordedEvent, decode_fact
+from swarmkeep.events.facts import (
+    EventDraft,
+    MessageAdded,
+    RecordedEvent,
+    SessionEvent,
+    SessionForked,
+    decode_fact,
+)
 from swarmkeep.events.sizes import UNBOUNDED, SizeLimits
 from swarmkeep.events.state import State
-from swarmkeep.history.foreign import (
-    ConversationReader,
-    ForeignConversation,
-    ForeignFormat,
-    read_chats,
-    read_documents,
-    read_threads,
-)
+from swarmkeep.history.foreign.conversation import ForeignConversation
+from swarmkeep.history.foreign.formats import ForeignFormat, read_conversations
 from swarmkeep.history.import_export import (
     MAX_LINE_VALUES,
     MAX_LISTED_SESSIONS,
@@ -37,13 +42,21 @@ from swarmkeep.history.import_export import (
 )
 from swarmkeep.store.hashing import SealedEvent, seal
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import Restoration, SealedBatch, SessionHead, SessionKey, StorageQuota
+from swarmkeep.store.records import (
+    AuditAction,
+    Restoration,
+    SealedBatch,
+    SessionHead,
+    SessionKey,
+    StorageQuota,
+)
 
-READERS: dict[ForeignFormat, ConversationReader] = {"chat": read_chats, "swarm": read_chats, "assistants": read_threads}
-
-
+ROLES = ("user", "assistant", "system", "developer", "tool")
 MAX_CONVERSATIONS = 100_000
-"""In one file: what is planned for each is kept until all are checked."""
+"""In one file: of each its id and a digest are kept until all are checked."""
+_AT_ONCE = 200
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+_COMPARED_AT_ONCE = 16
 _PLANNED = msgspec.msgpack.Decoder(list[tuple[bytes, str, str]])
 
 
@@ -71,18 +84,51 @@ class PlannedEvents(msgspec.Struct, frozen=True, gc=False):
             for name, type_, text in found
         ]
 
-    def list_payloads(self) -> list[str]:
-        return [text for _, _, text in _PLANNED.decode(self.packed)]
+    @property
+    def digest(self) -> bytes:
+        """What tells these events from others."""
+        return digest_payloads([text for _, _, text in _PLANNED.decode(self.packed)])
+
+
+def digest_payloads(payloads: Iterable[str]) -> bytes:
+    found = hashlib.sha256()
+    for payload in payloads:
+        text = payload.encode()
+        found.update(b"%d:" % len(text))
+        found.update(text)
+    return found.digest()
 
 
 class ImportPlan(msgspec.Struct, frozen=True, gc=False):
-    """A session that is to be made."""
+    """A session that is to be made, as little of it as tells it from others: the rest is read again from the file.
 
-    key: SessionKey
+    `digests` are those of its events, and of these as they were once recorded, with their files in the messages. A fork
+    begins with `shared` events of its `trunk`, and then says so.
+    """
+
+    id: str
+    count: int
+    digests: tuple[bytes, ...]
+    trunk: str | None = None
+    shared: int = 0
+
+
+class PlannedSession(msgspec.Struct, frozen=True, gc=False):
+    """A plan and its events; those of a fork are the ones behind the event that says that it is one."""
+
+    plan: ImportPlan
     events: PlannedEvents
-    files: Mapping[str, bytes] | None = None
-    inline: PlannedEvents | None = None
-    """The events as they were once recorded, with their files in the messages."""
+    files: Mapping[str, bytes]
+
+    @property
+    def size(self) -> int:
+        return len(self.events.packed) + sum(map(len, self.files.values()))
+
+
+class PlannedConversation(msgspec.Struct, frozen=True, gc=False):
+    """The sessions that a conversation becomes: it, and its branches as forks of it."""
+
+    sessions: Sequence[PlannedSession]
 
 
 async def import_conversations(
@@ -104,14 +150,14 @@ async def import_conversations(
     """Make a session of each conversation in the file, with `agent` as the one that goes on.
 
     Without `agent` it is the one that spoke last, if the file says who that was, or else `default_agent`. The whole
-    file is checked before anything is recorded. A session that is there already, made of the same conversation, is left
-    as it is.
+    file is checked before anything is recorded, and then read again: no more than a few conversations are in memory. A
+    session that is there already, made of the same conversation, is left as it is, and so is one that is in the file
+    twice.
 
     Raises InvalidImport, TooLarge for what is larger than `sizes` allow, and SessionExists for another session under
     the same id; nothing was recorded then.
     """
     planner = _Planner(
-        tenant=tenant,
         form=form,
         agent=agent,
         default_agent=default_agent,
@@ -120,72 +166,26 @@ async def import_conversations(
         sizes=sizes,
         files=files,
     )
-    plans = await asyncio.to_thread(planner.plan_all, file)
-    digest = await asyncio.to_thread(digest_file, file)
-    known = await read_known_heads(store, [plan.key for plan in plans])
-    for plan in plans:
-        if plan.key in known and not await _is_still_here(store, plan):
-            del known[plan.key]
-    ends: dict[SessionKey, SessionHead] = {}
-    new = [plan for plan in plans if plan.key not in known]
+    found = await asyncio.to_thread(planner.check_all, file)
+    recorder = _Recorder(store, tenant, found.plans, form, by, quota)
+    await recorder.find_present()
     if not dry_run:
-        made = await store.restore(
-            (_make_restoration(plan, form, digest, by) for plan in new),
-            action=make_import_action(form, digest, by),
-            quota=quota,
-        )
-        for plan, end in zip(new, made, strict=True):
-            if end is not None:
-                ends[plan.key] = end
-            # Another process has just recorded it, and may even have deleted it since.
-            elif await _is_still_here(store, plan):
-                known |= await store.read_heads([plan.key])
-    return _build_report(plans, known, ends, dry_run)
+        digest = await asyncio.to_thread(digest_file, file)
+        await recorder.record(planner.plan_all(file), digest)
+    return recorder.make_report(found, dry_run)
 
 
-def _build_report(
-    plans: Sequence[ImportPlan],
-    known: Mapping[SessionKey, SessionHead],
-    ends: Mapping[SessionKey, SessionHead],
-    dry_run: bool,
-) -> ImportReport:
-    sessions = []
-    for plan in plans:
-        head = known.get(plan.key) or ends.get(plan.key)
-        sessions.append(
-            ImportedSession(
-                id=plan.key.id,
-                seq=plan.events.count + 1 if head is None else head.seq,
-                hash="" if head is None else head.hash,
-                outcome="imported" if plan.key in ends or (dry_run and plan.key not in known) else "present",
-            )
-        )
-    new = [one for one in sessions if one.outcome == "imported"]
-    return ImportReport(
-        dry_run=dry_run,
-        imported=len(new),
-        present=len(sessions) - len(new),
-        events=sum(one.seq for one in new),
-        sessions=sessions[:MAX_LISTED_SESSIONS],
-    )
+class _Found(msgspec.Struct, frozen=True):
+    """What a file has: sessions by their ids, how many of them it has once more, and what is not taken of it."""
 
-
-def _make_restoration(plan: ImportPlan, form: ForeignFormat, digest: str, by: str | None) -> Restoration:
-    def finish(state: State) -> list[EventDraft]:
-        drafts = plan.events.draft()
-        made = apply_drafts(state, drafts)
-        return [*drafts, *finish_import(made, source=form, digest=digest, by=by)]
-
-    def give_files() -> list[SealedBatch]:
-        return [SealedBatch((), {}, plan.files)] if plan.files else []
-
-    return Restoration(plan.key, give_files, finish)
+    plans: dict[str, ImportPlan]
+    repeated: int
+    left_out: dict[str, int]
 
 
 class _Planner(msgspec.Struct, frozen=True, kw_only=True):
     """Plans sessions: what is the same for all conversations of a file."""
 
-    tenant: str
     form: ForeignFormat
     agent: str | None
     default_agent: str | None
@@ -194,60 +194,122 @@ class _Planner(msgspec.Struct, frozen=True, kw_only=True):
     sizes: SizeLimits
     files: FileLimits
 
-    def plan_all(self, file: BinaryIO) -> list[ImportPlan]:
+    def check_all(self, file: BinaryIO) -> _Found:
+        """Plan all conversations once, and keep what tells them from others. Raises InvalidImport and TooLarge."""
         plans: dict[str, ImportPlan] = {}
-        count = 0
-        for found in READERS[self.form](read_documents(file, max_line_values=self.max_line_values)):
+        left_out: Counter[str] = Counter()
+        count = repeated = 0
+        for conversation in self._read(file):
+            left_out.update(conversation.left_out)
+            if conversation.empty:
+                continue
             count += 1
             if count > MAX_CONVERSATIONS:
-                raise found.make_error(f"the file has more than {MAX_CONVERSATIONS} conversations; import it in parts")
-            plan = self._plan_session(found)
-            if self.as_id is None and plan.key.id in plans:
-                raise found.make_error(f"session {plan.key.id!r} is in this file twice")
-            plans[plan.key.id] = plan
+                why = f"the file has more than {MAX_CONVERSATIONS} conversations; import it in parts"
+                raise conversation.make_error(why)
+            if self.as_id is not None and count > 1:
+                # All are counted, to say how many there are.
+                continue
+            for session in self._plan(conversation).sessions:
+                plan = session.plan
+                known = plans.setdefault(plan.id, plan)
+                if known is not plan:
+                    if known != plan:
+                        raise conversation.make_error(f"session {plan.id!r} is in this file twice, with other content")
+                    repeated += 1
         if self.as_id is not None and count != 1:
             raise InvalidImport(f"a new id needs a file with one session; this file has {count}")
-        return list(plans.values())
+        return _Found(plans, repeated, dict(sorted((+left_out).items())))
 
-    def _plan_session(self, conversation: ForeignConversation) -> ImportPlan:
+    def plan_all(self, file: BinaryIO) -> Generator[PlannedConversation]:
+        """Plan all conversations again, one after the other."""
+        with closing(self._read(file)) as found:
+            for conversation in found:
+                if not conversation.empty:
+                    yield self._plan(conversation)
+
+    def _read(self, file: BinaryIO) -> Generator[ForeignConversation]:
+        return read_conversations(file, self.form, max_line_values=self.max_line_values)
+
+    def _plan(self, conversation: ForeignConversation) -> PlannedConversation:
+        said = self._check(conversation, conversation.messages)
+        agent = self.agent or conversation.agent or _find_last_speaker(said) or self.default_agent
+        if not agent:
+            raise conversation.make_error("nothing says which agent is to continue; name one as `agent` (`--agent`)")
+        metadata = {**conversation.metadata, "imported": {"from": self.form, **conversation.origin}}
         try:
-            check_id(self.as_id or conversation.id or "x", "")
-            messages = check_messages([_as_object(message) for message in conversation.messages], "")
-            taken = take_out_files(messages, "", self.files)
-            name = self.agent or conversation.agent or _find_last_speaker(messages) or self.default_agent
-            metadata = check_object(
-                {**conversation.metadata, "imported": {"from": self.form, **conversation.origin}}, ""
-            )
-            variables = check_object(conversation.context_variables, "")
+            metadata, variables = check_object(metadata, ""), check_object(conversation.context_variables, "")
         except InvalidRequest as error:
-            found = error.errors[0]
-            raise conversation.make_error(found["detail"], found["pointer"]) from None
-        self.sizes.check_messages(taken.messages, "message")
+            raise _explain(conversation, error) from None
         self.sizes.check_metadata(metadata)
         self.sizes.check_context(variables)
-        if not name:
-            raise conversation.make_error("nothing says which agent is to continue; name one as `agent` (`--agent`)")
 
-        def plan(said: Sequence[Json]) -> PlannedEvents:
-            named = [
-                {**message, "sender": name} if message["role"] == "assistant" and "sender" not in message else message
-                for message in said
-            ]
-            drafts = draft_events(name, create_session(name, variables, metadata, named), None)
-            try:
-                # What no log can hold is found here, before anything is recorded.
-                return PlannedEvents.pack(seal("", State(), drafts, at=""))
-            except InvalidRequest as error:
-                raise conversation.make_error(str(error)) from None
+        def make(messages: Sequence[Json]) -> list[SessionEvent]:
+            return create_session(agent, variables, metadata, [_name_speaker(message, agent) for message in messages])
 
-        key = SessionKey(self.tenant, self.as_id or conversation.id or conversation.derived_id)
-        events = plan(taken.messages)
-        return ImportPlan(key, events, taken.files, plan(messages)) if taken.files else ImportPlan(key, events)
+        id = self.as_id or conversation.id or conversation.derived_id
+        trunk = self._make_session(conversation, ImportPlan(id, 0, ()), agent, said, make)
+        forks = []
+        for branch in conversation.branches:
+            shared = said[: branch.shared]
+            fork = ImportPlan(choose_fork_id(id, branch.name), 0, (), trunk=id, shared=1 + len(shared))
+            own = self._check(conversation, branch.messages)
+            forks.append(self._make_session(conversation, fork, agent, (*shared, *own), make))
+        return PlannedConversation([trunk, *forks])
+
+    def _check(self, conversation: ForeignConversation, messages: Sequence[Any]) -> tuple[Json, ...]:
+        """The messages as they are kept. Raises InvalidImport with the place of the first that cannot be."""
+        for number, message in enumerate(messages):
+            if not isinstance(message, dict) or message.get("role") not in ROLES:
+                why = f"message {number + 1} has no role that a message can have ({', '.join(ROLES)})"
+                raise conversation.make_error(why, f"/{number}" + ("/role" if isinstance(message, dict) else ""))
+        try:
+            check_id(self.as_id or conversation.id or "x", "")
+            return check_messages(list(messages), "")
+        except InvalidRequest as error:
+            raise _explain(conversation, error) from None
+
+    def _make_session(
+        self,
+        conversation: ForeignConversation,
+        plan: ImportPlan,
+        agent: str,
+        messages: Sequence[Json],
+        make: Callable[[Sequence[Json]], list[SessionEvent]],
+    ) -> PlannedSession:
+        try:
+            taken = take_out_files(messages, "", self.files)
+            self.sizes.check_messages(taken.messages, "message")
+            # What no log can hold is found here, before anything is recorded.
+            drafts = draft_events(agent, make(taken.messages), None)
+            events = PlannedEvents.pack(seal("", State(), drafts, at=""))
+            digests = [events.digest]
+            if taken.files:
+                inline = draft_events(agent, make(messages), None)
+                digests.append(PlannedEvents.pack(seal("", State(), inline, at="")).digest)
+        except InvalidRequest as error:
+            raise _explain(conversation, error) from None
+        # The event that says that it is a fork stands between those that it shares and its own.
+        count = events.count + (plan.trunk is not None)
+        return PlannedSession(replace(plan, count=count, digests=tuple(digests)), events, taken.files)
 
 
-def _as_object(message: object) -> Json:
-    # What is no object has no role, and is refused with its place.
-    return message if isinstance(message, dict) else {}
+def _explain(conversation: ForeignConversation, error: InvalidRequest) -> InvalidImport:
+    found = error.errors[0] if error.errors else {"detail": str(error), "pointer": ""}
+    return conversation.make_error(found["detail"], found["pointer"])
+
+
+def _name_speaker(message: Json, agent: str) -> Json:
+    return {**message, "sender": agent} if message["role"] == "assistant" and "sender" not in message else message
+
+
+def choose_fork_id(trunk: str, name: str) -> str:
+    """The id of a fork: the session's and the branch's, or a digest of both where that is no id."""
+    chosen = f"{trunk}:{name}"
+    try:
+        return check_id(chosen)
+    except InvalidRequest:
+        return f"import_{hashlib.sha256(chosen.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
 def _find_last_speaker(messages: Sequence[Json]) -> str | None:
@@ -259,19 +321,167 @@ def _find_last_speaker(messages: Sequence[Json]) -> str | None:
     return None
 
 
-async def _is_still_here(store: SqlStore, plan: ImportPlan) -> bool:
-    """Tell if a session that was here has not been deleted since; if so, it was made of this conversation, and may have
-    gone on. Raises SessionExists if it is another one."""
-    count = plan.events.count
-    events = await store.read(plan.key, upto=count + 1)
-    if not events:
-        return False
-    longer = len(events) > count and isinstance(events[count].fact, MessageAdded) and events[count].run_id is None
-    if longer or not await asyncio.to_thread(_are_recorded, plan, events[:count]):
-        raise SessionExists(plan.key.id, "exists already, with another history")
-    return True
+class _Recorder:
+    """Records what was planned, a few sessions at a time, and counts what became of each."""
+
+    def __init__(
+        self,
+        store: SqlStore,
+        tenant: str,
+        plans: Mapping[str, ImportPlan],
+        form: ForeignFormat,
+        by: str | None,
+        quota: StorageQuota | None,
+    ) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._plans = plans
+        self._form = form
+        self._by = by
+        self._quota = quota
+        self._present: set[str] = set()
+        self._imported: dict[str, int] = {}
+        self._listed = dict.fromkeys(islice(plans, MAX_LISTED_SESSIONS))
+        self._heads: dict[str, SessionHead] = {}
+
+    def _key(self, id: str) -> SessionKey:
+        return SessionKey(self._tenant, id)
+
+    async def find_present(self) -> None:
+        """Find the sessions that are here already. Raises SessionExists for another one under the same id."""
+        known = iter([key.id for key in await read_known_heads(self._store, [self._key(id) for id in self._plans])])
+        while some := list(islice(known, _COMPARED_AT_ONCE)):
+            here = await asyncio.gather(*(self._is_still_here(self._plans[id]) for id in some))
+            for id, is_here in zip(some, here, strict=True):
+                if is_here:
+                    await self._note_present(id)
+
+    async def _note_present(self, id: str) -> None:
+        self._present.add(id)
+        if id in self._listed:
+            self._heads |= {key.id: head for key, head in (await self._store.read_heads([self._key(id)])).items()}
+
+    async def record(self, planned: Generator[PlannedConversation], digest: str) -> None:
+        """Record what is not here. Raises InvalidImport if the file is no longer what was checked."""
+        seen: set[str] = set(self._present)
+
+        def take_some() -> list[PlannedConversation]:
+            taken: list[PlannedConversation] = []
+            count = size = 0
+            for conversation in planned:
+                for session in conversation.sessions:
+                    if self._plans.get(session.plan.id) != session.plan:
+                        raise InvalidImport("the file was changed while it was read")
+                new = [session for session in conversation.sessions if session.plan.id not in seen]
+                seen.update(session.plan.id for session in new)
+                if new:
+                    # A fork needs the events of its trunk, though that may be here.
+                    taken.append(conversation if len(conversation.sessions) > 1 else PlannedConversation(new))
+                    count, size = count + len(new), size + sum(session.size for session in new)
+                if count >= _AT_ONCE or size >= _BYTES_AT_ONCE:
+                    break
+            return taken
+
+        action = make_import_action(self._form, digest, self._by)
+        with closing(planned):
+            while some := await asyncio.to_thread(take_some):
+                await self._record_some([each for one in some for each in await self._restore(one, digest)], action)
+
+    async def _record_some(self, restorations: list[Restoration], action: AuditAction) -> None:
+        made = await self._store.restore(restorations, action=action, quota=self._quota)
+        for restoration, end in zip(restorations, made, strict=True):
+            id = restoration.key.id
+            if end is not None:
+                self._imported[id] = end.seq
+                if id in self._listed:
+                    self._heads[id] = end
+            # Another process has just recorded it, and may even have deleted it since.
+            elif await self._is_still_here(self._plans[id]):
+                await self._note_present(id)
+
+    async def _restore(self, conversation: PlannedConversation, digest: str) -> list[Restoration]:
+        """The sessions of a conversation that are not here. Forks begin with the very events of their trunk."""
+        trunk, *forks = conversation.sessions
+        missing = [fork for fork in forks if fork.plan.id not in self._present]
+        if not missing:
+            return [self._begin(trunk, (), digest)]
+        if trunk.plan.id in self._present:
+            upto = max(fork.plan.shared for fork in missing)
+            begun = await self._store.read_sealed(self._key(trunk.plan.id), upto=upto, limit=upto)
+            return [self._fork(fork, begun, digest) for fork in missing]
+        begun = await asyncio.to_thread(seal, trunk.plan.id, State(), trunk.events.draft(), at=make_timestamp())
+        return [self._begin(trunk, begun, digest), *(self._fork(fork, begun, digest) for fork in missing)]
+
+    def _begin(self, session: PlannedSession, begun: Sequence[SealedEvent], digest: str) -> Restoration:
+        """A session of its own. Events that forks share have been sealed before."""
+
+        def finish(state: State) -> list[EventDraft]:
+            drafts = [] if begun else session.events.draft()
+            return [*drafts, *self._finish(apply_drafts(state, drafts), digest)]
+
+        return Restoration(self._key(session.plan.id), lambda: _make_batches(begun, session.files), finish)
+
+    def _fork(self, session: PlannedSession, trunk: Sequence[SealedEvent], digest: str) -> Restoration:
+        plan = session.plan
+        assert plan.trunk is not None
+        shared = [replace(one, event=replace(one.event, session_id=plan.id)) for one in trunk[: plan.shared]]
+        fact = SessionForked(from_session_id=plan.trunk, from_seq=plan.shared, from_hash=shared[-1].event.hash)
+
+        def finish(state: State) -> list[EventDraft]:
+            own = session.events.draft()[plan.shared :]
+            drafts = [*draft_events(state.agent, [fact], None), *own]
+            return [*drafts, *self._finish(apply_drafts(state, drafts), digest)]
+
+        return Restoration(self._key(plan.id), lambda: _make_batches(shared, session.files), finish)
+
+    def _finish(self, state: State, digest: str) -> list[EventDraft]:
+        return finish_import(state, source=self._form, digest=digest, by=self._by)
+
+    async def _is_still_here(self, plan: ImportPlan) -> bool:
+        """Tell if a session that was here has not been deleted since; if so, it was made of this conversation, and may
+        have gone on. Raises SessionExists if it is another one."""
+        events = await self._store.read(self._key(plan.id), upto=plan.count + 1)
+        if not events:
+            return False
+        recorded, after = events[: plan.count], events[plan.count : plan.count + 1]
+        longer = bool(after) and isinstance(after[0].fact, MessageAdded) and after[0].run_id is None
+        if longer or not await asyncio.to_thread(_are_recorded, plan, recorded):
+            raise SessionExists(plan.id, "exists already, with another history")
+        return True
+
+    def make_report(self, found: _Found, dry_run: bool) -> ImportReport:
+        new = [id for id in self._plans if id not in self._present] if dry_run else list(self._imported)
+        expected = {id: self._plans[id].count + 1 for id in new} if dry_run else self._imported
+        sessions = []
+        for id in self._listed:
+            head = self._heads.get(id)
+            sessions.append(
+                ImportedSession(
+                    id=id,
+                    seq=self._plans[id].count + 1 if head is None else head.seq,
+                    hash="" if head is None else head.hash,
+                    outcome="imported" if id in expected else "present",
+                )
+            )
+        return ImportReport(
+            dry_run=dry_run,
+            imported=len(new),
+            present=len(self._plans) - len(new) + found.repeated,
+            events=sum(expected.values()),
+            sessions=sessions,
+            format=self._form,
+            forks=sum(self._plans[id].trunk is not None for id in new),
+            left_out=found.left_out,
+        )
+
+
+def _make_batches(events: Sequence[SealedEvent], files: Mapping[str, bytes]) -> list[SealedBatch]:
+    return [SealedBatch(events, {}, files)] if events or files else []
 
 
 def _are_recorded(plan: ImportPlan, events: Sequence[RecordedEvent]) -> bool:
-    recorded = [event.payload for event in events]
-    return any(made is not None and recorded == made.list_payloads() for made in (plan.events, plan.inline))
+    if plan.trunk is not None:
+        if len(events) <= plan.shared or not isinstance(events[plan.shared].fact, SessionForked):
+            return False
+        events = [*events[: plan.shared], *events[plan.shared + 1 :]]
+    return digest_payloads(event.payload for event in events) in plan.digests

@@ -40,28 +40,39 @@ DIVERGENCE_KINDS: tuple[DivergenceKind, ...] = get_args(DivergenceKind)
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """One difference. `seq` is the recorded event where it appears; `recorded` and `actual` depend on `kind`."""
+    """One difference. Each turn is compared on its own, from what is recorded before it, so that a difference causes no
+    further ones."""
 
     seq: int
+    """The recorded event where it first appears."""
     kind: DivergenceKind
+    """`instructions`, `tool_schemas`, `model`, `parameters`: what the model was sent; `agent`: one that spoke or was
+    handed over to and no longer exists; `missing_tool`: a function that was called and is gone, or that is new (null
+    before); `arguments`: of a call that worked, why today's function would refuse them; `approval`: the need for one;
+    `guardrail`: its verdict, with `stage`, `refused`, `name` and `message`; `context`: the change by a call; `order`:
+    what comes next, where the replay ends unless only the `stop_reason` differs; `unreadable`: an event that is needed
+    and cannot be read, where it ends, too."""
     recorded: Any
+    """What was."""
     actual: Any
+    """What would be."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """Today's agents against a recorded conversation.
-
-    `turns` counts the model calls that were compared, and `last_seq` is the last event that was; each difference is
-    reported once, where it first appears. `redacted` lists the events that prevented a comparison because they are
-    redacted. `cut_short`, if present: time ran out after `last_seq`, and what comes later was not compared.
-    """
+    """Today's agents against a recorded conversation."""
 
     matches: bool
+    """There is no difference."""
     turns: int
+    """How many model calls were compared."""
     last_seq: int
+    """The last event that was."""
     divergences: list[Divergence]
+    """The differences."""
     redacted: list[int] = []
+    """The redacted events without which something could not be compared; that is no difference."""
     cut_short: bool | UnsetType = UNSET
+    """True if the time was up after `last_seq`: a minute. Else absent."""
 
 
 class ReplayFindings:

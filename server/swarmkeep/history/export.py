@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -61,8 +61,15 @@ MAX_INTEGER = 2**31 - 1
 MAX_SEQ = 2**53 - 1
 
 _BEGINNINGS = (b'{"session_id":', b'{"record":')
-_ADVICE = "for the file of another program, set `from` (`--from`) to chat, swarm or assistants"
+_ADVICE = "for the file of another program, set `from` (`--from`) to its format, or to auto"
 _NO_EXPORT = f"this is not a line of an export; {_ADVICE}"
+
+
+def is_export(file: BinaryIO) -> bool:
+    """Tell if a file begins as an export does."""
+    file.seek(0)
+    return file.read(max(map(len, _BEGINNINGS))).startswith(_BEGINNINGS)
+
 
 # A line may be anything: no repetition gives back what it took, and JSON values are left to a JSON scanner.
 _TEXT_PATTERN = r'"(?:[^"\\\x00-\x1f]|\\.)*+"'

@@ -391,22 +391,37 @@ _HEADS_AT_ONCE = 1000
 
 
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session of the file. `present`: it existed already, with everything that the file has of it."""
+    """A session of the file."""
 
     id: str
+    """Its id."""
     seq: int
+    """Its last event."""
     hash: str
+    """That event's hash."""
     outcome: ImportOutcome
+    """`imported`; or `present`: it was here before, with everything that the file has of it."""
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect of an import, or with `dry_run` its effect if it were done. `sessions` names the first thousand."""
+    """The effect of an import."""
 
     dry_run: bool
+    """Nothing was recorded."""
     imported: int
+    """How many sessions were recorded."""
     present: int
+    """How many were here before."""
     events: int
+    """How many events the recorded ones have."""
     sessions: list[ImportedSession]
+    """The first thousand."""
+    format: str = EXPORT
+    """What the file was read as."""
+    forks: int = 0
+    """How many of the recorded ones were made of other branches."""
+    left_out: dict[str, int] = {}
+    """What the file has and no session gets, and how much of it."""
 
 
 async def import_export(

@@ -1,10 +1,9 @@
-"""Entries of the audit log as events of OCSF 1.5 (schema.ocsf.io), for a SIEM, and the way to one over HTTP."""
+"""Entries of the audit log, and events of sessions, as events of OCSF 1.5 (schema.ocsf.io), for a SIEM, and the way to
+one over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from swarmkeep.events.codec import Json, encode, parse_timestamp
+from swarmkeep.events.codec import Json, parse_timestamp
 
 OCSF_VERSION = "1.5.0"
 MEDIA_TYPE = "application/x-ndjson"
@@ -24,6 +23,11 @@ _ACTIVITIES = {
     "approval.decided": _UPDATE,
     "key.created": _CREATE,
     "key.revoked": _DELETE,
+    "webhook.created": _CREATE,
+    "webhook.updated": _UPDATE,
+    "webhook.rotated": _UPDATE,
+    "webhook.disabled": _UPDATE,
+    "webhook.deleted": _DELETE,
 }
 _SEVERITIES = {
     "session.deleted": _MEDIUM,
@@ -32,6 +36,8 @@ _SEVERITIES = {
     "session.damaged": _HIGH,
     "key.created": _MEDIUM,
     "key.revoked": _MEDIUM,
+    "webhook.created": _MEDIUM,
+    "webhook.updated": _MEDIUM,
 }
 _NAMES = {_CREATE: "Create", _UPDATE: "Update", _DELETE: "Delete", _OTHER: "Other"}
 
@@ -40,8 +46,10 @@ class NotDelivered(Exception):
     """The SIEM did not take the events; the sentence says why."""
 
 
-def to_ocsf(seq: int, type: str, by: str | None, at: str, data: Json, hash: str, *, version: str) -> Json:
-    """An entry as an event: API Activity, or Application Lifecycle for the starts and stops of servers.
+def to_ocsf(
+    seq: int, type: str, by: str | None, at: str, data: Json, hash: str, *, version: str, log: str = "audit"
+) -> Json:
+    """An entry of a `log` as an event: API Activity, or Application Lifecycle for the starts and stops of servers.
 
     `metadata.uid` is the entry's hash and `metadata.sequence` its seq: an event that comes twice can be told.
     `version` is the product's. What OCSF has no place for is in `unmapped`.
@@ -53,7 +61,7 @@ def to_ocsf(seq: int, type: str, by: str | None, at: str, data: Json, hash: str,
         "metadata": {
             "product": product,
             "version": OCSF_VERSION,
-            "log_name": "audit",
+            "log_name": log,
             "uid": hash,
             "sequence": seq,
             "event_code": type,
@@ -84,6 +92,25 @@ def to_ocsf(seq: int, type: str, by: str | None, at: str, data: Json, hash: str,
     }
 
 
+def session_event_to_ocsf(
+    cursor: str,
+    session_id: str,
+    seq: int,
+    type: str,
+    agent: str | None,
+    at: str,
+    data: object,
+    hash: str,
+    *,
+    version: str,
+) -> Json:
+    """An event of a session, done by its agent. `unmapped` has its place in the feed, the agent and the data."""
+    by = data.get("by") if isinstance(data, dict) else None
+    unmapped = {"cursor": cursor, "session_id": session_id, "agent": agent, "data": data}
+    who = by if isinstance(by, str) else agent
+    return to_ocsf(seq, type, who, at, unmapped, hash, version=version, log="events")
+
+
 def _classify(class_uid: int, class_name: str, activity: int, name: str) -> Json:
     return {
         "class_uid": class_uid,
@@ -94,19 +121,15 @@ def _classify(class_uid: int, class_name: str, activity: int, name: str) -> Json
     }
 
 
-def write_lines(events: Iterable[Json]) -> bytes:
-    return b"".join(encode(event) + b"\n" for event in events)
-
-
-def deliver(url: str, events: Sequence[Json], authorization: str | None) -> None:
-    """Send events as JSON lines. Raises NotDelivered unless they were taken (any 2xx)."""
+def deliver(url: str, content: bytes, media_type: str, authorization: str | None) -> None:
+    """POST a body. Raises NotDelivered unless it was taken (any 2xx)."""
     import httpx2
 
-    headers = {"Content-Type": MEDIA_TYPE}
+    headers = {"Content-Type": media_type}
     if authorization is not None:
         headers["Authorization"] = authorization
     try:
-        with httpx2.stream("POST", url, content=write_lines(events), headers=headers, timeout=_SECONDS) as answer:
+        with httpx2.stream("POST", url, content=content, headers=headers, timeout=_SECONDS) as answer:
             status = answer.status_code
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise NotDelivered(f"no answer from {url}: {error}") from None

@@ -140,7 +140,7 @@ def check_note(note: Note, public: bytes) -> None:
     raise BadCheckpoint("the checkpoint is not signed with this key")
 
 
-# Merkle proofs, as whoever asked for them checks them (RFC 9162, sections 2.1.3.2 and 2.1.4.2).
+# Merkle proofs, as their reader checks them (RFC 9162, sections 2.1.3.2 and 2.1.4.2).
 
 
 def compute_root(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:
@@ -259,48 +259,63 @@ def read_noted_heads(note: Note, leaves: Iterable[str]) -> dict[str | None, list
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint of the log of heads. `root` and `public_key` are hexadecimal; `public_key` is null without a key.
-
-    `note` is what is signed, with all signatures: keep it. `consistency` is there if it was asked for: the proof that
-    it goes on from the first `since` leaves.
-    """
+    """A checkpoint of the log of heads. Hashes and keys are hexadecimal."""
 
     number: int
+    """Its number."""
     origin: str
+    """The log's name."""
     size: int
+    """How many leaves it is of."""
     root: str
+    """Their root."""
     at: str
+    """When it was made."""
     note: str
+    """What is signed, with all signatures: keep it."""
     public_key: str | None
+    """Null where it is not signed with the server's key of today."""
     consistency: list[str] | UnsetType = UNSET
+    """If it was asked for: the proof (RFC 6962, 2.1.2) that it goes on from the first `since` leaves."""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """That a session's event is in a checkpoint, and that checkpoint in the newest one; all hashes are hexadecimal.
-
-    `leaf` is the leaf's text, the `index`-th of the log: its hash is SHA-256 of a zero byte and the text. `inclusion`
-    leads from it to the root of `checkpoint` (RFC 6962, 2.1.1), `consistency` from there to `newest` (2.1.2).
-    """
+    """That a session's event is in a checkpoint, and that checkpoint in the newest one. By the hash chain, the event
+    stands for all before it. Hashes are hexadecimal."""
 
     session_id: str
+    """The session."""
     seq: int
+    """The event."""
     hash: str
+    """Its hash."""
     index: int
+    """The leaf's place."""
     leaf: str
+    """The leaf's text; its hash is the SHA-256 of a zero byte and the text."""
     checkpoint: Checkpoint
+    """The checkpoint."""
     inclusion: list[str]
+    """The hashes that lead from the leaf to its root (RFC 6962, 2.1.1)."""
     newest: Checkpoint
+    """The newest checkpoint."""
     consistency: list[str]
+    """The proof that it goes on from `checkpoint` (2.1.2)."""
 
 
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
-    """A leaf of the log: where a session ended, or, with `session_id` null, the audit log. `leaf` is its exact text."""
+    """A leaf of the log: where a session ended, or the audit log."""
 
     index: int
+    """Its place."""
     session_id: str | None
+    """The session; null: the audit log."""
     seq: int
+    """Its last event, or entry."""
     hash: str
+    """The hash of that."""
     leaf: str
+    """The leaf's exact text."""
 
 
 def view_leaf(leaf: HeadLeaf) -> Leaf:

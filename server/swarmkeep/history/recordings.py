@@ -28,11 +28,13 @@ from swarmkeep.events.facts import (
     CompactionSummarised,
     ContextUpdated,
     EventDraft,
+    FeedbackAdded,
     GuardrailTripped,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
     MessageRemoved,
+    NoteAdded,
     PendingCall,
     RecordedEvent,
     RunCancelled,
@@ -43,6 +45,7 @@ from swarmkeep.events.facts import (
     RunResumed,
     RunStarted,
     RunWaiting,
+    SessionAssigned,
     SessionForked,
     SessionRedacted,
     SessionUpdated,
@@ -54,6 +57,7 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.fold import evolve, find_listing
 from swarmkeep.events.messages import Entry, list_result_parts
 from swarmkeep.events.records import RequestRecord, RunOptions
+from swarmkeep.events.redaction import REDACTED
 from swarmkeep.events.state import Run, State, ToolCall
 from swarmkeep.history.divergences import (
     DivergenceKind,
@@ -94,8 +98,8 @@ def describe_change(fact: ContextUpdated) -> dict[str, object]:
 
 # What may happen while a model speaks.
 _PASSING = (
-    SessionUpdated, ContextUpdated, SessionRedacted, MessageRemoved, RunHidden, UnknownFact,
-    CompactionStarted, CompactionSummarised, CompactionFailed,
+    SessionUpdated, ContextUpdated, SessionRedacted, MessageRemoved, RunHidden, SessionAssigned, NoteAdded,
+    FeedbackAdded, UnknownFact, CompactionStarted, CompactionSummarised, CompactionFailed,
 )  # fmt: skip
 
 
@@ -328,6 +332,8 @@ class RecordedLog:
                 return (tool is not None or correction is not UNSET or guardrail is not UNSET) and running
             case ContextUpdated(tool_call_id=call_id):
                 return call_id is not None and not self._belongs_to_end(event)
+            case SessionAssigned(tool_call_id=call_id):
+                return call_id is not UNSET and running
             case GuardrailTripped() | ToolStarted():
                 return True
             case HandoffMade() | HandoffIgnored():
@@ -537,7 +543,19 @@ class RecordedCalls:
             values=values,
             trip=trip,
             files=list_result_parts(fact.tool),
+            assign=self._read_assignment(call),
         )
+
+    def _read_assignment(self, call: ToolCall) -> str | None:
+        """The name that the call's function gave the session to: after its result and what that changed."""
+        for event in islice(self._recording.list_next(), 1, None):
+            fact = event.fact
+            if isinstance(fact, SessionAssigned) and fact.tool_call_id == call.id:
+                # A redaction removes the name.
+                return fact.to or REDACTED
+            if not isinstance(fact, ContextUpdated | MessageAdded):
+                return None
+        return None
 
 
 def _is_awaited(waited: PendingCall, call: ToolCall) -> bool:

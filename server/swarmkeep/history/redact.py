@@ -475,23 +475,27 @@ MAX_SEQS = 1000
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """Another session that holds the same events, or the same text where one of its agents was asked or has asked.
-
-    `redacted`: they were removed there, too.
-    """
+    """Another session that holds the same events, or the same text where one of its agents was asked or has asked."""
 
     session_id: str
+    """The session."""
     seqs: list[int]
+    """The events there."""
     redacted: bool
+    """They were removed there, too."""
 
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True):
-    """The removed content: `seqs`, recorded by the event `seq` (null: there was nothing left to remove)."""
+    """What was removed."""
 
     session: SessionView
+    """The session."""
     seqs: list[int]
+    """The events that were emptied now."""
     seq: int | None
+    """The `session.redacted` event; null if nothing was left to remove, or for a dry run."""
     forks: list[Copy]
+    """Other sessions that hold the same."""
 
 
 async def redact(
@@ -563,24 +567,35 @@ def _check_request(seqs: Sequence[int], reason: str) -> None:
         raise InvalidRequest(f"give a reason, of up to {MAX_REASON} characters", "/reason")
 
 
+async def redact_wholly(
+    store: SqlStore, key: SessionKey, reason: str, *, by: str | None, publish: Publish | None
+) -> None:
+    """Redact all events of one session, and keep nothing of it that a person's key encrypts.
+
+    Raises SessionNotFound, SessionBusy, OnHold and HistoryDamaged.
+    """
+    await _redact_session(store, key, None, reason=reason, by=by, publish=publish)
+
+
 async def _redact_session(
     store: SqlStore,
     key: SessionKey,
-    seqs: Sequence[int],
+    seqs: Sequence[int] | None,
     *,
     reason: str,
     by: str | None,
     publish: Publish | None,
     idempotency: IdempotentRequest | None = None,
 ) -> AppendResult | None:
-    """Redact one session; None if there was nothing left to remove."""
+    """Redact one session, with `seqs=None` all of it; None if there was nothing left to remove."""
 
     async def remove() -> AppendResult | None:
         # With the head row, which is not a part of the log.
         await refuse_if_held_above(store, key, await store.sound_state(key))
         stored = await read_whole_log(store, key)
-        plan = await asyncio.to_thread(_plan, key, stored, seqs)
-        if not plan.texts:
+        chosen = range(1, len(stored) + 1) if seqs is None else seqs
+        plan = await asyncio.to_thread(_plan, key, stored, chosen)
+        if not plan.texts and seqs is not None:
             # There is nothing to record a key with; but it may be the one that the removal came with.
             if (earlier := await find_record(store, key, idempotency)) is not None:
                 raise IdempotencyRecordExists(earlier)
@@ -591,7 +606,8 @@ async def _redact_session(
             seqs=tuple(plan.texts), reason=reason, by=by, kept=kept, texts=forgotten if forgotten else UNSET
         )
         record = None if idempotency is None else idempotency.make_record()
-        return await store.redact(key, stored, plan.texts, EventDraft(fact, None, plan.state.agent), idempotency=record)
+        draft = EventDraft(fact, None, plan.state.agent)
+        return await store.redact(key, stored, plan.texts, draft, idempotency=record, erases=seqs is None)
 
     made = await decide_until_recorded(remove)
     if made is not None and publish is not None:
@@ -629,6 +645,7 @@ def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _
 
 async def read_whole_log(store: SqlStore, key: SessionKey) -> list[SealedEvent]:
     """All of a session. Raises SessionNotFound."""
+    await store.bring_back(key)
     log = await store.read_snapshot(lambda stored: list(chain.from_iterable(read_pages(stored, key, upto=None))))
     if not log:
         raise SessionNotFound(key.id)
@@ -645,6 +662,8 @@ async def _find_copies(
         wanted = {*seqs, *find_same_text([one.event for one in log], seqs)}
         return {one.event.seq: bytes.fromhex(one.event.hash) for one in log if one.event.seq in wanted}
 
+    for other in await store.list_archived_family(key):
+        await store.bring_back(other)
     return await store.find_copies(key, await asyncio.to_thread(find_hashes))
 
 

@@ -31,7 +31,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.agent import Agent
-from swarmkeep.decide.files import FileLimits
+from swarmkeep.decide.checks import FileLimits
 from swarmkeep.events.codec import encode, encode_text
 from swarmkeep.events.errors import EventNotFound, Overloaded, RequestNotKept, SessionNotFound
 from swarmkeep.events.facts import (
@@ -59,8 +59,8 @@ from swarmkeep.history.recordings import (
     describe_refusal,
 )
 from swarmkeep.history.redact import is_lost
+from swarmkeep.models.failures import NO_SECRETS
 from swarmkeep.models.model import Deltas, Reply, TurnFailed
-from swarmkeep.models.secrets import NO_SECRETS
 from swarmkeep.request.compaction import build_summary_request
 from swarmkeep.request.request import ModelRequest, Profile, assemble_request, build_request
 from swarmkeep.runs.agents import Registry

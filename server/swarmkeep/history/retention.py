@@ -8,7 +8,7 @@ import logging
 import random
 import re
 import tomllib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -100,14 +100,20 @@ def read_retention(source: str | None) -> Retention:
 
 
 class DueSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that goes, and when. `keep` is its rule's; on hold (`held`) it stays until that is lifted."""
+    """A session that goes."""
 
     session_id: str
+    """The session."""
     seq: int
+    """Its last event."""
     updated_at: str
+    """When that was recorded."""
     goes_at: str
+    """When it goes."""
     keep: str
+    """How long its rule keeps it."""
     held: bool
+    """It is on hold, and stays until that is lifted."""
 
 
 class DuePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,7 +229,15 @@ async def applying_retention(store: SqlStore, retention: Retention) -> AsyncIter
     if not retention:
         yield
         return
-    task = asyncio.create_task(_keep_applying(store, retention))
+    async with repeating_hourly(lambda: apply_retention(store, retention), "retention: %d sessions were deleted"):
+        yield
+
+
+@asynccontextmanager
+async def repeating_hourly(work: Callable[[], Awaitable[int]], done: str) -> AsyncIterator[None]:
+    """While this is open, do something to old sessions: soon, and then every hour. `done` is the log line, with a place
+    for how many there were."""
+    task = asyncio.create_task(_repeat_hourly(work, done))
     try:
         yield
     finally:
@@ -232,14 +246,14 @@ async def applying_retention(store: SqlStore, retention: Retention) -> AsyncIter
             await task
 
 
-async def _keep_applying(store: SqlStore, retention: Retention) -> None:
+async def _repeat_hourly(work: Callable[[], Awaitable[int]], done: str) -> None:
     while True:
         try:
-            if count := await apply_retention(store, retention):
-                log.info("retention: %d sessions were deleted", count)
+            if count := await work():
+                log.info(done, count)
         except Exception:
-            # The database may be away; there is a next time.
-            log.exception("retention could not be applied")
+            # The database, or an object store, may be away; there is a next time.
+            log.exception("hourly work on old sessions failed (%s)", done.partition(":")[0])
         await asyncio.sleep(_EVERY_SECONDS + random.uniform(0, _SPREAD_SECONDS))
 
 

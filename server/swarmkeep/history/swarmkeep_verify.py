@@ -34,6 +34,18 @@ def sha256(data):
     return hashlib.sha256(data).digest()
 
 
+def unbase64(text):
+    """Bytes of base64 in the one form that they have: other readers take more, and each of them something else."""
+    content = base64.b64decode(text, validate=True)
+    expect(base64.b64encode(content).decode() == text, "base64 is not written as it should be")
+    return content
+
+
+def read_count(text):
+    expect(text.isascii() and text.isdigit() and text[0] != "0", "a number is not written as it should be")
+    return int(text)
+
+
 def compact(value):
     """JSON as Swarmkeep writes it: without spaces, beyond ASCII only what UTF-8 can hold."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
@@ -120,7 +132,7 @@ class Session:
 
 def check_file(record):
     expect(record.keys() == {"record", "sha256", "content"}, "it is not a file's line")
-    content = base64.b64decode(record["content"], validate=True)
+    content = unbase64(record["content"])
     expect(sha256(content).hex() == record["sha256"], f"the file {record['sha256']} was changed")
 
 
@@ -226,19 +238,19 @@ def check_note(note, public_key):
         found = find_signature(below, origin, sha256(origin.encode() + b"\n\1" + key)[:4])
         expect(found, "the log's checkpoint is not signed with this key")
         check_signature(key, (text + "\n").encode(), found)
-    return text + "\n", below, (origin, int(size), base64.b64decode(root))
+    return text + "\n", below, (origin, read_count(size), unbase64(root))
 
 
 def find_signature(below, name, key_id):
     lines = [line.split(" ")[2] for line in below.split("\n") if line.startswith(f"— {name} ")]
-    return next((one[4:] for one in map(base64.b64decode, lines) if one[:4] == key_id), None)
+    return next((one[4:] for one in map(unbase64, lines) if one[:4] == key_id), None)
 
 
 def check_witness(note, witness):
     """The witness has signed the log's checkpoint (C2SP tlog-cosignature). Returns when, in seconds since 1970."""
     text, below, _ = check_note(note, None)
     name, key_id, encoded = witness.split("+", 2)
-    key = base64.b64decode(encoded)
+    key = unbase64(encoded)
     expect(key[:1] == b"\4" and sha256(name.encode() + b"\n" + key)[:4].hex() == key_id, "this is not a witness's key")
     found = find_signature(below, name, bytes.fromhex(key_id))
     expect(found, f"the checkpoint is not signed by {name}")
@@ -254,6 +266,7 @@ def check_proof(proof, hashes, public_key):
     expect(hashes.get(name, {}).get(seq) == leaf["hash"], f"event {seq} of {name} is not the one that is proven")
     text, _, (origin, size, root) = check_note(note, public_key)
     node, index, last = sha256(b"\0" + proof["leaf"].encode()), proof["index"], size - 1
+    expect(type(index) is int and 0 <= index <= last, f"the checkpoint has no leaf {index}")
     for one in map(bytes.fromhex, proof["inclusion"]):
         expect(last, "the proof is too long")
         right = index & 1 or index == last
@@ -337,7 +350,9 @@ def check(file, checkpoint, public_key, witnesses=(), log=None):
                 hashes[session.id] = session.hashes
         # Of the checkpoint that was given, the signatures on that count.
         key = None if note else public_key
-        proven = [check_proof(proof, hashes, key) for proof in map(json.loads, proofs.splitlines())]
+        *lines, rest = proofs.decode().split("\n")
+        expect(not rest, "the proofs are cut off")
+        proven = [check_proof(proof, hashes, key) for proof in map(json.loads, lines)]
         for name in hashes if note else ():
             expect((name, text) in proven, f"no proof of {name} leads to the checkpoint that was given")
 

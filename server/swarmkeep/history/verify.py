@@ -7,7 +7,9 @@ hashes recomputed, or cut off together with its head row. A head that was noted 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import re
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,10 +35,19 @@ from swarmkeep.events.views import view_stored_session
 from swarmkeep.events.words import FIRST_MESSAGES
 from swarmkeep.store.audit import SessionRows, SqlSnapshot
 from swarmkeep.store.hashing import SealedEvent
-from swarmkeep.store.integrity import ChainCheck, IntegrityKeys, check_ends, check_head, check_stamp
+from swarmkeep.store.integrity import (
+    ChainCheck,
+    IntegrityKeys,
+    check_ends,
+    check_head,
+    check_person_key,
+    check_stamp,
+    is_erased,
+)
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import SessionKey, labels_of
-from swarmkeep.store.totals import make_usage_row
+from swarmkeep.store.records import SealedBatch, SessionKey, labels_of
+from swarmkeep.store.runs import find_reopened, make_run_rows
+from swarmkeep.store.usage import make_usage_row
 
 # Problems that a check found: stable codes, listed up to a bound, the earliest event first.
 
@@ -56,11 +67,14 @@ CODES: Mapping[str, str] = {
     "payload_missing": "the payload was removed, and no `session.redacted` event says so",
     "stand_in_differs": "what is in place of a removed payload is not what redaction left there",
     "redaction_undone": "a `session.redacted` event says that the payload was removed, but it is there",
+    "archive_missing": "the session is archived, and its object is not there",
+    "archive_differs": "the session is archived, and its object is not what was written there",
     "head_missing": "the session has rows, but no head row",
     "head_differs": "a column of the head row does not match the events",
     "stamp_missing": "the head row has no stamp, although there is an integrity key",
     "stamp_differs": "the head row's stamp is not one of this head by an integrity key",
     "labels_differ": "the labels that lists are filtered by do not match the metadata",
+    "run_differs": "the row of a run in the table of runs does not match its events",
     "usage_differs": "the usage row of a call, from which tokens and time are summed up, does not match its event",
     "lease_invalid": "the head row's lease is not one that a server could have left",
     "blob_differs": "an instructions text or a tool schema does not match the hash that is its name",
@@ -87,18 +101,23 @@ CODES: Mapping[str, str] = {
 
 
 class ChainProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong. `seq` is the event where it appears; null if it does not belong to an event."""
+    """One thing that is wrong."""
 
     seq: int | None
+    """The event where it appears; null if it does not belong to an event."""
     code: str
+    """A stable word."""
     detail: str
+    """The same in words."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The last event of a log, to keep elsewhere: its seq and its hash (hex)."""
+    """The last event of a log, to keep elsewhere."""
 
     seq: int
+    """Its number."""
     hash: str
+    """Its hash (hex)."""
 
 
 def parse_head(text: str) -> Head:
@@ -113,19 +132,23 @@ _HEAD_PATTERN = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of checking a log. `problems` lists the first problems; `problem_count` counts all of them.
-
-    `redacted` lists the events whose payload was removed, and `redacted_count` counts all of them. With an earlier
-    head, only events up to it that were redacted since then count.
-    """
+    """The result of checking a log."""
 
     valid: bool
+    """Nothing is wrong."""
     events: int
+    """How many there are."""
     head: Head | None
+    """The last one, or null."""
     problems: list[ChainProblem]
+    """The first 100."""
     problem_count: int
+    """How many there are in all."""
     redacted: list[int] = []
+    """The first 1,000 events whose payload was removed; with an earlier head, those up to it that were removed
+    since."""
     redacted_count: int = 0
+    """How many there are in all."""
 
 
 class Problems:
@@ -294,6 +317,8 @@ def _check_end(before: State, event: RecordedEvent, findings: Problems) -> None:
         findings.add("call_without_result", detail, event.seq)
 
 
+Row = Mapping[str, Any]
+
 _MIN_SEQ, _MAX_SEQ = -(2**63), 2**63 - 1
 _MAX_PAGE_ROWS = 512
 _PAGE_BYTES = 1_000_000
@@ -307,10 +332,57 @@ async def verify(store: SqlStore, key: SessionKey, *, noted: Head | None = None)
     It is checked as it is at one moment, however busy it may be. Reads event by event, in memory that does not grow
     with the log. Raises SessionNotFound if there is no row of it.
     """
-    found = await store.read_snapshot(lambda snapshot: _check(snapshot, key, noted, store.integrity_keys))
-    if found is None:
-        raise SessionNotFound(key.id)
+    try:
+        found = await _check_present(store, key, noted)
+        if any(problem.code == "fork_differs" for problem in found.problems):
+            for other in await store.list_archived_family(key):
+                await store.bring_back(other)
+            found = await _check_present(store, key, noted)
+    except HistoryDamaged as error:
+        if error.problem is None:
+            raise
+        findings = Problems()
+        findings.add(error.problem, CODES[error.problem], error.seq)
+        return findings.make_verification(0, None)
     return found
+
+
+async def _check_present(store: SqlStore, key: SessionKey, noted: Head | None) -> Verification:
+    """Check what the database has, once it has all of it. Raises SessionNotFound, and HistoryDamaged if the archive
+    does not give it back."""
+
+    def check(snapshot: SqlSnapshot) -> tuple[bool, Verification | None]:
+        if snapshot.is_archived(key):
+            return True, None
+        return False, _check(snapshot, key, noted, store.integrity_keys)
+
+    while True:
+        is_away, found = await store.read_snapshot(check)
+        if is_away:
+            batches, head = await store.read_archived(key), await store.read_head(key)
+            # It may have been brought back at this moment.
+            if batches is None or head is None:
+                continue
+            if batches[-1].events[-1].event.seq == head.seq:
+                return await asyncio.to_thread(_check_archived, batches, noted)
+            # Something was recorded by who did not need to read it.
+            await store.require_present(key)
+        elif found is None:
+            raise SessionNotFound(key.id)
+        else:
+            return found
+
+
+def _check_archived(batches: Sequence[SealedBatch], noted: Head | None) -> Verification:
+    """Check what is in the archive, to the hash that the database has. What is stored beside it was checked as it was
+    archived, and is again once it is back."""
+    findings = Problems()
+    chain = ChainCheck(findings, noted)
+    for sealed in itertools.chain.from_iterable(batch.events for batch in batches):
+        chain.take(sealed)
+    chain.finish()
+    last = batches[-1].events[-1].event
+    return findings.make_verification(last.seq, Head(seq=last.seq, hash=last.hash), chain.list_redacted())
 
 
 async def follow_verification(store: SqlStore, key: SessionKey, found: Verification) -> None:
@@ -334,8 +406,10 @@ def _check(stored: SqlSnapshot, key: SessionKey, noted: Head | None, keys: Integ
         last = page[-1].event.seq
         if isinstance(last, int):
             check.compare_usage(page, stored.read_usage_rows(key, after=after, upto=last))
+            check.compare_runs(stored.read_run_rows(key, after=after, upto=last))
             after = last
     check.compare_usage([], stored.read_usage_rows(key, after=after, upto=_MAX_SEQ))
+    check.compare_runs(stored.read_run_rows(key, after=after, upto=_MAX_SEQ), is_end=True)
     check.finish(key, keys)
     if check.forked is not None:
         _check_fork(stored, key, check)
@@ -363,7 +437,9 @@ class _SessionCheck:
         self.forked: tuple[SessionForked, str, str] | None = None
         self._evidence = evidence
         self._dropped_count = 0
-        self._usage_rows = 0
+        self._usage_rows = self._run_rows = 0
+        self._runs: dict[int, Row] = {}
+        self._stored_runs: dict[int, Row] = {}
         self._first_hash = ""
         self._span = ("", "")
         self._chain = ChainCheck(self.findings, noted)
@@ -388,7 +464,8 @@ class _SessionCheck:
         self._chain.take(sealed)
         check_turn(self.state, event, self.findings)
         self._note_references(event)
-        self.state = evolve(self.state, event)
+        before, self.state = self.state, evolve(self.state, event)
+        self._note_runs(before)
         earliest, latest = self._span
         self._span = min(earliest or event.at, event.at), max(latest, event.at)
 
@@ -416,6 +493,23 @@ class _SessionCheck:
                 detail = f"the usage row of the call of event {seq} does not match the event"
                 self.findings.add("usage_differs", detail)
 
+    def _note_runs(self, before: State) -> None:
+        """Take down the row of a run that has ended, until it goes on."""
+        reopened = find_reopened(before, self.state)
+        if reopened is not None:
+            self._runs.pop(reopened, None)
+        if self.state.finished is not before.finished and self.state.seq > self._evidence.forked_at:
+            self._runs.update((row["seq"], row) for row in make_run_rows(self.state, before.seq))
+
+    def compare_runs(self, rows: Mapping[int, Row], *, is_end: bool = False) -> None:
+        """Compare the table of runs with the runs that ended, but for the last one, which may go on."""
+        self._run_rows += len(rows)
+        self._stored_runs.update(rows)
+        last = None if is_end or not self.state.finished else self.state.finished[-1].last_seq
+        for seq in sorted(self._runs.keys() | self._stored_runs.keys()):
+            if seq != last and self._runs.pop(seq, None) != self._stored_runs.pop(seq, None):
+                self.findings.add("run_differs", f"the row of the run that ended with event {seq} does not match it")
+
     def drop_old_messages(self) -> None:
         """Let go of what no later event looks back to."""
         messages = self.state.messages
@@ -429,10 +523,15 @@ class _SessionCheck:
 
     def finish(self, key: SessionKey, keys: IntegrityKeys) -> None:
         self._chain.finish()
-        self._references.finish(self._chain.last, self.state.forgotten_texts)
         evidence, head = self._evidence, self._evidence.head
+        # Of what an erased person's session named, and was found by, its events say nothing any more.
+        erased = head is not None and is_erased(head)
+        if not erased:
+            self._references.finish(self._chain.last, self.state.forgotten_texts)
         if self._usage_rows != evidence.usage_row_count:
             self.findings.add("usage_differs", "a usage row of a call belongs to no event")
+        if self._run_rows != evidence.run_row_count:
+            self.findings.add("run_differs", "the row of a run belongs to no event")
         if head is None:
             self.findings.add("head_missing", "the session has rows, but no head row")
             return
@@ -441,8 +540,10 @@ class _SessionCheck:
         shown = len(self.state.messages) + self._dropped_count - self.state.removed_messages
         view = replace(view, message_count=max(shown, 0))
         check_head(head, self.state, view, self._span, self.findings)
+        check_person_key(head, self._chain.is_emptied, self.findings)
         check_stamp(head, key, keys, self.findings)
-        check_labels(evidence, self.state, self.findings)
+        if not erased:
+            check_labels(evidence, self.state, self.findings)
 
     def _check_ends(self, head: Mapping[str, Any]) -> None:
         check_ends(head["head_seq"], self._chain.last, self._evidence.last_seq, self.findings)

@@ -21,9 +21,10 @@ from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
 
+from swarmkeep.agent.values import check_assignee
 from swarmkeep.decide.checks import check_id
 from swarmkeep.events.errors import DomainError, InvalidRequest, Overloaded, SessionNotFound
-from swarmkeep.events.usage import PriceTable
+from swarmkeep.events.records import PriceTable
 from swarmkeep.history.proofs import DEFAULT_ORIGIN, HeadLog
 from swarmkeep.history.replay import TurnQueue
 from swarmkeep.history.retention import Retention
@@ -40,7 +41,7 @@ from swarmkeep.store.records import DEFAULT_TENANT, Clock, SessionKey, StoreUnav
 
 # `read`: look at sessions. `run`: make and change sessions, start and cancel runs, give results of tools. `approve`:
 # decide on approvals. `audit`: read the audit log. `write`: delete, redact and import. `keys`: make and revoke keys.
-Permission = Literal["read", "run", "approve", "audit", "write", "keys"]
+Permission = Literal["read", "run", "approve", "audit", "write", "keys", "webhooks"]
 
 _OF_SESSIONS: frozenset[Permission] = frozenset({"read", "run", "approve", "audit", "write"})
 
@@ -51,7 +52,7 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
     "support": frozenset({"read", "run", "approve"}),
     "audit": frozenset({"read", "audit"}),
     "write": _OF_SESSIONS,
-    "admin": _OF_SESSIONS | {"keys"},
+    "admin": _OF_SESSIONS | {"keys", "webhooks"},
 }
 
 
@@ -405,6 +406,16 @@ class Principal:
         """The caller's name, for events that say who did something; None while the server is open."""
         return None if self.api_key is None else self.api_key.label
 
+    @property
+    def person(self) -> str | None:
+        """The name by which sessions are assigned to the caller; two keys of one name are one person's."""
+        if self.api_key is None:
+            return None
+        try:
+            return check_assignee(self.api_key.name)
+        except ValueError:
+            return self.api_key.id
+
     async def is_still_allowed(self) -> bool:
         """Tell if the caller would still be let in: asked again and again by what goes on for long, as streams do."""
         keyring = self.service.keyring
@@ -425,6 +436,18 @@ class Principal:
         if self.api_key is not None and PERMISSIONS[self.api_key.role].isdisjoint(permissions):
             needed = " or ".join(f"`{permission}`" for permission in permissions)
             raise Forbidden(f"this needs the permission {needed}, which the API key's role `{self.api_key.role}` lacks")
+
+    def refuse_as_user(self, *, relayed: bool = False) -> None:
+        """Refuse a caller who answers for the agent, and says nothing as its user unless that is `relayed`.
+
+        Raises Forbidden.
+        """
+        if self.api_key is not None and self.api_key.role == "support" and not relayed:
+            raise Forbidden(
+                "a key with the role `support` does not speak as the user: take the session over and answer (POST "
+                "/v1/sessions/{id}/takeover and …/answer), or leave colleagues a note (POST …/notes); if you pass on "
+                "what the customer said, do it under /v1 with `relayed`: true"
+            )
 
     def may(self, permission: Permission) -> bool:
         """Tell if the caller has this permission."""
@@ -468,6 +491,8 @@ _MAX_ID_CHARACTERS = 128
 # A handler's `opt` that names the permissions of which its caller needs one. What says nothing needs `read` if it is a
 # GET, and else `write`, so that a new route is not open to more than it should be.
 PERMISSION = "permission"
+# Where handlers look themselves at who speaks, or nothing is said. What is sent to any other protocol is the user's.
+_TELL_WHO_SPEAKS = ("/v1/", "/openai/v1/", "/agui/", "/mcp")
 # A handler's `opt` that says that it calls `authenticate` and `refuse_other_sites` itself: a WebSocket is
 # refused in the handshake, and may show its key in another place.
 OWN_AUTH = "own_auth"
@@ -487,6 +512,8 @@ async def require_key(connection: AnyConnection, handler: BaseRouteHandler) -> N
     principal = Principal(service, key)
     note_caller(principal, connection.path_params)
     principal.require(*_get_needed_permissions(connection, handler))
+    if connection.scope.get("method") == "POST" and not connection.scope["path"].startswith(_TELL_WHO_SPEAKS):
+        principal.refuse_as_user()
 
 
 def note_caller(principal: Principal, path_parameters: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
 
@@ -240,33 +240,57 @@ class JsonResponse(Response[T]):
 # The bodies that start and resume a run: the same over HTTP and over a WebSocket.
 
 
-class NewRun(Body, frozen=True, kw_only=True):
-    """`input` is what the user says, or a list of Chat Completions messages. `context_variables` is merged first.
+def has_user_message(messages: Sequence[Json]) -> bool:
+    return any(message.get("role") == "user" for message in messages)
 
-    `max_turns` counts model calls. `tools` are functions of the caller, as in Chat Completions: the run waits for the
-    results of their calls. `parallel_tool_calls` overrides the agents' own; with null, the model is sent none.
-    `model_settings` override theirs, name by name; null removes one; so does `model_profile` what is known of models.
-    `instructions` follow the agents' own. `response_format`, as in Chat Completions, is sent instead of the agents'
-    own. `on_busy`: what happens while another run is active: this one is refused, waits for its turn, or has the other
-    one cancelled.
-    """
+
+class NewRun(Body, frozen=True, kw_only=True):
+    """A run of the session's agent on an input."""
 
     input: str | list[Json]
+    """What the user says: a string, or a list of Chat Completions messages. With an empty list the agent continues with
+    the existing history."""
     stream: bool = False
+    """`true`: the answer is a stream."""
     background: bool = False
+    """`true`: answers at once with 202, the run as it is then, and its path in `Location`; its stream can be joined.
+    Not together with `stream`."""
     agent: str | None = None
+    """Becomes the active agent first."""
     context_variables: Json | None = None
+    """A merge patch that is applied first."""
     model: str | None = None
+    """A model instead of the agents' own."""
     max_turns: Annotated[int, Meta(ge=1)] | None = None
+    """How many model calls at most."""
     execute_tools: bool = True
+    """`false`: the run waits for the results of its tool calls."""
     tools: list[Json] | None = None
+    """At most 128 functions of the caller, as in Chat Completions, which the server never runs: the run waits for the
+    results of their calls."""
     tool_choice: str | Json | None = None
+    """`auto`, `none`, `required`, or an object that names a function; overrides the agent's. An unknown name is
+    refused, unless an agent has MCP servers. A value that forces a call applies to the first reply, and to the first
+    after a resume that brings options of its own."""
     parallel_tool_calls: bool | msgspec.UnsetType | None = msgspec.UNSET
+    """Allow several calls in a reply; overrides the agents'. With null, models are sent no such parameter."""
     model_settings: Json | None = None
+    """Parameters of its model requests, such as `temperature`; each overrides the agents' own, and null removes it."""
     model_profile: Json | None = None
+    """How its models want to be asked, over what is known of them and what agents say."""
     instructions: str | None = None
+    """Follow the agents' own, after a blank line."""
     response_format: Json | None = None
+    """As in Chat Completions (`text`, `json_object`, `json_schema`), instead of the agents' output types."""
     on_busy: OnBusy = "reject"
+    """What to do while another run is active: `reject`; `queue`, to wait for its turn; or `interrupt`, to have the
+    other one cancelled."""
+    relayed: bool = False
+    """`true`: a person passes on what the user said, as a key with the role `support` has to say."""
+
+    @property
+    def speaks_as_user(self) -> bool:
+        return isinstance(self.input, str) or has_user_message(self.input)
 
     async def to_command(
         self, idempotency: IdempotentRequest | None, max_messages: int, *, by: str | None = None
@@ -310,25 +334,30 @@ class NewRun(Body, frozen=True, kw_only=True):
 
 
 class ToolResult(Body, frozen=True, kw_only=True):
-    """The outcome of a call that was carried out elsewhere, in words for the model."""
+    """The outcome of a call that was carried out elsewhere."""
 
     tool_call_id: str
+    """The call."""
     content: str
+    """The result, in words for the model."""
     is_error: bool = False
+    """`true`: it failed."""
 
 
 class ApprovalDecision(Body, frozen=True, kw_only=True):
-    """With `arguments`, an approved call is carried out with these instead of those that the model gave.
-
-    `arguments_digest` is the SHA-256 (hex) of the arguments' text that the approver was shown, as pending calls have
-    it: where it is another one, nothing is decided.
-    """
+    """A decision on a call."""
 
     tool_call_id: str
+    """The call."""
     decision: Decision
+    """`approve` or `deny`."""
     reason: str | None = None
+    """Why; the result of a denied call quotes it."""
     arguments: Json | None = None
+    """Other arguments, with which an approved call is carried out."""
     arguments_digest: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    """The SHA-256 (hex) of the arguments' text that the approver was shown, as pending calls have it: the decision
+    counts for these arguments only."""
 
     def to_approval(self, principal: Principal) -> Approval:
         return Approval(
@@ -347,8 +376,11 @@ class Resume(Body, frozen=True, kw_only=True):
 
     may_be_absent: ClassVar[bool] = True
     tool_results: tuple[ToolResult, ...] = ()
+    """Results of calls that were carried out elsewhere."""
     approvals: tuple[ApprovalDecision, ...] = ()
+    """Decisions."""
     stream: bool = False
+    """`true`: the answer is a stream."""
 
     async def submit(
         self, principal: Principal, key: SessionKey, run_id: str, idempotency: IdempotentRequest | None

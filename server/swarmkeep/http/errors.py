@@ -40,6 +40,10 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.EventNotFound: 404,
     domain.BlobNotFound: 404,
     domain.CheckpointNotFound: 404,
+    domain.ConsumerNotFound: 404,
+    domain.PersonNotFound: 404,
+    domain.WebhookNotFound: 404,
+    domain.DeliveryNotFound: 404,
     domain.NotInCheckpoint: 404,
     domain.AgentNotFound: 404,
     domain.ApiKeyNotFound: 404,
@@ -47,6 +51,7 @@ STATUS: dict[type[domain.DomainError], int] = {
     domain.SessionExists: 409,
     domain.SessionBusy: 409,
     domain.OnHold: 409,
+    domain.PersonErased: 409,
     domain.LeaseLost: 409,
     domain.RunNotWaiting: 409,
     domain.NotTakenOver: 409,
@@ -83,6 +88,10 @@ TITLES = {
     "blob_not_found": "No such file",
     "checkpoint_not_found": "No such checkpoint",
     "not_in_checkpoint": "The session is not in this checkpoint",
+    "consumer_not_found": "No such consumer of the feed",
+    "person_not_found": "No key of this person",
+    "webhook_not_found": "No such webhook",
+    "delivery_not_found": "Nothing to deliver there",
     "agent_not_found": "No such agent",
     "key_not_found": "No such API key",
     "method_not_allowed": "This method is not allowed here",
@@ -92,6 +101,7 @@ TITLES = {
     "run_not_waiting": "The run is not waiting",
     "not_taken_over": "Nobody has taken the session over",
     "on_hold": "A legal hold keeps the session from being redacted or deleted",
+    "person_erased": "The session's person was erased",
     "taken_over": "Somebody else has taken the session over",
     "session_damaged": "The session's log is damaged",
     "history_damaged": "What is stored of the session is not what was recorded",
@@ -128,26 +138,37 @@ _STATUS_OF_CODE = {code: status for status, code in _CODE_OF_STATUS.items()} | {
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a request. `pointer` (RFC 6901) leads to it in the body; `/query/NAME` and
-    `/header/NAME` mean a query parameter and a header."""
+    """One thing that is wrong with a request."""
 
     pointer: str
+    """Where (RFC 6901): in the body, or, as `/query/NAME` and `/header/NAME`, a parameter or a header."""
     detail: str
+    """What is wrong."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason for refusing a request. `code` never changes its meaning; `detail` is for people."""
+    """The reason for refusing a request (RFC 9457)."""
 
     type: str
+    """`urn:swarmkeep:problem:` and the code."""
     title: str
+    """What the code means."""
     status: int
+    """The HTTP status."""
     detail: str
+    """The reason, for people."""
     code: str
+    """A word that never changes its meaning."""
     errors: list[FieldError] | msgspec.UnsetType = msgspec.UNSET
+    """Each thing that is wrong with the request."""
     known_agents: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """The agents that there are."""
     active_run_id: str | msgspec.UnsetType = msgspec.UNSET
+    """The run that keeps the session busy."""
     seq: int | msgspec.UnsetType = msgspec.UNSET
+    """The session's last event; of `history_damaged` the first that is not as recorded."""
     line: int | msgspec.UnsetType = msgspec.UNSET
+    """The line of the file that cannot be imported."""
 
 
 def make_problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
@@ -275,7 +296,14 @@ def _make_field_error(found: dict[str, Any], handler: BaseRouteHandler | None) -
 _CODES_OF_EVERY_ROUTE = ("invalid_request", "forbidden", "internal_error", "store_unavailable")
 _CODES_OF_ROUTES_WITH_KEY = ("unauthenticated", "rate_limited")
 # Of a change of a session that is asked for in JSON.
-CODES_OF_CHANGES = ("idempotency_mismatch", "quota_exceeded", "too_large", "unsupported_media_type", "overloaded")
+CODES_OF_CHANGES = (
+    "idempotency_mismatch",
+    "person_erased",
+    "quota_exceeded",
+    "too_large",
+    "unsupported_media_type",
+    "overloaded",
+)
 
 
 def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]:
@@ -286,7 +314,7 @@ def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]
     if "overloaded" in codes:
         codes = (*codes, "session_damaged", "history_damaged")
     for code in (*codes, *_CODES_OF_EVERY_ROUTE, *(() if keyless else _CODES_OF_ROUTES_WITH_KEY)):
-        by_status.setdefault(_find_status(code), []).append(code)
+        by_status.setdefault(find_status(code), []).append(code)
     return {
         status: ResponseSpec(
             Problem,
@@ -298,5 +326,5 @@ def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]
     }
 
 
-def _find_status(code: str) -> int:
+def find_status(code: str) -> int:
     return _STATUS_OF_CODE.get(code, 500 if code == "internal_error" else 503)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,9 @@ from swarmkeep.events.errors import LeaseLost, Overloaded, SeqConflict
 from swarmkeep.events.facts import CompactionSummarised, MessageAdded, RecordedEvent, RunEnded, RunResumed
 from swarmkeep.events.records import read_count
 from swarmkeep.events.state import Damage
+from swarmkeep.store.feed import Consumer
 from swarmkeep.store.records import SessionKey
+from swarmkeep.store.webhooks import WebhookLag
 
 # The types of ASGI: an application's three arguments are a plain dictionary and two functions.
 
@@ -112,12 +114,29 @@ class _Collected:
         return self._families
 
 
-# Prometheus metrics of one server. No label holds anything that callers choose.
+# Prometheus metrics of one server. No label holds anything that callers choose, but for
+# the names of consumers, which are few.
 
 _MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _TOOL_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 60, 300)
 _APPEND_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+GAUGES = {
+    "swarmkeep_sessions_driven": "Active runs of this server: sessions whose lease it has.",
+    "swarmkeep_search_sessions_behind": "Sessions that searches do not yet find completely, counted up to 1,000.",
+    "swarmkeep_stream_readers": "Open streams and WebSockets.",
+    "swarmkeep_clock_ahead_seconds": (
+        "By how much this machine's clock is ahead of the database's, measured once a minute; behind, if negative."
+    ),
+    "swarmkeep_writes_waiting": ("Writes that wait for the database; above 1,000, more are refused as `overloaded`."),
+}
+"""What each gauge shows that the parts of a server add."""
 _OUTCOMES: dict[type[BaseException], str] = {SeqConflict: "conflict", LeaseLost: "lease_lost", Overloaded: "overloaded"}
+
+_WEBHOOK_GAUGES = {
+    "lag": "Rows of the feed of all events that a webhook has not come to.",
+    "waiting": "Deliveries of a webhook that failed, or wait for such a one, and are tried again.",
+    "dead": "Deliveries of a webhook that were given up.",
+}
 
 M = TypeVar("M", Counter, Histogram)
 
@@ -142,56 +161,111 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
-        info = Gauge("swarmkeep_info", "Which release this is; always 1.", ["version"], registry=registry)
+        info = Gauge("swarmkeep_info", "1, with the `version`.", ["version"], registry=registry)
         info.labels(swarmkeep.__version__).set(1)
         self._requests = _find_by_labels(
             Counter(
                 "swarmkeep_http_requests",
-                "HTTP answers that have begun.",
+                "Answers, by `method`, `route` (a template; `none` where there is none) and `status`.",
                 ["method", "route", "status"],
                 registry=registry,
             )
         )
         self._runs = _find_by_labels(
-            Counter("swarmkeep_runs", "Runs, by what happened to them.", ["event"], registry=registry)
+            Counter(
+                "swarmkeep_runs",
+                "Changes of runs, by `event`: `started`, `queued`, `waiting`, `resumed`, `completed`, `failed`, "
+                "`cancelled`, `interrupted`.",
+                ["event"],
+                registry=registry,
+            )
         )
         self._run_errors = _find_by_labels(
-            Counter("swarmkeep_run_errors", "Why runs ended with an error.", ["code"], registry=registry)
+            Counter(
+                "swarmkeep_run_errors", "Runs that ended with an error, by its `code`.", ["code"], registry=registry
+            )
         )
         self._damaged = Counter(
             "swarmkeep_sessions_damaged",
-            "Sessions that were found here first not to be what was recorded, and set aside.",
+            "Sessions that this server was the first to find damaged.",
             registry=registry,
         )
-        self._takeovers = Counter("swarmkeep_takeovers", "Runs that recovery took over.", registry=registry)
+        self._takeovers = Counter(
+            "swarmkeep_takeovers", "Runs that were taken over, or tried again.", registry=registry
+        )
         self._model_seconds = Histogram(
-            "swarmkeep_model_call_seconds", "Model calls that gave a reply.", buckets=_MODEL_BUCKETS, registry=registry
+            "swarmkeep_model_call_seconds",
+            "Model calls that gave a reply, and how long they took.",
+            buckets=_MODEL_BUCKETS,
+            registry=registry,
         )
         self._tokens = _find_by_labels(
-            Counter("swarmkeep_tokens", "Tokens as providers count them.", ["kind"], registry=registry)
+            Counter(
+                "swarmkeep_tokens",
+                "Tokens as providers count them, by `kind`: `prompt`, `completion`.",
+                ["kind"],
+                registry=registry,
+            )
         )
         self._tool_seconds = _find_by_labels(
             Histogram(
                 "swarmkeep_tool_call_seconds",
-                "Tool calls that have a result.",
+                "Tool calls with a result, and how long they took, by `status`.",
                 ["status"],
                 buckets=_TOOL_BUCKETS,
                 registry=registry,
             )
         )
+        self._feed_lag = Gauge(
+            "swarmkeep_feed_lag",
+            "Rows of the feed that a consumer has not confirmed, by `tenant` and `consumer`; up to 1,000 in all.",
+            ["tenant", "consumer"],
+            registry=registry,
+        )
+        self._webhook_attempts = _find_by_labels(
+            Counter(
+                "swarmkeep_webhook_attempts",
+                "Attempts to deliver an event to a webhook; after one that is `dead` no other comes by itself.",
+                ["outcome"],
+                registry=registry,
+            )
+        )
+        self._webhooks = {
+            name: Gauge(f"swarmkeep_webhook_{name}", help_text, ["tenant", "webhook"], registry=registry)
+            for name, help_text in _WEBHOOK_GAUGES.items()
+        }
         self._append_seconds = _find_by_labels(
             Histogram(
                 "swarmkeep_append_seconds",
-                "Appends to sessions, with the time that they waited for their turn.",
+                "Appends, and how long they took including waiting, by `outcome`: `ok`, `conflict` (decided again), "
+                "`lease_lost`, `overloaded`, `error`.",
                 ["outcome"],
                 buckets=_APPEND_BUCKETS,
                 registry=registry,
             )
         )
 
-    def add_gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
-        """Show a value as it is at each reading."""
-        Gauge(name, help_text, registry=self.registry).set_function(value)
+    def show_lags(self, consumers: Iterable[Consumer]) -> None:
+        """Show how far the consumers of feeds are behind. There are as many as a tenant may have, in all."""
+        self._feed_lag.clear()
+        for one in consumers:
+            self._feed_lag.labels(one.tenant, one.name).set(one.lag)
+
+    def show_webhooks(self, lags: Iterable[WebhookLag]) -> None:
+        """Show how far webhooks are behind, up to a thousand of them."""
+        for gauge in self._webhooks.values():
+            gauge.clear()
+        for one in lags:
+            for name, gauge in self._webhooks.items():
+                gauge.labels(one.tenant, one.id).set(getattr(one, name))
+
+    def observe_webhook(self, outcome: str) -> None:
+        """Count an attempt to deliver an event."""
+        self._webhook_attempts(outcome).inc()
+
+    def add_gauge(self, name: str, value: Callable[[], float]) -> None:
+        """Show a value, one of `GAUGES`, as it is at each reading."""
+        Gauge(name, GAUGES[name], registry=self.registry).set_function(value)
 
     def observe_response(self, message: Message, scope: Scope) -> None:
         """Count an answer that begins."""

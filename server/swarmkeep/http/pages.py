@@ -367,7 +367,7 @@ async def get_docs_file(request: Request[Any, Any, Any], name: FromPath[str]) ->
 async def get_openapi(request: Request[Any, Any, Any]) -> Response[Any]:
     state = request.app.state
     if "openapi_json" not in state:
-        state.openapi_json = build_openapi(request.app)
+        state.openapi_json = await asyncio.to_thread(build_openapi, request.app)
     return Response[Any](state.openapi_json, media_type="application/json")
 
 

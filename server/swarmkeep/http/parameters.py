@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
@@ -146,6 +147,16 @@ def read_time(text: str | None, name: str) -> str | None:
         return to_timestamp(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         raise InvalidRequest("write a time as in 2026-01-31T12:00:00Z", f"/query/{name}") from None
+
+
+def parse_day(text: str | None, pointer: str) -> date | None:
+    """Parse a day that is written as `YYYY-MM-DD`."""
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        if (day := date.fromisoformat(text)).isoformat() == text:
+            return day
+    raise InvalidRequest("write a day as YYYY-MM-DD", pointer)
 
 
 def parse_cursor(cursor: str | None) -> int | None:

@@ -143,12 +143,12 @@ async def _send_slices(body: bytes, give_back: Callable[[], None]) -> AsyncGener
         give_back()
 
 
-def frame(event: str, data: bytes, seq: int | None = None) -> bytes:
-    """One server-sent event. Its data is JSON in one line."""
-    place = b"" if seq is None else b"id: %d\n" % seq
+def frame(event: str, data: bytes, place: int | str | None = None) -> bytes:
+    """One server-sent event. Its data is JSON in one line; `place` is the id that a reader goes on after."""
+    line = b"" if place is None else f"id: {place}\n".encode()
     # A type that came out of a file may be any text, and is not to begin a line, or a frame, of its own.
     name = event if event.isprintable() else escape_line(event)
-    return b"%bevent: %b\ndata: %b\n\n" % (place, name.encode(errors="backslashreplace"), data)
+    return b"%bevent: %b\ndata: %b\n\n" % (line, name.encode(errors="backslashreplace"), data)
 
 
 def comment(text: str) -> bytes:

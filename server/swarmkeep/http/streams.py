@@ -14,7 +14,7 @@ from swarmkeep.events.errors import Overloaded, RunNotFound, SessionNotFound
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.http.auth import Principal
 from swarmkeep.http.sse import EVENT_STREAM, Begin, FrameWriter, StreamResponse, comment, frame
-from swarmkeep.runs.changes import Changes
+from swarmkeep.runs.feed import Changes
 from swarmkeep.runs.hub import Feed, is_open
 from swarmkeep.runs.reader import Batch, RunPosition
 from swarmkeep.store.records import SessionKey, StoreUnavailable

@@ -19,7 +19,7 @@ from msgspec import Meta, structs
 
 from swarmkeep.events.codec import Json, MalformedJson, decode, encode
 from swarmkeep.events.errors import InvalidRequest, SessionNotFound, TooLarge
-from swarmkeep.events.facts import RecordedEvent
+from swarmkeep.events.facts import FeedbackAdded, NoteAdded, RecordedEvent
 from swarmkeep.events.views import RunView
 from swarmkeep.http.auth import (
     OWN_AUTH,
@@ -287,6 +287,8 @@ async def execute_command(principal: Principal, key: SessionKey, command: Socket
     match command:
         case RunCreate():
             principal.require("run")
+            if command.speaks_as_user:
+                principal.refuse_as_user(relayed=command.relayed)
             start = await command.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
             position = await runs.start(key, start, idempotency=idempotency)
             # As it began, which is still at hand: another look at the log might come after the end of a quick run.
@@ -386,7 +388,8 @@ class _SessionSocket:
     async def _list_frames(self, item: Item | None, joined: int) -> list[FrameParts]:
         """List the frames to send for an item; with the last event of a run that ended since the connection began, the
         run."""
-        if item is None:
+        if item is None or (isinstance(item, RecordedEvent) and isinstance(item.fact, NoteAdded | FeedbackAdded)):
+            # Those who talk to the agent here are not the colleagues that a note or a remark is for.
             return []
         sent = list_frame_parts(item)
         if isinstance(item, RecordedEvent) and item.seq > joined:

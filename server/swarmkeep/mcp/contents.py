@@ -24,7 +24,7 @@ from mcp.types import (
 from msgspec import UNSET
 
 from swarmkeep.agent import File, MCPServer, Result
-from swarmkeep.decide.files import FileLimits, check_said_type, describe_left
+from swarmkeep.decide.checks import FileLimits, check_said_type, describe_left
 from swarmkeep.events.codec import Json, digest, encode, encode_text
 from swarmkeep.events.errors import InvalidRequest, TooLarge
 from swarmkeep.events.facts import ListedTool, ToolsListed

@@ -40,7 +40,7 @@ from mcp.types import (
 )
 
 from swarmkeep.agent import MCPServer
-from swarmkeep.decide.files import FileLimits
+from swarmkeep.decide.checks import FileLimits
 from swarmkeep.events.codec import ValueCounter, encode
 from swarmkeep.models.failures import is_event_stream
 

@@ -375,7 +375,7 @@ def _convert_legacy(choice: Json) -> Json:
 
 
 def refuse_error(choice: Json) -> None:
-    """Raise ReportedError for a choice that holds an error: OpenRouter puts that of its provider there, whatever the
+    """Raise ReportedError for a choice that holds an error: OpenRouter puts that of its provider there, with any
     reason for the end."""
     for place in (choice, choice.get("delta"), choice.get("message")):
         if isinstance(place, dict) and place.get("error"):

@@ -336,7 +336,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Act.JOIN,
         lambda m: m.completes_name,
-        "a name in pieces, whatever ids come with them: together they name a function that the model was given",
+        "a name in pieces, with any ids: together they name a function that the model was given",
         "gateways that number pieces; small servers that stream each token of a call",
     ),
     Rule(

@@ -33,11 +33,11 @@ from swarmkeep.models.failures import (
     MalformedReply,
     OversizedReply,
     ProviderFailure,
+    Secrets,
     advise,
     describe_failure,
 )
 from swarmkeep.models.limits import Chunk, ReplyLimits, has_excess_values
-from swarmkeep.models.secrets import Secrets
 from swarmkeep.request.request import ModelRequest
 
 # Decides when a model call that failed for a moment is made again.

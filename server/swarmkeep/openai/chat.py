@@ -471,6 +471,7 @@ async def create_chat_completion(
     """The answer comes when the run has ended or waits for its caller; with `stream` as server-sent events. The header
     `X-Session-Id` names the session.
     """
+    principal.refuse_as_user()
     chat = await read_chat_request(principal, data, request.headers)
     if data.store is False:
         followed = await begin_unstored(principal, await make_unstored_request(principal, chat))

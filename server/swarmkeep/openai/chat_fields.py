@@ -37,7 +37,7 @@ from swarmkeep.openai.fields import (
 )
 from swarmkeep.openai.items import read_assistant_content, read_text, read_text_output
 from swarmkeep.openai.problems import Refused
-from swarmkeep.request.history import STANDING_ROLES, list_standing
+from swarmkeep.request.request import STANDING_ROLES, list_standing
 
 StopText = Annotated[str, Meta(max_length=1024)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]

@@ -16,7 +16,7 @@ from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.events.state import State
 from swarmkeep.events.views import SessionView
 from swarmkeep.http.auth import PERMISSION, Principal
-from swarmkeep.http.bodies import Body
+from swarmkeep.http.bodies import Body, has_user_message
 from swarmkeep.openai.fields import Metadata
 from swarmkeep.openai.history import answer_items, read_items, resolve_references
 from swarmkeep.openai.items import Input
@@ -95,6 +95,8 @@ async def _read_history(principal: Principal, items: list[Any]) -> Input:
 async def create_conversation(data: JSONBody[NewConversation], principal: NamedDependency[Principal]) -> dict[str, Any]:
     idempotency = await principal.read_idempotency()
     history = await _read_history(principal, data.items or [])
+    if has_user_message(history.messages):
+        principal.refuse_as_user()
     with map_error_params(history):
         view, _ = await principal.engine.sessions.create(
             principal.tenant,
@@ -157,6 +159,8 @@ async def create_items(
     """Refused while a response is in progress in it."""
     key, _ = await _find(principal, conversation_id, to_change=True)
     history = await _read_history(principal, data.items)
+    if has_user_message(history.messages):
+        principal.refuse_as_user()
     with map_error_params(history):
         added = await principal.engine.sessions.add_messages(
             key, history.messages, idempotency=await principal.read_idempotency()

@@ -18,13 +18,13 @@ import swarmkeep
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.http.auth import identify_principal, require_key
 from swarmkeep.http.bodies import JsonResponse
-from swarmkeep.openai import chat, conversations, responses
+from swarmkeep.openai import agent_automations, agents, chat, conversations, responses
 from swarmkeep.openai.problems import PREFIX
 
 DOCUMENT_PATH = "/openapi.json"
 
 _DESCRIPTION = """\
-OpenAI's API for the agents of this server: a model is an agent, a conversation a session, a response a run.
+OpenAI's API for the agents of this server: a model is an agent, a conversation a session, a response or turn a run.
 
 Errors are `{"error": {"message", "type", "param", "code"}}`. A response that failed is not an HTTP error: it has the
 status `failed`. Streams are server-sent events of the Open Responses specification.
@@ -90,7 +90,23 @@ _ANSWERS = {
     "list_items": "ConversationItemList",
     "create_items": "ConversationItemList",
     "get_model": "Model",
+    "get_openai_agent": "Agent",
+    "create_agent_session": "AgentSession",
+    "get_agent_session": "AgentSession",
+    "update_agent_session": "AgentSession",
+    "get_agent_turn": "Turn",
+    "get_agent_subagent": "Subagent",
+    "get_agent_subagent_turn": "Turn",
+    "get_agent_artifact": "SessionArtifact",
+    "get_agent_automation_invocation": "AutomationInvocation",
+    "create_agent_automation_invocation": "AutomationInvocation",
 }
+
+
+# Those that answer with events, if their bodies say so or in any case.
+_STREAMS = ("create_response", "create_chat_completion", "create_agent_session", "stream_agent_session_events")
+
+_BINARY = ("get_agent_artifact_content",)
 
 
 def make_document(routes: Sequence[ControllerRouterHandler]) -> bytes:
@@ -120,6 +136,9 @@ def make_document(routes: Sequence[ControllerRouterHandler]) -> bytes:
 
 def _list_shapes(schemas: Json) -> Json:
     """References to the shapes of answers, whose definitions are added to `schemas`."""
+    from openai.types.beta import Agent, AgentSession, Subagent
+    from openai.types.beta.agents.automations import AutomationInvocation
+    from openai.types.beta.agents.sessions import SessionArtifact, Turn
     from openai.types.chat import ChatCompletion
     from openai.types.conversations import Conversation, ConversationDeletedResource, ConversationItemList
     from openai.types.responses import InputTokenCountResponse
@@ -133,6 +152,12 @@ def _list_shapes(schemas: Json) -> Json:
         Conversation,
         ConversationDeletedResource,
         ConversationItemList,
+        Agent,
+        AgentSession,
+        Subagent,
+        SessionArtifact,
+        AutomationInvocation,
+        Turn,
     ):
         described = TypeAdapter(shape).json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
         schemas |= described.pop("$defs", {})
@@ -147,12 +172,14 @@ def _describe_answers(operation: Json, shapes: Json) -> None:
     for status, answer in answers.items():
         ref = shape if status.startswith("2") else {"$ref": "#/components/schemas/Error"}
         answer["content"] = {"application/json": {"schema": ref}}
+    if operation.get("operationId") in _BINARY:
+        answers["200"]["content"] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     answers["4XX"] = {
         "description": "The request was refused",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     }
     if any(parameter.get("name") == "stream" for parameter in operation.get("parameters", ())) or (
-        operation.get("operationId") in ("create_response", "create_chat_completion")
+        operation.get("operationId") in _STREAMS
     ):
         answers["200"]["content"]["text/event-stream"] = {"schema": _FRAME}
 
@@ -177,6 +204,8 @@ ROUTES: list[ControllerRouterHandler] = [
     *responses.INPUT_TOKENS_ROUTES,
     *responses.COMPACTION_ROUTES,
     *conversations.ROUTES,
+    *agents.ROUTES,
+    *agent_automations.ROUTES,
 ]
 
 
@@ -188,7 +217,7 @@ def make_router() -> Router:
             Router(
                 PREFIX,
                 guards=[require_key],
-                route_handlers=[*ROUTES, *responses.SOCKET_ROUTES],
+                route_handlers=[*ROUTES, *responses.SOCKET_ROUTES, *agents.UNSERVED_ROUTES],
                 include_in_schema=False,
             ),
             Router(PREFIX, route_handlers=[make_document_route(ROUTES)]),

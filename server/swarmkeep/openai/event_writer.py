@@ -156,7 +156,7 @@ class EventWriter(SequenceNumbers):
         return [] if item is None else self._finish_item(item)
 
     @property
-    def _index(self) -> int:
+    def next_index(self) -> int:
         """The next item's index in the stream; abandoned messages have one, too."""
         return len(self.output) + self._abandoned
 
@@ -216,7 +216,7 @@ class EventWriter(SequenceNumbers):
         return events
 
     def _at(self, message: StreamedMessage) -> Json:
-        return {"item_id": message.item_id, "output_index": self._index, "content_index": 0}
+        return {"item_id": message.item_id, "output_index": self.next_index, "content_index": 0}
 
     def _write_text(self, message: StreamedMessage) -> list[Json]:
         """Write what the reader lacks of a message's text. What it was shown before may be another text."""
@@ -253,7 +253,7 @@ class EventWriter(SequenceNumbers):
         self._position = start
         if self._last_known >= NO_EVENTS:
             return []
-        index = self._index
+        index = self.next_index
         self._abandoned += 1
         self._last_known = self._number - 1
         item = make_message_item(
@@ -311,14 +311,14 @@ class EventWriter(SequenceNumbers):
         is_text = part["type"] == "output_text"
         name, key = ("output_text", "text") if is_text else ("refusal", "refusal")
         extra: Json = {"logprobs": []} if is_text else {}
-        at = {"item_id": item["id"], "output_index": self._index, "content_index": index}
+        at = {"item_id": item["id"], "output_index": self.next_index, "content_index": index}
         events: list[Json] = []
         if index or message.base is None:
             events += self.write("response.content_part.added", **at, part={**part, key: ""})
         if index == 0 and is_text:
             message.base = self._position if message.base is None else message.base
             events += self._write_recorded_text(message, part[key])
-            at["output_index"] = self._index
+            at["output_index"] = self.next_index
         else:
             events += self._write_piece(f"response.{name}.delta", part[key], **at, **extra)
         self._pass_attempts()
@@ -353,7 +353,7 @@ class EventWriter(SequenceNumbers):
 
     def _write_function_call(self, item: Json) -> list[Json]:
         events = self._write_item_event("added", {**item, "status": "in_progress", "arguments": ""})
-        at = {"item_id": item["id"], "output_index": self._index}
+        at = {"item_id": item["id"], "output_index": self.next_index}
         events += self._write_piece("response.function_call_arguments.delta", item["arguments"], **at)
         done = {**at, "name": item["name"], "arguments": item["arguments"]}
         return events + self.write("response.function_call_arguments.done", **done) + self._finish_item(item)
@@ -371,7 +371,7 @@ class EventWriter(SequenceNumbers):
     def _write_mcp_call(self, item: Json) -> list[Json]:
         begun = {**item, "status": "in_progress", "arguments": "", "output": None, "error": None}
         events = self._write_item_event("added", begun)
-        at = {"item_id": item["id"], "output_index": self._index}
+        at = {"item_id": item["id"], "output_index": self.next_index}
         events += self.write("response.mcp_call.in_progress", **at)
         events += self._write_piece("response.mcp_call_arguments.delta", item["arguments"], **at)
         events += self.write("response.mcp_call_arguments.done", **at, arguments=item["arguments"])
@@ -390,7 +390,7 @@ class EventWriter(SequenceNumbers):
         return events
 
     def _write_item_event(self, what: str, item: Json) -> list[Json]:
-        return self.write(f"response.output_item.{what}", output_index=self._index, item=item)
+        return self.write(f"response.output_item.{what}", output_index=self.next_index, item=item)
 
     def write_end(self, kind: str, response: Json, place: ItemPlace) -> list[Json]:
         """Write the last event. Its number is new to the reader even where less was recorded than that was shown."""

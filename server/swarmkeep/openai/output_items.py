@@ -28,7 +28,7 @@ from swarmkeep.openai.items import (
     show_refusal,
 )
 from swarmkeep.openai.problems import make_not_found
-from swarmkeep.request.history import find_first_shown
+from swarmkeep.request.request import find_first_shown
 
 # How a call ended that has an output; any other end is an error.
 _WITH_OUTPUT = ("ok", "superseded", "external")

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from swarmkeep.decide.cut_calls import REPLY_CUT
+from swarmkeep.decide.steps import REPLY_CUT
 from swarmkeep.events.codec import Json, parse_timestamp
 from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.events.facts import (
@@ -241,11 +241,27 @@ class ResponseBuilder:
         self.usage = UsageSum()
         self.below: dict[str, AwaitedApproval] = {}
         """The approvals that it waits for in other sessions, by the ids of their items."""
+        self.first_index = 0
+        """How many items the parts before it had, for a reader who counts those of the whole run."""
 
     def begin_behind(self, part: int, turns: int, options: RunOptions, agent: str) -> None:
         """Begin with the reply after so many turns, which is in that part, in the place of the run's first event."""
         self._part, self._options, self._agent = part, options, agent
         self._reader.skip_turns(self.id.run_id, turns)
+
+    def make_next(self, *, after: int = -1) -> ResponseBuilder:
+        """The builder of what its run does once it goes on: for a reader of the whole run, when it has read this part
+        to its end."""
+        following = ResponseBuilder(replace(self.id, part=self._part), after=after, stored=self.stored)
+        following._reader, following._part = self._reader, self._part
+        following._options, following._agent = self._options, self._agent
+        following.first_index = self.first_index + self._writer.next_index
+        return following
+
+    @property
+    def next_message_id(self) -> str:
+        """The id that the message of its run's next reply has, if that says anything."""
+        return self._reader.next_place(self.id.run_id).make_id("msg")
 
     @property
     def is_over(self) -> bool:

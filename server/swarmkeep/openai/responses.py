@@ -14,7 +14,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec.structs import asdict, replace
 
-from swarmkeep.decide.commands import add_sender, resume_run, start_run, update_session
+from swarmkeep.decide.commands import add_sender, choose_agent, resume_run, start_run, update_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.errors import SessionNotFound, TooLarge
@@ -60,7 +60,6 @@ from swarmkeep.openai.submit import (
     RunRequest,
     begin_response,
     begin_unstored,
-    choose_agent,
     find_agent,
     find_target,
     finish_response,

@@ -21,7 +21,8 @@ from swarmkeep.decide.checks import (
     check_settings,
     check_tools,
 )
-from swarmkeep.decide.commands import Approval, StartRun, ToolAnswer, refuse_if_busy
+from swarmkeep.decide.commands import Approval, StartRun, ToolAnswer, choose_agent, refuse_if_busy
+from swarmkeep.events.active_run import forget_approvals
 from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import (
     AgentNotFound,
@@ -35,11 +36,11 @@ from swarmkeep.events.errors import (
     quote,
 )
 from swarmkeep.events.facts import AwaitedApproval, RunWaiting
-from swarmkeep.events.fold import forget_approvals
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.sizes import is_heavy
 from swarmkeep.events.state import Run, State, refuse_damaged
 from swarmkeep.http.auth import Principal
+from swarmkeep.http.bodies import has_user_message
 from swarmkeep.http.streams import StreamCheck, Written, write_parts
 from swarmkeep.http.threads import ClientGone, run_aside, wait_for_client
 from swarmkeep.logs import bind_fields
@@ -125,6 +126,8 @@ def require_permissions(principal: Principal, given: Input) -> None:
         principal.require("approve")
     if given.messages or not given.approvals:
         principal.require("run")
+    if has_user_message(given.messages):
+        principal.refuse_as_user()
 
 
 async def read_run_request(principal: Principal, body: CreateResponse) -> RunRequest:
@@ -322,13 +325,6 @@ def make_command(
         behind_waiting=False,
         by=UNSET if principal.name is None else principal.name,
     )
-
-
-def choose_agent(state: State, model: str) -> str | None:
-    """The agent that the run begins with; None is the session's own, while requests name the same model."""
-    last = state.run or (state.finished[-1] if state.finished else None)
-    before = None if last is None or last.options.request is UNSET else last.options.request.get("model")
-    return None if model in (before, state.agent) else model
 
 
 # Find the session that a response is to be in: one that is there, a fork of it, or a new one.

@@ -13,8 +13,7 @@ from swarmkeep.events.facts import CompactionReason, CompactionStarted
 from swarmkeep.events.messages import ROLES, Entry, ends_calls, shorten_text
 from swarmkeep.events.state import State
 from swarmkeep.events.wording import format_calls, join_content
-from swarmkeep.request.history import STANDING_ROLES, History, find_window_start
-from swarmkeep.request.request import ModelRequest
+from swarmkeep.request.request import STANDING_ROLES, History, ModelRequest, find_window_start
 
 # Word the request to a model for a summary.
 

@@ -13,8 +13,8 @@ import msgspec
 
 from swarmkeep.agent import Agent, File, NotJsonError, Result, Tool, ToolArgumentsError, ToolFailed, to_result
 from swarmkeep.agent.values import copy_plain_object
-from swarmkeep.decide.cut_calls import find_last_reply, is_cut
-from swarmkeep.decide.files import FileLimits, KeptFiles, keep_files
+from swarmkeep.decide.checks import FileLimits, KeptFiles, keep_files
+from swarmkeep.decide.steps import find_last_reply, is_cut
 from swarmkeep.decide.turns import (
     ToolOutcome,
     Trip,
@@ -33,7 +33,7 @@ from swarmkeep.events.patch import diff
 from swarmkeep.events.sizes import SizeLimits, is_heavy
 from swarmkeep.events.state import Run, State, ToolCall
 from swarmkeep.logs import log_fields
-from swarmkeep.models.secrets import NO_SECRETS, Secrets
+from swarmkeep.models.failures import NO_SECRETS, Secrets
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.guardrails import Guards, find_called_output, judge_calls
 from swarmkeep.runs.identifiers import TOOL_DONE, reach
@@ -213,7 +213,7 @@ async def call_tool(
         kept = await _keep_files(result.files, files, secrets, runner)
         text = "\n".join([*([result.value] if result.value else ()), *kept.lines])
         done = await do(lambda: outcome("ok", text, after, replaced))
-        return _add_files(done, kept), result
+        return msgspec.structs.replace(_add_files(done, kept), assign=result.assign), result
     except ToolArgumentsError as error:
         return outcome("error", f"Error: {error}"), Result()
     except ToolFailed as error:

@@ -24,8 +24,8 @@ from swarmkeep.events.fold import evolve
 from swarmkeep.events.records import CompletionRecord
 from swarmkeep.events.state import State
 from swarmkeep.events.views import SessionView, view_session
+from swarmkeep.models.failures import Secrets
 from swarmkeep.models.model import Model, TurnFailed
-from swarmkeep.models.secrets import Secrets
 from swarmkeep.request.compaction import CompactionPlan, plan_compaction
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.limits import Limits, check_session_quotas, check_tokens_left, refuse_uncounted
@@ -45,16 +45,18 @@ CheckState = Callable[..., Awaitable[Trip | None]]
 
 
 class CompactionView(msgspec.Struct, frozen=True, kw_only=True):
-    """The content that is sent to models in place of messages: `summary` replaces those from `first_seq` to `last_seq`.
-
-    Null if there is none. `error`: why the last summary that was asked for was not made.
-    """
+    """The result of a compaction."""
 
     session: SessionView
+    """The session."""
     summary: str | None
+    """What models are sent in place of messages; null if there is none."""
     first_seq: int | None
+    """The first message that it replaces."""
     last_seq: int | None
+    """The last one."""
     error: RunError | None
+    """Null, or why the last summary was not made, as of a run."""
 
 
 class UnstoredSummary(msgspec.Struct, frozen=True):

@@ -13,12 +13,13 @@ import msgspec
 from swarmkeep.agent import Agent
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.models.clients import ModelSettings, make_model_client
+from swarmkeep.models.failures import NO_SECRETS, Secrets, find_secrets
 from swarmkeep.models.model import ChatModel, Deltas, Model, Pauses, Reply, Retries
-from swarmkeep.models.secrets import NO_SECRETS, Secrets, find_secrets
 from swarmkeep.request.request import ModelRequest
 from swarmkeep.runs.agents import Registry
-from swarmkeep.runs.changes import SessionChanges
+from swarmkeep.runs.automations import Automations
 from swarmkeep.runs.compaction import Compactions
+from swarmkeep.runs.feed import EventFeed, SessionChanges
 from swarmkeep.runs.hub import Hub
 from swarmkeep.runs.limits import Limits
 from swarmkeep.runs.reader import SessionReader
@@ -28,6 +29,7 @@ from swarmkeep.runs.teams import ApprovalsBelow, ChildSessions, Parents
 from swarmkeep.runs.tool_servers import ToolServers, check_client
 from swarmkeep.runs.unstored import UnstoredRuns
 from swarmkeep.runs.watcher import ClockWatch, SearchIndexing
+from swarmkeep.runs.webhooks import Webhooks
 from swarmkeep.runs.worker import Worker
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
@@ -69,6 +71,11 @@ class Engine:
             store, poll_seconds=_POLLS_PER_LIST * self.limits.poll_seconds, page_bytes=self.limits.page_bytes
         )
         self.hub.add_change_listener(self.changes.note)
+        self.feed = EventFeed(
+            store, poll_seconds=_POLLS_PER_LIST * self.limits.poll_seconds, page_bytes=self.limits.page_bytes
+        )
+        self.hub.add_change_listener(self.feed.note)
+        self.webhooks = Webhooks(store, self.feed, self.limits)
         self.reader = SessionReader(
             store,
             hub=self.hub,
@@ -93,6 +100,7 @@ class Engine:
         check_state = self.unstored.check_state
         self.compactions = Compactions(store, registry, self._worker, model, self.limits, secrets, check_state)
         self.runs = Runs(store, self.reader, registry, self._worker, self.limits, tracing)
+        self.automations = Automations(store, self.reader, self.sessions, self.runs, self.limits)
         parents = Parents(store, registry, self._worker)
         children = ChildSessions(store, registry, self._worker, self.runs, parents, self.limits)
         self._worker.teams = children
@@ -126,6 +134,7 @@ class Engine:
     async def drain(self) -> None:
         """Take no more runs, let the running ones end in their grace time, interrupt the rest."""
         self.runs.is_draining = True
+        await self.automations.stop()
         await asyncio.gather(self._worker.stop(), self.unstored.drain())
 
     async def stop(self) -> None:

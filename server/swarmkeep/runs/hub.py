@@ -19,7 +19,7 @@ from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import MessageAdded, RecordedEvent, RunEnded, RunResumed, RunStarted, RunWaiting
 from swarmkeep.events.state import NOTHING_SAID, STATUS_BY_ENDING, PartialReply, Run, State
 from swarmkeep.events.views import RunView, find_run
-from swarmkeep.models.secrets import NO_SECRETS, Secrets
+from swarmkeep.models.failures import NO_SECRETS, Secrets
 from swarmkeep.store.records import SessionKey
 
 # The events of a session, as they happen: what is recorded, and what passes.

@@ -86,17 +86,17 @@ def find_replaced_run(state: State, run_id: str) -> Run | None:
     return state.finished[at - 1] if at and state.finished[at - 1].status == "interrupted" else None
 
 
-def list_children(key: SessionKey, state: State, starts: Iterable[RecordedEvent]) -> list[SessionKey]:
-    """All sessions that were made for calls of this one, by the `starts` of its calls; those of the session that it is
-    a fork of are not its own."""
-    found: dict[SessionKey, None] = {}
+def list_children(key: SessionKey, state: State, starts: Iterable[RecordedEvent]) -> dict[SessionKey, RecordedEvent]:
+    """All sessions that were made for calls of this one, each with the first start of its call, among the `starts`;
+    those of the session that it is a fork of are not its own."""
+    found: dict[SessionKey, RecordedEvent] = {}
     for event in starts:
         fact = event.fact
         if isinstance(fact, ToolStarted) and fact.session_id is not UNSET:
             child = derive_child(key, state, event.run_id or "", fact.tool_call_id)
             if child.id == fact.session_id:
-                found[child] = None
-    return list(found)
+                found.setdefault(child, event)
+    return found
 
 
 # Failpoints: named places where crash tests kill the process; armed through the environment only.
@@ -107,6 +107,8 @@ MODEL_DELTA = "model.delta"
 TOOL_DONE = "tool.done"
 CHILD_ENDED = "child.ended"
 ANSWER_READY = "answer.ready"
+INVOCATION_READY = "invocation.ready"
+RUN_BEGUN = "run.begun"
 
 
 def _read_visits(armed: str) -> dict[tuple[str, str], int]:

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 from cachetools import LRUCache
 
-from swarmkeep.decide.files import FileLimits
+from swarmkeep.decide.checks import FileLimits
 from swarmkeep.events.errors import InvalidRequest, QuotaExceeded
 from swarmkeep.events.facts import EventDraft, RunQueued
 from swarmkeep.events.records import RunOptions
@@ -21,7 +21,7 @@ from swarmkeep.events.sizes import SizeLimits
 from swarmkeep.events.state import State
 from swarmkeep.events.wording import pluralize
 from swarmkeep.store.records import OutcomeUnknown, StorageQuota
-from swarmkeep.store.totals import SqlTotals
+from swarmkeep.store.usage import SqlTotals
 
 # One that is forgotten because so many others came since would be full by then.
 _MAX_TENANTS = 10_000
@@ -66,6 +66,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     max_message_blobs: int = FileLimits().max_message_blobs
     blob_types: tuple[str, ...] = FileLimits().blob_types
     search: Literal["on", "off"] = "on"
+    max_webhooks: int = 20
+    max_webhook_bytes: int = 1_000_000
+    webhook_seconds: float = 15.0
+    webhook_networks: tuple[str, ...] = ()
     unserved_seconds: float = 3.0
     recovery_seconds: float = 1.0
     interrupt_seconds: float = 5.0

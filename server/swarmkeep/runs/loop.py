@@ -35,8 +35,14 @@ from swarmkeep.events.state import NOTHING_SAID, PartialReply, Run, State, find_
 from swarmkeep.logs import outage_log
 from swarmkeep.models.failures import CONTEXT_TOO_LONG, MalformedReply
 from swarmkeep.models.model import Deltas, Model, Reply, TurnFailed, normalise_message
-from swarmkeep.request.history import count_turns, measure_new_history
-from swarmkeep.request.request import ModelRequest, Profile, build_request, choose_rules
+from swarmkeep.request.request import (
+    ModelRequest,
+    Profile,
+    build_request,
+    choose_rules,
+    count_turns,
+    measure_new_history,
+)
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.calls import Perform, RunTogether, StartedCalls, ToolCalls, mask, run_together
 from swarmkeep.runs.guardrails import Guards, judge_reply

@@ -14,10 +14,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.agent import Tool
-from swarmkeep.decide.checks import check_object
+from swarmkeep.decide.checks import FileLimits, check_object
 from swarmkeep.decide.commands import update_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
-from swarmkeep.decide.files import FileLimits
 from swarmkeep.decide.turns import OUTPUT_INVALID, Ending, ToolOutcome, end_run
 from swarmkeep.events.codec import Json, digest
 from swarmkeep.events.facts import (
@@ -36,7 +35,7 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.sizes import UNBOUNDED, SizeLimits, is_heavy
 from swarmkeep.events.state import NOTHING_SAID, PartialReply, Run, State, ToolCall
 from swarmkeep.logs import bind_fields, current_fields
-from swarmkeep.models.secrets import Secrets
+from swarmkeep.models.failures import Secrets
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import AppendResult, Claim, IdempotencyRecord, SessionKey, StorageQuota
 
@@ -114,7 +113,7 @@ class RunTimedOut(Exception):
     """A run has used up its time."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"the run's time was up, which is {seconds:g} s")
+        super().__init__(f"the run exceeded its time limit of {seconds:g} s")
 
 
 class AskedAgents(Protocol):

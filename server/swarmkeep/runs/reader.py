@@ -10,7 +10,8 @@ import msgspec
 
 from swarmkeep.events.errors import Overloaded, RunNotFound, SearchOff, SessionNotFound
 from swarmkeep.events.facts import RecordedEvent
-from swarmkeep.events.state import Run, SessionStatus, State
+from swarmkeep.events.run_table import EndedRunStatus
+from swarmkeep.events.state import Run, SessionStatus, State, Verdict
 from swarmkeep.events.views import RunView, SessionView, find_run, list_latest_runs, view_run, view_session
 from swarmkeep.events.words import parse_terms
 from swarmkeep.runs.hub import (
@@ -28,7 +29,7 @@ from swarmkeep.runs.hub import (
 )
 from swarmkeep.runs.watcher import Watcher
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import EndedRunStatus, SessionHead, SessionKey, SessionOrder, SessionPage, is_full_page
+from swarmkeep.store.records import SessionHead, SessionKey, SessionOrder, SessionPage, is_full_page
 
 # Follow a session: the log first, then what passes, each event once and in order.
 
@@ -332,6 +333,8 @@ class SessionReader:
         active_after: str | None = None,
         active_before: str | None = None,
         damaged: bool | None = None,
+        assignee: str | None = None,
+        feedback: Verdict | None = None,
     ) -> SessionPage:
         """The latest first, by their creation or by what happened last in them, which is also what the times are of.
         Without `children`, those that agents began to ask others are left out. `q`: words that one message, or id and
@@ -354,6 +357,8 @@ class SessionReader:
             active_after=active_after,
             active_before=active_before,
             damaged=damaged,
+            assignee=assignee,
+            feedback=feedback,
         )
 
     async def list_forks(self, key: SessionKey, *, limit: int = 50, cursor: str | None = None) -> SessionPage:

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from swarmkeep.decide.checks import TakenMessages, take_out_files
 from swarmkeep.decide.commands import Approval, StartRun, ToolAnswer, cancel_run, keep_limits, resume_run, start_run
-from swarmkeep.decide.files import TakenMessages, take_out_files
 from swarmkeep.decide.people import hide_run
 from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import DomainError, Draining, IdempotencyMismatch, RunNotFound
@@ -244,7 +244,8 @@ class Runs:
                     refuse_damaged(key.id, state)
                 if (ended := await _view_if_over(key, state, run_id)) is not None:
                     return ended
-                if self._worker.waiters.is_closed:
+                # One that was woken during the read looks at what it was told first: its run may have ended just then.
+                if self._worker.waiters.is_closed and not waiter.done():
                     raise Draining
                 await asyncio.wait([waiter], timeout=self._limits.lease_seconds)
                 state_after = waiter.result() if waiter.done() else None

@@ -10,11 +10,27 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
-from swarmkeep.decide.checks import check_messages, check_new_id, check_object, refuse_stray_results
+from swarmkeep.decide.checks import (
+    TakenMessages,
+    check_messages,
+    check_new_id,
+    check_object,
+    refuse_stray_results,
+    take_out_files,
+)
 from swarmkeep.decide.commands import add_messages, create_session, refuse_if_busy, refuse_if_held, update_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
-from swarmkeep.decide.files import TakenMessages, take_out_files
-from swarmkeep.decide.people import answer, hand_back, hold, release, remove_message, take_over
+from swarmkeep.decide.people import (
+    add_feedback,
+    add_note,
+    answer,
+    assign,
+    hand_back,
+    hold,
+    release,
+    remove_message,
+    take_over,
+)
 from swarmkeep.events.codec import Json, encode_sorted
 from swarmkeep.events.errors import (
     BlobNotFound,
@@ -30,7 +46,7 @@ from swarmkeep.events.facts import EventDraft, MessageAdded, RecordedEvent, Sess
 from swarmkeep.events.files import SHA256
 from swarmkeep.events.messages import Entry
 from swarmkeep.events.sizes import UNBOUNDED, SizeLimits, is_heavy
-from swarmkeep.events.state import State, refuse_damaged
+from swarmkeep.events.state import State, Verdict, refuse_damaged
 from swarmkeep.events.views import SessionView, view_session
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.identifiers import list_children, list_open_children, make_id, reach
@@ -561,13 +577,16 @@ class Takeovers:
         by: str | None,
         note: str | None = None,
         force: bool = False,
+        owner: str | None = None,
         idempotency: IdempotentRequest | None = None,
     ) -> SessionView:
-        """Answer in the agent's place from here on; what its model is just saying is dropped.
+        """Answer in the agent's place from here on; what its model is just saying is dropped. `owner`: the name that
+        looks after the session from here on.
 
         Raises SessionNotFound, TakenOverByOther, QuotaExceeded, IdempotencyMismatch.
         """
-        seq = await self._commit(key, lambda state: take_over(state, by=by, note=note, force=force), idempotency)
+        decide = partial(take_over, by=by, note=note, force=force, owner=owner)
+        seq = await self._commit(key, decide, idempotency)
         return view_session(key.id, await self._store.state(key, at=seq))
 
     async def answer(
@@ -613,6 +632,58 @@ class Takeovers:
 
         seq = await self._commit(key, decide, idempotency)
         return view_session(key.id, await self._store.state(key, at=seq))
+
+    async def assign(
+        self,
+        key: SessionKey,
+        to: str | None,
+        *,
+        by: str | None,
+        reason: str | None = None,
+        idempotency: IdempotentRequest | None = None,
+    ) -> SessionView:
+        """Have a person or queue look after the session, or with None no one in particular.
+
+        Raises SessionNotFound, InvalidRequest, QuotaExceeded, IdempotencyMismatch.
+        """
+        seq = await self._commit(key, lambda state: assign(state, to=to, by=by, reason=reason), idempotency)
+        return view_session(key.id, await self._store.state(key, at=seq))
+
+    async def add_note(
+        self, key: SessionKey, text: str, *, by: str | None, idempotency: IdempotentRequest | None = None
+    ) -> RecordedEvent:
+        """Note something for colleagues; gives the event.
+
+        Raises SessionNotFound, InvalidRequest, QuotaExceeded, IdempotencyMismatch.
+        """
+        return await self._commit_event(key, lambda state: add_note(state, text, by=by), idempotency)
+
+    async def add_feedback(
+        self,
+        key: SessionKey,
+        value: Verdict,
+        *,
+        seq: int | None = None,
+        run_id: str | None = None,
+        comment: str | None = None,
+        by: str | None,
+        idempotency: IdempotentRequest | None = None,
+    ) -> RecordedEvent:
+        """Say what a person thinks of an answer, by its seq or by its run; gives the event.
+
+        Raises SessionNotFound, RunNotFound, EventNotFound, InvalidRequest, QuotaExceeded, IdempotencyMismatch.
+        """
+        decide = partial(add_feedback, seq=seq, run_id=run_id, value=value, comment=comment, by=by)
+        return await self._commit_event(key, decide, idempotency)
+
+    async def _commit_event(
+        self, key: SessionKey, decide: Decide, idempotency: IdempotentRequest | None
+    ) -> RecordedEvent:
+        """Record what is decided, which is something, once; gives its last event."""
+        seq = await self._commit(key, decide, idempotency)
+        assert seq is not None
+        [event] = await self._store.read(key, after=seq - 1, upto=seq)
+        return event
 
     async def _commit(self, key: SessionKey, decide: Decide, idempotency: IdempotentRequest | None) -> int | None:
         """Record what is decided, once; gives the seq after it, None if there was nothing to record."""

@@ -17,9 +17,8 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.messages import Entry, shorten_text
 from swarmkeep.events.state import State
 from swarmkeep.events.wording import join_content
-from swarmkeep.models.failures import CONTEXT_TOO_LONG
+from swarmkeep.models.failures import CONTEXT_TOO_LONG, Secrets
 from swarmkeep.models.model import Model, Reply, TurnFailed
-from swarmkeep.models.secrets import Secrets
 from swarmkeep.request.compaction import CompactionPlan, build_summary_request, halve_piece, plan_compaction
 from swarmkeep.request.request import ModelRequest, find_last_reply
 from swarmkeep.runs.identifiers import MODEL_SENT, reach

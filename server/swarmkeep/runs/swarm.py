@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from swarmkeep.agent import Agent, Response, Tool
 from swarmkeep.agent.values import copy_plain_object
+from swarmkeep.decide.checks import FileLimits
 from swarmkeep.decide.commands import StartRun, create_session, start_run
-from swarmkeep.decide.cut_calls import REPLY_CUT
 from swarmkeep.decide.drafts import draft_events, preview_event
-from swarmkeep.decide.files import FileLimits
 from swarmkeep.decide.settle import NO_APPROVALS, Approvals, settle
+from swarmkeep.decide.steps import REPLY_CUT
 from swarmkeep.decide.turns import ToolOutcome
 from swarmkeep.events.codec import Json, encode_text, make_timestamp
 from swarmkeep.events.errors import InvalidRequest
@@ -34,8 +34,8 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.sizes import UNBOUNDED
 from swarmkeep.events.state import Run, State, ToolCall
 from swarmkeep.events.views import find_answer, find_run, view_run
+from swarmkeep.models.failures import NO_SECRETS
 from swarmkeep.models.model import ChatModel, Model
-from swarmkeep.models.secrets import NO_SECRETS
 from swarmkeep.runs.agents import OpenRegistry, Registry
 from swarmkeep.runs.approvals import make_approvals
 from swarmkeep.runs.hub import Item, MessageDeltas, MessageStarted

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from swarmkeep.agent import Agent, MCPServer, Tool
-from swarmkeep.decide.files import FileLimits
+from swarmkeep.decide.checks import FileLimits
 from swarmkeep.events.facts import SessionEvent
 from swarmkeep.events.state import State
 from swarmkeep.mcp.statuses import ServerStatus

@@ -21,6 +21,7 @@ from swarmkeep.events.state import State, ToolCall
 from swarmkeep.models.model import Deltas, Model, Reply, TurnFailed
 from swarmkeep.request.request import ModelRequest
 from swarmkeep.runs.calls import Perform
+from swarmkeep.runs.genai import describe_input, describe_instructions, describe_output, describe_text
 from swarmkeep.runs.hub import Item
 from swarmkeep.runs.session_log import StoreSessionLog
 from swarmkeep.runs.spans import (
@@ -29,10 +30,6 @@ from swarmkeep.runs.spans import (
     SpanSettings,
     await_within,
     clean_value,
-    describe_input,
-    describe_instructions,
-    describe_output,
-    describe_text,
     format_traceparent,
     get_run_names,
     make_parent_context,

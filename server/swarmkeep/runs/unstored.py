@@ -10,9 +10,9 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from swarmkeep.decide.checks import TakenMessages, take_out_files
 from swarmkeep.decide.commands import Approval, StartRun, ToolAnswer, keep_limits, resume_run, start_run
 from swarmkeep.decide.drafts import draft_events
-from swarmkeep.decide.files import TakenMessages, take_out_files
 from swarmkeep.decide.turns import Trip
 from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import Draining, TooLarge
@@ -21,8 +21,8 @@ from swarmkeep.events.files import MAX_SENT_BYTES, list_references
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.sizes import is_heavy
 from swarmkeep.events.state import State
+from swarmkeep.models.failures import Secrets
 from swarmkeep.models.model import Model, TurnFailed
-from swarmkeep.models.secrets import Secrets
 from swarmkeep.request.request import ModelRequest, build_request
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.approvals import ApprovalRules, refuse_wrong_functions

@@ -14,7 +14,7 @@ from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.state import State
 from swarmkeep.events.wording import pluralize
 from swarmkeep.runs.loop import UNAVAILABLE, log_failure
-from swarmkeep.store.leases import SqlLeases
+from swarmkeep.store.heads import SqlLeases
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import Clock, SessionKey, utc_now
 from swarmkeep.store.search import SqlSearchIndexer

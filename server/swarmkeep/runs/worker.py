@@ -28,8 +28,8 @@ from swarmkeep.events.facts import (
     SessionTakenOver,
 )
 from swarmkeep.events.state import NOTHING_SAID, STATUS_BY_ENDING, PartialReply, Run, State
+from swarmkeep.models.failures import Secrets
 from swarmkeep.models.model import Model, Pauses, ServerStopping
-from swarmkeep.models.secrets import Secrets
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.approvals import ApprovalRules
 from swarmkeep.runs.hub import Hub, Item
@@ -43,7 +43,7 @@ from swarmkeep.runs.tool_servers import ToolServers, name_scope
 from swarmkeep.runs.watcher import Waiters, Watcher
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import Claim, Lease, SessionHead, SessionKey
-from swarmkeep.store.totals import SqlTotals
+from swarmkeep.store.usage import SqlTotals
 
 if TYPE_CHECKING:
     from swarmkeep.runs.tracing import Tracing

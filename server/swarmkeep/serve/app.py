@@ -1,15 +1,18 @@
-"""The composition root: settings become a store, agents, an engine and the API over them."""
+"""The composition root: settings in, the application out, with its routes, hooks and traces."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from uuid import uuid4
 
 from litestar import Litestar, Request, Response, Router
 from litestar.datastructures import State
@@ -22,8 +25,11 @@ from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, ControllerRouterHandler, HTTPScope
 
 import swarmkeep
+from swarmkeep import mcp_server
+from swarmkeep.agui import routes as agui
 from swarmkeep.events.errors import Draining
-from swarmkeep.events.usage import PriceTable
+from swarmkeep.events.records import PriceTable
+from swarmkeep.history.archives import Archive, ArchiveError, archiving, open_archive, read_age
 from swarmkeep.history.checkpoints import BadCheckpoint, Signer, load_signer
 from swarmkeep.history.compare import PricesError, read_prices
 from swarmkeep.history.proofs import HeadLog
@@ -60,34 +66,170 @@ from swarmkeep.http.routes import (
     agents,
     audit,
     events,
+    feed,
     health,
     keys,
+    run_table,
     runs,
     sessions,
     transfer,
     usage,
+    webhooks,
 )
 from swarmkeep.http.routes import events as messages
+from swarmkeep.models.clients import ModelSettings
+from swarmkeep.models.failures import Secrets
 from swarmkeep.openai.document import make_router
 from swarmkeep.openai.problems import PREFIX, is_openai_path, make_openai_error_response, make_stopping
 from swarmkeep.runs.agents import find_model_server, load_registry
 from swarmkeep.runs.engine import Engine, build_engine, list_secrets
 from swarmkeep.serve.settings import Settings
-from swarmkeep.serve.traces import TracesError, open_tracing
 from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.person_keys import KEYS_ELSEWHERE, PersonKeyError, open_key_source
 from swarmkeep.store.schema import find_obstacles, upgrade
 from swarmkeep.store.sqlite_files import describe_exposure, find_exposed_files, refuse_read_only
 from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
     from swarmkeep.runs.tracing import Tracing
 
+log = logging.getLogger(__name__)
+
+# A collector that does not answer keeps no server from stopping.
+_FLUSH_SECONDS = 5.0
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_MISSING = "traces need one more library: pip install 'swarmkeep[otel]'"
+
+
+class TracesError(Exception):
+    """The reason why no traces can be made, in a sentence for the operator."""
+
+
+class TraceSettings(ModelSettings, Protocol):
+    """`auto`: if the environment names a collector, and the extra is installed."""
+
+    traces: Literal["auto", "on", "off"]
+
+
+class OpenTracing:
+    """Traces while they are made; `close` sends what is not sent yet."""
+
+    def __init__(self, tracing: Tracing, flush: Callable[[], object]) -> None:
+        self.tracing = tracing
+        self._flush = flush
+
+    def close(self) -> None:
+        """Blocks for a few seconds at most."""
+        # The library waits for a collector as long as it likes, and asks at exit again: no one waits for this thread.
+        flushing = threading.Thread(target=self._flush, name="swarmkeep-traces", daemon=True)
+        flushing.start()
+        flushing.join(_FLUSH_SECONDS)
+        if flushing.is_alive():
+            log.warning("the last traces could not be sent within %g s", _FLUSH_SECONDS)
+
+
+def open_tracing(
+    settings: TraceSettings, secrets: Secrets, version: str, environment: Mapping[str, str] = os.environ
+) -> OpenTracing | None:
+    """Open the maker of traces, if they are wanted; `version` is the server's.
+
+    Raises TracesError where they are asked for and cannot be made.
+    """
+    if not _is_wanted(settings.traces, environment):
+        return None
+    try:
+        return _open(settings, secrets, version, environment)
+    except TracesError as error:
+        if settings.traces == "on":
+            raise
+        # The environment may be set for everything that runs on a machine.
+        log.warning("no traces are made, although the environment asks for them: %s", error)
+        return None
+
+
+def _is_wanted(mode: str, environment: Mapping[str, str]) -> bool:
+    if mode == "off" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
+        return False
+    return mode == "on" or any(environment.get(name, "").strip() for name in _ENDPOINTS)
+
+
+def _open(settings: TraceSettings, secrets: Secrets, version: str, environment: Mapping[str, str]) -> OpenTracing:
+    try:
+        from swarmkeep.runs.genai import is_content_wanted
+        from swarmkeep.runs.spans import SpanSettings, describe_provider
+        from swarmkeep.runs.tracing import Tracing
+
+        provider = _find_provider(version, environment)
+    except ImportError:
+        raise TracesError(_MISSING) from None
+    except ValueError as error:
+        # The standard variables name something that is not there, or a figure that cannot be.
+        raise TracesError(f"OpenTelemetry refuses its settings: {error}") from error
+    span_settings = SpanSettings(
+        tracer=provider.get_tracer("swarmkeep", version),
+        provider=describe_provider(settings),
+        secrets=secrets,
+        has_content=is_content_wanted(environment),
+    )
+    return OpenTracing(Tracing(span_settings), provider.force_flush)
+
+
+def _find_provider(version: str, environment: Mapping[str, str]) -> TracerProvider:
+    """Return the process's own provider, if one is set (by the agents' code, say); else one for everything in it."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    current = trace.get_tracer_provider()
+    if isinstance(current, TracerProvider):
+        return current
+    provider = _make_provider(version, environment)
+    trace.set_tracer_provider(provider)
+    return provider
+
+
+def _make_provider(version: str, environment: Mapping[str, str]) -> TracerProvider:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+
+    exporter: SpanExporter
+    if (name := environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "otlp") == "console":
+        exporter = ConsoleSpanExporter()
+    elif name == "otlp":
+        exporter = _make_otlp_exporter(environment)
+    else:
+        raise TracesError(f"OTEL_TRACES_EXPORTER is {name!r}; use otlp, console or none")
+    # What the environment says (OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES) goes before these.
+    defaults = {"service.version": version, "service.instance.id": str(uuid4())}
+    found = Resource.create()
+    if str(found.attributes.get("service.name", "")).startswith("unknown_service"):
+        found = found.merge(Resource({"service.name": "swarmkeep"}))
+    provider = TracerProvider(resource=Resource(defaults).merge(found), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def _make_otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    protocol = next((found for name in _PROTOCOLS if (found := environment.get(name, "").strip())), "http/protobuf")
+    if protocol != "http/protobuf":
+        raise TracesError(f"traces are sent by http/protobuf only, not by {protocol}: see OTEL_EXPORTER_OTLP_PROTOCOL")
+    return OTLPSpanExporter()
+
+
+# The composition root: settings become a store, agents, an engine and the API over them.
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 LIMITS = ServerLimits()
 
-log = logging.getLogger(__name__)
 
 # How long the start may wait for a look at the database that it can do without.
 _OBSTACLES_SECONDS = 10.0
@@ -145,12 +287,13 @@ def make_lifespan(
     """Makes the application's lifespan: what the routes need is opened when it starts, and closed when it stops.
 
     Raises AgentsError, BadDatabaseUrl, and ServeError if no model is configured, or the prices, the signing
-    key or the retention are not valid.
+    key or the retention or the archive or people's keys are not valid.
     """
     if not settings.agents:
         raise ServeError("there are no agents to serve; name a file, folder or module that defines some with --agents")
     registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
     location = locate(settings.database_url)
+    _check_person_keys(settings)
     prices, signer, retention = _read_prices(settings), _load_signer(settings), _read_retention(settings)
     if not (settings.offline or settings.openai_api_key or settings.openai_base_url):
         raise ServeError(
@@ -174,13 +317,16 @@ def make_lifespan(
                 cache_bytes=settings.state_cache_bytes,
                 on_append=metrics.observe_append,
                 on_damage=metrics.observe_damage,
-                integrity_key=settings.integrity_keys,
+                **settings.store_options,
                 read_seconds=settings.read_seconds,
             )
             engine = build_engine(settings, registry, store, tracing)
             _connect_metrics(metrics, engine, store)
             try:
                 await store.ping()
+                if store.keyring.source is None and await store.has_keys_elsewhere():
+                    raise ServeError(KEYS_ELSEWHERE)
+                archive = await _open_archive(store, settings)
                 await _warn_of_unstamped(store)
                 if isinstance(location, PostgresServer):
                     await _warn_of_obstacles(settings, location)
@@ -193,7 +339,13 @@ def make_lifespan(
                 app.state.service = _build_service(
                     settings, engine, keyring, metrics, limits, prices, signer, retention
                 )
-                async with metrics.answer_workers(), applying_retention(store, retention):
+                engine.automations.start()
+                async with (
+                    metrics.answer_workers(),
+                    applying_retention(store, retention),
+                    archiving(archive, read_age(settings.archive_after)),
+                    engine.webhooks.sending(),
+                ):
                     yield
             finally:
                 await engine.stop()
@@ -218,6 +370,24 @@ async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tra
     finally:
         app.asgi_handler = handler
         await asyncio.to_thread(opened.close)
+
+
+def _check_person_keys(settings: Settings) -> None:
+    try:
+        open_key_source(settings.person_keys)
+    except PersonKeyError as error:
+        raise ServeError(str(error)) from None
+
+
+async def _open_archive(store: SqlStore, settings: Settings) -> Archive | None:
+    try:
+        read_age(settings.archive_after)
+        archive = open_archive(store, settings)
+    except ArchiveError as error:
+        raise ServeError(str(error)) from None
+    if archive is None and await store.has_archived():
+        raise ServeError("the database has archived sessions: set SWARMKEEP_ARCHIVE to where they are")
+    return archive
 
 
 async def _warn_of_unstamped(store: SqlStore) -> None:
@@ -310,25 +480,12 @@ def _build_metrics(settings: Settings, worker_metrics: WorkerMetrics | None) -> 
 
 def _connect_metrics(metrics: Metrics, engine: Engine, store: SqlStore) -> None:
     engine.hub.add_observer(metrics.observe_event)
-    metrics.add_gauge(
-        "swarmkeep_sessions_driven", "Sessions that this server has the lease of.", engine.active_session_count
-    )
-    metrics.add_gauge(
-        "swarmkeep_search_sessions_behind",
-        "Sessions that are not completely indexed for searches yet, counted up to 1000.",
-        lambda: engine.indexing.sessions_behind,
-    )
-    metrics.add_gauge(
-        "swarmkeep_stream_readers", "Open streams.", lambda: engine.hub.reader_count + engine.changes.reader_count
-    )
-    metrics.add_gauge(
-        "swarmkeep_clock_ahead_seconds",
-        "By how much this machine's clock is ahead of the database's.",
-        lambda: engine.clocks.ahead_seconds,
-    )
-    metrics.add_gauge(
-        "swarmkeep_writes_waiting", "Writes that wait for the database.", lambda: store.database.waiting_writes
-    )
+    engine.webhooks.observe = metrics.observe_webhook
+    metrics.add_gauge("swarmkeep_sessions_driven", engine.active_session_count)
+    metrics.add_gauge("swarmkeep_search_sessions_behind", lambda: engine.indexing.sessions_behind)
+    metrics.add_gauge("swarmkeep_stream_readers", lambda: engine.hub.reader_count + engine.changes.reader_count)
+    metrics.add_gauge("swarmkeep_clock_ahead_seconds", lambda: engine.clocks.ahead_seconds)
+    metrics.add_gauge("swarmkeep_writes_waiting", lambda: store.database.waiting_writes)
 
 
 def resolve_address(settings: Settings) -> tuple[str, int]:
@@ -365,7 +522,7 @@ are not recorded: `message.started` (`run_id`, `agent`) and `message.delta` (`ru
 Every answer has an `X-Request-Id`: the request's own, or a new one. The server's log names the request by it.
 """
 
-_PREFIXES = ("/v1/", f"{PREFIX}/")
+_PREFIXES = ("/v1/", f"{PREFIX}/", f"{agui.PREFIX}/", mcp_server.PATH)
 _BEARER_SCHEME = SecurityScheme(
     type="http", scheme="bearer", description="A key from `swarmkeep keys create`. Until there is one, none is needed."
 )
@@ -406,7 +563,9 @@ def build_api(
             *audit.ROUTES,
             *websocket.ROUTES,
         ],
-        "runs": [*runs.ACTIVE_RUNS_ROUTES, *runs.ROUTES],
+        "runs": [*run_table.ROUTES, *runs.ROUTES],
+        "feed": [*feed.ROUTES],
+        "webhooks": [*webhooks.ROUTES],
         "audit": [*audit.AUDIT_ROUTES],
         "keys": [*keys.ROUTES],
         "agents": [*agents.ROUTES],
@@ -422,6 +581,8 @@ def build_api(
         route_handlers=[
             v1,
             make_router(),
+            Router("/", guards=[require_key], route_handlers=agui.ROUTES, tags=["agui"]),
+            Router("/", guards=[require_key], route_handlers=mcp_server.list_routes(), tags=["mcp"]),
             Router("/", route_handlers=[*health.ROUTES, *health.METRICS_ROUTES], tags=["health"]),
             *pages.DOCS_ROUTES,
             *pages.ROUTES,

@@ -9,10 +9,13 @@ import socket
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+if TYPE_CHECKING:
+    from swarmkeep.store.opening import StoreOptions
 
 T = TypeVar("T")
 
@@ -43,6 +46,10 @@ def _lower_case(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
+def _check_network(text: str) -> str:
+    return str(ip_network(text, strict=False))
+
+
 ListOf = Annotated[tuple[T, ...], NoDecode, BeforeValidator(_split_names)]
 NoneOr = Annotated[T | None, BeforeValidator(_read_none)]
 AnyCase = Annotated[T, BeforeValidator(_lower_case)]
@@ -50,6 +57,7 @@ Names = ListOf[str]
 # What lies further ahead may have no date.
 _HUNDRED_YEARS = 3_155_760_000
 Seconds = Annotated[float, Field(gt=0, le=_HUNDRED_YEARS)]
+Network = Annotated[str, AfterValidator(_check_network)]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
 
 
@@ -107,11 +115,13 @@ class Settings(BaseSettings):
     openai_base_url: str | None = Field(
         default=None,
         validation_alias=AliasChoices("OPENAI_BASE_URL", "openai_base_url"),
-        description="The base URL of any server that speaks Chat Completions; by default OpenAI's.",
+        description="The base URL of any server that speaks Chat Completions; by default OpenAI's. A key in the "
+        "environment is never sent to a base URL from `.env`: set this in the environment, too.",
     )
     model_timeout_seconds: Seconds = Field(
         default=120.0,
-        description="How long a model may be silent: until its answer begins, and between two pieces of it.",
+        description="How long a model may be silent: until its answer begins, and between two pieces of it. A "
+        "connection has to be made within 10 seconds.",
     )
     model_retries: int = Field(
         default=2, ge=0, description="How often a model call is retried after a temporary failure."
@@ -128,7 +138,8 @@ class Settings(BaseSettings):
     )
     run_seconds: NoneOr[Seconds] = Field(
         default=3600.0,
-        description="How long a run may take. Time spent waiting for somebody does not count; `none` means no limit.",
+        description="How long a run may take. Time spent waiting for a person does not count, and a take-over restarts "
+        "the clock; `none` means no limit.",
     )
     tool_seconds: NoneOr[Seconds] = Field(
         default=300.0, description="The time-out of functions without one of their own; `none` means no limit."
@@ -138,47 +149,82 @@ class Settings(BaseSettings):
     )
     loop_turns: NoneOr[Annotated[int, Field(ge=3)]] = Field(
         default=10,
-        description="A run whose last so many turns go in a circle (the same calls or handoffs again) is ended; `none` "
-        "means no limit.",
+        description="A run whose last so many turns go in a circle (the same calls or handoffs again) is ended; at "
+        "least 3, and `none` means no limit.",
     )
     history_turns: NoneOr[Annotated[int, Field(ge=1)]] = Field(
         default=None, description="How many of a session's last turns are sent to a model; by default all of them."
     )
     read_seconds: Seconds = Field(
-        default=10.0, description="How long a list, a sum or a search may take in the database before it is refused."
+        default=10.0,
+        description="How long a list, a sum or a search may take in the database; then the answer is 503 `overloaded`.",
     )
     search: AnyCase[Literal["on", "off"]] = Field(
-        default="on", description="Whether sessions can be found by what was said: `on` indexes messages."
+        default="on",
+        description="`on` indexes messages for searches, a moment behind. With `off`, searches are refused, and "
+        "nothing is indexed until it is on again.",
     )
-    state_cache_bytes: int = Field(default=2**26, ge=0, description="About how much memory sessions' states may take.")
+    state_cache_bytes: int = Field(
+        default=2**26,
+        ge=0,
+        description="About how much memory each worker uses for the states of recently used sessions, counted as four "
+        "times the bytes of their events. Other sessions are read from their events for each request.",
+    )
     # Streams give their signs of life at a poll, and owe one every 15 seconds.
     poll_seconds: float = Field(
-        default=0.5, gt=0, le=7, description="How soon, at the latest, a stream shows what another server has recorded."
+        default=0.5,
+        gt=0,
+        le=7,
+        description="How soon, at the latest, a stream shows what another server has recorded; 7 at most.",
     )
     max_body_bytes: int = Field(default=10_000_000, ge=1, description="The largest request body that is read.")
     max_body_values: int = Field(
-        default=200_000, ge=1, description="How many JSON values a request body may hold, at all levels together."
+        default=200_000,
+        ge=1,
+        description="How many JSON values a request body or frame may hold, at all levels together.",
     )
     max_messages: int = Field(
         default=10_000, ge=1, description="How many messages a new session's history, or a run's input, may have."
     )
-    max_context_bytes: int = Field(default=1_000_000, ge=2, description="The largest context of a session, as JSON.")
+    max_context_bytes: int = Field(
+        default=1_000_000,
+        ge=2,
+        description="How large the context variables of a session may be, as JSON. Every append writes them again.",
+    )
     max_metadata_bytes: int = Field(default=65_536, ge=2, description="How large a session's metadata may be, as JSON.")
     max_message_bytes: int = Field(
-        default=8_000_000, ge=1, description="How large a message or a function's result may be, as JSON."
+        default=8_000_000,
+        ge=1,
+        description="How large a message in a request, a function's result, or a run's `instructions` may be, as JSON.",
     )
-    max_blob_bytes: int = Field(default=5_000_000, ge=1, le=40_000_000, description="The largest file in a message.")
-    max_message_blob_bytes: int = Field(default=20_000_000, ge=1, description="The largest total of a message's files.")
+    max_blob_bytes: int = Field(
+        default=5_000_000,
+        ge=1,
+        le=40_000_000,
+        description="How large a file or picture in a message may be, decoded; 40,000,000 at most.",
+    )
+    max_message_blob_bytes: int = Field(
+        default=20_000_000, ge=1, description="How large the files and pictures of one message may be together."
+    )
     max_message_blobs: int = Field(default=100, ge=1, description="How many files and pictures a message may have.")
     blob_types: Names = Field(
         default=("image/png", "image/jpeg", "image/gif", "image/webp", "audio/*", "text/*", "application/*"),
-        description="The media types of files that messages may have, separated by commas; `audio/*` is all of audio.",
+        description="The media types of files and pictures that messages may have, separated by commas; `audio/*` is "
+        "all of audio.",
     )
     max_queued_runs: int = Field(default=100, ge=1, description="How many runs may wait in a session's queue.")
-    max_runs_per_tenant: int = Field(default=1_000, ge=1, description="How many runs a tenant may have on each server.")
-    max_forks_per_minute: int = Field(default=600, ge=1, description="How many forks a tenant may make per minute.")
+    max_runs_per_tenant: int = Field(
+        default=1_000,
+        ge=1,
+        description="How many runs of one tenant may be active on each server; a take-over is not refused.",
+    )
+    max_forks_per_minute: int = Field(
+        default=600, ge=1, description="How many forks one tenant may make in a minute, on each server."
+    )
     max_session_events: int = Field(
-        default=1_000_000, ge=1, description="How many events a session may have; beyond that, it accepts no changes."
+        default=1_000_000,
+        ge=1,
+        description="How many events a session may have; beyond that, it accepts no run and no change.",
     )
     max_sessions: int = Field(default=10_000_000, ge=1, description="How many sessions a tenant may have.")
     max_stored_bytes: int = Field(
@@ -191,7 +237,9 @@ class Settings(BaseSettings):
         default=None, description="How many tokens a tenant's model calls may take in a UTC day; no limit by default."
     )
     prices: str | None = Field(default=None, description="What models cost: JSON, or a file (`.json`, `.toml`).")
-    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$", description="The currency of the prices.")
+    currency: str = Field(
+        default="USD", pattern=r"^[A-Z]{3}$", description="The currency of the prices, three letters."
+    )
     max_import_bytes: int = Field(default=1_000_000_000, ge=1, description="The largest file that is imported.")
     rate_limit_per_minute: NoneOr[int] = Field(
         default=None,
@@ -210,7 +258,7 @@ class Settings(BaseSettings):
     forwarded_allow_ips: Names = Field(
         default=(),
         description="Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, "
-        "separated by commas; by default none.",
+        "separated by commas; `*` for any. By default none.",
     )
     openai_session_headers: ListOf[HeaderName] = Field(
         default=(),
@@ -222,18 +270,55 @@ class Settings(BaseSettings):
         description="The token that `/metrics` requires; once the server has API keys, `/metrics` needs one.",
     )
     cors_origins: Names = Field(
-        default=(), description="Origins of web pages that may call the API, separated by commas; by default none."
+        default=(),
+        description="Origins of web pages that may call the API, as in `https://desk.example`, separated by commas; "
+        "`*` for any. By default none.",
     )
     integrity_key: SecretStr | None = Field(
         default=None,
-        description="A secret that the end of each session's log is signed with, so that nobody who only writes to the "
-        "database can compute another history. Several, separated by commas: the first signs, and all are accepted; "
-        "the word `unstamped` among them accepts sessions without a stamp, while servers get their first key.",
+        description="A secret that the end of each session's log is signed with, so that write access to the database "
+        "is not enough to compute another history. Several, separated by commas: the first signs, and all are "
+        "accepted; the word `unstamped` among them accepts sessions without a stamp, while servers get the first key.",
     )
     retention: str | None = Field(
         default=None,
         description="How long sessions are kept after their last change, as `180d`; or rules by tenant and metadata: "
         "JSON, or a file (`.json`, `.toml`).",
+    )
+    max_webhooks: int = Field(default=20, ge=0, le=1_000, description="How many webhooks a tenant may have.")
+    max_webhook_bytes: int = Field(
+        default=1_000_000,
+        ge=1_000,
+        description="How large a message to a webhook may be; one about a larger event says where that is instead.",
+    )
+    webhook_seconds: float = Field(
+        default=15.0, gt=0, le=60, description="How long the receiver of a webhook may take to answer; 60 at most."
+    )
+    webhook_networks: ListOf[Network] = Field(
+        default=(),
+        description="Private addresses or networks that webhooks may be sent to, also by plain http, separated by "
+        "commas, as in `10.1.0.0/16`; by default none, and `https` to public addresses only.",
+    )
+    archive: str | None = Field(
+        default=None,
+        description="Where sessions are archived: `s3://BUCKET/PREFIX` (with the `AWS_…` variables, of which "
+        "`AWS_ENDPOINT_URL` names another server than Amazon's), `gs://…`, `az://…`, or a folder as "
+        "`file:///…`. Needs the extra `archive`.",
+    )
+    archive_after: str | None = Field(
+        default=None,
+        description="How long after its last change a session is moved to the archive, as `90d`; not set: none is.",
+    )
+    person: str | None = Field(
+        default=None,
+        max_length=200,
+        description="The metadata key whose value names the person that a session belongs to: what is recorded of such "
+        "a session is encrypted by that person's key, until `swarmkeep erase` erases that; not set: nothing is.",
+    )
+    person_keys: str | None = Field(
+        default=None,
+        description="Where people's keys are kept: `database`, which its backups hold, too; a folder; or `MODULE:NAME` "
+        "of a function that gives an object with `read(id)`, `write(id, secret)` and `erase(id)`.",
     )
     signing_key: Path | None = Field(
         default=None, description="A PEM file with the Ed25519 private key that checkpoints are signed with."
@@ -246,12 +331,14 @@ class Settings(BaseSettings):
         "below it. Witnesses know a log by its name.",
     )
     log_level: AnyCase[Literal["debug", "info", "warning", "error", "critical"]] = Field(
-        default="info", description="Which log lines are written to standard error."
+        default="info",
+        description="Which log lines are written to standard error: `debug`, `info`, `warning`, `error` or `critical`, "
+        "and what is above.",
     )
     log_format: AnyCase[Literal["text", "json"]] = Field(
-        default="text", description="How log lines are written: as text, or as one JSON object per line."
+        default="text", description="How log lines are written: as `text`, or as `json`, one object per line."
     )
-    access_log: bool = Field(default=True, description="Whether to log each request, at the level `info`.")
+    access_log: bool = Field(default=True, description="Write a line for each request, at the level `info`.")
     traces: AnyCase[Literal["auto", "on", "off"]] = Field(
         default="auto",
         description="Whether to make OpenTelemetry traces: `on`, `off`, or `auto`: only if the environment names a "
@@ -299,6 +386,11 @@ class Settings(BaseSettings):
     def integrity_keys(self) -> str | None:
         """The text of `integrity_key`."""
         return None if self.integrity_key is None else self.integrity_key.get_secret_value()
+
+    @property
+    def store_options(self) -> StoreOptions:
+        """The options that each opening of the database needs."""
+        return {"integrity_key": self.integrity_keys, "person": self.person, "person_keys": self.person_keys}
 
     def resolve_address(self) -> tuple[str, int]:
         """Return the address to listen on; of several addresses that a name has, one of IPv4. Raises OSError and

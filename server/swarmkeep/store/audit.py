@@ -18,8 +18,9 @@ from swarmkeep.events.facts import (
     SessionRedacted,
     SessionReleased,
 )
-from swarmkeep.store.contents import check_files
+from swarmkeep.store.contents import check_files, decrypt_content, is_archived
 from swarmkeep.store.hashing import AUDIT_LOG, GENESIS, SealedEvent, commitment_of, header_of, link, random_salts
+from swarmkeep.store.person_keys import Erased
 from swarmkeep.store.reading import MAX_BIGINT, RawRows, read_head_row, read_raw_rows, read_sealed
 from swarmkeep.store.records import AuditAction, SessionKey, utc_now
 from swarmkeep.store.statements import OnDatabase, PreparedStatement, prepare_insert_if_absent, split_parameters
@@ -36,6 +37,7 @@ from swarmkeep.store.tables import (
     is_as_written,
     of_bound_session,
     of_session,
+    runs,
     session_columns,
     session_labels,
     sessions,
@@ -55,8 +57,8 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
 
     `last_seq` is the greatest seq that any event has (0: there is none), `forked_at` the last that ends what was
     copied from elsewhere. `blobs` and `files` say of each name whether what is kept there is what it names;
-    `creation_keys` are the idempotency keys that made the session; `usage_row_count` is the number of rows in the
-    index of usage.
+    `creation_keys` are the idempotency keys that made the session; `usage_row_count` and
+    `run_row_count` are the numbers of rows in the index of usage and in the table of runs.
     """
 
     head: Mapping[str, Any] | None
@@ -69,6 +71,7 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_rows: tuple[Mapping[str, Any], ...]
     creation_keys: tuple[str, ...]
     usage_row_count: int
+    run_row_count: int
 
     @property
     def is_empty(self) -> bool:
@@ -81,6 +84,7 @@ class SessionRows(msgspec.Struct, frozen=True, kw_only=True):
             or self.idempotency_rows
             or self.creation_keys
             or self.usage_row_count
+            or self.run_row_count
         )
 
 
@@ -90,12 +94,17 @@ class SqlSnapshot:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    def is_archived(self, key: SessionKey) -> bool:
+        """Tell if the session's events are in the archive only."""
+        return is_archived(self._connection, key)
+
     def read_session_rows(self, key: SessionKey) -> SessionRows:
         """The rows beside a session's events."""
         connection, names = self._connection, session_columns(key)
         [[last]] = _LAST_SEQ.fetch_all(connection, names)
         [[forked]] = _LAST_OF_TYPE.fetch_all(connection, {**names, "of_type": SessionForked.type})
         [[usage_rows]] = _COUNT_USAGE.fetch_all(connection, names)
+        [[run_rows]] = _COUNT_RUNS.fetch_all(connection, names)
         labels = _LABELS.fetch_all(connection, names)
         return SessionRows(
             head=read_head_row(connection, key),
@@ -107,6 +116,7 @@ class SqlSnapshot:
             idempotency_rows=tuple(read_raw_rows(connection, _IDEMPOTENCY, key)),
             creation_keys=tuple(row["key"] for row in read_raw_rows(connection, _CREATIONS, key)),
             usage_row_count=usage_rows,
+            run_row_count=run_rows,
         )
 
     def read_sealed(
@@ -118,9 +128,16 @@ class SqlSnapshot:
 
     def read_usage_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
         """The rows of usage of a session's calls between two seqs, by seq."""
+        return self._read_rows(_USAGE, key, after, upto)
+
+    def read_run_rows(self, key: SessionKey, *, after: int, upto: int) -> dict[int, dict[str, Any]]:
+        """The rows of a session's runs that ended between two seqs, by seq."""
+        return self._read_rows(_RUNS, key, after, upto)
+
+    def _read_rows(self, rows: RawRows, key: SessionKey, after: int, upto: int) -> dict[int, dict[str, Any]]:
         return {
             row["seq"]: {name: value for name, value in row.items() if name not in ("tenant", "session_id")}
-            for row in read_raw_rows(self._connection, _USAGE, key, after=after, upto=upto)
+            for row in read_raw_rows(self._connection, rows, key, after=after, upto=upto)
             # SQLite holds a value of any type in any column.
             if isinstance(row["seq"], int)
         }
@@ -183,6 +200,7 @@ _LAST_OF_TYPE = PreparedStatement(
     )
 )
 _COUNT_USAGE = PreparedStatement(select(func.count()).where(*of_bound_session(usage)))
+_COUNT_RUNS = PreparedStatement(select(func.count()).where(*of_bound_session(runs)))
 
 
 def _build_label_query() -> Select[Any]:
@@ -200,6 +218,7 @@ _LABELS = PreparedStatement(_build_label_query())
 _IDEMPOTENCY = RawRows(idempotency)
 _CREATIONS = RawRows(creations)
 _USAGE = RawRows(usage, usage.c.seq > bindparam("after"), usage.c.seq <= bindparam("upto"))
+_RUNS = RawRows(runs, runs.c.seq > bindparam("after"), runs.c.seq <= bindparam("upto"))
 
 
 def _check_blobs(connection: Connection, key: SessionKey) -> Iterator[tuple[str, bool]]:
@@ -209,7 +228,9 @@ def _check_blobs(connection: Connection, key: SessionKey) -> Iterator[tuple[str,
         page, row = (_FIRST_BLOBS, {}) if after is None else (_NEXT_BLOBS, {"after": after})
         rows = page.fetch_all(connection, {**session_columns(key), **row})
         for name, blob in rows:
-            yield unescape(as_text(name)), digest(unescape(as_text(blob))) == unescape(as_text(name))
+            known = unescape(as_text(name))
+            said = decrypt_content(connection, known, unescape(as_text(blob)))
+            yield known, isinstance(said, Erased) or digest(said) == known
         if len(rows) < _PAGE_ROWS:
             return
         after = unescape(as_text(rows[-1][0]))

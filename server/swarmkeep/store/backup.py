@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 from sqlalchemy import Connection, MetaData, Table, func, insert, select, tuple_
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from swarmkeep.events.codec import Json, MalformedJson, decode, encode
 from swarmkeep.store import schema
@@ -187,7 +188,13 @@ def _insert_rows(connection: Connection, tables: dict[str, Table], lines: Iterat
     def flush() -> None:
         nonlocal size
         if batch and table is not None:
-            connection.execute(insert(table), batch)
+            try:
+                connection.execute(insert(table), batch)
+            except StatementError as error:
+                # What the database itself says is another matter, but for values that it does not take.
+                if isinstance(error, DBAPIError) and not isinstance(error, DataError | IntegrityError):
+                    raise
+                raise BadBackup(f"the file has a row that cannot be in its table, {table.name}") from None
             rows[table.name] += len(batch)
         batch.clear()
         size = 0

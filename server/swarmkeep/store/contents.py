@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 from cachetools import LRUCache
-from sqlalchemy import Column, Connection, Table, delete, exists, func, insert, literal, select
+from sqlalchemy import Column, Connection, Table, delete, exists, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from swarmkeep.events.codec import digest
@@ -20,7 +20,8 @@ from swarmkeep.events.files import list_file_names
 from swarmkeep.events.messages import list_result_references
 from swarmkeep.events.state import State
 from swarmkeep.store.heads import is_head
-from swarmkeep.store.records import SessionKey
+from swarmkeep.store.person_keys import Erased, about_file, about_text, read_content, read_key_id, read_text
+from swarmkeep.store.records import SealedBatch, SessionKey, StoreUnavailable
 from swarmkeep.store.statements import (
     Database,
     OnDatabase,
@@ -29,6 +30,7 @@ from swarmkeep.store.statements import (
     split_parameters,
 )
 from swarmkeep.store.tables import (
+    archives,
     as_bytes,
     as_text,
     blobs,
@@ -73,6 +75,8 @@ class FileCache:
 
 
 T = TypeVar("T")
+OnArchived = Callable[[SessionKey], Awaitable[bool]]
+OnReadArchived = Callable[[SessionKey], Awaitable[Sequence[SealedBatch] | None]]
 
 FILE_CACHE_BYTES = 32 * 1024 * 1024
 # So many are hashed in a fraction of a millisecond.
@@ -85,10 +89,54 @@ class SqlContents(OnDatabase):
     def __init__(self, database: Database) -> None:
         OnDatabase.__init__(self, database)
         self._files = FileCache(FILE_CACHE_BYTES)
+        self.on_archived: OnArchived | None = None
+        """Brings a session back that is archived. Without it such a session cannot be read."""
+        self.on_read_archived: OnReadArchived | None = None
+        """Reads a session in the archive, and leaves it there."""
+
+    async def bring_back(self, key: SessionKey) -> bool:
+        """Have the database hold a session's events, texts and files again, if they are archived. False if not.
+
+        Raises StoreUnavailable, and HistoryDamaged if what is in the archive is not the session.
+        """
+        return self.on_archived is not None and await self.on_archived(key)
+
+    async def read_archived(self, key: SessionKey) -> Sequence[SealedBatch] | None:
+        """A session in the archive, proven by its last hash, which stays there; None if it is not there.
+
+        Raises StoreUnavailable, and HistoryDamaged.
+        """
+        if self.on_read_archived is None:
+            raise StoreUnavailable(f"session {key.id!r} is archived; set SWARMKEEP_ARCHIVE to where it is")
+        return await self.on_read_archived(key)
+
+    async def require_present(self, key: SessionKey) -> None:
+        """`bring_back`, where it is archived. Raises StoreUnavailable where that cannot be done."""
+        if self.on_archived is None:
+            detail = "set SWARMKEEP_ARCHIVE to where it is"
+            raise StoreUnavailable(f"session {key.id!r} is archived; {detail}")
+        await self.on_archived(key)
+
+    async def read_present(
+        self, key: SessionKey, query: Callable[[Connection], T], *, at_one_moment: bool = False
+    ) -> T:
+        """Run a query for a session's events, texts or files, which are brought back first if they are archived."""
+        if self.on_archived is None:
+            return await (self.database.read_at_one_moment if at_one_moment else self.database.read)(query)
+
+        def look(connection: Connection) -> tuple[bool, T | None]:
+            # At one moment: another process may be moving them.
+            return (True, None) if is_archived(connection, key) else (False, query(connection))
+
+        while True:
+            away, found = await self.database.read_at_one_moment(look)
+            if not away:
+                return cast(T, found)
+            await self.on_archived(key)
 
     async def read_blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
         """The texts that are stored for a session under these content hashes."""
-        return await self.database.read(lambda connection: _find_contents(connection, blobs.c.text, key, hashes))
+        return await self.read_present(key, lambda connection: _find_contents(connection, blobs.c.text, key, hashes))
 
     async def read_files(self, key: SessionKey, hashes: Sequence[str], *, fresh: bool = True) -> dict[str, bytes]:
         """The content of a session's files by hash, as it is stored. With `fresh=False` it may be from memory, for what
@@ -97,7 +145,9 @@ class SqlContents(OnDatabase):
         missing = [name for name in hashes if name not in known]
         if not missing:
             return known
-        found = await self.database.read(lambda connection: _find_contents(connection, files.c.content, key, missing))
+        found = await self.read_present(
+            key, lambda connection: _find_contents(connection, files.c.content, key, missing)
+        )
         if not fresh:
             found = await _keep_sound(found)
             self._files.put_all(key, found)
@@ -278,11 +328,40 @@ def delete_unnamed(connection: Connection, table: Table, key: SessionKey, named:
         connection.execute(delete(table).where(*mine, table.c.hash.in_(some)))
 
 
+# Objects of the archive that a session has beside these tables, or instead of them.
+
+
+def is_archived(connection: Connection, key: SessionKey) -> bool:
+    """Tell if a session's events, texts and files are in the archive only."""
+    found = select(archives.c.name).where(*of_session(archives, key), archives.c.state == "archived")
+    return connection.scalar(found.limit(1)) is not None
+
+
+def list_archived(connection: Connection, tenant: str, names: Iterable[str]) -> list[SessionKey]:
+    """Those of these sessions that are in the archive only."""
+    found: list[SessionKey] = []
+    for some in split_parameters(names):
+        away = select(archives.c.session_id).where(
+            archives.c.tenant == tenant, archives.c.session_id.in_(some), archives.c.state == "archived"
+        )
+        found += [SessionKey(tenant, name) for name in connection.scalars(away)]
+    return found
+
+
+def discard_copies(connection: Connection, key: SessionKey, *, but: str = "") -> None:
+    """Have the session's objects deleted: what they hold was removed here, or has changed. One that is being uploaded
+    is seen to by who does that."""
+    theirs = update(archives).where(*of_session(archives, key), archives.c.name != but)
+    connection.execute(theirs.where(archives.c.state.in_(("archived", "copy"))).values(state="garbage"))
+
+
 def check_files(connection: Connection, key: SessionKey) -> Iterator[tuple[str, bool]]:
     """Each hash, and whether the content is what it names; one file at a time is in memory."""
     for name in _list_hashes(connection, files, key):
-        content = connection.scalar(select(files.c.content).where(*of_session(files, key), files.c.hash == name))
-        yield name, content is not None and hashlib.sha256(as_bytes(content)).hexdigest() == name
+        stored = connection.scalar(select(files.c.content).where(*of_session(files, key), files.c.hash == name))
+        content = decrypt_content(connection, name, stored)
+        is_sound = content is not None and hashlib.sha256(as_bytes(content)).hexdigest() == name
+        yield name, isinstance(content, Erased) or is_sound
 
 
 def find_unsound(connection: Connection, key: SessionKey, named: NamedContents) -> dict[str, str]:
@@ -304,7 +383,22 @@ def _find_contents(connection: Connection, content: Column[T], key: SessionKey, 
     for some in split_parameters(hashes):
         query = select(table.c.hash, content).where(*of_session(table, key), table.c.hash.in_(some))
         found |= {row.hash: row[1] for row in connection.execute(query)}
-    return found
+    return {
+        name: one
+        for name, stored in found.items()
+        if not isinstance(one := decrypt_content(connection, name, stored), Erased)
+    }
+
+
+def decrypt_content(connection: Connection, name: str, stored: Any) -> Any:
+    """A text or a file as it was given; ERASED if its key is gone. What is named by its own hash is not encrypted, even
+    if it begins like that."""
+    if read_key_id(stored) is None:
+        return stored
+    if isinstance(stored, bytes):
+        is_plain = hashlib.sha256(stored).hexdigest() == name
+        return stored if is_plain else read_content(connection, stored, about_file(name))
+    return stored if digest(stored) == name else read_text(connection, stored, about_text(name))
 
 
 def _list_hashes(connection: Connection, table: Table, key: SessionKey) -> Sequence[str]:

@@ -64,6 +64,10 @@ class SealedEvent(msgspec.Struct, frozen=True):
     salt: bytes | None
     commitment: bytes
     as_written: bool = True
+    encrypted: str | None = None
+    """What is stored in the place of the payload and its salt, where a person's key encrypts them."""
+    erased: bool = False
+    """The payload is gone with its person's key, which no event says."""
 
 
 def commitment_of(salt: bytes, payload: str, format: int = FORMAT) -> bytes:

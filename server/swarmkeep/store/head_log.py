@@ -127,7 +127,7 @@ class SqlHeadLog(OnDatabase):
     async def add_heads(self, tenant: str) -> None:
         """Add a leaf for each session, and then for the audit log, that ends elsewhere than its last leaf says.
 
-        They are looked for where nobody waits, and added in slices. Deletions are in the audit log, which comes last.
+        They are looked for where no one waits, and added in slices. Deletions are in the audit log, which comes last.
         """
         after: str | None = ""
         while after is not None:

@@ -1,25 +1,57 @@
-"""The head row of a session: where its log ends, what lists show of it, and who may advance it."""
+"""Head rows: what an append does to them; and their leases, which are renewed, and found when no server holds them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Update, bindparam, case, literal_column, null, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Subquery,
+    Update,
+    and_,
+    bindparam,
+    case,
+    column,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    text,
+    true,
+    tuple_,
+    update,
+)
 
 from swarmkeep.events.codec import encode_text
 from swarmkeep.events.errors import HistoryDamaged, LeaseLost, SeqConflict
-from swarmkeep.events.facts import MessageRemoved
+from swarmkeep.events.facts import MessageRemoved, SessionRedacted
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
 from swarmkeep.events.views import find_last_run_status, view_stored_session
 from swarmkeep.store.hashing import SealedEvent, last_hash
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
-from swarmkeep.store.records import AppendResult, Claim, IdempotencyRecord, Lease, SessionKey, StorageQuota
-from swarmkeep.store.statements import PreparedStatement, build_insert_if_absent
-from swarmkeep.store.tables import IS_SOUND, database_now, of_session, sessions
+from swarmkeep.store.person_keys import PARTIAL, encrypt_text, read_text
+from swarmkeep.store.records import AppendResult, Claim, IdempotencyRecord, Lease, SessionHead, SessionKey, StorageQuota
+from swarmkeep.store.statements import Database, OnDatabase, PreparedStatement, build_insert_if_absent
+from swarmkeep.store.tables import (
+    IS_DUE,
+    IS_PLAIN,
+    IS_RUNNING,
+    IS_SOUND,
+    as_bytes,
+    as_text,
+    database_now,
+    escape,
+    of_session,
+    sessions,
+    unescape,
+)
 
 Row = dict[str, Any]
 LeaseMode = Literal["none", "renew", "claim", "take_over"]
@@ -117,6 +149,8 @@ def _make_head_row(plan: AppendPlan) -> Row:
         "new_view": plan.view,
         "new_due_at": state.due_at,
         "new_last_run": find_last_run_status(state),
+        "new_assignee": state.assignee,
+        "new_feedback": state.feedback.verdict,
         "new_stamp": plan.stamp,
         "tenant_": plan.key.tenant,
         "id_": plan.key.id,
@@ -131,7 +165,7 @@ def insert_head(connection: Connection, plan: AppendPlan) -> Lease | None:
     claim = plan.lease if plan.is_running else None
     if claim is not None:
         row |= {"owner": claim.owner, "seconds": claim.lease_seconds}
-    row["new_created_at"] = plan.state.created_at
+    row |= {"new_created_at": plan.state.created_at, "new_person_key": plan.state.person_key}
     if _prepare_head_insert(connection.dialect.name, claim is not None).execute(connection, row) == 0:
         raise SeqConflict(plan.key.id, 0)
     return None if claim is None else Lease(claim.owner, 1)
@@ -141,7 +175,11 @@ def advance_head(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Move a session from the plan's base to its state, if it still is there and the lease allows."""
     # An index is written to wherever a column of it is set, even to what it was.
     hands_over = plan.state.agent != plan.base.agent
-    statement = _prepare_head_update(plan.lease_mode, plan.is_running, hands_over)
+    # The base of a redaction is what it leaves of the log already.
+    is_redaction = any(isinstance(one.event.fact, SessionRedacted) for one in plan.sealed)
+    relists = _list_found_by(plan.state) != _list_found_by(plan.base) or is_redaction
+    encrypted = plan.state.person_key is not None
+    statement = _prepare_head_update(plan.lease_mode, plan.is_running, hands_over, relists, encrypted)
     advanced = statement.fetch_all(connection, make_advance_row(plan))
     if not advanced:
         raise _find_refusal(connection, plan)
@@ -149,9 +187,15 @@ def advance_head(connection: Connection, plan: AppendPlan) -> Lease | None:
     return plan.make_lease(epoch)
 
 
+def _list_found_by(state: State) -> tuple[str | None, str | None]:
+    return state.assignee, state.feedback.verdict
+
+
 def make_advance_row(plan: AppendPlan) -> Row:
     """The parameters of `build_head_update`."""
     row = _make_head_row(plan) | {"base_seq": plan.base.seq, "base_hash": bytes.fromhex(plan.base.hash)}
+    if plan.state.person_key is not None:
+        row["person_key"] = plan.state.person_key
     if isinstance(plan.lease, Lease):
         row |= {"owner": plan.lease.owner, "epoch": plan.lease.epoch, "seconds": plan.lease_seconds}
     elif plan.lease is not None:
@@ -177,6 +221,8 @@ _HEAD_PARAMETERS = {
     "view": "new_view",
     "due_at": "new_due_at",
     "last_run": "new_last_run",
+    "assignee": "new_assignee",
+    "feedback": "new_feedback",
     # A server without a key removes the stamp: it is of another head.
     "stamp": "new_stamp",
 }
@@ -197,6 +243,7 @@ def _prepare_head_insert(dialect: str, claimed: bool) -> PreparedStatement:
             **_HEAD_PARAMETERS,
             "active_at": "new_updated_at",
             "created_at": "new_created_at",
+            "person_key": "new_person_key",
             "tenant": "tenant_",
             "id": "id_",
         }
@@ -209,14 +256,20 @@ def _prepare_head_insert(dialect: str, claimed: bool) -> PreparedStatement:
 
 
 @functools.cache
-def _prepare_head_update(mode: LeaseMode, running: bool, hands_over: bool) -> PreparedStatement:
-    return PreparedStatement(build_head_update(mode, running, hands_over).returning(sessions.c.lease_epoch))
+def _prepare_head_update(
+    mode: LeaseMode, running: bool, hands_over: bool, relists: bool, encrypted: bool
+) -> PreparedStatement:
+    statement = build_head_update(mode, running, hands_over, relists, encrypted)
+    return PreparedStatement(statement.returning(sessions.c.lease_epoch))
 
 
-def build_head_update(mode: LeaseMode, running: bool, hands_over: bool = True) -> Update:
+def build_head_update(
+    mode: LeaseMode, running: bool, hands_over: bool = True, relists: bool = True, encrypted: bool = False
+) -> Update:
     """The update that moves a session on: no row if it is not at the base any more, or the lease is another's.
 
-    Unless it `hands_over` its agent stays.
+    Unless it `hands_over` its agent stays, and unless it `relists` who looks after it, and its feedback. What is not
+    `encrypted` moves on no session that is.
     """
     columns = sessions.c
     statement = update(sessions).where(
@@ -225,6 +278,7 @@ def build_head_update(mode: LeaseMode, running: bool, hands_over: bool = True) -
         columns.head_seq == bindparam("base_seq"),
         columns.head_hash == bindparam("base_hash"),
         IS_SOUND,
+        columns.person_key == bindparam("person_key", type_=columns.person_key.type) if encrypted else IS_PLAIN,
     )
     owner = bindparam("owner", type_=columns.lease_owner.type)
     if mode == "renew":
@@ -238,6 +292,8 @@ def build_head_update(mode: LeaseMode, running: bool, hands_over: bool = True) -
     values = _bind_columns(_HEAD_PARAMETERS)
     if not hands_over:
         del values["agent"]
+    if not relists:
+        del values["assignee"], values["feedback"]
     if running:
         # Within a run it stays: its index is not changed with every append.
         goes_on = columns.status == literal_column("'running'")
@@ -254,3 +310,181 @@ def build_head_update(mode: LeaseMode, running: bool, hands_over: bool = True) -
     elif mode in ("claim", "take_over"):
         values |= {"lease_owner": owner, "lease_expires_at": _build_expiry(), "lease_epoch": columns.lease_epoch + 1}
     return statement.values(**values)
+
+
+# Leases on head rows: renewing them, and finding the sessions without one.
+
+
+class SqlLeases(OnDatabase):
+    """The leases of all sessions."""
+
+    def __init__(self, database: Database, *, only: SessionKey | None = None) -> None:
+        OnDatabase.__init__(self, database)
+        self._only = only
+
+    async def renew(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> set[SessionKey]:
+        """Extend these leases, by the database's clock. Returns the sessions on which they are not held any more."""
+        await self.database.write(lambda connection: renew_leases(connection, leases, lease_seconds))
+        heads = await self.read_heads(leases)
+        return {key for key, lease in leases.items() if key not in heads or heads[key].lease != lease}
+
+    async def renew_from_anywhere(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> None:
+        """Extend these leases, those of them that are still held, from another event loop than the store's."""
+        await self.database.write_from_anywhere(lambda connection: renew_leases(connection, leases, lease_seconds))
+
+    async def find_abandoned(self, *, limit: int = 100) -> list[SessionKey]:
+        """Find sessions that are running without an unexpired lease on them: of each tenant in its turn, the
+        longest abandoned first.
+        """
+        columns = sessions.c
+        free = or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now())
+        return await self._find_in_turn(IS_RUNNING & IS_SOUND & free, columns.lease_expires_at, limit)
+
+    async def find_due(self, *, limit: int = 100) -> list[SessionKey]:
+        # A query of its own, which is run once: PostgreSQL would ask the clock again for each session that may be due.
+        """Sessions that have become due (see `State.due_at`): of each tenant in its turn, the longest due first."""
+        now = select(database_now()).scalar_subquery()
+        return await self._find_in_turn(IS_DUE & IS_SOUND & (sessions.c.due_at <= now), sessions.c.due_at, limit)
+
+    async def _find_in_turn(self, condition: Any, since: ColumnElement[Any], limit: int) -> list[SessionKey]:
+        only = true() if self._only is None else and_(*of_session(sessions, self._only))
+        return await self.database.read(lambda connection: find_in_turn(connection, condition & only, since, limit))
+
+    async def read_clock(self) -> datetime:
+        """The present in UTC by the database's clock: the only one that all servers share."""
+        seconds = await self.database.read(lambda connection: connection.scalar(select(database_now())))
+        return datetime.fromtimestamp(seconds or 0.0, UTC)
+
+    async def ask_for_partial(self, key: SessionKey, owner: str) -> bool:
+        """Ask the process that advances a session what its model has said so far: `SessionHead.partial` is the answer.
+
+        False if no process but `owner`, who asks, advances it. The wish ends with the run, or when it is taken over.
+        """
+        columns = sessions.c
+        # Neither is true if no process holds one: then both are null.
+        held = (columns.lease_owner != owner, columns.lease_expires_at > database_now())
+        wish = update(sessions).where(*of_session(sessions, key), IS_RUNNING, *held).values(partial="")
+        asked = await self.database.write(lambda connection: connection.execute(wish).rowcount == 1)
+        if asked:
+            self.database.notify(key)
+        return asked
+
+    async def answer_partial(self, key: SessionKey, lease: Lease, text: str) -> None:
+        """Answer that, if it is still asked and the lease is still held."""
+        columns = sessions.c
+        held = (columns.lease_owner == lease.owner, columns.lease_epoch == lease.epoch, columns.partial == "")
+        answer = update(sessions).where(*of_session(sessions, key), *held)
+
+        def job(connection: Connection) -> int:
+            person_key = connection.scalar(select(columns.person_key).where(*of_session(sessions, key)))
+            said = encrypt_text(connection, person_key, text, PARTIAL)
+            return connection.execute(answer.values(partial=said)).rowcount
+
+        await self.database.write(job)
+
+    async def read_heads(self, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
+        """Read where these sessions end by now; those that do not exist are left out."""
+        return await self.database.read(lambda connection: find_heads(connection, keys))
+
+
+def renew_leases(connection: Connection, leases: Mapping[SessionKey, Lease], lease_seconds: float) -> None:
+    """Extend those of these leases that are still held.
+
+    Rows that another transaction has locked are left out: an append that hangs must not take the other leases down
+    with it, and what it does to its own lease is its own affair.
+    """
+    statement = _prepare_renewal(connection.dialect.name)
+    for named in _render_named([(*_name(key), escape(lease.owner), lease.epoch) for key, lease in leases.items()]):
+        statement.execute(connection, {"named": named, "seconds": lease_seconds})
+
+
+@functools.cache
+def _prepare_renewal(dialect: str) -> PreparedStatement:
+    columns, named = sessions.c, _build_named(dialect)
+    held = (columns.lease_owner == named.c.owner, columns.lease_epoch == named.c.epoch)
+    mine = select(columns.tenant, columns.id).join_from(named, sessions, and_(_is_named(named), *held))
+    free = mine.where(IS_RUNNING).with_for_update(skip_locked=True, of=sessions)
+    until = database_now() + bindparam("seconds", type_=columns.lease_expires_at.type)
+    return PreparedStatement(
+        update(sessions).where(tuple_(columns.tenant, columns.id).in_(free)).values(lease_expires_at=until)
+    )
+
+
+def find_in_turn(connection: Connection, condition: Any, since: ColumnElement[Any], limit: int) -> list[SessionKey]:
+    """The first session of each tenant, then the second of each, and so on.
+
+    However many one tenant has, they take no more than its share of what is looked at.
+    """
+    tenant, name = sessions.c.tenant, sessions.c.id
+    turn = func.row_number().over(partition_by=tenant, order_by=(since.nulls_first(), name))
+    found = select(tenant, name, turn.label("turn"), since.label("since")).where(condition).subquery()
+    rows = select(found.c.tenant, found.c.id).order_by(
+        found.c.turn, found.c.since.nulls_first(), found.c.tenant, found.c.id
+    )
+    return [SessionKey(row.tenant, row.id) for row in connection.execute(rows.limit(limit))]
+
+
+def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:
+    """Find where these sessions end."""
+    statement = _prepare_heads(connection.dialect.name)
+    found: dict[SessionKey, SessionHead] = {}
+    for named in _render_named([_name(key) for key in keys]):
+        rows = statement.fetch_all(connection, {"named": named})
+        for tenant, name, seq, digest, owner, epoch, partial in rows:
+            lease = None if owner is None else Lease(unescape(as_text(owner)), epoch)
+            said = None if partial is None else str(read_text(connection, unescape(as_text(partial)), PARTIAL))
+            key = SessionKey(unescape(as_text(tenant)), unescape(as_text(name)))
+            found[key] = SessionHead(seq, as_bytes(digest).hex(), lease, said)
+    return found
+
+
+@functools.cache
+def _prepare_heads(dialect: str) -> PreparedStatement:
+    columns, named = sessions.c, _build_named(dialect)
+    wanted = (
+        columns.tenant,
+        columns.id,
+        columns.head_seq,
+        columns.head_hash,
+        columns.lease_owner,
+        columns.lease_epoch,
+        columns.partial,
+    )
+    return PreparedStatement(select(*wanted).join_from(named, sessions, _is_named(named)))
+
+
+# In one statement, whose rows take a few milliseconds to read.
+_SESSIONS_AT_ONCE = 1000
+
+
+def _name(key: SessionKey) -> tuple[str, str]:
+    return escape(key.tenant), escape(key.id)
+
+
+def _render_named(sessions: Sequence[tuple[Any, ...]]) -> Iterator[str]:
+    """The parameter of `_build_named`, for as many statements as it takes."""
+    for start in range(0, len(sessions), _SESSIONS_AT_ONCE):
+        yield encode_text(sessions[start : start + _SESSIONS_AT_ONCE])
+
+
+def _build_named(dialect: str) -> Subquery:
+    """Sessions as rows, out of lists in JSON: tenant, id, and where a lease matters its owner and epoch.
+
+    They are one parameter, so that the statement is the same however many they are.
+    """
+    if dialect == "sqlite":
+        rows = text(
+            "SELECT json_extract(value, '$[0]') AS tenant, json_extract(value, '$[1]') AS id,"
+            " json_extract(value, '$[2]') AS owner, json_extract(value, '$[3]') AS epoch FROM json_each(:named)"
+        )
+    else:
+        rows = text(
+            "SELECT value ->> 0 AS tenant, value ->> 1 AS id, value ->> 2 AS owner,"
+            " CAST(value ->> 3 AS bigint) AS epoch"
+            " FROM json_array_elements(CAST(CAST(:named AS text) AS json)) AS value"
+        )
+    return rows.columns(column("tenant"), column("id"), column("owner"), column("epoch")).subquery("named")
+
+
+def _is_named(named: Subquery) -> ColumnElement[bool]:
+    return and_(sessions.c.tenant == named.c.tenant, sessions.c.id == named.c.id)

@@ -12,16 +12,18 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from sqlalchemy import Connection, Select, and_, func, literal, literal_column, or_, select, tuple_
 
+from swarmkeep.agent.values import UNASSIGNED
 from swarmkeep.events.codec import decode, encode
 from swarmkeep.events.facts import Parent
 from swarmkeep.events.records import Usage
-from swarmkeep.events.state import CHILD_PREFIX, SessionStatus
+from swarmkeep.events.run_table import EndedRunStatus
+from swarmkeep.events.state import CHILD_PREFIX, SessionStatus, Verdict
 from swarmkeep.events.views import ListedSession, SessionSummary
 from swarmkeep.events.words import Term
+from swarmkeep.store.person_keys import get_keyring, read_view
 from swarmkeep.store.records import (
     CountedEnd,
     CountedStatus,
-    EndedRunStatus,
     SessionCount,
     SessionCounts,
     SessionKey,
@@ -35,9 +37,11 @@ from swarmkeep.store.search import Budget, Candidate, fill_matches, find_places,
 from swarmkeep.store.statements import OnDatabase, split_parameters
 from swarmkeep.store.tables import (
     HAS_TROUBLE,
+    IS_ASSIGNED,
     IS_BUSY,
     IS_DAMAGED,
     IS_FIRST,
+    IS_RATED,
     Verbatim,
     as_bytes,
     database_now,
@@ -77,6 +81,10 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     active_before: str | None = None
     damaged: bool | None = None
     """Whether they were found damaged."""
+    assignee: str | None = None
+    """The name that looks after them; `none` for those without one."""
+    feedback: Verdict | None = None
+    """What people think of its answers: `down` if one is not found good."""
     terms: tuple[Term, ...] | None = None
     """Words, of which one message, or id and metadata, have to have all."""
 
@@ -191,6 +199,12 @@ def _list_ranges(wanted: SessionFilter) -> Iterator[_Range]:
         yield _Range(place, is_busy, frozenset({"status"}), at_hand)
     if wanted.damaged:
         yield _Range(place, and_(mine, IS_DAMAGED), frozenset({"damaged"}), at_hand)
+    if wanted.assignee not in (None, UNASSIGNED):
+        assigned = and_(mine, IS_ASSIGNED, columns.assignee == wanted.assignee)
+        yield _Range(place, assigned, frozenset({"assignee"}), at_hand)
+    if wanted.feedback is not None:
+        rated = and_(mine, IS_RATED, columns.feedback == literal_column(f"'{wanted.feedback}'"))
+        yield _Range(place, rated, frozenset({"feedback"}), at_hand)
     if wanted.last_run in ("failed", "interrupted"):
         ended = and_(mine, HAS_TROUBLE, columns.last_run == literal_column(f"'{wanted.last_run}'"))
         yield _Range(place, ended, frozenset({"last_run"}), at_hand)
@@ -227,7 +241,8 @@ def _list_conditions(wanted: SessionFilter, walked: _Range) -> Iterator[tuple[st
     A condition not at hand is a scalar query by a key: a join or EXISTS would be turned into the plan that is
     cheapest for all sessions.
     """
-    for name, value in (("agent", wanted.agent), ("status", wanted.status), ("last_run", wanted.last_run)):
+    for name in ("agent", "status", "last_run", "feedback"):
+        value = getattr(wanted, name)
         if value is not None:
             column = sessions.c[name]
             found = literal_column(f"walked.{name}") if walked.at_hand else _look_up(wanted, column)
@@ -235,6 +250,10 @@ def _list_conditions(wanted: SessionFilter, walked: _Range) -> Iterator[tuple[st
     if wanted.damaged is not None:
         found = literal_column("walked.damaged_seq") if walked.at_hand else _look_up(wanted, sessions.c.damaged_seq)
         yield "damaged", found.is_not(None) if wanted.damaged else found.is_(None)
+    if wanted.assignee is not None:
+        column = sessions.c.assignee
+        found = literal_column("walked.assignee", Verbatim) if walked.at_hand else _look_up(wanted, column)
+        yield "assignee", found.is_(None) if wanted.assignee == UNASSIGNED else found == wanted.assignee
     times = literal_column("walked.active_at", Verbatim) if walked.at_hand else _look_up(wanted, sessions.c.active_at)
     if limits := _list_times(wanted, times):
         yield "active", and_(*limits)
@@ -252,7 +271,15 @@ def _list_times(wanted: SessionFilter, active_at: Any) -> list[Any]:
 
 _WALKED_ID: Any = literal_column("walked.id")
 _WALKED_PLACE: Any = (literal_column("walked.at", Verbatim), literal_column("walked.id", Verbatim))
-_AT_HAND = (sessions.c.agent, sessions.c.status, sessions.c.last_run, sessions.c.active_at, sessions.c.damaged_seq)
+_AT_HAND = (
+    sessions.c.agent,
+    sessions.c.status,
+    sessions.c.last_run,
+    sessions.c.active_at,
+    sessions.c.damaged_seq,
+    sessions.c.assignee,
+    sessions.c.feedback,
+)
 
 
 def _label_name(metadata_key: str) -> str:
@@ -391,6 +418,8 @@ class SqlSessionIndex(OnDatabase):
         active_after: str | None = None,
         active_before: str | None = None,
         damaged: bool | None = None,
+        assignee: str | None = None,
+        feedback: Verdict | None = None,
         terms: tuple[Term, ...] | None = None,
     ) -> SessionPage:
         """Sessions, the latest first by the time of their creation or of what happened last in them: while a run is
@@ -401,7 +430,8 @@ class SqlSessionIndex(OnDatabase):
         Their context variables are read only with `include_context`. A page ends early once it has
         `max_bytes` of JSON. Without `children`, those that agents began to ask others are left out. The times are of
         what happened last, `active_before` not included. With `terms`, only those in which one message, or id and
-        metadata, have all of them, as far as they are indexed; each says where.
+        metadata, have all of them, as far as they are indexed; each says where. `assignee` is a name, or `none`.
+        `feedback`: `down` for those with an answer that people do not find good, `up` for others that were rated.
 
         Raises InvalidRequest for a cursor that this store did not make.
         """
@@ -416,6 +446,8 @@ class SqlSessionIndex(OnDatabase):
             active_after=active_after,
             active_before=active_before,
             damaged=damaged,
+            assignee=assignee,
+            feedback=feedback,
             terms=terms,
         )
         query = functools.partial(
@@ -504,10 +536,14 @@ def _read_views(
     """The sessions that were found, of whose stored views no more than `max_bytes` or one are in memory at a time."""
     for part in _divide(places, _read_view_sizes(connection, tenant, places), max_bytes):
         rows = {row.id: row for row in _select_by_id(connection, tenant, part, (sessions.c.view, *_LISTED_COLUMNS))}
+        # All at once, and not one after the other below.
+        get_keyring(connection).find(connection, [row.person_key for row in rows.values() if row.person_key])
         for place in part:
             # One that is not there any more was deleted at this very moment.
             if place[1] in rows:
-                yield place, _decode_view(rows[place[1]], include_context)
+                row = rows[place[1]]
+                view = row.view if row.person_key is None else read_view(connection, row.view)
+                yield place, _decode_view(row, view, include_context)
 
 
 def _read_view_sizes(connection: Connection, tenant: str, places: Sequence[Place]) -> dict[str, int]:
@@ -544,16 +580,17 @@ _LISTED_COLUMNS = (
     sessions.c.updated_at,
     sessions.c.last_run,
     sessions.c.damaged_seq,
+    sessions.c.person_key,
 )
 
 
-def _decode_view(row: Any, include_context: bool) -> ListedSession:
+def _decode_view(row: Any, view: Any, include_context: bool) -> ListedSession:
     """Decode a session as its head row shows it; as far as the other columns go, if the view was damaged."""
     try:
         if include_context:
-            found = decode(row.view, ListedSession)
+            found = decode(view, ListedSession)
         else:
-            found = ListedSession(**msgspec.structs.asdict(decode(row.view, SessionSummary)))
+            found = ListedSession(**msgspec.structs.asdict(decode(view, SessionSummary)))
         damaged = UNSET if row.damaged_seq is None else row.damaged_seq
         return msgspec.structs.replace(found, last_run_status=row.last_run, damaged_seq=damaged)
     except (ValueError, TypeError):
@@ -582,32 +619,42 @@ ActiveStatus = Literal["running", "waiting"]
 
 
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is active or waits for an answer, with its session.
-
-    `since`: when it began, or continued after a wait; for a waiting run, when something was last recorded. `seq` is the
-    session's last. `server` is the id of the process that has the session's lease, made as the process starts; null
-    while none has it. `lease_seconds` is how long that lease lasts if it is not renewed, below 0 once it has expired.
-    `lease_epoch` counts how often the lease has moved to another process. Calls and tokens are the run's own.
-    `queued_runs` is how many runs wait in the session for their turn.
-    """
+    """A run that is active or waits, with its session."""
 
     id: str
+    """The run."""
     session_id: str
+    """Its session."""
     title: str | None
+    """The session's title."""
     status: ActiveStatus
+    """`running` or `waiting`."""
     agent: str
+    """The active agent."""
     since: str
+    """When it began, or continued after a wait; for a waiting run, when something was last recorded."""
     seq: int
+    """The session's last event."""
     server: str | None
+    """The process that has the session's lease, by an id that it makes as it starts; null while there is none."""
     lease_epoch: int
+    """How often the lease has gone to another process."""
     lease_seconds: float | None
+    """How long the lease lasts if it is not renewed; below 0 once the run is to be taken over."""
     queued_runs: int
+    """How many runs wait in the session for their turn."""
     model_calls: int
+    """Its own so far."""
     tool_calls: int
+    """Its own so far."""
     prompt_tokens: int
+    """Of its own calls so far."""
     completion_tokens: int
+    """Of its own calls so far."""
     total_tokens: int
+    """Of its own calls so far."""
     parent: Parent | UnsetType = UNSET
+    """If an agent made the session to ask another one: that call."""
 
 
 class ActiveRunPage(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from swarmkeep.store.hashing import (
     last_hash,
     link,
 )
+from swarmkeep.store.person_keys import Erased
 from swarmkeep.store.records import SessionKey
 
 
@@ -64,6 +65,7 @@ class ChainCheck:
         # problem and not two. None after a gap, where nothing is known.
         self._previous: tuple[bytes, ...] | None = (previous,)
         self._format = FORMATS[0]
+        self._has_content = False
         self._redacted_digests: dict[int, str] = {}
         self._explained_seqs: set[int] = set()
         self._redactions: list[tuple[int, tuple[int, ...]]] = []
@@ -74,6 +76,8 @@ class ChainCheck:
             self._examine(sealed)
         if isinstance(event.fact, SessionRedacted):
             self._check_redaction(event.seq, event.fact)
+        elif sealed.salt is not None:
+            self._has_content = True
         if self._noted is not None and event.seq == self._noted.seq and event.hash != self._noted.hash:
             detail = f"event {event.seq} had the hash {self._noted.hash} in the earlier head, and now has {event.hash}"
             self._findings.add("rewritten", detail, event.seq)
@@ -134,6 +138,8 @@ class ChainCheck:
         name = f"event {event.seq} ({event.type})"
         if salt is None:
             self._redacted_digests[event.seq] = digest(event.payload)
+            if sealed.erased:
+                self._explained_seqs.add(event.seq)
             if not is_stand_in(event):
                 detail = f"{name}: its payload was removed, but what is in its place is not what redaction leaves there"
                 self._findings.add("stand_in_differs", detail, event.seq)
@@ -160,6 +166,11 @@ class ChainCheck:
                 detail = f"event {seq}: what is in place of its payload is not what event {at} left there"
                 self._findings.add("stand_in_differs", detail, seq)
             self._explained_seqs.add(seq)
+
+    @property
+    def is_emptied(self) -> bool:
+        """Tell if no event has its payload but those that say that others were redacted."""
+        return not self._has_content
 
     def list_redacted(self) -> list[int]:
         """The events without their payload; those that lost it since, of what was there when a head was noted down."""
@@ -306,6 +317,7 @@ class LogCheck:
         said = head["head_seq"]
         check_ends(said, min(state.seq, said) if isinstance(said, int) else state.seq, state.seq, self.findings)
         check_head(head, state, view_stored_session(key.id, state), None, self.findings)
+        check_person_key(head, self._chain.is_emptied, self.findings)
         check_stamp(head, key, self._keys, self.findings)
 
 
@@ -342,12 +354,20 @@ def check_head(
         "updated_at": state.updated_at,
         "due_at": state.due_at,
     }
+    if is_erased(row):
+        # What the events add up to without their content is less than what it was made of.
+        return
     wrong = [name for name, value in told.items() if row[name] != value]
     if not _is_same_view(row["view"], view):
         wrong.append("view")
     # One from before it was kept says nothing, until something is recorded.
     if row["last_run"] not in (None, find_last_run_status(state)):
         wrong.append("last_run")
+    # Nor does one that a release wrote which did not know of it.
+    if row["assignee"] not in (None, state.assignee):
+        wrong.append("assignee")
+    if row["feedback"] not in (None, state.feedback.verdict):
+        wrong.append("feedback")
     if span is not None and not _is_possible_activity(row["active_at"], *span):
         wrong.append("active_at")
     for name in wrong:
@@ -360,12 +380,27 @@ def check_head(
         )
 
 
+def check_person_key(row: Mapping[str, Any], is_emptied: bool, findings: Findings) -> None:
+    """Check that the head row names the key that its view is encrypted by. Of an erased person's nothing is."""
+    if row["person_key"] != row["view_key"] and not (row["view_key"] is None and is_emptied):
+        findings.add("head_differs", "the head row's `person_key` is not that of what is stored")
+
+
+def is_erased(row: Mapping[str, Any]) -> bool:
+    """Tell if a head row's view is gone with its person's key."""
+    return isinstance(row["view"], Erased)
+
+
 def _is_same_view(text: Any, view: SessionView) -> bool:
     try:
         kept = decode(text, SessionView)
         # What was recorded by a release that gave no titles has none, and does not count what is queued.
         if kept.title is UNSET:
             view = replace(view, title=UNSET)
+        if kept.assignee is UNSET:
+            view = replace(view, assignee=UNSET)
+        if kept.feedback is UNSET:
+            view = replace(view, feedback=UNSET)
         return encode(kept) == encode(replace(view, queued_runs=UNSET) if kept.queued_runs is UNSET else view)
     except (ValueError, TypeError):
         return False

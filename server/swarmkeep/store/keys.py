@@ -33,16 +33,24 @@ _SECRET_PATTERN = re.compile(r"swk_([0-9a-f]{16})_[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as lists show it. `role` says what it may do (see `api.auth.permissions`). Times are UTC."""
+    """A key as lists show it. Times are UTC."""
 
     id: str
+    """Its id."""
     tenant: str
+    """The tenant whose sessions it opens."""
     name: str
+    """Who or what uses it."""
     role: Role
+    """What it may do."""
     created_at: str
+    """When it was made."""
     last_used_at: str | None = None
+    """When it was last used, to a minute; or null."""
     revoked_at: str | None = None
+    """When it was revoked, or null."""
     expires_at: str | None = None
+    """When it expires, or null."""
 
     def is_valid(self, at: datetime) -> bool:
         """Tell if it counts at this time. An end that cannot be read as a time has come."""

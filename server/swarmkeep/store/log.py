@@ -31,7 +31,13 @@ from sqlalchemy import (
 from sqlalchemy.sql.selectable import CTE
 
 from swarmkeep.events.codec import to_timestamp
-from swarmkeep.events.errors import HistoryDamaged, InvalidRequest, Overloaded, SeqConflict, SessionNotFound
+from swarmkeep.events.errors import (
+    HistoryDamaged,
+    InvalidRequest,
+    Overloaded,
+    SeqConflict,
+    SessionNotFound,
+)
 from swarmkeep.events.facts import EventDraft, RecordedEvent, SessionForked, SessionRedacted
 from swarmkeep.events.fold import fold
 from swarmkeep.events.sizes import is_heavy
@@ -51,6 +57,8 @@ from swarmkeep.store.contents import (
 from swarmkeep.store.hashing import SealedEvent, last_hash, seal
 from swarmkeep.store.heads import AppendPlan, LeaseMode, build_head_update, is_head, make_advance_row, plan_append
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
+from swarmkeep.store.people import SqlPeople, encrypt_plan, hold_plan_key
+from swarmkeep.store.person_keys import Keyring
 from swarmkeep.store.reading import SqlEventReader, read_head_seq, read_log
 from swarmkeep.store.records import (
     AppendResult,
@@ -67,6 +75,7 @@ from swarmkeep.store.records import (
     StoreUnavailable,
     utc_now,
 )
+from swarmkeep.store.runs import find_reopened, make_run_rows
 from swarmkeep.store.search import build_marks, move_mark
 from swarmkeep.store.statements import Database, PreparedStatement, build_insert, build_insert_if_absent
 from swarmkeep.store.tables import (
@@ -75,6 +84,7 @@ from swarmkeep.store.tables import (
     events,
     idempotency,
     of_session,
+    runs,
     sessions,
     stored_bytes,
     totals,
@@ -82,10 +92,10 @@ from swarmkeep.store.tables import (
     usage_days,
 )
 from swarmkeep.store.threads import MANY_EVENTS, free_aside, free_state_aside, run_off_loop
-from swarmkeep.store.totals import add_to_totals, make_totals_row, make_usage_row
-from swarmkeep.store.usage import add_to_days, make_day_rows, sum_rows
+from swarmkeep.store.usage import add_to_days, add_to_totals, make_day_rows, make_totals_row, make_usage_row, sum_rows
 from swarmkeep.store.writes import (
     RestorePlan,
+    encrypt_restored,
     find_idempotency_keys,
     make_event_rows,
     measure_growth,
@@ -108,6 +118,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     running: bool
     event_count: int
     call_count: int
+    run_count: int
     day_count: int
     text_count: int
     has_record: bool
@@ -122,6 +133,8 @@ def prepare_append(shape: Shape) -> PreparedStatement:
     parts: list[CTE] = [_build_inserts(insert(events), head, shape.event_count).cte("new_events")]
     if shape.call_count:
         parts.append(_build_inserts(insert(usage), head, shape.call_count).cte("new_usage"))
+    if shape.run_count:
+        parts.append(_build_inserts(insert(runs), head, shape.run_count).cte("new_runs"))
     texts = _build_texts(head, shape.text_count) if shape.text_count else None
     if texts is not None:
         parts.append(texts)
@@ -220,9 +233,11 @@ _MANY_BYTES = 2**62
 
 
 def is_plain(plan: AppendPlan) -> bool:
-    """Tell if an append is of the usual kind: to a session that is there, changing no labels and no audit log."""
+    """Tell if an append is of the usual kind: to a session that is there, changing no labels, no audit log and no run
+    that was over."""
     return (
         plan.base.seq > 0
+        and plan.state.person_key is None
         and 0 < len(plan.sealed) <= _MAX_EVENTS
         and len(plan.blobs) <= _MAX_TEXTS
         and not any(isinstance(text, bytes) for text in plan.blobs.values())
@@ -230,6 +245,7 @@ def is_plain(plan: AppendPlan) -> bool:
         and not has_audited_events(plan.sealed)
         and not (plan.idempotency is not None and plan.base.forgot_keys)
         and not any(isinstance(one.event.fact, SessionForked) for one in plan.sealed)
+        and find_reopened(plan.base, plan.state) is None
     )
 
 
@@ -237,12 +253,14 @@ def render_append(plan: AppendPlan, dialect: Dialect) -> tuple[str, Sequence[Any
     """The statement of a plain append, and its parameters."""
     calls = [row for row in (make_usage_row(one.event) for one in plan.sealed) if row is not None]
     days = make_day_rows(plan.key, sum_rows(calls))
+    ended = [] if plan.state.finished is plan.base.finished else make_run_rows(plan.state, plan.base.seq)
     shape = Shape(
         mode=plan.lease_mode,
         running=plan.is_running,
         changes_index=plan.changes_index,
         event_count=len(plan.sealed),
         call_count=len(calls),
+        run_count=len(ended),
         day_count=len(days),
         text_count=len(plan.blobs),
         has_record=plan.idempotency is not None,
@@ -251,6 +269,7 @@ def render_append(plan: AppendPlan, dialect: Dialect) -> tuple[str, Sequence[Any
     row = make_advance_row(plan)
     row |= name_parameters(events, make_event_rows(plan.key, plan.sealed))
     row |= name_parameters(usage, calls)
+    row |= name_parameters(runs, ended)
     row |= name_parameters(usage_days, days)
     row |= name_parameters(blobs, [{"hash": name, "text": text} for name, text in plan.blobs.items()])
     return prepare_append(shape).render(dialect, row | _make_record_row(plan) | _make_totals_row(plan))
@@ -286,11 +305,12 @@ log = logging.getLogger(__name__)
 CACHE_BYTES = 64 * 1024 * 1024
 # PostgreSQL cannot index a key of more than about 2,700 bytes; refused alike on both.
 _MAX_KEY_BYTES = 1000
+_BYTES_PER_EVENT = 4096
 # While another writes to the same session.
 _MOST_TRIES = 5
 
 
-class SqlEventLog(SqlEventReader):
+class SqlEventLog(SqlEventReader, SqlPeople):
     """The log. Each call is atomic and, once it returns, durable; nothing is held open between calls."""
 
     def __init__(
@@ -302,9 +322,11 @@ class SqlEventLog(SqlEventReader):
         on_append: OnAppend | None = None,
         on_damage: OnDamage | None = None,
         integrity_keys: IntegrityKeys = NO_KEYS,
+        person: str | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         super().__init__(database, cache_bytes=cache_bytes, integrity_keys=integrity_keys)
-        self._clock = clock
+        SqlPeople.__init__(self, database, clock=clock, person=person, keyring=keyring)
         self._on_append = on_append
         self._on_damage = on_damage
 
@@ -359,7 +381,7 @@ class SqlEventLog(SqlEventReader):
                     keys=self.integrity_keys,
                 )
 
-            plan = await run_off_loop(_count_work(drafts), make_plan)
+            plan = await self._encrypt(await run_off_loop(_count_work(drafts), make_plan))
             try:
                 return await self._append(plan)
             except SeqConflict:
@@ -417,6 +439,8 @@ class SqlEventLog(SqlEventReader):
         with self._report_append():
             _refuse_long_keys(target, idempotency)
             refuse_damaged(source.id, base)
+            await self.bring_back(source)
+            base = msgspec.structs.replace(base, person_key=await self.find_person_key(source))
 
             def make_plan() -> tuple[AppendPlan, NamedContents]:
                 named, sealed = collect_named(base), self._seal(target, base, drafts)
@@ -433,6 +457,7 @@ class SqlEventLog(SqlEventReader):
                 return plan, named
 
             plan, named = await run_off_loop(base.seq + _count_work(drafts), make_plan)
+            plan = await self._encrypt(plan)
             return await self._finish(plan, self._copy(source, plan, redacted, named))
 
     async def _copy(self, source: SessionKey, plan: AppendPlan, redacted: int, named: NamedContents) -> Lease | None:
@@ -444,7 +469,7 @@ class SqlEventLog(SqlEventReader):
             for some in slices if len(slices) > 1 else ():
                 await self.database.write(partial(copy_slice, source=source, target=plan.key, hashes=some))
             # Nothing for the audit log: a redaction that a fork tells of was made, and is told of, in its source.
-            return await self.database.write(lambda connection: writes.fork(connection, source, plan, redacted, named))
+            return await self.database.write(lambda connection: _fork(connection, source, plan, redacted, named))
         except BaseException:
             if len(slices) > 1:
                 await self._remove_copies(plan.key)
@@ -499,6 +524,7 @@ class SqlEventLog(SqlEventReader):
     ) -> list[SessionHead | None]:
         for plan in plans:
             self._cache.drop(plan.key)
+        plans = await self._encrypt_restored(plans)
         try:
             return await restore(self.database, plans, action, to_timestamp(self._clock()), quota)
         finally:
@@ -520,30 +546,38 @@ class SqlEventLog(SqlEventReader):
         draft: EventDraft,
         *,
         idempotency: IdempotencyRecord | None = None,
+        erases: bool = False,
     ) -> AppendResult:
         """Put texts in the place of payloads, for good, and append `draft`, which says so: atomically.
 
         `log` is the whole session, as it was decided on. What else holds a copy in it goes too: salts, texts that no
-        event names any more, digests of requests. Raises SeqConflict if the session has moved on.
+        event names any more, digests of requests. With `erases` nothing is left that is encrypted, so that its key can
+        go, too. Raises SeqConflict if the session has moved on.
         """
         _refuse_long_keys(key, idempotency)
+        person_key = await self.find_person_key(key)
 
         def make_plan() -> tuple[AppendPlan, list[RecordedEvent], list[str], NamedContents]:
             events = replace_payloads(log, stand_ins)
-            base, redacted = fold(events), [event for event in events if event.seq in stand_ins]
+            base = msgspec.structs.replace(fold(events), person_key=person_key)
+            redacted = [event for event in events if event.seq in stand_ins]
             free_aside(events)
             free_state_aside(base)
             sealed = self._seal(key, base, [draft])
             plan = plan_append(key, base, sealed, idempotency=idempotency, keys=self.integrity_keys)
             fact = draft.fact
             forgotten = fact.texts if isinstance(fact, SessionRedacted) and fact.texts is not UNSET else ()
-            return plan, redacted, find_idempotency_keys(log, stand_ins), collect_named(plan.state, forgotten)
+            named = NamedContents((), ()) if erases else collect_named(plan.state, forgotten)
+            return plan, redacted, find_idempotency_keys(log, stand_ins), named
 
         plan, redacted, used_keys, named = await asyncio.to_thread(make_plan)
+        plan = plan if erases else await self._encrypt(plan)
         self._cache.drop(key)
         self._files.drop(key)
 
         def job(connection: Connection) -> None:
+            if not erases:
+                hold_plan_key(connection, plan)
             redact(connection, plan, redacted, used_keys, named)
             record_audited_events(connection, key, plan.sealed)
 
@@ -573,7 +607,7 @@ class SqlEventLog(SqlEventReader):
         if slices:
             await self._remove_copies(key)
 
-    async def _note_damage(self, key: SessionKey, damage: Damage | None) -> None:
+    async def note_damage(self, key: SessionKey, damage: Damage | None) -> None:
         """Tell of it once: the server that finds it first sets the session aside, in the row that all servers see."""
         at = to_timestamp(self._clock())
         try:
@@ -596,7 +630,7 @@ class SqlEventLog(SqlEventReader):
         """Sign a session's head with the first key, if it has a stamp of another one; if it has none, `unstamped` says
         so. `refused`: it does not verify, or its stamp is wrong, or missing."""
         keys = self.integrity_keys
-        head, rows = await self.database.read_at_one_moment(lambda connection: read_log(connection, key))
+        head, rows = await self.read_present(key, lambda connection: read_log(connection, key), at_one_moment=True)
         if head is None:
             return "refused"
         fault = keys.find_fault(head["stamp"], key, head["head_seq"], head["head_hash"])
@@ -606,7 +640,7 @@ class SqlEventLog(SqlEventReader):
             return "refused"
         state = await asyncio.to_thread(self.check_log, key, head, rows, is_stamped=False)
         if state.damage is not None:
-            await self._note_damage(key, state.damage)
+            await self.note_damage(key, state.damage)
             return "refused"
         values = {"stamp": keys.sign(key, state.seq, last_hash(state))}
         change = update(sessions).where(*of_session(sessions, key), is_head(state), sessions.c.stamp == head["stamp"])
@@ -616,6 +650,47 @@ class SqlEventLog(SqlEventReader):
         if head["damaged_seq"] is not None:
             await self.check(key)
         return "stamped"
+
+    async def _encrypt(self, plan: AppendPlan) -> AppendPlan:
+        """The plan with all that it records encrypted, if its session belongs to a person with a key.
+
+        Raises PersonErased, and InvalidRequest if it would make the session another person's.
+        """
+        id = plan.base.person_key
+        if plan.base.seq == 0:
+            id = await self.find_key_of_new(plan.key, plan.state)
+        elif plan.state.metadata is not plan.base.metadata:
+            self._refuse_other_person(plan)
+        return plan if id is None else await self._encrypt_by(plan, id)
+
+    async def _encrypt_by(self, plan: AppendPlan, id: str) -> AppendPlan:
+        key = await self.read_person_key(id, plan.key.id)
+        return await run_off_loop(_count_encrypted(plan), lambda: encrypt_plan(plan, key))
+
+    def _refuse_other_person(self, plan: AppendPlan) -> None:
+        name, before, after = self.person, plan.base.metadata, plan.state.metadata
+        is_redaction = any(isinstance(one.event.fact, SessionRedacted) for one in plan.sealed)
+        if name is None or is_redaction or before.get(name) == after.get(name):
+            return
+        raise InvalidRequest(
+            f"metadata {name!r} names the person whose key encrypts the session: it is set when that is made",
+            "/metadata",
+        )
+
+    async def _encrypt_restored(self, plans: Sequence[RestorePlan]) -> list[RestorePlan]:
+        """The sessions as they are to be stored; each asked one by the key of the session that asked it."""
+        ids: dict[str, str | None] = {}
+        encrypted: list[RestorePlan] = []
+        for plan in plans:
+            parent = plan.parent
+            id = ids[parent] if parent in ids else await self.find_key_of_new(plan.key, plan.head.state, parent)
+            ids[plan.key.id] = id
+            if id is None:
+                encrypted.append(plan)
+                continue
+            key = await self.read_person_key(id, plan.key.id)
+            encrypted.append(await asyncio.to_thread(encrypt_restored, plan, key))
+        return encrypted
 
     async def _refuse_empty_append(self, key: SessionKey) -> AppendResult:
         last = await self.database.read(lambda connection: read_head_seq(connection, key))
@@ -655,9 +730,23 @@ def _count_work(drafts: Sequence[EventDraft]) -> int:
 
 
 def _append_with_audit(connection: Connection, plan: AppendPlan) -> Lease | None:
+    hold_plan_key(connection, plan)
     lease = writes.append(connection, plan)
     record_audited_events(connection, plan.key, plan.sealed)
     return lease
+
+
+def _fork(
+    connection: Connection, source: SessionKey, plan: AppendPlan, redacted: int, named: NamedContents
+) -> Lease | None:
+    hold_plan_key(connection, plan)
+    return writes.fork(connection, source, plan, redacted, named)
+
+
+def _count_encrypted(plan: AppendPlan) -> int:
+    """Count the events that encrypting an append is worth."""
+    size = len(plan.view) + sum(map(len, plan.blobs.values())) + sum(len(one.event.payload) for one in plan.sealed)
+    return len(plan.sealed) + size // _BYTES_PER_EVENT
 
 
 def _refuse_long_key(session: Restoration) -> Restoration:

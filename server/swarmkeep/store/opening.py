@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypedDict
 
+import msgspec
+
+from swarmkeep.store.archives import SqlArchives
 from swarmkeep.store.audit import SqlAuditLog, SqlAuditReader
+from swarmkeep.store.automations import SqlAutomations
+from swarmkeep.store.feed import SqlFeed
 from swarmkeep.store.head_log import SqlHeadLog
+from swarmkeep.store.heads import SqlLeases
 from swarmkeep.store.index import SqlActiveRuns, SqlSessionIndex
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
-from swarmkeep.store.leases import SqlLeases
 from swarmkeep.store.log import CACHE_BYTES, OnAppend, OnDamage, SqlEventLog
+from swarmkeep.store.person_keys import Keyring, open_key_source
 from swarmkeep.store.records import Clock, SessionKey, utc_now
+from swarmkeep.store.runs import SqlRunTable
 from swarmkeep.store.search import SqlSearchIndexer
 from swarmkeep.store.sqlite import SqliteDatabase
 from swarmkeep.store.statements import Database
 from swarmkeep.store.tables import require_latest
-from swarmkeep.store.totals import SqlTotals
 from swarmkeep.store.urls import SqliteFile, locate
-from swarmkeep.store.usage import SqlUsageIndex
+from swarmkeep.store.usage import SqlTotals, SqlUsageIndex
+from swarmkeep.store.webhooks import SqlWebhooks
 
 
 class SqlStore(
@@ -27,10 +35,15 @@ class SqlStore(
     SqlActiveRuns,
     SqlSearchIndexer,
     SqlUsageIndex,
+    SqlRunTable,
     SqlTotals,
     SqlAuditReader,
     SqlAuditLog,
     SqlHeadLog,
+    SqlFeed,
+    SqlWebhooks,
+    SqlArchives,
+    SqlAutomations,
 ):
     """A database of sessions. Each call is atomic and, once it returns, durable.
 
@@ -48,6 +61,8 @@ class SqlStore(
         on_append: OnAppend | None = None,
         on_damage: OnDamage | None = None,
         integrity_keys: IntegrityKeys = NO_KEYS,
+        person: str | None = None,
+        keyring: Keyring | None = None,
         read_seconds: float | None = None,
     ) -> None:
         # These keep something of their own; the others need the database only.
@@ -61,6 +76,8 @@ class SqlStore(
             on_append=on_append,
             on_damage=on_damage,
             integrity_keys=integrity_keys,
+            person=person,
+            keyring=keyring,
         )
         self.read_seconds = read_seconds
         self.display = display
@@ -86,6 +103,14 @@ class SqlStore(
         await self.database.close()
 
 
+class StoreOptions(TypedDict, total=False):
+    """The options of `open_store` by which what is stored is signed and encrypted: the same for all who open it."""
+
+    integrity_key: str | None
+    person: str | None
+    person_keys: str | None
+
+
 def open_store(
     url: str,
     *,
@@ -97,6 +122,8 @@ def open_store(
     on_append: OnAppend | None = None,
     on_damage: OnDamage | None = None,
     integrity_key: str | None = None,
+    person: str | None = None,
+    person_keys: str | None = None,
     read_seconds: float | None = None,
 ) -> SqlStore:
     """The store in the database that `url` names. Nothing is opened before the first call, and nothing ever created.
@@ -107,11 +134,13 @@ def open_store(
     `only` is the one session that this process looks after: it takes over no other's abandoned runs. `on_append` is
     called after each append, `on_damage` with each session that is found damaged here first. `read_seconds` is how long
     a list or a sum may take, whose cost callers choose. With an `integrity_key`, or several with commas between them,
-    heads are stamped, and only those that are can be gone on from.
+    heads are stamped, and only those that are can be gone on from. With `person`, the name of a metadata key, each
+    session that has it is encrypted by its person's key; `person_keys` is where such keys are (see `open_key_source`).
 
-    Raises BadDatabaseUrl.
+    Raises BadDatabaseUrl and PersonKeyError.
     """
-    location = locate(url)
+    keyring = Keyring(open_key_source(person_keys))
+    location = msgspec.structs.replace(locate(url), keyring=keyring)
     database: Database
     if isinstance(location, SqliteFile):
         database = SqliteDatabase(location, read_only=read_only, max_waiting=max_waiting)
@@ -129,5 +158,7 @@ def open_store(
         on_append=on_append,
         on_damage=on_damage,
         integrity_keys=IntegrityKeys(integrity_key or ""),
+        person=person,
+        keyring=keyring,
         read_seconds=read_seconds,
     )

@@ -431,6 +431,7 @@ def make_engine(
         isolation_level="READ COMMITTED",
         # Texts of sessions are not for the server's log.
         hide_parameters=True,
+        execution_options={"keyring": server.keyring},
         connect_args={} if server.prepares_statements else {"prepared_statement_cache_size": 0},
         **pool,
     )

@@ -19,10 +19,11 @@ from swarmkeep.events.facts import FACTS, RecordedEvent, SessionEvent, SessionRe
 from swarmkeep.events.fold import fold
 from swarmkeep.events.messages import list_fact_files, list_text_hashes
 from swarmkeep.events.state import Damage, State, refuse_damaged
-from swarmkeep.store.contents import SqlContents, collect_named, find_unsound
+from swarmkeep.store.contents import SqlContents, collect_named, find_unsound, is_archived
 from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.heads import find_heads
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys, LogCheck
-from swarmkeep.store.leases import find_heads
+from swarmkeep.store.person_keys import PARTIAL, VIEW, EncryptedPayload, attach_keys, read_key_id, read_text
 from swarmkeep.store.records import SessionHead, SessionKey
 from swarmkeep.store.statements import Database, PreparedStatement, Row
 from swarmkeep.store.tables import (
@@ -109,6 +110,7 @@ EVENT_COLUMNS = (
     events.c.payload,
 )
 SEALED_COLUMNS = (*EVENT_COLUMNS, events.c.salt, events.c.commitment)
+PAYLOAD = EVENT_COLUMNS.index(events.c.payload)
 
 
 def decode_event(session_id: str, row: Sequence[Any]) -> RecordedEvent:
@@ -139,6 +141,8 @@ def _decode_any_event(session_id: str, row: Sequence[Any]) -> RecordedEvent:
     SQLite holds a value of any type in any column.
     """
     seq, type_, version, run_id, agent, at, digest, payload = row
+    if type(payload) is EncryptedPayload:
+        return decode_event(session_id, (*row[:-1], payload.decrypt(seq)[0]))
     type_, payload = as_text(type_), as_text(payload)
     version = version if isinstance(version, int) else 0
     return RecordedEvent(
@@ -158,9 +162,19 @@ def _decode_any_event(session_id: str, row: Sequence[Any]) -> RecordedEvent:
 
 def decode_sealed(session_id: str, row: Sequence[Any]) -> SealedEvent:
     """An event from a row of SEALED_COLUMNS."""
+    if type(row[PAYLOAD]) is EncryptedPayload:
+        return _decode_encrypted(session_id, row)
     salt, commitment = row[-2:]
     salt = salt if salt is None or isinstance(salt, bytes) else as_bytes(salt)
     return SealedEvent(decode_event(session_id, row[:-2]), salt, as_bytes(commitment), _is_row_as_written(row))
+
+
+def _decode_encrypted(session_id: str, row: Sequence[Any]) -> SealedEvent:
+    seq, held, salt = row[0], row[PAYLOAD], row[-2]
+    payload, own_salt = held.decrypt(seq)
+    plain = decode_sealed(session_id, (*row[:PAYLOAD], payload, own_salt, row[-1]))
+    is_as_written = plain.as_written and salt == b""
+    return msgspec.structs.replace(plain, erased=held.is_erased, as_written=is_as_written)
 
 
 def _is_row_as_written(row: Sequence[Any]) -> bool:
@@ -200,7 +214,18 @@ _HEAD = RawRows(sessions)
 
 def read_head_row(connection: Connection, key: SessionKey) -> Row | None:
     """A session's head row, column by column; None if there is none."""
-    return next(read_raw_rows(connection, _HEAD, key), None)
+    row = next(read_raw_rows(connection, _HEAD, key), None)
+    if row is None:
+        return None
+    # By which key its view is encrypted, not by what the row says.
+    held = read_key_id(row["view"])
+    if held is None and row["person_key"] is None:
+        return {**row, "view_key": None}
+    decrypted = {
+        "view": read_text(connection, row["view"], VIEW),
+        "partial": read_text(connection, row["partial"], PARTIAL),
+    }
+    return {**row, **decrypted, "view_key": held}
 
 
 # Folded states, kept so that a session's next read costs its new events only.
@@ -238,7 +263,6 @@ MAX_BIGINT = 2**63 - 1
 _MIN_BIGINT = -(2**63)
 # One with so much to decode is counted as another one.
 _BYTES_PER_EVENT = 4096
-_PAYLOAD = EVENT_COLUMNS.index(events.c.payload)
 _PAGE_EVENTS = 500
 _PAGE_BYTES = 1_000_000
 
@@ -296,8 +320,8 @@ class SqlEventReader(SqlContents):
         if limit is None and max_bytes is None:
             rows = list(await self._read_all_rows(key, after, upto, types))
         else:
-            rows = list(await self.database.read(query))
-        work = _count_work((row[_PAYLOAD] for row in rows), len(rows))
+            rows = list(await self.read_present(key, query))
+        work = _count_work((row[PAYLOAD] for row in rows), len(rows))
         found = await run_off_loop(work, lambda: list(decode_events(key, take_out(rows))))
         free_aside(found)
         return found
@@ -312,11 +336,13 @@ class SqlEventReader(SqlContents):
             limit = None if connection.dialect.name == "sqlite" else FEW_EVENTS + 1
             return find_event_rows(connection, key, after=after, upto=upto, types=types, limit=limit)
 
-        rows = await self.database.read(read_few)
+        rows = await self.read_present(key, read_few)
         if len(rows) != FEW_EVENTS + 1:
             return rows
-        return await self.database.read_at_one_moment(
-            lambda connection: list(iterate_event_rows(connection, key, after=after, upto=upto, types=types))
+        return await self.read_present(
+            key,
+            lambda connection: list(iterate_event_rows(connection, key, after=after, upto=upto, types=types)),
+            at_one_moment=True,
         )
 
     async def read_head(self, key: SessionKey) -> SessionHead | None:
@@ -334,13 +360,14 @@ class SqlEventReader(SqlContents):
     ) -> list[SealedEvent]:
         """Events with the salts and commitments that their hashes are made of, oldest first: for auditors."""
         last = MAX_BIGINT if upto is None else upto
-        return await self.database.read(
-            lambda connection: read_sealed(connection, key, after=after, upto=last, limit=limit, max_bytes=max_bytes)
+        return await self.read_present(
+            key,
+            lambda connection: read_sealed(connection, key, after=after, upto=last, limit=limit, max_bytes=max_bytes),
         )
 
     async def read_redacted_payloads(self, key: SessionKey) -> dict[int, str]:
         """The events that have lost their payload, and the texts that stand in its place."""
-        return await self.database.read(lambda connection: read_redacted_payloads(connection, key))
+        return await self.read_present(key, lambda connection: read_redacted_payloads(connection, key))
 
     async def _read_current(self, key: SessionKey, known: State | None) -> State | None:
         """The last state, from the events since the known one where that is still part of the session."""
@@ -378,16 +405,18 @@ class SqlEventReader(SqlContents):
 
         What is found damaged is remembered. Then the texts and files are looked at, too, before it is forgotten again.
         """
-        head, rows = await self.database.read_at_one_moment(lambda connection: read_log(connection, key))
+        head, rows = await self.read_present(key, lambda connection: read_log(connection, key), at_one_moment=True)
         if not rows and head is None:
             return None
         state = await run_off_loop(_count_rows(rows), lambda: self.check_log(key, head, rows))
         free_state_aside(state)
+        if state.damage is not None and await self.database.read(lambda connection: is_archived(connection, key)):
+            await self.require_present(key)
         set_aside = head is not None and head["damaged_seq"] is not None
         if state.damage is None and (set_aside or with_contents):
             state = replace(state, damage=await self._find_damaged_content(key, state))
         if (state.damage is not None) != set_aside:
-            await self._note_damage(key, state.damage)
+            await self.note_damage(key, state.damage)
         if not state.seq:
             # Of what was recorded there is nothing left to show.
             refuse_damaged(key.id, state)
@@ -407,7 +436,7 @@ class SqlEventReader(SqlContents):
                         return Damage(seq=event.seq, code=f"{code}_{unsound[name]}")
         return None
 
-    async def _note_damage(self, key: SessionKey, damage: Damage | None) -> None:
+    async def note_damage(self, key: SessionKey, damage: Damage | None) -> None:
         """Remember that a session is damaged, or that it is so no more."""
 
     async def find_damaged_seq(self, key: SessionKey) -> int | None:
@@ -441,13 +470,13 @@ class SqlEventReader(SqlContents):
         if not 0 < at < state.seq:
             raise EventNotFound.out_of_range(key.id, state.seq, at)
         # With what follows, up to the head: that a beginning holds together proves nothing.
-        head, rows = await self.database.read_at_one_moment(lambda connection: read_log(connection, key))
+        head, rows = await self.read_present(key, lambda connection: read_log(connection, key), at_one_moment=True)
         found: list[State] = []
         whole = await run_off_loop(_count_rows(rows), lambda: self.check_log(key, head, rows, at=at, found=found))
         free_state_aside(whole)
         if whole.damage is not None:
             self._cache.drop(key)
-            await self._note_damage(key, whole.damage)
+            await self.note_damage(key, whole.damage)
             refuse_damaged(key.id, whole)
         if not found:
             raise EventNotFound.out_of_range(key.id, whole.seq, at)
@@ -490,7 +519,10 @@ class SqlEventReader(SqlContents):
                 found.append(state)
         state = fold(events, state)
         check.finish(key, state, head)
-        return replace(state, damage=check.findings.make_damage(state.seq))
+        person_key = None if head is None else head["person_key"]
+        if person_key is not None and found:
+            found[0] = replace(found[0], person_key=person_key)
+        return replace(state, damage=check.findings.make_damage(state.seq), person_key=person_key)
 
     def _check_tail(self, key: SessionKey, known: State, head: Row | None, rows: list[Sequence[Any]]) -> State | None:
         """The known state with what follows it; None if the first of the rows is not its last event, or if it still has
@@ -512,7 +544,8 @@ def _read_tail(connection: Connection, key: SessionKey, first: int) -> list[Sequ
     after = min(first - 1, MAX_BIGINT) if first else _MIN_BIGINT
     if connection.dialect.name == "sqlite":
         # SQLite is read in a thread.
-        return list(_ALL_SEALED.fetch_all(connection, {**session_columns(key), "after": after}))
+        found = _ALL_SEALED.fetch_all(connection, {**session_columns(key), "after": after})
+        return list(attach_keys(connection, found, PAYLOAD))
     rows: list[Sequence[Any]] = []
     while True:
         last = find_page_end(connection, key, after=after, upto=None, limit=_PAGE_EVENTS, max_bytes=_PAGE_BYTES)
@@ -520,7 +553,7 @@ def _read_tail(connection: Connection, key: SessionKey, first: int) -> list[Sequ
         page = _SEALED_QUERY.fetch_all(
             connection, {**session_columns(key), "after": after, "upto": upto, "limit": _PAGE_EVENTS}
         )
-        rows += page
+        rows += attach_keys(connection, page, PAYLOAD)
         if not page or (len(page) < _PAGE_EVENTS and last is None):
             return rows
         after = page[-1][0]
@@ -536,7 +569,7 @@ def _decode_log(key: SessionKey, rows: list[Sequence[Any]], check: LogCheck) -> 
 
 
 def _count_rows(rows: Sequence[Sequence[Any]]) -> int:
-    return _count_work((row[_PAYLOAD] for row in rows), len(rows))
+    return _count_work((row[PAYLOAD] for row in rows), len(rows))
 
 
 def _count_work(payloads: Iterable[str], count: int) -> int:
@@ -559,8 +592,9 @@ def find_event_rows(
     if types:
         statement = _select_events(upto is not None, limit is not None).where(events.c.type.in_(list(types)))
         used = {name: value for name, value in row.items() if value is not None}
-        return connection.execute(statement, used).all()
-    return _prepare_events_query(upto is not None, limit is not None).fetch_all(connection, row)
+        return attach_keys(connection, connection.execute(statement, used).all(), PAYLOAD)
+    rows = _prepare_events_query(upto is not None, limit is not None).fetch_all(connection, row)
+    return attach_keys(connection, rows, PAYLOAD)
 
 
 def iterate_event_rows(
@@ -656,7 +690,8 @@ def read_sealed(
     if max_bytes is not None:
         upto = find_page_end(connection, key, after=after, upto=upto, limit=limit, max_bytes=max_bytes) or upto
     row = {**session_columns(key), "after": after, "upto": upto, "limit": limit}
-    return [decode_sealed(key.id, found) for found in _SEALED_QUERY.fetch_all(connection, row)]
+    rows = attach_keys(connection, _SEALED_QUERY.fetch_all(connection, row), PAYLOAD)
+    return [decode_sealed(key.id, found) for found in rows]
 
 
 def read_head_seq(connection: Connection, key: SessionKey) -> int | None:

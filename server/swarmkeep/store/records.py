@@ -164,26 +164,29 @@ def is_full_page(page: Sequence[RecordedEvent], limit: int, max_bytes: int) -> b
 
 
 SessionOrder = Literal["created", "activity"]
-EndedRunStatus = Literal["completed", "failed", "cancelled", "interrupted"]
 
 CountedStatus = Literal["running", "waiting"]
 CountedEnd = Literal["failed", "interrupted"]
 
 
 class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """`more`: there are more, which are not counted."""
+    """How many sessions there are of a kind."""
 
     count: int
+    """At most 1,000 are counted."""
     more: bool
+    """There are others."""
 
 
 class SessionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many sessions are busy, by their status, in how many the last run failed or was interrupted, and how many
-    were set aside because they are damaged."""
+    """How many sessions may need attention."""
 
     status: dict[CountedStatus, SessionCount]
+    """Those that are busy, by their status."""
     last_run: dict[CountedEnd, SessionCount]
+    """Those whose last run failed or was interrupted."""
     damaged: SessionCount
+    """Those that were set aside because they do not verify."""
 
 
 class SessionPage(msgspec.Struct, frozen=True):

@@ -16,11 +16,12 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, se
 import swarmkeep_migrations
 from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.events.views import find_last_run_status
+from swarmkeep.events.wording import pluralize
 from swarmkeep.store.contents import MARKS, collect_named, delete_unnamed
 from swarmkeep.store.heads import is_head
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.reading import SqlEventReader
-from swarmkeep.store.records import NoSuchRevision, SessionKey
+from swarmkeep.store.records import NoSuchRevision, SchemaBehind, SessionKey
 from swarmkeep.store.search import add_marks, count_strays, delete_strays
 from swarmkeep.store.sqlite import ReadOnlyFile
 from swarmkeep.store.sqlite_files import open_alone, raise_store_error
@@ -76,11 +77,30 @@ def downgrade(url: str, revision: str, *, on_step: OnStep | None = None) -> str 
             # There is one way down.
             migrate_to(connection, AFTER_STEPS)
             found = AFTER_STEPS
+        _refuse_losing_sessions(connection, found)
         with _explain_revision(revision):
             command.downgrade(_make_config(connection, _count_steps(found, revision, on_step)), revision)
         return current_revision(connection)
 
     return _migrate(url, job, create=False)
+
+
+def _refuse_losing_sessions(connection: Connection, found: str | None) -> None:
+    """Raise SchemaBehind if there are sessions that an older schema cannot find or read."""
+    if found != LATEST_REVISION:
+        return
+    away = connection.scalar(text("SELECT count(*) FROM archives WHERE state = 'archived'"))
+    if away:
+        raise SchemaBehind(
+            f"{pluralize(away, 'session is', 'sessions are')} archived, and would be lost: bring them back first, with "
+            "`swarmkeep archive --bring-back`"
+        )
+    encrypted = connection.scalar(text("SELECT count(*) FROM sessions WHERE person_key IS NOT NULL"))
+    if encrypted:
+        raise SchemaBehind(
+            f"{pluralize(encrypted, 'session is', 'sessions are')} encrypted by people's keys, which an older schema "
+            "does not have: export and delete them first"
+        )
 
 
 def current(url: str) -> str | None:

@@ -43,12 +43,14 @@ from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.facts import MessageAdded, MessageRemoved
 from swarmkeep.events.views import ListedSession, Match
 from swarmkeep.events.words import MAX_TEXT_CHARACTERS, Term, list_labels, list_said, list_words, make_snippet
+from swarmkeep.store.contents import is_archived
 from swarmkeep.store.reading import upcast
 from swarmkeep.store.records import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.statements import OnDatabase, PreparedStatement, Render, build_insert
 from swarmkeep.store.tables import (
     IS_BEHIND,
     SEARCH_TABLES,
+    archives,
     as_text,
     escape,
     events,
@@ -138,8 +140,18 @@ _MANY = (1 << 63) - 1
 # In the order of the index, because PostgreSQL takes a third of the rows to be behind: so many that it would rather
 # read the table than an index which hardly ever has any.
 _IN_ORDER = (search_marks.c.tenant, search_marks.c.session_id)
-_FIND = PreparedStatement(select(*search_marks.c).where(IS_BEHIND).order_by(*_IN_ORDER).limit(bindparam("most")))
-_BEHIND: Select[Any] = select(literal_column("1")).select_from(search_marks).where(IS_BEHIND).order_by(*_IN_ORDER)
+# What is archived is indexed once it is back.
+_IS_HERE = ~exists().where(
+    archives.c.tenant == search_marks.c.tenant,
+    archives.c.session_id == search_marks.c.session_id,
+    archives.c.state == literal_column("'archived'"),
+)
+_FIND = PreparedStatement(
+    select(*search_marks.c).where(IS_BEHIND, _IS_HERE).order_by(*_IN_ORDER).limit(bindparam("most"))
+)
+_BEHIND: Select[Any] = (
+    select(literal_column("1")).select_from(search_marks).where(IS_BEHIND, _IS_HERE).order_by(*_IN_ORDER)
+)
 _COUNT = PreparedStatement(select(func.count()).select_from(_BEHIND.limit(bindparam("most")).subquery()))
 
 
@@ -267,6 +279,8 @@ _EACH = PreparedStatement(_select_rows())
 _TOGETHER = PreparedStatement(
     text(
         "WITH behind AS (SELECT tenant, session_id, seq AS upto, done, round FROM search_marks WHERE done < seq"
+        " AND NOT EXISTS (SELECT 1 FROM archives WHERE archives.tenant = search_marks.tenant"
+        " AND archives.session_id = search_marks.session_id AND archives.state = 'archived')"
         " ORDER BY tenant, session_id LIMIT :most),"
         " found AS (SELECT behind.*, event.*, coalesce(octet_length(payload), 0) AS size FROM behind LEFT JOIN LATERAL"
         " (SELECT seq, type, version, payload, salt, hash FROM events WHERE events.tenant = behind.tenant"
@@ -589,7 +603,8 @@ class Budget:
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A place where a session may have all terms, and the event as it is stored; None if that is too much to read."""
+    """A place where a session may have all terms, and the event as it is stored; None if that is too much to read, or
+    in the archive."""
 
     seq: int
     payload: str | None
@@ -615,6 +630,8 @@ def read_candidates(
 def _read_candidate(connection: Connection, key: SessionKey, seq: int, budget: Budget) -> Candidate | None:
     most = min(_MAX_PAYLOAD_BYTES, budget.left)
     row = connection.execute(_PAYLOAD, {**session_columns(key), "seq_": seq, "most": most}).one_or_none()
+    if row is None and is_archived(connection, key):
+        return Candidate(seq, None)
     # One that lost its payload at this very moment says nothing any more.
     if row is None or row.salt is None:
         return None

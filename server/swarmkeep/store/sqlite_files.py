@@ -432,7 +432,13 @@ def make_engine(file: SqliteFile, mode: Mode, *, begin: str, busy_seconds: float
         return raw
 
     # Texts of sessions are not for the server's log.
-    engine = create_engine("sqlite://", creator=open_file, poolclass=StaticPool, hide_parameters=True)
+    engine = create_engine(
+        "sqlite://",
+        creator=open_file,
+        poolclass=StaticPool,
+        hide_parameters=True,
+        execution_options={"keyring": file.keyring},
+    )
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:

@@ -178,7 +178,7 @@ metadata = MetaData(
     }
 )
 
-# The conditions of eight indexes, for statements that are to use them. The migrations set them: said of an index here,
+# The conditions of many indexes, for statements that are to use them. The migrations set them: said of an index here,
 # they would load both dialects wherever a statement is made.
 IS_RUNNING = text("status = 'running'")
 IS_DUE = text("due_at IS NOT NULL")
@@ -186,6 +186,12 @@ IS_BUSY = text("status <> 'idle'")
 IS_FIRST = text("seq = 1")
 HAS_TROUBLE = text("last_run IN ('failed', 'interrupted')")
 IS_BEHIND = text("done < seq")
+IS_ASSIGNED = text("assignee IS NOT NULL")
+IS_STREAMED = text("first_token_ms IS NOT NULL")
+HAS_ENDED_BADLY = text("status <> 'completed'")
+IS_RATED = text("feedback IS NOT NULL")
+IS_ENCRYPTED = text("person_key IS NOT NULL")
+IS_PLAIN = text("person_key IS NULL")
 IS_DAMAGED = text("damaged_seq IS NOT NULL")
 IS_SOUND = text("damaged_seq IS NULL")
 
@@ -220,6 +226,9 @@ sessions = Table(
     ),
     Column("stamp", LargeBinary, comment="that a server with an integrity key wrote this end of the log"),
     Column("damaged_seq", BigInteger, comment="from where on what is stored was found not to be what was recorded"),
+    Column("assignee", Verbatim, comment="the person or queue that looks after it"),
+    Column("feedback", Text, comment="down: people do not find one of its answers good; up: they find them good"),
+    Column("person_key", Text, comment="the key that what is recorded of it is encrypted by"),
     # Ranges that lists are read from (see session_search). Most sessions are idle most of the time, and only those that
     # are not stand in the last two: a turn changes them twice, and they stay small.
     Index("ix_sessions_created", "tenant", "created_at", "id"),
@@ -230,6 +239,9 @@ sessions = Table(
     Index("ix_sessions_active", "tenant", "active_at", "id"),
     Index("ix_sessions_trouble", "tenant", "last_run", "created_at", "id"),
     Index("ix_sessions_damaged", "tenant", "created_at", "id"),
+    Index("ix_sessions_assignee", "tenant", "assignee", "created_at", "id"),
+    Index("ix_sessions_feedback", "tenant", "feedback", "created_at", "id"),
+    Index("ix_sessions_person_key", "tenant", "person_key", "id"),
     # For renewing a process's leases and for finding those that none renews. The expiry stays out of it: it changes
     # with every append, and PostgreSQL keeps updates of unindexed columns within the page.
     Index("ix_sessions_running", "lease_owner"),
@@ -260,7 +272,7 @@ events = Table(
     Column("agent", Verbatim, nullable=False),
     Column("recorded_at", Text, nullable=False),
     Column("payload", Text, nullable=False, comment="the exact text that the commitment covers"),
-    Column("salt", LargeBinary, comment="null once the payload was redacted"),
+    Column("salt", LargeBinary, comment="null once the payload was redacted; empty where both are encrypted"),
     Column("commitment", LargeBinary, nullable=False),
     Column("hash", LargeBinary, nullable=False),
     # A session and its forks begin with the same event: this finds the others.
@@ -346,6 +358,38 @@ usage = Table(
     Index("ix_usage_day", "tenant", "day"),
     Index("ix_usage_run", "tenant", "run_id"),
     comment="what each model and tool call took; an index of the events that can be rebuilt",
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False, comment="of the event that ended it"),
+    Column("run_id", Verbatim, nullable=False),
+    Column("agent", Verbatim, nullable=False),
+    Column("model", Verbatim, nullable=False, comment="of its last reply; empty without any"),
+    Column("status", Text, nullable=False),
+    Column("stop_reason", Verbatim, nullable=False, comment="empty without any"),
+    Column("error", Verbatim, nullable=False, comment="the code of what it failed with, or empty"),
+    Column("created_at", Verbatim, nullable=False),
+    Column("finished_at", Verbatim, nullable=False),
+    Column("latency_ms", Double, nullable=False, comment="how long it was active"),
+    Column("waited_ms", Double, nullable=False, comment="how long it waited besides"),
+    Column("first_token_ms", Double),
+    Column("model_calls", BigInteger, nullable=False),
+    Column("tool_calls", BigInteger, nullable=False),
+    Column("tool_errors", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("total_tokens", BigInteger, nullable=False),
+    Index("ix_runs_created_at", "tenant", "created_at", "session_id", "seq"),
+    Index("ix_runs_agent", "tenant", "agent", "created_at", "session_id", "seq"),
+    Index("ix_runs_status", "tenant", "status", "created_at", "session_id", "seq"),
+    Index("ix_runs_latency_ms", "tenant", "latency_ms", "session_id", "seq"),
+    Index("ix_runs_first_token_ms", "tenant", "first_token_ms", "session_id", "seq"),
+    Index("ix_runs_total_tokens", "tenant", "total_tokens", "session_id", "seq"),
+    comment="one row for each run that is over; an index of the events that can be rebuilt",
 )
 
 totals = Table(
@@ -444,7 +488,120 @@ log_checkpoints = Table(
     comment="checkpoints of the log of heads",
 )
 
-SESSION_TABLES = (events, blobs, files, idempotency, creations, session_labels, usage)
+feed = Table(
+    "feed",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("session_id", Verbatim, nullable=False),
+    Column("after_seq", BigInteger, nullable=False),
+    Column("upto_seq", BigInteger, nullable=False),
+    Index("ix_feed_session", "tenant", "session_id", "upto_seq"),
+    comment="the order in which a tenant's events are given to those who read them all; numbers are given once",
+)
+
+feed_positions = Table(
+    "feed_positions",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("name", Verbatim, primary_key=True, comment="a consumer's; empty: the last number that was given"),
+    Column("position", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("updated_at", Text, nullable=False),
+    comment="how far the feed goes, and how far its consumers have read",
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("id", Verbatim, primary_key=True),
+    Column("url", Verbatim, nullable=False),
+    Column("wanted", Verbatim, nullable=False, comment="types, agents and metadata, as JSON"),
+    Column("secrets", Verbatim, nullable=False, comment="the newest first, as JSON"),
+    Column("state", Text, nullable=False, comment="enabled, paused or gone"),
+    Column("created_at", Text, nullable=False),
+    Column("updated_at", Text, nullable=False),
+    Column("position", BigInteger, nullable=False, comment="its place in the feed"),
+    Column("seq", BigInteger, nullable=False),
+    Column("failures", BigInteger, nullable=False, comment="since something was delivered last"),
+    Column("error", Verbatim, nullable=False, comment="the last one; empty after a delivery"),
+    Column("delivered_at", Text),
+    Column("lease_owner", Text),
+    Column("lease_until", Double),
+    comment="addresses that events of the feed are sent to",
+)
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("webhook_id", Verbatim, primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("session_id", Verbatim, nullable=False),
+    Column("attempts", BigInteger, nullable=False),
+    Column("next_at", Text, comment="9: behind another one of its session; none: given up"),
+    Column("error", Verbatim, nullable=False),
+    Column("updated_at", Text, nullable=False),
+    Index("ix_webhook_deliveries_due", "tenant", "webhook_id", "next_at"),
+    Index("ix_webhook_deliveries_session", "tenant", "session_id"),
+    comment="the places of events that a webhook has passed and not delivered",
+)
+
+archives = Table(
+    "archives",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("session_id", Verbatim, primary_key=True),
+    Column("name", Verbatim, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("sha256", LargeBinary, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("state", Text, nullable=False, comment="archived, copy or garbage"),
+    Column("at", Text, nullable=False),
+    Index("ix_archives_state", "state"),
+    comment="objects that have sessions' events, texts and files instead of these tables, or beside them",
+)
+
+person_keys = Table(
+    "person_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant", Verbatim, nullable=False),
+    Column("person", LargeBinary, nullable=False, comment="a digest of what metadata call the person"),
+    Column("created_at", Text, nullable=False),
+    Column("erased_at", Text, nullable=False, comment="empty until it is"),
+    Column("secret", LargeBinary, comment="null once it is erased, and where keys are kept elsewhere"),
+    Index("ix_person_keys_person", "tenant", "person", "erased_at", unique=True),
+    comment="the keys that what is recorded of people is encrypted by",
+)
+
+automations = Table(
+    "automations",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("id", Verbatim, primary_key=True),
+    Column("data", Verbatim, nullable=False),
+    Column("count", BigInteger, nullable=False, comment="how many invocations it has had"),
+    Column("due_at", BigInteger, comment="when it is due next, in seconds; null: not by itself"),
+    Index("ix_automations_due", "due_at"),
+    comment="what begins runs at set times, by itself",
+)
+
+invocations = Table(
+    "invocations",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("automation_id", Verbatim, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("data", Verbatim, nullable=False),
+    Column("due_at", BigInteger, comment="when its run is begun, or that is tried again; null: it is over"),
+    Index("ix_invocations_due", "due_at"),
+    comment="the last times of each automation, and what became of them",
+)
+SESSION_TABLES = (events, blobs, files, idempotency, creations, session_labels, usage, runs)
 """The tables that hold a session's rows beside its head row; each has `tenant` and `session_id`."""
 
 SEARCH_TABLES = (search_marks, search)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
 import msgspec
@@ -28,6 +29,8 @@ class SqliteFile(msgspec.Struct, frozen=True):
     """A SQLite database. The path is absolute, so a later change of directory does not move it."""
 
     path: Path
+    keyring: Any = None
+    """Reads what people's keys encrypt."""
 
     @property
     def display(self) -> str:
@@ -47,6 +50,7 @@ class PostgresServer(msgspec.Struct, frozen=True, kw_only=True):
     database: str
     connect_seconds: float = 10.0
     prepares_statements: bool = True
+    keyring: Any = None
 
     @property
     def display(self) -> str:

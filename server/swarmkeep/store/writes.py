@@ -11,17 +11,27 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
+from msgspec import UNSET
 from sqlalchemy import Connection, Insert, bindparam, delete, func, insert, null, select, update
 
 from swarmkeep.events.errors import IdempotencyMismatch, QuotaExceeded, SeqConflict, SessionNotFound
-from swarmkeep.events.facts import EventDraft, RecordedEvent, RunQueued, RunStarted, SessionForked
+from swarmkeep.events.facts import EventDraft, RecordedEvent, RunQueued, RunStarted, SessionCreated, SessionForked
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import Damage, State
 from swarmkeep.store.audit import record_action, record_actions
-from swarmkeep.store.contents import NamedContents, copy_named, delete_unnamed, insert_file, insert_mark
+from swarmkeep.store.contents import (
+    NamedContents,
+    copy_named,
+    delete_unnamed,
+    discard_copies,
+    insert_file,
+    insert_mark,
+)
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.heads import AppendPlan, advance_head, insert_head, plan_append
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
+from swarmkeep.store.people import encrypt_batch, encrypt_plan, hold_plan_key
+from swarmkeep.store.person_keys import PersonKey
 from swarmkeep.store.reading import upcast
 from swarmkeep.store.records import (
     AuditAction,
@@ -35,6 +45,7 @@ from swarmkeep.store.records import (
     StorageQuota,
     labels_of,
 )
+from swarmkeep.store.runs import insert_runs, make_run_rows, name_rows, record_runs, rewrite_runs
 from swarmkeep.store.search import set_mark, set_marks, void_words
 from swarmkeep.store.statements import Database, PreparedStatement, prepare_insert_if_absent
 from swarmkeep.store.tables import (
@@ -47,6 +58,7 @@ from swarmkeep.store.tables import (
     creations,
     escape,
     events,
+    feed,
     files,
     idempotency,
     of_bound_session,
@@ -54,11 +66,14 @@ from swarmkeep.store.tables import (
     session_columns,
     session_labels,
     sessions,
+    webhook_deliveries,
 )
 from swarmkeep.store.threads import free_aside, free_state_aside
-from swarmkeep.store.totals import (
+from swarmkeep.store.usage import (
     Growth,
     Row,
+    add_sums,
+    change_days,
     count_change,
     count_changes,
     count_tokens,
@@ -66,10 +81,11 @@ from swarmkeep.store.totals import (
     make_usage_row,
     measure_events,
     measure_session,
+    read_session_sums,
     record_usage,
     rewrite_usage,
+    sum_rows,
 )
-from swarmkeep.store.usage import add_sums, change_days, read_session_sums, sum_rows
 
 SLICE_EVENTS = 200
 
@@ -85,9 +101,8 @@ def append(connection: Connection, plan: AppendPlan) -> Lease | None:
 
 def measure_growth(plan: AppendPlan, text_bytes: int = 0) -> Growth:
     """By how much the tenant's totals change, if these are the bytes of new texts."""
-    recorded = [one.event for one in plan.sealed]
-    day, tokens = count_tokens(recorded)
-    size = measure_events(recorded) + text_bytes
+    day, tokens = count_tokens([one.event for one in plan.sealed])
+    size = measure_events(plan.sealed) + text_bytes
     return Growth(sessions=int(plan.base.seq == 0), bytes=size, day=day, tokens=tokens)
 
 
@@ -97,6 +112,7 @@ def insert_append(connection: Connection, plan: AppendPlan) -> tuple[Lease | Non
     _insert_record(connection, plan, is_new)
     lease = insert_head(connection, plan) if is_new else advance_head(connection, plan)
     calls, text_bytes = _insert_batches(connection, plan.key, cut(plan.sealed, plan.blobs))
+    record_runs(connection, plan.key, plan.base, plan.state)
     # One that is made is to be found, though its first run has just begun.
     if is_new or plan.changes_index:
         set_mark(connection, plan.key, plan.state.seq)
@@ -141,6 +157,7 @@ def fork(
     if connection.scalar(select(func.count()).where(*copy, events.c.salt.is_(None))) != redacted:
         raise SeqConflict(source.id, base.seq)
     _insert_batches(connection, plan.key, cut(plan.sealed, plan.blobs))
+    record_runs(connection, plan.key, base, plan.state)
     set_mark(connection, plan.key, plan.state.seq)
     replace_labels(connection, plan)
     _count_new_session(connection, plan.key, plan.quota)
@@ -186,6 +203,7 @@ def delete_session(
     for table, statement in _DELETE_ROWS.items():
         if table is not files or not keeps_files:
             statement.execute(connection, row)
+    discard_copies(connection, key)
     count_change(connection, key, Growth(sessions=-1, bytes=-freed))
     change_days(connection, key, used, {})
     deleted = {"session_id": key.id, "seq": seq, "hash": as_bytes(digest).hex()}
@@ -199,7 +217,7 @@ _DELETE_EXPECTED_HEAD = PreparedStatement(
 )
 _DELETE_ROWS = {
     table: PreparedStatement(delete(table).where(*of_bound_session(table)))
-    for table in (*SESSION_TABLES, *SEARCH_TABLES)
+    for table in (*SESSION_TABLES, *SEARCH_TABLES, feed, webhook_deliveries)
 }
 
 
@@ -248,8 +266,8 @@ def make_event_rows(key: SessionKey, sealed: Sequence[SealedEvent]) -> list[Row]
             "version": one.event.version,
             "agent": one.event.agent,
             "recorded_at": one.event.at,
-            "payload": one.event.payload,
-            "salt": one.salt,
+            "payload": one.event.payload if one.encrypted is None else one.encrypted,
+            "salt": one.salt if one.encrypted is None else b"",
             "commitment": one.commitment,
             "hash": bytes.fromhex(one.event.hash),
         }
@@ -331,7 +349,9 @@ def redact(
         if _REPLACE_PAYLOAD.execute(connection, row) != 1:
             raise SeqConflict(plan.key.id, plan.base.seq)
     rewrite_usage(connection, plan.key, redacted)
+    rewrite_runs(connection, plan.key, plan.state)
     void_words(connection, plan.key)
+    discard_copies(connection, plan.key)
     delete_unnamed(connection, blobs, plan.key, named.texts)
     delete_unnamed(connection, files, plan.key, named.files)
     for used_key in {*used_keys}:
@@ -431,17 +451,26 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """A session that is to be recorded: `head` is where it ends.
 
     `slices` are all of its events, a few at a time: while the database takes one, others have the event loop. `bytes`
-    are those of its payloads and texts, `calls` the rows of its usage.
+    are those of its payloads and texts, `calls` the rows of its usage, `runs` those of its runs.
     """
 
     head: AppendPlan
     slices: list[SealedBatch]
     bytes: int
     calls: list[Row]
+    runs: list[Row]
 
     @property
     def key(self) -> SessionKey:
         return self.head.key
+
+    @property
+    def parent(self) -> str | None:
+        """The id of the session whose agent asked this one, by its first event: a state forgets it with an import."""
+        first = next((batch.events[0].event.fact for batch in self.slices if batch.events), None)
+        if not isinstance(first, SessionCreated) or first.parent is UNSET:
+            return None
+        return first.parent.session_id
 
     @property
     def end(self) -> SessionHead:
@@ -477,8 +506,16 @@ def _plan_session(session: Restoration, seal: Seal, keys: IntegrityKeys) -> Rest
     free_aside(slices, events_in_each=SLICE_EVENTS)
     head = msgspec.structs.replace(plan_append(key, state, added, keys=keys), base=State())
     calls = _list_calls(key, slices)
+    runs = name_rows(key, make_run_rows(head.state))
     free_aside(calls)
-    return RestorePlan(head=head, slices=slices, bytes=_measure(slices), calls=calls)
+    free_aside(runs)
+    return RestorePlan(head=head, slices=slices, bytes=_measure(slices), calls=calls, runs=runs)
+
+
+def encrypt_restored(plan: RestorePlan, key: PersonKey) -> RestorePlan:
+    """The same session, with all that it says encrypted."""
+    slices = [encrypt_batch(batch, key) for batch in plan.slices]
+    return msgspec.structs.replace(plan, head=encrypt_plan(plan.head, key), slices=slices, bytes=_measure(slices))
 
 
 def _list_calls(key: SessionKey, slices: Iterable[SealedBatch]) -> list[Row]:
@@ -495,7 +532,7 @@ def _list_calls(key: SessionKey, slices: Iterable[SealedBatch]) -> list[Row]:
 
 def _measure(slices: Sequence[SealedBatch]) -> int:
     texts = {name: text for batch in slices for name, text in batch.blobs.items()}
-    size = sum(measure_events(one.event for one in batch.events) for batch in slices)
+    size = sum(measure_events(batch.events) for batch in slices)
     return size + sum(len(escape(text).encode()) for text in texts.values())
 
 
@@ -527,6 +564,8 @@ def _restore_together(
     new = [plan for plan in plans if plan.key in began]
     if not new:
         return began
+    for plan in new:
+        hold_plan_key(connection, plan.head)
     _insert_restored_events(connection, new)
     sizes = [plan.bytes + _insert_restored_contents(connection, plan) for plan in new]
     set_marks(connection, [(plan.key, plan.head.state.seq) for plan in new])
@@ -548,7 +587,8 @@ def _begin(connection: Connection, plan: RestorePlan) -> bool:
 
 
 def _insert_restored_events(connection: Connection, plans: Sequence[RestorePlan]) -> None:
-    """The events of all of them and their usage, a few at a time: between two inserts others have the event loop."""
+    """The events of all of them, their usage and runs, a few at a time: between two inserts others have the event
+    loop."""
     events: list[Row] = []
     for plan in plans:
         for batch in plan.slices:
@@ -560,6 +600,9 @@ def _insert_restored_events(connection: Connection, plans: Sequence[RestorePlan]
     calls = [row for plan in plans for row in plan.calls]
     for start in range(0, len(calls), SLICE_EVENTS):
         insert_usage(connection, calls[start : start + SLICE_EVENTS])
+    runs = [row for plan in plans for row in plan.runs]
+    for start in range(0, len(runs), SLICE_EVENTS):
+        insert_runs(connection, runs[start : start + SLICE_EVENTS])
 
 
 def _insert_restored_contents(connection: Connection, plan: RestorePlan) -> int:

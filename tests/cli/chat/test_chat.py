@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.cli.commands.chat import describe_options
-from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.sources import SourceOptions, describe_options
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import TALK, RecordedSession
 from tests.cli.pseudo_terminal import CTRL_C, CTRL_D, Terminal

@@ -57,13 +57,20 @@ def test_named_files_are_looked_at(cli: CommandLine, healthy: list[str]) -> None
     private, _ = write_keys(cli.folder, "key")
     good = {
         "SWARMKEEP_RETENTION": "180d",
+        "SWARMKEEP_ARCHIVE": f"file://{cli.folder / 'archive'}",
+        "SWARMKEEP_ARCHIVE_AFTER": "90d",
         "SWARMKEEP_SIGNING_KEY": str(private),
         "SWARMKEEP_PRICES": '{"gpt*": {"input": 1, "output": 2}}',
     }
-    bad = {"SWARMKEEP_RETENTION": "soon", "SWARMKEEP_SIGNING_KEY": "none.pem", "SWARMKEEP_PRICES": "none.json"}
+    bad = {
+        "SWARMKEEP_RETENTION": "soon",
+        "SWARMKEEP_ARCHIVE_AFTER": "90d",
+        "SWARMKEEP_SIGNING_KEY": "none.pem",
+        "SWARMKEEP_PRICES": "none.json",
+    }
     for env, status in ((good, "ok"), (bad, "wrong")):
         found = checks(cli(*healthy, "--json", env=env))
-        assert [found[name][0] for name in ("prices", "retention", "signing key")] == [status] * 3, found
+        assert [found[name][0] for name in ("prices", "retention", "archive", "signing key")] == [status] * 4, found
 
 
 def test_looking_changes_nothing(cli: CommandLine, healthy: list[str]) -> None:

@@ -229,3 +229,24 @@ def test_ctrl_c_reports_tries_made(tmp_path: Path) -> None:
     ended = InProcessCommandLine(tmp_path)("eval", "cases.yaml", "--agents", "team.py", "--offline", "--repeat", "3")
     assert (ended.code, ended.out) == (130, "")
     assert ended.err.splitlines()[-1] == "interrupted: 1 of 6 tries made; their results are not kept"
+
+
+def test_recorded_runs_become_cases(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    runs = cli("runs", "--session", recorded.session_id, "--json", *place).json
+    for run in runs:
+        file = cli.folder / f"{run['id']}.yaml"
+        made = cli("case", recorded.session_id, "--run", run["id"], "--output", str(file), *place)
+        assert (made.code, made.out) == (0, ""), made
+        assert "swarmkeep eval" in made.err
+    tried = cli("eval", str(cli.folder), "--agents", ACME, "--offline", "--json")
+    # The second one expects the number of an order that each try makes anew.
+    problems = {case["case"]: " ".join(case["problems"]) for case in tried.json["cases"]}
+    assert len(runs) == len(problems) == 2
+    assert problems["Hello, I'd like to buy a lantern for a hut trip."] == ""
+    assert "order_id" in problems["Yes, please place the order."]
+    again = cli("case", recorded.session_id, "--output", str(file), *place)
+    assert (again.code, "already" in again.err) == (1, True)
+    printed = cli("case", recorded.session_id, "--run", runs[0]["id"], "--name", "mine", *place)
+    assert printed.out.startswith("cases:\n- name: mine\n")
+    for name, *wrong in (("absent",), (recorded.session_id, "--run", "none")):
+        assert cli("case", name, *wrong, *place).code == 1

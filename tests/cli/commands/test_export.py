@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import pty
+import sqlite3
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from swarmkeep.store.schema import upgrade
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
 from tests.events.given import tool_call
+from tests.history.transfer.test_formats import CHATGPT
 from tests.support.logs.cut_calls import draft_cut_calls
 
 
@@ -87,6 +90,9 @@ def test_unimportable_file_refused_in_one_line(
     assert cli("import", ".", *place).code == 1
 
 
+SDK_SESSION = (Path(__file__).parents[2] / "history/transfer/foreign/agents_sdk.sql").read_text()
+
+
 def test_export_names_its_source(cli: CommandLine, recorded: RecordedSession, place: list[str], tmp_path: Path) -> None:
     known = recorded.session_id
     for wrong in ([], [known, "--all"], [known, "--agent", "x"], ["--all", "--status", "x"]):
@@ -128,9 +134,36 @@ def test_a_conversation_from_elsewhere_is_imported(cli: CommandLine, place: list
     assert cli("sessions", "show", "old", "--json", *place).json["agent"] == "Triage Agent"
     assert cli("sessions", "delete", "old", *place).code == 0
     assert cli("import", "old.json", "--from", "nowhere", *place).code == 2
-    assert cli("import", "old.json", "--agent", "Triage Agent", *place).code == 2
+    assert cli("import", "old.json", "--from", "export", "--agent", "Triage Agent", *place).code == 2
     refused = cli("import", "old.json", "--from", "assistants", *place)
-    assert (refused.code, "no threads" in refused.err) == (1, True)
+    assert (refused.code, "not threads of OpenAI's Assistants API, but messages" in refused.err) == (1, True)
+
+
+def test_formats_are_recognised_and_described(cli: CommandLine, place: list[str], tmp_path: Path) -> None:
+    (tmp_path / "conversations.json").write_text(json.dumps([CHATGPT]))
+    tried = cli("import", "conversations.json", "--agent", "Triage Agent", "--dry-run", *place)
+    assert (tried.code, tried.out) == (0, "c-1: 9 events\nc-1:a3: 9 events\n")
+    assert tried.err.splitlines() == [
+        "read as ChatGPT's conversations.json (chatgpt)",
+        "other branches became 1 fork",
+        "not taken: 2 files that the export only names, 1 hidden messages, 1 reasoning",
+        "2 sessions would be imported, 0 existed already",
+    ]
+    done = cli("import", "conversations.json", "--agent", "Triage Agent", "--json", *place).json
+    assert (done["format"], done["imported"], done["forks"], done["left_out"]["reasoning"]) == ("chatgpt", 2, 1, 1)
+    assert cli("verify", "c-1:a3", *place).code == 0
+    (tmp_path / "notes.json").write_text('{"notes": []}')
+    refused = cli("import", "notes.json", *place)
+    assert (refused.code, "no known format" in refused.err, "chatgpt" in refused.err) == (1, True, True)
+
+
+def test_changes_beside_a_database_are_imported(cli: CommandLine, place: list[str], tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "agents.db")) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.executescript(SDK_SESSION)
+        # It is open, and its file has nothing yet of what was written.
+        taken = cli("import", "agents.db", "--agent", "Triage Agent", *place)
+    assert (taken.code, taken.out) == (0, "s1: 6 events\n")
 
 
 def test_cut_calls_of_imports_stay_unrun(cli: CommandLine, place: list[str], tmp_path: Path) -> None:

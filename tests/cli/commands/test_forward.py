@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
 from ocsf.events.application.api import APIActivity
 from ocsf.events.application.application_lifecycle import ApplicationLifecycle
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from swarmkeep.cli.commands import forward
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession
 from tests.support.anchors import serving
@@ -141,3 +144,117 @@ def test_server_log_is_forwarded(cli: CommandLine, recorded: RecordedSession, tm
     check(events)
     assert events[-1]["class_uid"] == 6002
     assert events[-1]["activity_name"] == "Start"
+
+
+def test_events_are_forwarded_by_type(
+    db: CommandLine, recorded: RecordedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A line is longer than what is read of the file at first.
+    monkeypatch.setattr(forward, "_TAIL_BYTES", 16)
+    types = ["--type", "message.added", "--type", "tool.started"]
+    wanted = [event for event in db("events", recorded.session_id, "--json").json if event["type"] in types]
+    assert wanted
+    assert db("forward", "--to", "siem.jsonl", *types).code == 0
+    file = db.folder / "siem.jsonl"
+    assert check(read(file)) == [event["seq"] for event in wanted]
+    assert [event["metadata"]["uid"] for event in read(file)] == [event["hash"] for event in wanted]
+    assert read(file)[0]["unmapped"]["data"] == wanted[0]["data"]
+    # As a crash leaves it.
+    (db.folder / "siem.jsonl.state").unlink()
+    with file.open("ab") as opened:
+        opened.write(b'{"half')
+    assert "forwarded 0 entries" in db("forward", "--to", "siem.jsonl", *types).err
+    assert db("sessions", "fork", recorded.session_id, "--id", "one").code == 0
+    assert "forwarded 1 entry" in db("forward", "--to", "siem.jsonl", *types, "--type", "session.forked").err
+    assert len(read(file)) == len(wanted) + 1
+    assert "the audit log" not in db.expect_refusal("forward", "--to", "siem.jsonl")
+    assert db("forward", "--to", "audit.jsonl").code == 0
+    assert "the audit log was forwarded there" in db.expect_refusal("forward", "--to", "audit.jsonl", *types)
+
+
+def list_spans(requests: list[Json]) -> list[Json]:
+    for one in requests:
+        json_format.ParseDict(one, ExportTraceServiceRequest())  # type: ignore[no-untyped-call]
+    return [span for one in requests for part in one["resourceSpans"] for span in part["scopeSpans"][0]["spans"]]
+
+
+def read_attributes(span: Json) -> Json:
+    return {one["key"]: next(iter(one["value"].values())) for one in span["attributes"]}
+
+
+def test_runs_are_forwarded_as_traces(db: CommandLine, recorded: RecordedSession) -> None:
+    events = db("events", recorded.session_id, "--json").json
+    file = db.folder / "traces.jsonl"
+    assert db("forward", "--traces", "--content", "--to", "traces.jsonl").code == 0
+    spans = list_spans(read(file))
+    ended = [event["run_id"] for event in events if event["type"] == "run.completed"]
+    tops = [span for span in spans if "parentSpanId" not in span]
+    assert [read_attributes(span)["swarmkeep.run.id"] for span in tops] == ended
+    assert {span["parentSpanId"] for span in spans if span not in tops} == {span["spanId"] for span in tops}
+    assert len({span["spanId"] for span in spans}) == len(spans)
+    answers = [event for event in events if event["data"].get("completion")]
+    chats = [read_attributes(span) for span in spans if span["name"].startswith("chat ")]
+    assert [json.loads(chat["gen_ai.output.messages"])[0]["role"] for chat in chats] == ["assistant"] * len(answers)
+    said = [event["data"]["message"]["content"] for event in events if event["type"] == "message.added"]
+    assert json.loads(read_attributes(tops[0])["gen_ai.input.messages"])[0]["parts"][0]["content"] == said[0]
+    assert "forwarded 0 entries" in db("forward", "--traces", "--to", "traces.jsonl").err
+    # What is said of an answer later brings its run again: the same spans, and the score.
+    seq, comment = answers[-1]["seq"], "just right"
+    with ServerProcess(db.folder, database_url=f"sqlite:///{db.folder / 'swarmkeep.db'}", agents=[ACME]) as server:
+        arguments = ("sessions", "feedback", recorded.session_id, str(seq), "up", "--comment", comment)
+        assert db(*arguments, "--url", server.url).code == 0
+    assert "forwarded 1 entry" in db("forward", "--traces", "--to", "traces.jsonl").err
+    again = list_spans(read(file)[-1:])
+    assert {span["spanId"] for span in again} <= {span["spanId"] for span in spans}
+    (score,) = [event for span in again for event in span.get("events", ())]
+    assert (score["name"], read_attributes(score)["gen_ai.evaluation.score.label"]) == (
+        "gen_ai.evaluation.result",
+        "up",
+    )
+    # Without --content nothing that was said.
+    assert not {said[0], comment} & set(json.dumps(again).split('"'))
+    assert "messages" not in json.dumps(again)
+
+
+def test_traces_of_days_and_outages(db: CommandLine, recorded: RecordedSession) -> None:
+    taken: list[Json] = []
+    answers = [503, 200]
+
+    def take(path: str, body: bytes) -> tuple[int, str, bytes]:
+        status = answers.pop(0)
+        if status == 200:
+            taken.append(json.loads(body))
+        return status, "text/plain", b""
+
+    with serving(take) as url:
+        where = ("forward", "--traces", "--to", f"{url}/v1/traces", "--state", "state.json")
+        assert "did not take the events (503)" in db.expect_refusal(*where)
+        assert db(*where).code == 0
+    assert list_spans(taken)
+    day = db("events", recorded.session_id, "--json").json[-1]["at"][:10]
+    for days, is_empty in ((("--from", day, "--until", day), False), (("--until", "2026-01-01"), True)):
+        assert db("forward", "--traces", "--to", f"{days[-1]}{is_empty}.jsonl", *days).code == 0
+        assert (db.folder / f"{days[-1]}{is_empty}.jsonl").exists() is not is_empty
+    assert "traces were forwarded there" in db.expect_refusal(
+        "forward", "--to", f"{url}/x", "--state", "state.json", "--type", "run.completed"
+    )
+    assert db("forward", "--traces", "--type", "x", "--to", "y").code == 2
+    assert db("forward", "--content", "--to", "y").code == 2
+
+
+def test_redacted_and_deleted_are_not_traced(db: CommandLine, recorded: RecordedSession) -> None:
+    events = db("events", recorded.session_id, "--json").json
+    secret = next(event for event in events if event["type"] == "message.added")
+    said = secret["data"]["message"]["content"]
+    assert db("sessions", "redact", recorded.session_id, "--seq", str(secret["seq"]), "--reason", "asked for").code == 0
+    assert db("sessions", "fork", recorded.session_id, "--id", "gone", "--at", "1").code == 0
+    assert db("forward", "--traces", "--content", "--to", "one.jsonl").code == 0
+    spans = list_spans(read(db.folder / "one.jsonl"))
+    assert spans
+    # The model has repeated it in its answer.
+    given = [read_attributes(span).get("gen_ai.input.messages", "") for span in spans]
+    assert any(given)
+    assert not any(said in text for text in given)
+    assert db("sessions", "delete", recorded.session_id, "--reason", "asked for").code == 0
+    assert db("forward", "--traces", "--content", "--to", "two.jsonl").code == 0
+    assert not (db.folder / "two.jsonl").exists()

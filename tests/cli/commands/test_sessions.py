@@ -218,7 +218,48 @@ def test_session_taken_over_answered_handed_back(cli: CommandLine, recorded: Rec
     assert "go on" in shown
 
 
-@pytest.mark.parametrize("command", [["compact"], ["takeover"], ["answer", "Hello."], ["handback"]], ids="-".join)
+def test_session_assigned_and_noted(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:
+    assert cli("sessions", "fork", recorded.session_id, "--id", "case", *place).code == 0
+
+    def list_ids(name: str) -> list[str]:
+        return [session["id"] for session in cli("sessions", "list", "--json", "--assignee", name, *place).json]
+
+    assert (list_ids("billing"), "case" in list_ids("none")) == ([], True)
+    if place[0] != "--url":
+        pytest.skip("it needs a server")
+    assert "to billing" in cli("sessions", "assign", "case", "billing", "--reason", "an invoice", *place).out
+    assert (list_ids("billing"), "case" in list_ids("none")) == (["case"], False)
+    assert "billing" in cli("sessions", "show", "case", *place).out
+    assert "noted as event" in cli("sessions", "note", "case", "Refunded twice.", *place).out
+    shown = cli("events", "case", *place).out
+    assert "an invoice" in shown
+    assert "Refunded twice." in shown
+    events = cli("events", "case", "--json", *place).json
+    said = next(event["seq"] for event in events if event["data"].get("message", {}).get("role") == "assistant")
+    assert cli("sessions", "list", "--feedback", "down", "--json", *place).json == []
+    remark = ("--comment", "The price is wrong.")
+    assert "recorded as event" in cli("sessions", "feedback", "case", str(said), "down", *remark, *place).out
+    (found,) = cli("sessions", "list", "--feedback", "down", "--json", *place).json
+    assert (found["id"], found["feedback"]) == ("case", {"up": 0, "down": 1})
+    assert "0 up, 1 down" in cli("sessions", "show", "case", *place).out
+    assert "The price is wrong." in cli("replay", "case", *place).out
+    assert "no one" in cli("sessions", "assign", "case", "none", *place).out
+    assert list_ids("billing") == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compact"],
+        ["takeover"],
+        ["answer", "Hello."],
+        ["handback"],
+        ["assign", "billing"],
+        ["note", "A note."],
+        ["feedback", "4", "up"],
+    ],
+    ids="-".join,
+)
 def test_server_only_commands_say_so(cli: CommandLine, command: list[str]) -> None:
     name, *more = command
     assert "name one with --url" in cli.expect_refusal("sessions", name, "anyone", *more)

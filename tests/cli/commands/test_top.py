@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 
-import msgspec
 import pytest
+from rich.console import Console
 
-from swarmkeep.cli.top import Job, Room, View, draw, format_age
-from swarmkeep.cli.top_snapshot import (
-    Counts,
-    Rates,
-    Reading,
-    RecentReadings,
-    Row,
-    ServerCounts,
-    Snapshot,
-    Today,
-    parse_counts,
-)
-from swarmkeep_client import Client, UsageRow
+from swarmkeep.cli.commands.top import RecentUsage, Snapshot, View, draw, format_age, parse_metrics
+from swarmkeep_client import ActiveRun, Client, UsageRow
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.pseudo_terminal import CTRL_C, Terminal
 from tests.support.processes import ServerProcess
@@ -41,57 +31,52 @@ def begin_waiting(client: Client, session_id: str, title: str) -> str:
     return run.id
 
 
-def make_row(name: str, **given: object) -> Row:
+def make_run(name: str, **given: object) -> ActiveRun:
     plain: dict[str, object] = {
         "id": f"run_{name}",
         "session_id": name,
-        "title": None,
         "status": "running",
         "agent": "Ann",
         "since": "2026-01-01T00:00:00.000000Z",
-        "age_seconds": 75.0,
-        "seq": 9,
         "server": "0123456789abcdef",
         "lease_seconds": 27.2,
-        "lease_epoch": 1,
-        "queued_runs": 0,
         "model_calls": 3,
-        "tool_calls": 1,
-        "prompt_tokens": 10_000,
-        "completion_tokens": 2_345,
         "total_tokens": 12_345,
     }
-    return Row(**{**plain, **given})  # type: ignore[arg-type]
+    return ActiveRun(**{**plain, **given})  # type: ignore[arg-type]
 
 
-def make_view(*rows: Row) -> View:
-    today = Today(model_calls=3, tool_calls=1, total_tokens=12_345, model_seconds=1.5, tool_seconds=None)
-    shown = Snapshot(
-        at="2026-01-01T00:00:00.000000Z",
-        counts=Counts(running=len(rows), waiting=0, queued=0),
-        runs=[*rows],
+def make_snapshot(*runs: ActiveRun, server: dict[str, int] | None = None) -> Snapshot:
+    return Snapshot(
+        at="2026-01-01T00:01:15.000000Z",
+        counts={"running": len(runs), "waiting": 0, "queued": 0},
+        runs=[*runs],
         is_cut=False,
-        today=today,
+        today={},
         failed_last_hour=2,
-        server=None,
+        server=server,
     )
-    return View(shown, taken=100.0)
+
+
+def make_view(*runs: ActiveRun) -> View:
+    return View(make_snapshot(*runs), taken=100.0)
 
 
 def draw_lines(view: View, width: int, height: int, encoding: str = "utf-8", now: float = 100.0) -> list[str]:
-    lines = draw(view, "the database", Room(width, height, encoding), now).plain.split("\n")
+    console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding=encoding), width=width, height=height)
+    lines = console.render_lines(draw(view, "the database", console, now), console.options)
     assert len(lines) == height
-    return [line.rstrip() for line in lines]
+    return ["".join(segment.text for segment in line).rstrip() for line in lines]
 
 
 def test_screen_filled_at_any_size() -> None:
-    rows = [make_row(f"s{number}", title=f"Fiancé {number} 日本") for number in range(40)]
-    view = make_view(make_row("q", status="waiting", queued_runs=2, lease_seconds=None, server=None), *rows)
+    runs = [make_run(f"s{number}", title=f"Fiancé {number} 日本") for number in range(40)]
+    view = make_view(make_run("q", status="waiting", queued_runs=2, lease_seconds=None, server=None), *runs)
     lines = draw_lines(view, 80, 24, now=130.0)
     assert lines[4].split() == ["STATUS", "AGE", "AGENT", "TURNS", "TOKENS", "SERVER", "LEASE", "SESSION"]
     assert lines[5].split() == [">", "waiting", "+2", "1m", "Ann", "3", "12.3k", "-", "-", "q"]
     # The lease has run out since that was read.
-    assert lines[6].split()[:8] == ["running", "1m", "Ann", "3", "12.3k", "01234567", "expired", "Fiancé"]
+    assert lines[6] == "  running        1m Ann                3  12.3k 01234567 expired Fiancé 0 日本"
     assert "TITLE" in draw_lines(view, 200, 50)[4]
     assert "Fianc? 0 ??" in draw_lines(view, 200, 50, "ascii")[6]
     assert draw_lines(view, 10, 3)
@@ -101,10 +86,10 @@ def test_screen_filled_at_any_size() -> None:
 
 
 def test_figures_uncut_if_lines_suffice() -> None:
-    view = make_view(*(make_row(f"s{number}") for number in range(40)))
-    counts = ServerCounts(streams=4, sessions_driven=3, writes_waiting=0, takeovers=12, run_errors=7)
-    rates = Rates(turns=42, tokens=18_300, model_seconds=1.21, tool_seconds=0.08)
-    view.show(msgspec.structs.replace(view.snapshot, server=counts), 100.0, rates)
+    view = make_view(*(make_run(f"s{number}") for number in range(40)))
+    counts = {"streams": 4, "sessions_driven": 3, "writes_waiting": 0, "takeovers": 12, "run_errors": 7}
+    rates = ("42 turns/min, 18.3k tokens/min", "model 1.21 s, tool 0.08 s")
+    view.show(make_snapshot(*view.snapshot.runs, server=counts), 100.0, rates)
     lines = draw_lines(view, 80, 24)
     assert lines[1:5] == [
         "40 running, 0 waiting, 0 queued   42 turns/min, 18.3k tokens/min",
@@ -113,41 +98,31 @@ def test_figures_uncut_if_lines_suffice() -> None:
         "run errors 7",
     ]
     assert (lines[6].split()[0], lines[7][0]) == ("STATUS", ">")
-    view.ask("approve pay(sum=12)?", Job("decide", view.find_chosen()))
-    assert "approve pay(sum=12)? y/n" in draw_lines(view, 40, 6)
+    view.press("c")
+    assert "cancel the run in s0? y/n" in draw_lines(view, 40, 6)
 
 
-def test_keys_move_filter_and_ask() -> None:
-    view = make_view(make_row("a"), make_row("b", title="A lantern"))
-    assert view.press("down") is None
-    chosen = view.find_chosen()
-    assert chosen is not None
-    assert chosen.session_id == "b"
+def test_keys_choose_and_filter_and_moved_leases_count() -> None:
+    view = make_view(make_run("a"), make_run("b", title="A lantern"))
+    view.press("down")
+    assert view.find_chosen() == view.snapshot.runs[1]
     assert view.press("a") is None
     assert view.notice == "this run does not wait for a decision"
-    for key in ("/", "L", "a", "n", "x", "backspace", "enter"):
+    for key in ("/", "L", "a", "n", "x", "c-h", "c-m"):
         view.press(key)
-    assert [row.session_id for row in view.list_rows()] == ["b"]
-    assert view.press("c") is None
-    assert view.press("n") is None
-    assert view.notice == "nothing was done"
-    view.press("c")
-    job = view.press("y")
-    assert job is not None
-    assert (job.kind, job.row) == ("cancel", chosen)
+    assert view.list_runs() == view.snapshot.runs[1:]
     view.press("escape")
-    assert len(view.list_rows()) == 2
-    # Another server has it now, and the run that was chosen is over.
-    view.show(make_view(make_row("a", server="other")).snapshot, 101.0, None)
+    # Another server has the first one now, and the run that was chosen is over.
+    view.show(make_snapshot(make_run("a", server="other")), 101.0, ())
     assert (view.moved, view.find_chosen()) == (1, view.snapshot.runs[0])
 
 
 def test_question_shown_whole_and_cuts_marked() -> None:
-    view = make_view(make_row("a", status="waiting"))
-    view.ask("approve pay(sum=12)?", Job("decide", view.find_chosen()))
+    view = make_view(make_run("a", status="waiting"))
+    view.ask("approve pay(sum=12)?", lambda work: None)
     assert any(line.startswith("> waiting") for line in draw_lines(view, 80, 24))
     arguments = "".join(f"item {number} 日本, " for number in range(20))
-    view.ask(f"approve pay({arguments})?", Job("decide", view.find_chosen()))
+    view.ask(f"approve pay({arguments})?", lambda work: None)
     lines = draw_lines(view, 80, 24)
     assert f"approve pay({arguments})? y/n".replace(" ", "") in "".join(lines[4:]).replace(" ", "")
     assert lines[-1].startswith("y yes")
@@ -163,28 +138,21 @@ def test_an_age_is_what_has_passed(seconds: float, shown: str) -> None:
 
 
 def test_rates_cover_minute_and_reset_daily() -> None:
-    recent, shown = RecentReadings(), make_view().snapshot
-    recent.add(Reading(shown, UsageRow(model_calls=5, total_tokens=100, model_ms=1000), 0.0))
-    assert recent.compute_rates() is None
-    recent.add(Reading(shown, UsageRow(model_calls=6, total_tokens=200, model_ms=3000), 30.0))
-    rates = recent.compute_rates()
-    assert rates is not None
-    assert (rates.turns, rates.tokens, rates.model_seconds, rates.tool_seconds) == (2.0, 200.0, 2.0, None)
-    recent.add(Reading(shown, UsageRow(model_calls=6, total_tokens=200, model_ms=3000), 90.0))
-    rates = recent.compute_rates()
-    assert rates is not None
-    assert rates.turns == 0.0
-    recent.add(Reading(shown, UsageRow(), 92.0))
-    assert recent.compute_rates() is None
+    recent = RecentUsage()
+    assert recent.add(0.0, UsageRow(model_calls=5, total_tokens=100, model_ms=1000)) == ()
+    rates = recent.add(30.0, UsageRow(model_calls=6, total_tokens=200, model_ms=3000))
+    assert rates == ("2 turns/min, 200 tokens/min", "model 2.00 s, tool -")
+    assert recent.add(90.0, UsageRow(model_calls=6, total_tokens=200, model_ms=3000))[0].startswith("0 turns/min")
+    assert recent.add(92.0, UsageRow()) == ()
 
 
 def test_invalid_metrics_text_counts_nothing() -> None:
     workers = 'swarmkeep_stream_readers{worker="0"} 2.0\nswarmkeep_stream_readers{worker="1"} 3.0\n'
-    counts = parse_counts(f'{workers}swarmkeep_run_errors_total{{code="x"}} 4.0\n')
+    counts = parse_metrics(f'{workers}swarmkeep_run_errors_total{{code="x"}} 4.0\n')
     assert counts is not None
-    assert (counts.streams, counts.run_errors, counts.takeovers) == (5, 4, 0)
-    assert parse_counts("<html>{") is None
-    assert parse_counts("swarmkeep_stream_readers NaN\n") is None
+    assert (counts["streams"], counts["run_errors"], counts["takeovers"]) == (5, 4, 0)
+    assert parse_metrics("<html>{") is None
+    assert parse_metrics("swarmkeep_stream_readers NaN\n") is None
 
 
 @pytest.mark.long
@@ -200,7 +168,7 @@ def test_printed_once_from_server_or_database(cli: CommandLine) -> None:
     assert shown["counts"] == {"running": 0, "waiting": 1, "queued": 0}
     assert shown["server"]["streams"] == 0
     (row,) = shown["runs"]
-    assert list(row) == list(Row.__struct_fields__)
+    assert list(row)[:8] == ["id", "session_id", "title", "status", "agent", "since", "age_seconds", "seq"]
     assert (row["id"], row["session_id"], row["title"], row["status"]) == (run_id, "order", "A lantern", "waiting")
     assert row["model_calls"] == 1
     assert shown["today"]["model_calls"] >= 3

@@ -9,7 +9,7 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from swarmkeep.cli.timeline import TimelinePrinter
+from swarmkeep.cli.commands.replay import TimelinePrinter
 from swarmkeep.describe import TimelineEntry
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")

@@ -5,10 +5,8 @@ from __future__ import annotations
 from tests.runs.conftest import (
     async_client,
     cluster,
-    model,
     postgres_ready,
     postgres_with_schema,
-    ready_url,
     sqlite_ready,
     sqlite_with_schema,
 )
@@ -16,10 +14,8 @@ from tests.runs.conftest import (
 __all__ = [
     "async_client",
     "cluster",
-    "model",
     "postgres_ready",
     "postgres_with_schema",
-    "ready_url",
     "sqlite_ready",
     "sqlite_with_schema",
 ]

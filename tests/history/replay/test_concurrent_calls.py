@@ -29,7 +29,6 @@ from tests.runs.cluster import (
     EngineCluster,
     kill_engine,
     make_start_run,
-    open_session,
     read_log,
     read_state,
     run_to_end,
@@ -46,8 +45,7 @@ async def run_in_order(
     cluster: EngineCluster, model: ScriptedModel, order: Sequence[str], agent: Agent, doors: Doors
 ) -> Engine:
     """A conversation in which the calls x, y and z end in this order."""
-    engine = await cluster.open_engine(agent)
-    await open_session(engine)
+    engine = await cluster.begin(agent)
     ask_for(model, *NAMES)
     model.say("Done.")
     await engine.runs.start(KEY, make_start_run())
@@ -92,8 +90,7 @@ async def test_concurrency_setting_is_no_difference(
     doors = Doors()
     doors.open(*NAMES)
     agent = make_agent(doors).model_copy(update={"concurrent_tools": at_once})
-    engine = await cluster.open_engine(agent)
-    await open_session(engine)
+    engine = await cluster.begin(agent)
     ask_for(model, *NAMES)
     model.say("Done.")
     await engine.runs.start(KEY, make_start_run())
@@ -118,8 +115,7 @@ async def test_todays_differences_told_per_call(cluster: EngineCluster, model: S
 async def test_killed_concurrent_calls_match(cluster: EngineCluster, model: ScriptedModel, function: str) -> None:
     doors = Doors()
     agent = make_agent(doors)
-    one = await cluster.open_engine(agent)
-    await open_session(one)
+    one = await cluster.begin(agent)
     ask_for(model, *NAMES, function=function)
     await one.runs.start(KEY, make_start_run())
     await doors.wait_until_begun(*NAMES)
@@ -163,8 +159,7 @@ async def test_cancel_leftovers_of_ended_calls_match(cluster: EngineCluster, mod
     doors = Doors()
     agent = make_agent(doors)
     agent = agent.model_copy(update={"functions": [*agent.functions, hand_over]})
-    engine = await cluster.open_engine(agent)
-    await open_session(engine)
+    engine = await cluster.begin(agent)
     model.calls([Call("look", {"name": "x"}, "x"), Call("look", {"name": "y"}, "y"), Call("hand_over", {}, "h")])
     await engine.runs.start(KEY, make_start_run())
     doors.open("y")
@@ -187,8 +182,7 @@ async def test_call_beside_waiting_approval_matches(cluster: EngineCluster, mode
     doors.open("x")
     agent = make_agent(doors)
     agent = agent.model_copy(update={"functions": [*agent.functions, pay]})
-    engine = await cluster.open_engine(agent)
-    await open_session(engine)
+    engine = await cluster.begin(agent)
     model.calls([Call("pay", {}, "p"), Call("look", {"name": "x"}, "x")])
     assert (await run_to_end(engine)).status == "waiting"
     replayed = await replay_session(engine.store, Registry([agent]), KEY)
@@ -198,8 +192,7 @@ async def test_call_beside_waiting_approval_matches(cluster: EngineCluster, mode
 @pytest.mark.parametrize("here", [True, False])
 async def test_imported_waiting_run_matches(cluster: EngineCluster, model: ScriptedModel, here: bool) -> None:
     agent = Agent(name="A", functions=[pay])
-    engine = await cluster.open_engine(agent)
-    await open_session(engine)
+    engine = await cluster.begin(agent)
     model.calls([Call("pay", {}, "p")])
     assert (await run_to_end(engine, options=RunOptions(execute_tools=here))).status == "waiting"
     exported = b"".join([piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)])

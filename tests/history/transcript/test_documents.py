@@ -1,7 +1,8 @@
-"""Documents for people: whole, readable, and dull however hostile the conversation was."""
+"""Documents for people: whole, readable, and dull however hostile or long the conversation was."""
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from html.parser import HTMLParser
 from typing import Any
 
@@ -26,6 +27,7 @@ from swarmkeep.history.transcript import TranscriptFormat, open_transcript
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey, StoreUnavailable
 from tests.golden.make import FORK, SHOP, fill_store
+from tests.support.loop_watch import measure_limit, watch_callbacks
 
 pytestmark = pytest.mark.one_database
 
@@ -232,6 +234,25 @@ async def test_deleted_session_document_has_no_end(store: SqlStore) -> None:
 
 
 @given(st.lists(st.text("a1-+=:.) \t\\*_<|http://www.x\u3000\x00é", max_size=12), max_size=6))
-def test_each_line_of_a_text_is_quoted_as_if_alone(lines: list[str]) -> None:
+def test_each_line_is_quoted_as_if_alone(lines: list[str]) -> None:
     alone = [quote_text(line).removesuffix("\n") for line in lines or [""]]
     assert quote_text("\n".join(lines)) == "  \n".join(alone) + "\n"
+
+
+# Documents of very long messages keep no other waiting.
+
+KEY = SessionKey("default", "large")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["markdown", "html"])
+async def test_long_message_document_blocks_no_others(store: SqlStore, form: TranscriptFormat) -> None:
+    texts = ("\n" * 400_000, "`" * 800_000, "<\u202e" * 200_000)
+    facts = create_session("A", {}, {}, [{"role": "user", "content": text} for text in texts])
+    await store.append(KEY, State(), draft_events("A", facts, None))
+    with watch_callbacks() as watch:
+        async with aclosing(await open_transcript(store, KEY, form)) as pieces:
+            size = sum([len(piece) async for piece in pieces])
+    assert size > sum(map(len, texts))
+    # On the loop each of these took far longer.
+    assert watch.longest_seconds < 4 * measure_limit(), watch.longest

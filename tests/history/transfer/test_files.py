@@ -13,7 +13,7 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.history.verify import verify
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
-from swarmkeep.store.totals import recount_totals
+from swarmkeep.store.usage import recount_totals
 from tests.history.transfer.test_round_trip import export_bytes, import_bytes, list_imported, list_lines, record_session
 from tests.store.sessions import draft_user_messages, make_picture_part
 from tests.support.pictures import encode_content, hash_content, make_png

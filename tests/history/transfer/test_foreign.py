@@ -17,8 +17,12 @@ from swarmkeep.events.errors import DomainError, InvalidImport, SessionExists
 from swarmkeep.events.facts import MessageAdded
 from swarmkeep.events.sizes import SizeLimits
 from swarmkeep.events.state import State
-from swarmkeep.history.conversations import READERS, import_conversations
-from swarmkeep.history.foreign import MAX_FILE_VALUES, ForeignConversation, ForeignFormat, read_documents
+from swarmkeep.history.conversations import import_conversations
+from swarmkeep.history.foreign.assistants import read_threads
+from swarmkeep.history.foreign.chats import read_chats
+from swarmkeep.history.foreign.conversation import ForeignConversation
+from swarmkeep.history.foreign.documents import MAX_FILE_VALUES, read_documents
+from swarmkeep.history.foreign.formats import ForeignFormat
 from swarmkeep.history.import_export import ImportReport
 from swarmkeep.request.request import assemble_request
 from swarmkeep.store.opening import SqlStore
@@ -110,8 +114,11 @@ async def test_fine_tuning_lines_become_sessions(store: SqlStore) -> None:
     lines = [{"messages": [{**USER, "content": str(number)}, HELLO], "tools": []} for number in range(3)]
     text = b"\n".join(encode_value(line) for line in lines)
     assert (await import_value(store, text)).imported == 3
-    with pytest.raises(InvalidImport, match="twice"):
-        await import_value(store, text + b"\n" + text)
+    twice = await import_value(store, text + b"\n" + text)
+    assert (twice.imported, twice.present) == (0, 6)
+    other = [{"id": "one", "messages": [USER]}, {"id": "one", "messages": [USER, HELLO]}]
+    with pytest.raises(InvalidImport, match="twice, with other content"):
+        await import_value(store, b"\n".join(map(encode_value, other)))
 
 
 async def test_swarm_files_read_as_meant(store: SqlStore) -> None:
@@ -301,7 +308,7 @@ async def test_waiting_run_and_several_threads_import(store: SqlStore) -> None:
             None,
             "/1/messages/0/tool_call_id",
         ),
-        ([USER, {"type": "function_call", "call_id": "c"}], "chat", None, "POST /openai/v1/conversations"),
+        ([USER, {"type": "function_call", "call_id": "c"}], "chat", None, "(`--from`) to conversations"),
         ({"id": "no/id", "messages": []}, "chat", None, "an id must have"),
         ({"nothing": "here"}, "assistants", None, "no threads"),
         ({"object": "thread.message", "role": "user"}, "assistants", None, "does not name its thread"),
@@ -354,10 +361,10 @@ ANY = st.recursive(
 )
 
 
-@given(ANY, st.sampled_from(["chat", "assistants"]))
-def test_any_json_is_read_or_refused(value: Any, form: ForeignFormat) -> None:
+@given(ANY, st.sampled_from([read_chats, read_threads]))
+def test_any_json_is_read_or_refused(value: Any, read: Any) -> None:
     try:
-        for conversation in READERS[form](read_documents(io.BytesIO(encode_value(value)))):
+        for conversation in read(read_documents(io.BytesIO(encode_value(value)))):
             assert isinstance(conversation.messages, list)
     except DomainError:
         pass
@@ -366,7 +373,7 @@ def test_any_json_is_read_or_refused(value: Any, form: ForeignFormat) -> None:
 @given(ANY, st.sampled_from(["role", "content", "step_details", "tool_calls", "text", "created_at", "metadata"]))
 def test_damaged_thread_is_read_or_refused(value: Any, name: str) -> None:
     for whole in (*MESSAGES, *STEPS, RUN, THREAD):
-        list(READERS["assistants"](read_documents(io.BytesIO(encode_value({**whole, name: value, "thread_id": "t"})))))
+        list(read_threads(read_documents(io.BytesIO(encode_value({**whole, name: value, "thread_id": "t"})))))
 
 
 def test_document_with_too_many_values_refused() -> None:
@@ -386,7 +393,7 @@ def test_line_threads_have_document_limits() -> None:
     line = encode_value({"object": "thread", "id": "t", "x": [[]] * (MAX_FILE_VALUES // 8)}) + b"\n"
 
     def read(count: int) -> list[ForeignConversation]:
-        return list(READERS["assistants"](read_documents(io.BytesIO(line * count), max_line_values=MAX_FILE_VALUES)))
+        return list(read_threads(read_documents(io.BytesIO(line * count), max_line_values=MAX_FILE_VALUES)))
 
     assert len(read(3)) == 1
     with pytest.raises(InvalidImport, match=f"more than {MAX_FILE_VALUES} JSON values up to here") as refused:

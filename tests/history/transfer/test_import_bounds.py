@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import tracemalloc
 from contextlib import aclosing
@@ -109,8 +110,9 @@ async def test_unread_export_holds_only_sent_data(store: SqlStore) -> None:
     try:
         async with aclosing(write_export(store, iterate_keys([key]), alone=True)) as pieces:
             size = len(await anext(pieces))
+            gc.collect()
             held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    # A driver may keep the last row that it read.
-    assert 4_000_000 < size < held < 3 * size
+    # A driver may keep the last row that it read, and its thread the values that it made it from.
+    assert 4_000_000 < size < held < 3.5 * size

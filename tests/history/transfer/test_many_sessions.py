@@ -20,7 +20,7 @@ from swarmkeep.history.export import filter_sessions, write_export
 from swarmkeep.history.import_export import ImportReport, import_export
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import AuditAction, Restoration, SessionHead, SessionKey, StorageQuota
-from swarmkeep.store.totals import recount_totals
+from swarmkeep.store.usage import recount_totals
 
 COUNT = 150
 CREATED = SessionCreated(agent="A")

@@ -10,8 +10,9 @@ from swarmkeep.events.views import find_last_run_status, view_stored_session
 from swarmkeep.store.hashing import commitment_of, header_of, link
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey, labels_of
-from swarmkeep.store.tables import events, session_labels, sessions, usage
-from swarmkeep.store.totals import make_usage_row
+from swarmkeep.store.runs import make_run_rows
+from swarmkeep.store.tables import events, runs, session_labels, sessions, usage
+from swarmkeep.store.usage import make_usage_row
 from tests.history.verify.rows import Row, change_row, insert_row, read_rows, remove_row
 
 
@@ -70,6 +71,7 @@ async def mend_rows_beside_the_events(store: SqlStore, key: SessionKey) -> None:
     index = {
         session_labels: [{"label": label, "created_at": state.created_at} for label in labels_of(state.metadata)],
         usage: [row for event in recorded if (row := make_usage_row(event)) is not None],
+        runs: make_run_rows(state),
     }
     for table, rows in index.items():
         for row in await read_rows(store, table, **mine):

@@ -22,7 +22,7 @@ ROLES: dict[Role, set[str]] = {
     "support": {"read", "run", "approve"},
     "audit": {"read", "audit"},
     "write": {"read", "run", "approve", "audit", "write"},
-    "admin": {"read", "run", "approve", "audit", "write", "keys"},
+    "admin": {"read", "run", "approve", "audit", "write", "keys", "webhooks"},
 }
 
 # What each operation needs.
@@ -41,6 +41,9 @@ NEEDED: dict[str, set[str]] = {
     "POST /v1/sessions/{session_id}/takeover": {"run"},
     "POST /v1/sessions/{session_id}/answer": {"run"},
     "POST /v1/sessions/{session_id}/handback": {"run"},
+    "POST /v1/sessions/{session_id}/assign": {"run"},
+    "POST /v1/sessions/{session_id}/notes": {"run"},
+    "POST /v1/sessions/{session_id}/feedback": {"run"},
     "GET /v1/sessions/{session_id}/messages": {"read"},
     "DELETE /v1/sessions/{session_id}/messages/{seq}": {"run"},
     "GET /v1/sessions/{session_id}/events": {"read"},
@@ -51,6 +54,7 @@ NEEDED: dict[str, set[str]] = {
     "GET /v1/sessions/{session_id}/diff": {"read"},
     "GET /v1/sessions/{session_id}/compare": {"read"},
     "GET /v1/sessions/{session_id}/transcript": {"read"},
+    "GET /v1/sessions/{session_id}/case": {"read"},
     "POST /v1/sessions/{session_id}/replay": {"read"},
     "POST /v1/sessions/{session_id}/messages": {"run"},
     "POST /v1/sessions/{session_id}/runs": {"run"},
@@ -60,6 +64,7 @@ NEEDED: dict[str, set[str]] = {
     "POST /v1/sessions/{session_id}/runs/{run_id}/cancel": {"run"},
     "POST /v1/sessions/{session_id}/runs/{run_id}/resume": {"run"},  # with nothing in its body; see below
     "GET /v1/runs": {"read"},
+    "GET /v1/runs/figures": {"read"},
     "GET /v1/agents": {"read"},
     "GET /v1/agents/{name}": {"read"},
     "GET /v1/usage": {"read"},
@@ -76,11 +81,27 @@ NEEDED: dict[str, set[str]] = {
     "GET /v1/audit": {"audit"},
     "GET /v1/audit/verify": {"audit"},
     "GET /v1/checkpoint": {"audit"},
+    "GET /v1/events": {"read"},
+    "POST /v1/people/erase": {"write"},
+    "GET /v1/consumers": {"read"},
+    "GET /v1/consumers/{consumer}": {"read"},
+    "PUT /v1/consumers/{consumer}": {"run", "audit"},
+    "DELETE /v1/consumers/{consumer}": {"run", "audit"},
+    "GET /v1/webhooks": {"webhooks"},
+    "POST /v1/webhooks": {"webhooks"},
+    "GET /v1/webhooks/{webhook_id}": {"webhooks"},
+    "PATCH /v1/webhooks/{webhook_id}": {"webhooks"},
+    "DELETE /v1/webhooks/{webhook_id}": {"webhooks"},
+    "POST /v1/webhooks/{webhook_id}/rotate": {"webhooks"},
+    "POST /v1/webhooks/{webhook_id}/test": {"webhooks"},
+    "GET /v1/webhooks/{webhook_id}/deliveries": {"webhooks"},
+    "POST /v1/webhooks/{webhook_id}/deliveries/{place}/resend": {"webhooks"},
     "GET /v1/retention": {"read"},
     "GET /v1/checkpoint/leaves": {"audit"},
 }
 ABSENT = {
-    "session_id": "absent", "run_id": "run_none", "seq": "1", "name": "Nobody", "key_id": "key_none", "hash": "none",
+    "session_id": "absent", "run_id": "run_none", "seq": "1", "name": "Nobody",
+    "consumer": "crm", "webhook_id": "wh_none", "place": "1-1", "key_id": "key_none", "hash": "none",
 }  # fmt: skip
 
 

@@ -68,9 +68,20 @@ async def two(offline: RunningServer) -> TwoTenants:
         said = [make_message(make_inline_picture(picture), text=text)]
         answer = await service.post(f"/v1/sessions/{session_id}/runs", {"input": said}, headers=headers)
         assert answer.json()["status"] == "completed"
-        into |= {"session_id": session_id, "run_id": answer.json()["id"], "seq": "4", "name": "Front"}
+        into |= {
+            "session_id": session_id,
+            "run_id": answer.json()["id"],
+            "seq": "4",
+            "name": "Front",
+            "consumer": "crm",
+        }
         into["hash"] = hash_content(picture)
         assert (await service.get("/v1/checkpoint", headers=headers)).status_code == 200
+        place = (await service.get("/v1/events?after=end", headers=headers)).json()["next_cursor"]
+        kept = await service.client.put("/v1/consumers/crm", json={"cursor": place}, headers=headers)
+        assert kept.status_code == 200
+        hook = await service.post("/v1/webhooks", {"url": "https://example.com/", "types": ["none"]}, headers=headers)
+        into |= {"webhook_id": hook.json()["id"], "place": "1-1"}
     for tenant, into in (("victim", ids), ("other", own)):
         # One that nobody sends requests with.
         into["key_id"] = (await key_store(service).create(tenant))[0].id
@@ -83,12 +94,14 @@ ABSENT_IDS = {
     "run_id": "run_00000000000000000000000000000000",
     "key_id": "key_0000000000000000",
     "hash": "0" * 64,
+    "webhook_id": "wh_0000000000000000",
 }
 ID_KINDS = {
     "session_id": "session_id",
     "run_id": "run_id",
     "key_id": "key_id",
     "hash": "hash",
+    "webhook_id": "webhook_id",
     "id": "session_id",
     "with": "session_id",
     "session": "session_id",
@@ -98,12 +111,13 @@ FILTERS = {"session"}
 TENANT_FREE_PARAMETERS = {
     "seq", "name", "limit", "cursor", "at", "before", "after", "head", "type", "agent", "status", "force", "as",
     "dry_run", "group_by", "from", "to", "model", "format", "reason", "include", "tool_call_id", "last_run", "order",
-    "children", "q", "active_after", "active_before", "damaged", "redacted",
-    "checkpoint", "number", "since", "size",
+    "children", "q", "active_after", "active_before", "damaged", "redacted", "assignee", "feedback",
+    "checkpoint", "number", "since", "size", "wait", "consumer", "place", "state",
+    "stop_reason", "error", "created_after", "created_before", "sort",
 }  # fmt: skip
 READING_POSTS = {"POST /v1/sessions/{session_id}/replay"}
-# Fields of bodies that name what is to be made, in the caller's own tenant.
-NEW_ID_FIELDS = {"id"}
+# Fields of bodies that name what is to be made, in the caller's own tenant, or a run of the session in the path.
+NEW_ID_FIELDS = {"id", "run_id"}
 
 
 def without_id(answer: httpx2.Response, shown: str) -> tuple[int, dict[str, str], str]:
@@ -213,7 +227,8 @@ async def test_keyless_answers_do_not_reveal_existence(plain: RunningServer) -> 
     assert (await plain.post("/v1/sessions", {"id": "there"}, headers=key)).status_code == 201
     wrong = key["Authorization"][:-1] + ("A" if key["Authorization"][-1] != "A" else "B")
     for operation in await read_operations(plain):
-        values = {"run_id": "r", "seq": "1", "name": "Front", "key_id": "k", "hash": "h"}
+        values = {"run_id": "r", "seq": "1", "name": "Front", "consumer": "crm", "key_id": "k", "hash": "h"}
+        values |= {"webhook_id": "wh", "place": "1-1"}
         for shown in ({}, {"Authorization": wrong}):
             answers = []
             for session_id in ("there", "not-there"):
@@ -233,8 +248,12 @@ async def test_read_only_key_changes_nothing(two: TwoTenants) -> None:
     before = await read_everything(two)
     for operation in await read_operations(two.service):
         answer = await two.ask(operation, two.ids, caller=reader)
-        reads = operation.method == "GET" and not operation.path.startswith(("/v1/audit", "/v1/checkpoint", "/v1/keys"))
-        if reads or operation.name in READING_POSTS:
+        others = ("/v1/audit", "/v1/checkpoint", "/v1/keys", "/v1/webhooks")
+        reads = operation.method == "GET" and not operation.path.startswith(others)
+        if operation.name == "GET /v1/sessions/{session_id}/case":
+            # The message of this session's run has a file, which no case holds.
+            check_problem(answer, 400, "invalid_request")
+        elif reads or operation.name in READING_POSTS:
             assert answer.status_code == 200, f"{operation.name}: {answer.text}"
         else:
             check_problem(answer, 403, "forbidden")

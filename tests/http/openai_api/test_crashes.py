@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +21,6 @@ pytestmark = pytest.mark.one_database
 
 Json = dict[str, Any]
 MANY = 16
-
-
-@pytest.fixture
-def cluster(ready_url: str, tmp_path: Path) -> Iterator[ServerCluster]:
-    with ServerCluster(ready_url, tmp_path) as found:
-        yield found
 
 
 def connect(server: ServerProcess) -> OpenAI:

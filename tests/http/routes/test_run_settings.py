@@ -1,4 +1,4 @@
-"""The settings and instructions of a run over HTTP and WebSocket."""
+"""Settings, instructions and functions of the caller for a run, over HTTP and WebSocket."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from typing import Any
 
 import pytest
 
+from swarmkeep import Agent
+from swarmkeep.decide.checks import check_tools
+from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.records import RunOptions
+from swarmkeep.runs.agents import Registry
+from swarmkeep.runs.approvals import refuse_wrong_functions
 from tests.http.server import RunningServer, check_problem, scripted, start_server
 from tests.http.websocket.client import connect_session
 from tests.support.scripted import ScriptedModel
@@ -56,17 +62,20 @@ async def test_unsettable_run_options_refused(plain: RunningServer, settings: An
 
 
 @pytest.mark.parametrize(
-    ("profile", "pointer"),
+    ("value", "pointer"),
     [
         ({"attachments": "maybe"}, "/model_profile/attachments"),
         ({"attachments": ["omit"]}, "/model_profile/attachments"),
         ({"nonsense": "omit"}, "/model_profile"),
         ({"max_tokens": 1, "max_completion_tokens": 2}, "/model_settings/max_tokens"),
+        ({"type": "xml"}, "/response_format/type"),
+        ({"type": "json_schema", "json_schema": {"name": "a b"}}, "/response_format/json_schema/name"),
+        ("json", "/response_format"),
     ],
 )
-async def test_a_wrong_model_profile_is_refused(plain: RunningServer, profile: Any, pointer: str) -> None:
+async def test_wrong_settings_of_models_are_refused(plain: RunningServer, value: Any, pointer: str) -> None:
     session = await plain.session()
-    answer = await plain.post(f"{session}/runs", {"input": "hi", pointer.split("/")[1]: profile})
+    answer = await plain.post(f"{session}/runs", {"input": "hi", pointer.split("/")[1]: value})
     assert check_problem(answer, 400, "invalid_request")["errors"][0]["pointer"] == pointer
 
 
@@ -120,20 +129,6 @@ async def test_deep_and_large_answers_not_parsed(service: RunningServer, model: 
     assert (run["status"], run["output"]) == ("completed", None)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "pointer"),
-    [
-        ({"type": "xml"}, "/response_format/type"),
-        ({"type": "json_schema", "json_schema": {"name": "a b"}}, "/response_format/json_schema/name"),
-        ("json", "/response_format"),
-    ],
-)
-async def test_unknown_output_format_refused(plain: RunningServer, wanted: Any, pointer: str) -> None:
-    session = await plain.session()
-    answer = await plain.post(f"{session}/runs", {"input": "hi", "response_format": wanted})
-    assert check_problem(answer, 400, "invalid_request")["errors"][0]["pointer"] == pointer
-
-
 async def test_agent_shows_its_output_type(sqlite_ready: str, model: ScriptedModel) -> None:
     async with start_server(scripted(sqlite_ready, model, agents=["tests.http.output_team"])) as service:
         shown = (await service.get("/v1/agents/Clerk")).json()
@@ -146,3 +141,134 @@ async def test_agent_shows_its_output_type(sqlite_ready: str, model: ScriptedMod
         assert run["output"] == {"sku": "A"}
         corrected = [event for event in await service.events(session) if event["data"].get("correction")]
         assert [event["data"]["correction"] for event in corrected] == [1]
+
+
+# Functions of the caller: offered with the agent's own, never run here; the run waits for their results.
+
+OPEN_DOOR = {
+    "type": "function",
+    "function": {
+        "name": "open_door",
+        "description": "Open a door.",
+        "parameters": {"type": "object", "properties": {"door": {"type": "string"}}, "required": ["door"]},
+    },
+}
+DOOR_IS_OPEN = {"tool_call_id": "c2", "content": "open"}
+
+
+async def test_caller_functions_offered_beside_agents_own(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("open_door", {"door": "1"}, id="c1")
+    session = await service.session()
+    choice = {"type": "function", "function": {"name": "open_door"}}
+    run = await service.run(session, tools=[OPEN_DOOR], tool_choice=choice)
+    request = model.requests[0]
+    names = [tool["function"]["name"] for tool in request["tools"]]
+    assert names == ["get_weather", "remember", "refund", "transfer_to_sales", "open_door"]
+    assert (request["tools"][-1], request["tool_choice"]) == (OPEN_DOOR, choice)
+    assert (run["status"], run["stop_reason"]) == ("waiting", "tool_calls")
+    assert [(call["tool_call_id"], call["reason"]) for call in run["pending"]] == [("c1", "tool_results")]
+    rebuilt = await service.get(f"{session}/events/{run['last_seq'] - 1}/request")
+    assert rebuilt.json()["tools"] == request["tools"]
+    started = (await service.events(session))[1]
+    assert started["data"]["options"]["tools"] == [OPEN_DOOR]
+
+
+async def test_own_calls_run_before_outside_ones(service: RunningServer, model: ScriptedModel) -> None:
+    model.calls([("open_door", {"door": "1"}, "c2"), ("get_weather", {"city": "Rome"}, "c1")])
+    model.say("Both done.")
+    session = await service.session()
+    run = await service.run(session, tools=[OPEN_DOOR])
+    assert [call["tool_call_id"] for call in run["pending"]] == ["c2"]
+    assert [message.get("tool_call_id") for message in run["messages"]][2:] == ["c1"]
+    resumed = await service.post(f"{session}/runs/{run['id']}/resume", {"tool_results": [DOOR_IS_OPEN]})
+    assert resumed.json()["output_text"] == "Both done."
+    results = [m["tool_call_id"] for m in model.requests[1]["messages"] if m["role"] == "tool"]
+    assert results == ["c2", "c1"]
+
+
+async def test_handoff_waits_for_outside_call(service: RunningServer, model: ScriptedModel) -> None:
+    model.calls([("transfer_to_sales", {}, "c1"), ("open_door", {"door": "1"}, "c2")])
+    model.say("Hello from sales.")
+    session = await service.session()
+    run = await service.run(session, tools=[OPEN_DOOR])
+    assert run["agent"] == "Front"
+    resumed = await service.post(f"{session}/runs/{run['id']}/resume", {"tool_results": [DOOR_IS_OPEN]})
+    assert (resumed.json()["agent"], resumed.json()["status"]) == ("Sales / EU ☃", "completed")
+    assert [tool["function"]["name"] for tool in model.requests[1]["tools"]] == ["open_door"]
+
+
+async def test_approval_and_outside_call_awaited_together(service: RunningServer, model: ScriptedModel) -> None:
+    model.calls([("refund", {"order": "1"}, "c1"), ("open_door", {"door": "1"}, "c2")])
+    model.say("Done.")
+    session = await service.session()
+    run = await service.run(session, tools=[OPEN_DOOR])
+    assert [(call["tool_call_id"], call["reason"]) for call in run["pending"]] == [
+        ("c1", "approval"),
+        ("c2", "tool_results"),
+    ]
+    assert run["stop_reason"] == "approval"
+    resume = f"{session}/runs/{run['id']}/resume"
+    half = await service.post(resume, {"tool_results": [DOOR_IS_OPEN]})
+    assert [call["tool_call_id"] for call in half.json()["pending"]] == ["c1"]
+    whole = await service.post(resume, {"approvals": [{"tool_call_id": "c1", "decision": "approve"}]})
+    assert whole.json()["output_text"] == "Done."
+    assert [message["content"] for message in whole.json()["messages"] if message["role"] == "tool"] == [
+        "open",
+        "refunded 1",
+    ]
+
+
+async def test_calls_outside_survive_a_queue(service: RunningServer, model: ScriptedModel) -> None:
+    model.hang(then="first")
+    model.call("open_door", {"door": "1"}, id="c2")
+    session = await service.session()
+    first = await service.run(session, background=True)
+    queued = await service.run(session, background=True, on_busy="queue", tools=[OPEN_DOOR])
+    model.release()
+    async with service.stream(f"{session}/runs/{queued['id']}/stream") as frames:
+        waiting = (await frames.until("done"))[-1].data
+    assert first["status"] == "running"
+    assert (waiting["status"], waiting["pending"][0]["name"]) == ("waiting", "open_door")
+
+
+def _function(**changes: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {**OPEN_DOOR["function"], **changes}}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "status", "code"),
+    [
+        ([_function(name="refund")], None, 400, "invalid_request"),
+        ([_function(name="no spaces")], None, 400, "invalid_request"),
+        ([_function(name="x" * 65)], None, 400, "invalid_request"),
+        ([_function(), _function()], None, 400, "invalid_request"),
+        ([{"type": "web_search"}], None, 400, "invalid_request"),
+        ([{"function": {}}], None, 400, "invalid_request"),
+        ([_function(parameters=[1])], None, 400, "invalid_request"),
+        ([_function(name=f"f{number}") for number in range(129)], None, 413, "too_large"),
+        ([_function(description="x" * 300_000)], None, 413, "too_large"),
+        ([OPEN_DOOR], "sometimes", 400, "invalid_request"),
+        ([OPEN_DOOR], {"name": "open_door"}, 400, "invalid_request"),
+        ([OPEN_DOOR], {"type": "function", "function": {"name": "shut_door"}}, 400, "invalid_request"),
+    ],
+)
+async def test_unofferable_tools_refused_without_record(
+    plain: RunningServer, tools: list[Any], choice: Any, status: int, code: str
+) -> None:
+    session = await plain.session()
+    answer = await plain.post(f"{session}/runs", {"input": "hi", "tools": tools, "tool_choice": choice})
+    found = check_problem(answer, status, code)
+    if status == 400:
+        assert found["errors"][0]["pointer"].startswith(("/tools", "/tool_choice"))
+    assert len(await plain.events(session)) == 1
+
+
+def test_shared_function_names_all_agents() -> None:
+    def look_up() -> None:
+        """Look something up."""
+
+    agents = [Agent(name=f"A{number}", functions=[look_up]) for number in range(7)]
+    [given] = check_tools([_function(name="look_up")])
+    for count, named in ((1, "the agent 'A0' has"), (7, "the agents 'A0', 'A1', 'A2', 'A3', 'A4' and 2 more have")):
+        with pytest.raises(InvalidRequest, match=f"^{named} a function 'look_up' already"):
+            refuse_wrong_functions(RunOptions(tools=(given,)), Registry(agents[:count]))

@@ -16,6 +16,7 @@ from swarmkeep.history.export import ExportStart, write_event_line
 from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
 from swarmkeep.store.records import SessionKey
 from tests.events.given import tool_call
+from tests.history.transfer.test_formats import CHATGPT
 from tests.http.auth.keys import bearer_headers, key_store
 from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.support.logs.cut_calls import draft_cut_calls
@@ -153,7 +154,20 @@ async def test_a_conversation_from_elsewhere_goes_on(service: RunningServer, mod
     check_problem(await service.post("/v1/import?agent=Nobody", talk), 400, "invalid_request")
     check_problem(await service.post("/v1/import?from=elsewhere", talk), 400, "invalid_request")
     wrong = await service.post("/v1/import?from=assistants", talk)
-    assert "no threads" in check_problem(wrong, 400, "invalid_import")["detail"]
+    assert "but messages of Chat Completions" in check_problem(wrong, 400, "invalid_import")["detail"]
+
+
+async def test_a_format_is_recognised(service: RunningServer) -> None:
+    report = (await service.post("/v1/import?from=auto", [CHATGPT])).json()
+    assert (report["format"], report["imported"], report["forks"]) == ("chatgpt", 2, 1)
+    assert report["left_out"] == {"files that the export only names": 2, "hidden messages": 1, "reasoning": 1}
+    unknown = check_problem(await service.post("/v1/import?from=auto", {"notes": 1}), 400, "invalid_import")
+    assert "an object with the keys 'notes'" in unknown["detail"]
+    exported = (await service.get("/v1/export")).content
+    again = await service.client.post("/v1/import?from=auto", content=exported, headers=LINES)
+    assert (again.json()["format"], again.json()["present"]) == ("export", 2)
+    named = await service.client.post("/v1/import?from=auto&agent=Ann", content=exported, headers=LINES)
+    check_problem(named, 404, "agent_not_found")
 
 
 def write_forged_session(*texts: tuple[str, str]) -> bytes:

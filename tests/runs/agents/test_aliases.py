@@ -12,7 +12,7 @@ from swarmkeep.decide.commands import Approval
 from swarmkeep.events.errors import AgentNotFound, AgentUnavailable
 from swarmkeep.events.views import RunView
 from swarmkeep.runs.agents import AgentsError, Registry, load_registry
-from tests.runs.cluster import KEY, EngineCluster, open_session, read_log, read_state, run_to_end, wait_for_end
+from tests.runs.cluster import KEY, EngineCluster, read_log, read_state, run_to_end, wait_for_end
 from tests.support.scripted import ScriptedModel
 
 
@@ -29,8 +29,7 @@ ALIASES = {"Refunds": "Returns"}
 
 async def hold_conversation(cluster: EngineCluster) -> RunView:
     """A run with the agent as it was called before."""
-    engine = await cluster.open_engine(OLD)
-    await open_session(engine)
+    engine = await cluster.begin(OLD)
     return await run_to_end(engine, run_id="r0")
 
 

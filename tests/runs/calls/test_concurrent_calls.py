@@ -1,18 +1,31 @@
-"""Calls of one reply that run at once, on stored sessions: starts, results, cancels and time limits."""
+"""Calls of one reply that run at once, on stored sessions: starts, results, changes, cancels, limits and crashes."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
 
 import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmkeep import Agent, Refusal, Result, tool
-from swarmkeep.decide.commands import Approval, ToolAnswer
-from swarmkeep.events.codec import Json
+from swarmkeep.decide.commands import Approval, ToolAnswer, create_session, start_run
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.codec import Json, encode_text
+from swarmkeep.events.facts import MessageAdded, RecordedEvent
 from swarmkeep.events.records import CallerFunction, CallerTool, RunOptions
+from swarmkeep.events.state import State
+from swarmkeep.runs.agents import Registry
+from swarmkeep.runs.approvals import make_approvals
 from swarmkeep.runs.calls import runs_alone
+from swarmkeep.runs.loop import make_loop
+from swarmkeep.runs.swarm import MemorySessionLog
+from swarmkeep.runs.tool_runners import ThreadRunner
 from swarmkeep.store.records import SessionKey
 from tests.decide import test_concurrent_calls as decided
 from tests.events.given import active_run
@@ -30,13 +43,16 @@ from tests.runs.cluster import (
     KEY,
     LIMITS,
     EngineCluster,
+    kill_engine,
     make_start_run,
     open_session,
     read_log,
     read_state,
+    read_types,
     run_to_end,
     wait_for_end,
 )
+from tests.runs.loop.memory import FixedPolicy, ScriptedReplies, make_calls
 from tests.support.scripted import Call, ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -44,8 +60,7 @@ pytestmark = pytest.mark.one_database
 
 async def test_concurrent_results_are_recorded_as_they_come(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
-    engine = await cluster.open_engine(make_agent(doors))
-    await open_session(engine)
+    engine = await cluster.begin(make_agent(doors))
     ask_for(model, "x", "y", "z")
     model.say("Done.")
     await engine.runs.start(KEY, make_start_run())
@@ -71,8 +86,7 @@ async def test_plain_functions_run_concurrently_in_threads(cluster: EngineCluste
         both.wait(SECONDS)
         return "met"
 
-    engine = await cluster.open_engine(Agent(name="A", functions=[meet], concurrent_tools=True))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A", functions=[meet], concurrent_tools=True))
     model.calls([Call("meet", id="1"), Call("meet", id="2")])
     model.say("Done.")
     assert (await run_to_end(engine)).status == "completed"
@@ -92,8 +106,7 @@ async def test_undeclared_calls_run_sequentially(
         return name
 
     function = step if agent_says_so else tool(step, concurrent=True)
-    engine = await cluster.open_engine(Agent(name="A", functions=[function], concurrent_tools=agent_says_so))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A", functions=[function], concurrent_tools=agent_says_so))
     model.calls([Call("step", {"name": "x"}), Call("step", {"name": "y"})])
     model.say("Done.")
     await run_to_end(engine)
@@ -103,8 +116,7 @@ async def test_undeclared_calls_run_sequentially(
 async def test_sequential_function_runs_between_concurrent_ones(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     doors.open("x", "y", "alone", "z")
-    engine = await cluster.open_engine(make_agent(doors))
-    await open_session(engine)
+    engine = await cluster.begin(make_agent(doors))
     asked = [("look", "x"), ("look", "y"), ("alone", "alone"), ("look", "z")]
     model.calls([Call(function, {"name": name}, id=name) for function, name in asked])
     model.say("Done.")
@@ -118,8 +130,7 @@ async def test_sequential_function_runs_between_concurrent_ones(cluster: EngineC
 
 async def test_cancel_stops_all_and_keeps_finished(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
-    engine = await cluster.open_engine(make_agent(doors))
-    await open_session(engine)
+    engine = await cluster.begin(make_agent(doors))
     ask_for(model, "x", "y", "z")
     await engine.runs.start(KEY, make_start_run())
     await doors.wait_until_begun("x", "y", "z")
@@ -140,8 +151,7 @@ async def test_cancel_stops_all_and_keeps_finished(cluster: EngineCluster, model
 async def test_each_has_its_own_time_limit(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     doors.open("quick")
-    engine = await cluster.open_engine(make_agent(doors, timeout=0.05))
-    await open_session(engine)
+    engine = await cluster.begin(make_agent(doors, timeout=0.05))
     # The quick one has as much time as it likes: on a busy machine it may take longer than the slow one may.
     model.calls([Call("look", {"name": "slow"}, id="slow"), Call("again", {"name": "quick"}, id="quick")])
     model.say("Done.")
@@ -174,8 +184,7 @@ async def test_one_call_error_spares_the_others(cluster: EngineCluster, model: S
     doors.open("x")
     agent = make_agent(doors)
     agent.functions.append(fail)
-    engine = await cluster.open_engine(agent)
-    await open_session(engine)
+    engine = await cluster.begin(agent)
     model.calls([Call("fail", id="f"), Call("look", {"name": "x"}, id="x"), Call("look", "{", id="odd")])
     model.say("Done.")
     assert (await run_to_end(engine)).status == "completed"
@@ -189,8 +198,7 @@ async def test_guardrail_refuses_only_its_call(cluster: EngineCluster, model: Sc
     def refuse_y(call: Json, context_variables: Json) -> Refusal | None:
         return Refusal("not y") if call["arguments"]["name"] == "y" else None
 
-    engine = await cluster.open_engine(make_agent(doors, guardrails=[refuse_y]))
-    await open_session(engine)
+    engine = await cluster.begin(make_agent(doors, guardrails=[refuse_y]))
     ask_for(model, "x", "y")
     model.say("Done.")
     await run_to_end(engine)
@@ -211,8 +219,7 @@ async def test_concurrency_works_with_approvals_and_caller_functions(
         return Result("bought", context_variables={"last": "bought"})
 
     agent.functions.append(buy)
-    engine = await cluster.open_engine(agent)
-    await open_session(engine)
+    engine = await cluster.begin(agent)
     model.calls(
         [
             Call("look", {"name": "x"}, id="x"),
@@ -245,3 +252,157 @@ def test_call_behind_unfinished_one_runs_not_alone() -> None:
     assert not runs_alone(active_run(state), first)
     state, _ = decided.ask_for("look")
     assert runs_alone(active_run(state), active_run(state).calls[0])
+
+
+# What calls that run at once change in the context: the same as one after the other, and bounded.
+
+
+async def test_joint_changes_respect_context_limit(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+
+    @tool(concurrent=True)
+    async def fill(name: str) -> Result:
+        await doors.pass_through(name)
+        return Result("filled", context_variables={name: "." * 600})
+
+    engine = await cluster.begin(
+        Agent(name="A", functions=[fill], concurrent_tools=True), limits=replace(LIMITS, max_context_bytes=1000)
+    )
+    ask_for(model, "x", "y", function="fill")
+    await engine.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y")
+    doors.open("y")
+    await wait_for_results(engine, "y")
+    model.say("Done.")
+    doors.open("x")
+    await wait_for_end(engine)
+    assert list_results(await read_log(engine)) == [("y", "ok"), ("x", "error")]
+    assert list((await read_state(engine)).context_variables) == ["y"]
+
+
+def set_value(context: Json) -> None:
+    context["a"] = "new"
+
+
+def set_inner(context: Json) -> None:
+    context["cart"]["apples"] = 5
+
+
+def put_object(context: Json) -> None:
+    context["cart"] = {"pears": 1}
+
+
+def remove(context: Json) -> None:
+    context.pop("b", None)
+
+
+def return_same(context: Json) -> Result:
+    return Result("same", context_variables={"a": "old"})
+
+
+def return_object(context: Json) -> Result:
+    return Result("object", context_variables={"cart": {"plums": None}, "b": 3})
+
+
+CHANGES: dict[str, Callable[[Json], Result | None]] = {
+    function.__name__: function for function in (set_value, set_inner, put_object, remove, return_same, return_object)
+}
+
+SUBSETS = st.lists(st.sampled_from(sorted(CHANGES)), min_size=2, max_size=4)
+START: Json = {"a": "old", "b": 1, "cart": {"apples": 1, "nuts": 2}}
+
+
+async def run_changes(names: Sequence[str], order: Sequence[int], *, at_once: bool) -> State:
+    """The state after calls to these functions that end in this order, or that run one after the other."""
+    doors = {str(place): asyncio.Event() for place in range(len(names))}
+    opening = iter(map(str, order))
+
+    def open_next() -> None:
+        for place in islice(opening, 1 if at_once else None):
+            doors[place].set()
+
+    @tool(concurrent=True)
+    async def change(place: str, name: str, context_variables: dict[str, Any]) -> Any:
+        await doors[place].wait()
+        return CHANGES[name](context_variables) or "changed"
+
+    agent = Agent(name="A", functions=[change], concurrent_tools=at_once)
+    registry = Registry([agent])
+    log = MemorySessionLog(approvals=make_approvals(registry))
+    await log.commit(lambda state: draft_events("A", create_session("A", START, {}, []), None))
+    begun = await log.commit(lambda state: start_run(state, make_start_run()))
+    calls = ((str(place), "change", encode_text({"place": place, "name": name})) for place, name in enumerate(names))
+    model = ScriptedReplies(make_calls(*calls), "Done.")
+    async with asyncio.timeout(SECONDS):
+        async for item in make_loop(log, registry, model, ThreadRunner(), FixedPolicy(), begun).advance():
+            if isinstance(item, RecordedEvent) and isinstance(item.fact, MessageAdded):
+                open_next()
+    return log.state
+
+
+@for_all(names=SUBSETS, data=st.data())
+def test_concurrent_changes_equal_sequential_ones(names: list[str], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(names))))
+    one = asyncio.run(run_changes(names, order, at_once=True))
+    other = asyncio.run(run_changes(names, range(len(names)), at_once=False))
+    assert one.context_variables == other.context_variables
+    assert one.finished[-1].status == other.finished[-1].status == "completed"
+    ended = [int(entry.message["tool_call_id"]) for entry in one.messages if entry.role == "tool"]
+    assert ended == list(order)
+
+
+# A server ends while calls run at once: another goes on with those whose results are missing.
+
+
+@pytest.mark.parametrize("ended", [(), ("x",), ("y",), ("z",), ("z", "x"), ("y", "z"), ("x", "y")])
+@pytest.mark.parametrize("function", ["look", "again"])
+async def test_kill_between_results_runs_remaining_calls(
+    cluster: EngineCluster, model: ScriptedModel, ended: tuple[str, ...], function: str
+) -> None:
+    doors = Doors()
+    agent = make_agent(doors)
+    one = await cluster.begin(agent)
+    ask_for(model, "x", "y", "z", function=function)
+    await one.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y", "z")
+    for name in ended:
+        doors.open(name)
+        await wait_for_results(one, name)
+    await kill_engine(one)
+    doors.open("x", "y", "z")
+    model.say("Done.")
+    two = await cluster.open_engine(agent)
+    assert (await wait_for_end(two)).status == "completed"
+    lost = [name for name in ("x", "y", "z") if name not in ended]
+    may_repeat = function == "again"
+    events = await read_log(two)
+    assert list_starts(events)[3:] == ([(name, 2) for name in lost] if may_repeat else [])
+    outcome = "ok" if may_repeat else "unknown_outcome"
+    assert dict(list_results(events)) == {name: "ok" if name in ended else outcome for name in ("x", "y", "z")}
+    assert len(list_results(events)) == 3
+    begun = {name: doors.begun.count(name) for name in ("x", "y", "z")}
+    assert begun == {name: 2 if may_repeat and name in lost else 1 for name in ("x", "y", "z")}
+    made = [name for name in ("x", "y", "z") if name in ended or may_repeat]
+    expected = {**dict.fromkeys(made, True), **({"last": made[-1]} if made else {})}
+    assert (await read_state(two)).context_variables == expected
+    assert find_sent_results(model) == ["x", "y", "z"]
+
+
+async def test_stopped_server_interrupts_all_and_resume_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
+    doors = Doors()
+    agent = make_agent(doors)
+    one = await cluster.begin(agent)
+    ask_for(model, "x", "y", function="again")
+    await one.runs.start(KEY, make_start_run())
+    await doors.wait_until_begun("x", "y")
+    doors.open("y")
+    await wait_for_results(one, "y")
+    await one.stop()
+    assert doors.cancelled == ["x"]
+    doors.open("x")
+    model.say("Done.")
+    two = await cluster.open_engine(agent)
+    assert (await read_types(two))[-2:] == ["context.updated", "run.interrupted"]
+    await two.runs.resume(KEY, "r1")
+    assert (await wait_for_end(two)).status == "completed"
+    assert (await read_state(two)).context_variables == {"x": True, "y": True, "last": "x"}

@@ -23,7 +23,7 @@ from swarmkeep.request.request import Profile, build_request
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import KEY, EngineCluster, kill_engine, open_session, read_log, run_to_end, wait_for_end
+from tests.runs.cluster import KEY, EngineCluster, kill_engine, read_log, run_to_end, wait_for_end
 from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call
@@ -140,8 +140,7 @@ async def check_log(engine: Engine, model: ScriptedModel, *agents: Agent, key: S
 async def test_cut_call_is_told_not_run(
     cluster: EngineCluster, model: ScriptedModel, how: str, arguments: str, name: str
 ) -> None:
-    engine = await cluster.open_engine(DESK)
-    await open_session(engine)
+    engine = await cluster.begin(DESK)
     script_calls(model, how, (name, arguments))
     model.say("Sorry.")
     view = await run_to_end(engine, options=options_of(how))
@@ -156,8 +155,7 @@ async def test_cut_call_is_told_not_run(
 
 @HOW
 async def test_whole_calls_before_cut_one_run(cluster: EngineCluster, model: ScriptedModel, how: str) -> None:
-    engine = await cluster.open_engine(DESK)
-    await open_session(engine)
+    engine = await cluster.begin(DESK)
     given = [("look", '{"where": "a"}'), ("look", "{}"), ("cancel_orders", '{"which": "A-1"}'), ("pay", "{}")]
     script_calls(model, how, *given)
     model.say("Done.")
@@ -174,8 +172,7 @@ async def test_whole_calls_before_cut_one_run(cluster: EngineCluster, model: Scr
 async def test_functions_without_parameters_need_no_arguments(
     cluster: EngineCluster, model: ScriptedModel, how: str, arguments: str
 ) -> None:
-    engine = await cluster.open_engine(DESK)
-    await open_session(engine)
+    engine = await cluster.begin(DESK)
     script_calls(model, how, ("ping", arguments))
     model.say("Done.")
     await run_to_end(engine, options=options_of(how))
@@ -183,8 +180,7 @@ async def test_functions_without_parameters_need_no_arguments(
 
 
 async def test_complete_calls_may_omit_arguments(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(DESK)
-    await open_session(engine)
+    engine = await cluster.begin(DESK)
     function = {"name": "cancel_orders"}
     message = {
         "role": "assistant",
@@ -205,8 +201,7 @@ async def test_complete_calls_may_omit_arguments(cluster: EngineCluster, model: 
 async def test_cut_caller_function_ends_the_run(
     cluster: EngineCluster, model: ScriptedModel, how: str, arguments: str, outside: str
 ) -> None:
-    engine = await cluster.open_engine(DESK)
-    await open_session(engine)
+    engine = await cluster.begin(DESK)
     name = "shop" if outside == "caller's" else "cancel_orders"
     given: Json = {"tools": (CALLER_TOOL,)} if outside == "caller's" else {"execute_tools": False}
     script_calls(model, how, (name, arguments))
@@ -219,8 +214,7 @@ async def test_cut_caller_function_ends_the_run(
 
 
 async def test_whole_caller_calls_stay_pending(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(DESK)
-    await open_session(engine)
+    engine = await cluster.begin(DESK)
     script_calls(model, "length", ("shop", '{"q": "tea"}'), ("shop", '{"q": "ca'))
     view = await run_to_end(engine, options=RunOptions(tools=(CALLER_TOOL,)))
     assert (view.status, [call.tool_call_id for call in view.pending]) == ("waiting", ["c0"])
@@ -231,8 +225,7 @@ async def test_whole_caller_calls_stay_pending(cluster: EngineCluster, model: Sc
 async def test_a_cut_output_is_not_taken(
     cluster: EngineCluster, model: ScriptedModel, how: str, arguments: str
 ) -> None:
-    engine = await cluster.open_engine(BY_CALL)
-    await open_session(engine)
+    engine = await cluster.begin(BY_CALL)
     script_calls(model, how, ("final_output", arguments))
     model.call("final_output", {"sku": "B-2"})
     view = await run_to_end(engine, options=options_of(how))
@@ -244,8 +237,7 @@ async def test_a_cut_output_is_not_taken(
 
 @pytest.mark.parametrize("text", ['{"sku": "A', "Two of"])
 async def test_cut_text_is_not_paid_twice(cluster: EngineCluster, model: ScriptedModel, text: str) -> None:
-    engine = await cluster.open_engine(FORMED)
-    await open_session(engine)
+    engine = await cluster.begin(FORMED)
     model.say(text, finish_reason="length")
     view = await run_to_end(engine)
     assert view.error is not None
@@ -255,8 +247,7 @@ async def test_cut_text_is_not_paid_twice(cluster: EngineCluster, model: Scripte
 
 
 async def test_cut_number_is_no_output(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(Agent(name="Desk", output_type={"type": "integer"}))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="Desk", output_type={"type": "integer"}))
     model.say("12", finish_reason="length")
     assert (await run_to_end(engine)).status == "failed"
 
@@ -265,8 +256,7 @@ async def test_cut_number_is_no_output(cluster: EngineCluster, model: ScriptedMo
 async def test_always_cut_replies_end_the_run(
     cluster: EngineCluster, model: ScriptedModel, options: Json, turns: int, reason: str
 ) -> None:
-    engine = await cluster.open_engine(DESK)
-    await open_session(engine)
+    engine = await cluster.begin(DESK)
     for number in range(turns):
         script_calls(model, "length", ("cancel_orders", '{"which": "' + "A" * number))
     view = await run_to_end(engine, options=RunOptions(**options))
@@ -282,8 +272,7 @@ async def test_always_cut_replies_end_the_run(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_filtered_reply_runs_no_calls(cluster: EngineCluster, model: ScriptedModel, stream: bool) -> None:
-    engine = await cluster.open_engine(DESK)
-    await open_session(engine)
+    engine = await cluster.begin(DESK)
     model.calls([Call("cancel_orders", '{"which": "A-1"}'), Call("pay", "{}")], finish_reason="content_filter")
     view = await run_to_end(engine, options=RunOptions(stream=stream))
     assert view.error is not None
@@ -294,8 +283,7 @@ async def test_filtered_reply_runs_no_calls(cluster: EngineCluster, model: Scrip
 async def test_broken_stream_runs_nothing(
     cluster: EngineCluster, model: ScriptedModel, arguments: str, is_dropped: bool
 ) -> None:
-    engine = await cluster.open_engine(DESK)
-    await open_session(engine)
+    engine = await cluster.begin(DESK)
     model.chunks(stream_calls([("cancel_orders", arguments)], None), done=not is_dropped, drop=is_dropped)
     view = await run_to_end(engine, options=RunOptions(stream=True))
     assert view.error is not None
@@ -304,8 +292,7 @@ async def test_broken_stream_runs_nothing(
 
 async def test_fork_within_commit_starts_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
     """The reply alone, as after a crash of a release that recorded no more: what follows is derived from it."""
-    engine = await cluster.open_engine(DESK)
-    await open_session(engine)
+    engine = await cluster.begin(DESK)
     script_calls(model, "length", ("pay", '{"amount": 1}'), ("cancel_orders", "{}"))
     view = await run_to_end(engine)
     assert view.status == "waiting"

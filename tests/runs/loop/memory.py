@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from swarmkeep import Agent
+from swarmkeep.decide.checks import FileLimits
 from swarmkeep.decide.commands import StartRun, create_session, start_run
 from swarmkeep.decide.drafts import draft_events
-from swarmkeep.decide.files import FileLimits
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.fold import fold
 from swarmkeep.events.records import CompletionRecord, RunOptions
 from swarmkeep.events.sizes import UNBOUNDED
 from swarmkeep.events.state import Run
+from swarmkeep.models.failures import NO_SECRETS
 from swarmkeep.models.model import Deltas, Reply, TurnFailed
-from swarmkeep.models.secrets import NO_SECRETS
 from swarmkeep.request.request import ModelRequest
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.hub import Item

@@ -25,8 +25,7 @@ from mcp.types import INTERNAL_ERROR, JSONRPCNotification, JSONRPCRequest
 from swarmkeep import Agent, MCPServer, Swarm
 from swarmkeep.agent import ToolFailed
 from swarmkeep.events.codec import encode_text
-from swarmkeep.mcp.connection import list_offered, open_client
-from swarmkeep.mcp.pool import ServerPool
+from swarmkeep.mcp.pool import ServerPool, list_offered, open_client
 from swarmkeep.mcp.transports import (
     Bound,
     BoundedBody,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from swarmkeep.models.secrets import REMOVED, find_secrets
+from swarmkeep.models.failures import REMOVED, find_secrets
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from swarmkeep.decide.commands import Approval
 from swarmkeep.events.records import RunOptions
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.limits import Limits
-from tests.runs.cluster import KEY, LIMITS, EngineCluster, open_session, wait_until
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, wait_until
 
 STREAM = RunOptions(stream=True)
 NO_TOOLS = RunOptions(execute_tools=False)
@@ -21,9 +21,7 @@ def look(city: str) -> str:
 
 async def open_engine(cluster: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Engine:
     """A server with a session on it."""
-    engine = await cluster.open_engine(*agents, limits=limits)
-    await open_session(engine)
-    return engine
+    return await cluster.begin(*agents, limits=limits)
 
 
 def approve(call_id: str, **more: Any) -> Approval:

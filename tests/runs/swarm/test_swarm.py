@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from datetime import date
+from typing import Any
 
+import httpx2
+import openai
 import pytest
 
 from swarmkeep import Agent, Result
 from swarmkeep.events.codec import Json
-from tests.runs.swarm.runners import Runner, make_answer, user_message
+from tests.runs.swarm.runners import AsyncRunner, Runner, SyncRunner, list_tool_texts, make_answer, user_message
+from tests.runs.swarm.shop import join_texts, make_refunds_and_sales
 from tests.support.rules import find_body_faults
-from tests.support.scripted import ScriptedModel
+from tests.support.scripted import USAGE, ScriptedModel
 
 
 def test_a_text_is_answered(swarm: Runner, model: ScriptedModel) -> None:
@@ -224,3 +229,283 @@ def test_debug_tells_what_happens(swarm: Runner, model: ScriptedModel, capsys: p
     model.say("Quiet.")
     swarm.run(Agent(), "Hi")
     assert capsys.readouterr().out == ""
+
+
+# What models and clients do that is not quite Chat Completions, on Swarm and on AsyncSwarm.
+
+
+def test_calls_without_ids_get_some(swarm: Runner, model: ScriptedModel) -> None:
+    def look() -> str:
+        return "rain"
+
+    calls = [{"type": "function", "function": {"name": "look", "arguments": {}}} for _ in range(2)]
+    choice = {"index": 0, "message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}
+    model.raw({"choices": [choice]})
+    model.say("Rain.")
+    response = swarm.run(Agent(functions=[look]), "Go")
+    ids = [call["id"] for call in response.messages[0]["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert all(ids)
+    assert [message["tool_call_id"] for message in response.messages[1:3]] == ids
+
+
+def test_reused_call_ids_are_replaced(swarm: Runner, model: ScriptedModel) -> None:
+    def look(n: int) -> str:
+        return str(n)
+
+    model.call("look", {"n": 1}, id="0")
+    model.call("look", {"n": 2}, id="0")
+    model.say("Done.")
+    response = swarm.run(Agent(functions=[look]), "Go")
+    assert list_tool_texts(response) == ["1", "2"]
+    first, second = (m["tool_calls"][0]["id"] for m in response.messages if m.get("tool_calls"))
+    assert first == "0"
+    assert second != "0"
+
+
+def test_empty_reply_ends_the_run(swarm: Runner, model: ScriptedModel) -> None:
+    model.raw({"choices": [{"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "stop"}]})
+    assert swarm.run(Agent(), "Hi").messages == [make_answer(sender="Agent")]
+
+
+def test_more_than_text_is_kept(swarm: Runner, model: ScriptedModel) -> None:
+    message = {"role": "assistant", "content": None, "refusal": "No.", "reasoning_content": "hm", "audio": None}
+    model.raw({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+    [kept] = swarm.run(Agent(name="A"), "Hi").messages
+    provider = {"model": "gpt-4o", "server": "127.0.0.1", "message": {"reasoning_content": "hm"}}
+    assert kept == make_answer(refusal="No.", sender="A", provider=provider)
+
+
+# What clients raise.
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, openai.BadRequestError),
+        (401, openai.AuthenticationError),
+        (403, openai.PermissionDeniedError),
+        (404, openai.NotFoundError),
+        (429, openai.RateLimitError),
+        (500, openai.InternalServerError),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_client_exceptions_pass_unchanged(
+    swarm: Runner, model: ScriptedModel, status: int, error: type[openai.APIStatusError], stream: bool
+) -> None:
+    model.fail(status, message="no such luck")
+    with pytest.raises(error, match="no such luck") as raised:
+        (swarm.stream if stream else swarm.run)(Agent(), "Hi")
+    assert raised.value.status_code == status
+
+
+def test_a_model_that_cannot_be_reached() -> None:
+    import socket
+
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+    with pytest.raises(openai.APIConnectionError):
+        SyncRunner(url).run(Agent(), "Hi")
+    with pytest.raises(openai.APIConnectionError):
+        AsyncRunner(url).run(Agent(), "Hi")
+
+
+# Agents that ask others where nothing is kept: as on a server, in memory.
+
+
+def note(context_variables: Json, text: str) -> Result:
+    return Result("noted", context_variables={"note": text + context_variables["mark"]})
+
+
+CLERK = Agent(name="Clerk", functions=[note])
+DESK = Agent(name="Desk", functions=[CLERK.as_tool("ask_clerk", "Ask the clerk.", timeout=20)])
+
+
+def test_the_answer_is_the_result(swarm: Runner, model: ScriptedModel) -> None:
+    model.call("ask_clerk", {"input": "Note it."}, id="c1")
+    model.call("note", {"text": "late"}, id="n1")
+    model.say("Done.")
+    model.say("It is noted.")
+    response = swarm.run(DESK, "Go", context_variables={"mark": "!"})
+    assert [message["content"] for message in response.messages] == [None, "Done.", "It is noted."]
+    assert response.context_variables == {"mark": "!", "note": "late!"}
+    assert response.agent is DESK
+    assert model.requests[1]["messages"][-1] == {"role": "user", "content": "Note it."}
+
+
+def test_stream_shows_asker_not_asked(swarm: Runner, model: ScriptedModel) -> None:
+    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+    model.say("Below.")
+    model.say("Above.")
+    frames = swarm.stream(DESK, "Go", context_variables={"mark": "!"})
+    assert "".join(frame.get("content") or "" for frame in frames) == "Above."
+
+
+def test_self_asking_agent_terminates(swarm: Runner, model: ScriptedModel) -> None:
+    mirror = Agent(name="Mirror")
+    mirror.functions.append(mirror.as_tool("ask_mirror", "Ask yourself."))
+    for number in range(9):
+        model.call("ask_mirror", {"input": "?"}, id=f"c{number}")
+    for number in range(9):
+        model.say(f"answer {number}")
+    response = swarm.run(mirror, "Go")
+    assert response.messages[-1]["content"] == "answer 8"
+    assert "up to 8 deep" in model.requests[9]["messages"][-1]["content"]
+
+
+def test_who_fails_is_an_answer(swarm: Runner, model: ScriptedModel) -> None:
+    model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+    model.fail(401, message="no such key")
+    model.say("Nobody there.")
+    response = swarm.run(DESK, "Go")
+    assert "gave no answer" in response.messages[1]["content"]
+    assert response.messages[-1]["content"] == "Nobody there."
+
+
+def test_asking_function_is_not_hand_callable() -> None:
+    with pytest.raises(TypeError, match="which only a run can do"):
+        CLERK.as_tool("ask_clerk", "Ask.")("Hm?")
+
+
+# Runs that are streamed, on Swarm and on AsyncSwarm: deltas between delimiters, and at last the response.
+
+
+def test_stream_has_delimited_deltas_and_response(swarm: Runner, model: ScriptedModel) -> None:
+    model.say(["Hel", "lo ", "you"])
+    frames = swarm.stream(Agent(name="Greeter"), "Hi")
+    assert frames[0] == {"delim": "start"}
+    assert frames[-2] == {"delim": "end"}
+    assert frames[1]["sender"] == "Greeter"
+    assert frames[1]["role"] == "assistant"
+    assert [frame["content"] for frame in frames[1:-2] if frame.get("content")] == ["Hel", "lo ", "you"]
+    response = frames[-1]["response"]
+    assert response.messages == [make_answer(content="Hello you", sender="Greeter")]
+    assert model.requests[0]["stream"] is True
+    assert model.requests[0]["stream_options"] == {"include_usage": True}
+
+
+def test_first_delta_alone_names_its_sender(swarm: Runner, model: ScriptedModel) -> None:
+    triage, _, _ = make_refunds_and_sales()
+    model.call("to_sales", text="One moment.")
+    model.say("What would you like?")
+    frames = swarm.stream(triage, "Buy!")
+    assert [frame["delim"] for frame in frames if "delim" in frame] == ["start", "end", "start", "end"]
+    # The sender right after a handoff is the agent that speaks, not the one that spoke.
+    assert [frame["sender"] for frame in frames if "sender" in frame] == ["Triage", "Sales"]
+    after = frames[frames.index({"delim": "end"}) + 1 :]
+    assert after[0] == {"delim": "start"}
+    assert after[1]["sender"] == "Sales"
+    assert join_texts(after) == "What would you like?"
+
+
+def test_streaming_gives_the_same_response(swarm: Runner, model: ScriptedModel) -> None:
+    triage, sales, _ = make_refunds_and_sales()
+
+    def script() -> None:
+        model.call("to_sales", id="c1", text="One moment.")
+        model.say("What would you like?")
+
+    script()
+    plain = swarm.run(triage, "Buy!", context_variables={"a": 1})
+    script()
+    streamed = swarm.stream(triage, "Buy!", context_variables={"a": 1})[-1]["response"]
+    assert streamed.messages == plain.messages
+    assert streamed.context_variables == plain.context_variables
+    assert streamed.agent is plain.agent is sales
+
+
+def make_chunk(delta: Json, finish_reason: str | None = None, **more: Any) -> Json:
+    return {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}], **more}
+
+
+def make_piece(**fields: Any) -> Json:
+    function = {key: fields.pop(key) for key in ("name", "arguments") if key in fields}
+    return {**fields, "function": function}
+
+
+def test_wild_chunks_are_streamed(swarm: Runner, model: ScriptedModel) -> None:
+    def add(a: int, b: int) -> str:
+        return str(a + b)
+
+    model.chunks(
+        [
+            {"id": "x", "choices": []},
+            ": a comment\n\n",
+            make_chunk({"role": "assistant"}),
+            make_chunk(
+                {
+                    "tool_calls": [
+                        make_piece(index=0, id="c1", name="add", arguments='{"a": 1,'),
+                        make_piece(index=1, id="c2", name="add", arguments='{"a": 3,'),
+                    ]
+                }
+            ),
+            make_chunk(
+                {"tool_calls": [make_piece(index=1, arguments=' "b": 4}'), make_piece(index=0, arguments=' "b": 2}')]}
+            ),
+            make_chunk({}, "tool_calls"),
+            {"id": "x", "choices": [], "usage": USAGE},
+        ]
+    )
+    model.chunks(
+        [
+            make_chunk({"tool_calls": [make_piece(id="c3", name="add", arguments='{"a": 5, "b": 5}')]}),
+            make_chunk({"tool_calls": [make_piece(id="c4", name="add", arguments='{"a": 6, "b": 6}')]}, "stop"),
+        ],
+        done=False,
+    )
+    model.chunks([make_chunk({"content": None}), make_chunk({"content": "Done."}, "stop", usage=USAGE)])
+    frames = swarm.stream(Agent(functions=[add]), "Go")
+    assert list_tool_texts(frames[-1]["response"]) == ["3", "7", "10", "12"]
+    assert join_texts(frames) == "Done."
+    deltas = [call for frame in frames for call in frame.get("tool_calls") or ()]
+    assert [delta["index"] for delta in deltas] == [0, 1, 1, 0, 0, 1]
+
+
+def test_half_character_is_not_a_delta(swarm: Runner, model: ScriptedModel) -> None:
+    chunks = [make_chunk({"content": text}) for text in ("hi \ud83d", "\ude00")]
+    model.chunks([f"data: {json.dumps(chunk)}\n\n" for chunk in [*chunks, make_chunk({}, "stop")]])
+    frames = swarm.stream(Agent(), "Hi")
+    assert [frame["content"] for frame in frames if frame.get("content")] == ["hi ", "\U0001f600"]
+
+
+def test_repetition_is_not_a_delta(swarm: Runner, model: ScriptedModel) -> None:
+    def get_time(city: str = "here") -> str:
+        return f"noon in {city}"
+
+    texts = ({}, '{"city": "Rome"}', '{"city": "Rome"}')
+    pieces = [make_piece(index=0, id="u1", name="get_time", arguments=text) for text in texts]
+    model.chunks([*(make_chunk({"tool_calls": [piece]}) for piece in pieces), make_chunk({}, "tool_calls")])
+    model.say("Noon.")
+    frames = swarm.stream(Agent(functions=[get_time]), "When?")
+    assert list_tool_texts(frames[-1]["response"]) == ["noon in Rome"]
+    shown = [call["function"]["arguments"] for frame in frames for call in frame.get("tool_calls") or ()]
+    assert "".join(shown) == '{"city": "Rome"}'
+
+
+def test_deltas_without_content_have_a_null(swarm: Runner, model: ScriptedModel) -> None:
+    # As Swarm's own deltas, so that `if chunk["content"] is not None` works.
+    model.call("look")
+    model.say("Hm.")
+    frames = swarm.stream(Agent(), "Go")
+    contents = [frame["content"] for frame in frames if "delim" not in frame and "response" not in frame]
+    assert set(contents) == {None, "", "Hm."}
+
+
+def test_breaking_stream_raises_after_its_words(swarm: Runner, model: ScriptedModel) -> None:
+    model.half_stream("Half a")
+    with pytest.raises(httpx2.RemoteProtocolError, match="peer closed connection"):
+        swarm.stream(Agent(), "Hi")
+
+
+def test_zero_max_turns_streams_only_response(swarm: Runner) -> None:
+    [frame] = swarm.stream(Agent(), "Hi", max_turns=0)
+    assert frame["response"].messages == []
+
+
+def test_frames_are_json_except_the_response(swarm: Runner, model: ScriptedModel) -> None:
+    model.say("Hello!")
+    frames = swarm.stream(Agent(), "Hi")
+    assert json.loads(json.dumps(frames[:-1])) == frames[:-1]

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from swarmkeep import Agent, Result, tool
 from swarmkeep.events.facts import MessageAdded, RecordedEvent, ToolStarted
-from swarmkeep.events.usage import UsageQuery
+from swarmkeep.events.records import UsageQuery
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.limits import Limits
 from swarmkeep.store.records import SessionKey

@@ -1,4 +1,4 @@
-"""Agents that ask others: a session of its own for each call, linked both ways, and counted once."""
+"""Agents that ask others: a session of its own for each call, linked both ways, and ended with the one that asks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,38 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep import Agent
-from swarmkeep.events.errors import InvalidRequest, SessionNotFound
-from swarmkeep.events.facts import SessionCreated
-from swarmkeep.runs.identifiers import MOST_DEPTH
-from tests.runs.cluster import KEY, LIMITS, EngineCluster, open_session, read_log, read_state, read_types, run_to_end
-from tests.runs.teams.team import ask_clerk, count_model_calls, find_child, find_result, open_team
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.decide.turns import end_run
+from swarmkeep.events.errors import InvalidRequest, OnHold, SessionBusy, SessionNotFound
+from swarmkeep.events.facts import RunInterrupted, SessionCreated
+from swarmkeep.history.redact import redact
+from swarmkeep.history.replay import replay_session
+from swarmkeep.history.verify import verify
+from swarmkeep.runs.identifiers import MOST_DEPTH, derive_child_run
+from swarmkeep.runs.sessions import hold_session, release_session
+from swarmkeep.store.records import SessionKey
+from tests.runs.cluster import (
+    KEY,
+    LIMITS,
+    EngineCluster,
+    kill_engine,
+    open_session,
+    read_log,
+    read_state,
+    read_types,
+    run_to_end,
+    wait_for_end,
+    wait_for_state,
+)
+from tests.runs.teams.team import (
+    ask_clerk,
+    ask_for_payment,
+    ask_hanging_clerk,
+    count_model_calls,
+    find_child,
+    find_result,
+    open_team,
+)
 from tests.support.scripted import USAGE, ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -102,8 +129,7 @@ async def test_team_needs_one_run_slot(cluster: EngineCluster, model: ScriptedMo
     inner = Agent(name="Inner")
     middle = Agent(name="Middle", functions=[inner.as_tool("ask_inner", "Ask.")])
     outer = Agent(name="Outer", functions=[middle.as_tool("ask_middle", "Ask.")])
-    engine = await cluster.open_engine(outer, limits=replace(LIMITS, max_runs_per_tenant=1))
-    await open_session(engine)
+    engine = await cluster.begin(outer, limits=replace(LIMITS, max_runs_per_tenant=1))
     model.call("ask_middle", {"input": "?"}, id="c1")
     model.call("ask_inner", {"input": "??"}, id="c2")
     model.say("A")
@@ -115,8 +141,7 @@ async def test_team_needs_one_run_slot(cluster: EngineCluster, model: ScriptedMo
 async def test_self_asking_agent_terminates(cluster: EngineCluster, model: ScriptedModel) -> None:
     mirror = Agent(name="Mirror")
     mirror.functions.append(mirror.as_tool("ask_mirror", "Ask yourself."))
-    engine = await cluster.open_engine(mirror)
-    await open_session(engine)
+    engine = await cluster.begin(mirror)
     for depth in range(MOST_DEPTH + 1):
         model.call("ask_mirror", {"input": "?"}, id=f"c{depth}")
     for depth in range(MOST_DEPTH + 1):
@@ -137,3 +162,224 @@ async def test_nobody_else_gives_such_ids(cluster: EngineCluster) -> None:
     engine = await open_team(cluster)
     with pytest.raises(InvalidRequest, match="begin with subsess_"):
         await engine.sessions.create("default", session_id="subsess_mine")
+
+
+# Who ends or deletes the session that asks ends those below; what ends below is an answer above.
+
+
+async def test_cancelled_asker_does_not_resume_others(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_hanging_clerk(cluster, model, "Let me ")
+    assert (await engine.runs.cancel(KEY, "r1")).status == "cancelled"
+    state = await read_state(engine, child)
+    assert [run.status for run in state.finished] == ["cancelled"]
+
+
+async def test_replacing_run_ends_replaced_questions(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_hanging_clerk(cluster, model)
+    model.say("Hello.")
+    await run_to_end(engine, "Stop.", "r2", on_busy="interrupt")
+    assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
+
+
+async def test_cancelled_waiting_run_cancels_children(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    await engine.runs.cancel(KEY, "r1")
+    assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
+
+
+async def test_cancelled_child_is_answer_above(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    model.say("It was cancelled.")
+    await engine.runs.cancel(child, derive_child_run(child))
+    assert (await wait_for_end(engine)).output_text == "It was cancelled."
+    assert "was cancelled" in find_result(await read_log(engine)).message["content"]
+
+
+async def test_deleted_child_is_not_asked_again(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    model.say("Nobody knows.")
+    await engine.sessions.delete(child, force=True)
+    await kill_engine(engine)
+    other = await open_team(cluster)
+    await wait_for_state(other, lambda state: state.status == "idle")
+    assert (await wait_for_end(other)).output_text == "Nobody knows."
+    assert "was deleted" in find_result(await read_log(other)).message["content"]
+    with pytest.raises(SessionNotFound):
+        await other.store.state(child)
+
+
+# Deleted and copied.
+
+
+async def test_continuing_fork_does_not_ask_again(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, _ = await ask_for_payment(cluster, model)
+    copy = replace(KEY, id="copy")
+    await engine.sessions.fork(KEY, session_id=copy.id)
+    model.say("It is not known.")
+    await engine.runs.resume(copy, "r1")
+    assert (await wait_for_end(engine, key=copy)).output_text == "It is not known."
+    tool_result = find_result(await read_log(engine, copy)).tool
+    assert tool_result is not None
+    assert tool_result.status == "unknown_outcome"
+
+
+async def test_deleting_a_session_deletes_those_below(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_clerk(cluster, model)
+    fork = await engine.sessions.fork(KEY, session_id="copy")
+    await engine.sessions.delete(SessionKey(KEY.tenant, fork.id))
+    assert (await read_state(engine, child)).seq > 0
+    await engine.sessions.delete(KEY)
+    with pytest.raises(SessionNotFound):
+        await read_state(engine, child)
+
+
+async def test_hold_covers_sessions_below(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_clerk(cluster, model)
+    await hold_session(engine.store, KEY, "case 12", by=None)
+    with pytest.raises(OnHold, match=KEY.id):
+        await engine.sessions.delete(child)
+    await release_session(engine.store, KEY, by=None)
+    await hold_session(engine.store, child, "case 13", by=None)
+    with pytest.raises(OnHold, match="case 13"):
+        await engine.sessions.delete(KEY, force=True)
+    assert (await read_state(engine, KEY)).seq > 0
+    await release_session(engine.store, child, by=None)
+    await engine.sessions.delete(KEY)
+
+
+async def test_busy_child_prevents_session_deletion(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    with pytest.raises(SessionBusy):
+        await engine.sessions.delete(KEY)
+    await engine.sessions.delete(KEY, force=True)
+    for key in (KEY, child):
+        with pytest.raises(SessionNotFound):
+            await read_state(engine, key)
+
+
+async def test_fork_keeps_result_without_an_asker(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_clerk(cluster, model)
+    fork = await engine.sessions.fork(child, session_id="copy")
+    assert (fork.parent, fork.forked_from is None) == (UNSET, False)
+
+
+@pytest.mark.parametrize("left", ["timeout", "removed", "run time"])
+async def test_abandoned_call_sessions_are_deleted(cluster: EngineCluster, model: ScriptedModel, left: str) -> None:
+    if left == "removed":
+        engine, child = await ask_clerk(cluster, model)
+        asking = next(entry for entry in (await read_state(engine)).messages if entry.message.get("tool_calls"))
+        await engine.sessions.remove_message(KEY, asking.seq)
+    else:
+        limits = replace(LIMITS, run_seconds=0.3) if left == "run time" else LIMITS
+        engine = await open_team(cluster, limits=limits, **({"timeout": 0.3} if left == "timeout" else {}))
+        await open_session(engine)
+        model.call("ask_clerk", {"input": "Hm?"}, id="c1")
+        model.hang()
+        if left == "timeout":
+            model.say("It takes too long.")
+        await run_to_end(engine)
+        child = await find_child(engine)
+        await wait_for_state(engine, lambda state: state.run is None, child)
+        model.release()
+    await engine.sessions.delete(KEY)
+    with pytest.raises(SessionNotFound):
+        await read_state(engine, child)
+
+
+async def test_interrupted_fork_asks_no_agent_again(cluster: EngineCluster, model: ScriptedModel) -> None:
+    one, child = await ask_hanging_clerk(cluster, model)
+    await one.drain()
+    assert (await read_state(one)).finished[-1].status == "interrupted"
+    two = await open_team(cluster)
+    copy = replace(KEY, id="copy")
+    await two.sessions.fork(KEY, session_id=copy.id)
+    model.release()
+    model.say("It is not known.")
+    before = model.request_count
+    await two.runs.resume(copy, "r1")
+    assert (await wait_for_end(two, key=copy)).output_text == "It is not known."
+    assert model.request_count == before + 1
+    tool_result = find_result(await read_log(two, copy)).tool
+    assert tool_result is not None
+    assert tool_result.status == "unknown_outcome"
+    # The original goes on where it was.
+    model.say("Yes.")
+    model.say("Yes, it is.")
+    await two.runs.resume(KEY, "r1")
+    assert (await wait_for_end(two)).output_text == "Yes, it is."
+    for key in (KEY, copy, child):
+        assert (await verify(two.store, key)).valid
+        assert (await replay_session(two.store, two.registry, key)).divergences == []
+
+
+# What one session repeats of the other.
+
+
+@pytest.mark.parametrize(
+    ("word", "side", "kind"),
+    [
+        ("question", "above", "message.added"),
+        ("question", "below", "message.added"),
+        ("answer", "above", "message.added"),
+        ("answer", "below", "message.added"),
+        ("context", "above", "session.created"),
+        ("noted", "above", "context.updated"),
+        ("noted", "below", "context.updated"),
+    ],
+)
+async def test_redaction_reaches_sessions_that_copied_it(
+    cluster: EngineCluster, model: ScriptedModel, word: str, side: str, kind: str
+) -> None:
+    engine = await open_team(cluster)
+    await open_session(engine, context_variables={"user": "canary-context"})
+    model.call("ask_clerk", {"input": "canary-question"}, id="c1")
+    model.call("note", {"text": "canary-noted"}, id="n1")
+    model.say("canary-answer")
+    model.say("It is done.")
+    await run_to_end(engine)
+    child = await find_child(engine)
+    here, there = (KEY, child) if side == "above" else (child, KEY)
+
+    async def list_holding(key: SessionKey) -> list[int]:
+        events = await read_log(engine, key)
+        return [event.seq for event in events if event.type == kind and f"canary-{word}" in event.payload]
+
+    assert await list_holding(there)
+    tried = await redact(engine.store, here, (await list_holding(here))[:1], "private", dry_run=True)
+    done = await redact(engine.store, here, (await list_holding(here))[:1], "private")
+    assert [(copy.session_id, copy.seqs) for copy in tried.forks] == [(there.id, done.forks[0].seqs)]
+    assert done.forks[0].redacted
+    assert await list_holding(there) == []
+    for key in (KEY, child):
+        assert (await verify(engine.store, key)).problems == []
+        assert (await replay_session(engine.store, engine.registry, key)).divergences == []
+
+
+async def test_redaction_reaches_errors_of_asked_agents(cluster: EngineCluster, model: ScriptedModel) -> None:
+    """A provider repeats what it was sent: in the session below, and so in the call's result above."""
+    engine = await open_team(cluster)
+    await open_session(engine, context_variables={"user": "canary"})
+    model.call("ask_clerk", {"input": "Well?"}, id="c1")
+    model.fail(400, message="the server does not like canary")
+    model.say("It failed.")
+    await run_to_end(engine)
+    keys = (KEY, await find_child(engine))
+
+    async def list_holding() -> list[tuple[str, int]]:
+        logs = [(key.id, event) for key in keys for event in await read_log(engine, key)]
+        return [(key_id, event.seq) for key_id, event in logs if "canary" in event.payload]
+
+    assert {key_id for key_id, _ in await list_holding()} == {key.id for key in keys}
+    await redact(engine.store, KEY, [1], "private")
+    assert await list_holding() == []
+
+
+async def test_busy_session_below_is_named_and_left(cluster: EngineCluster, model: ScriptedModel) -> None:
+    engine, child = await ask_for_payment(cluster, model)
+    state = await read_state(engine)
+    assert state.run is not None
+    ended = end_run(state, state.run, RunInterrupted, "interrupted")
+    await engine.store.append(KEY, state, draft_events("Desk", ended, "r1"))
+    asking = next(event.seq for event in await read_log(engine) if "Pay 7." in event.payload)
+    done = await redact(engine.store, KEY, [asking], "private")
+    assert [(copy.session_id, copy.redacted) for copy in done.forks] == [(child.id, False)]

@@ -1,4 +1,4 @@
-"""Several agents that are asked in one reply, at once: each in its own session, and told in the order of the calls."""
+"""Several agents that are asked in one reply, and how long a call that asks may take."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ import pytest
 from openai import AsyncOpenAI
 
 from swarmkeep import Agent, AsyncSwarm, Result, tool
+from swarmkeep.agent import Tool
 from swarmkeep.decide.commands import Approval
+from swarmkeep.decide.turns import ToolOutcome
 from swarmkeep.events.facts import ToolStarted
+from swarmkeep.events.state import State, ToolCall
 from swarmkeep.history.replay import replay_session
 from swarmkeep.history.verify import verify
+from swarmkeep.runs.agents import Registry
+from swarmkeep.runs.calls import ToolCalls
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.identifiers import derive_child_run
+from swarmkeep.runs.tool_runners import ThreadRunner
+from swarmkeep.runs.toolbox import NO_SERVERS
 from swarmkeep.store.records import SessionKey
 from tests.runs.calls.doors import Doors, find_sent_results, list_results, list_starts, wait_for_results
 from tests.runs.cluster import (
@@ -23,13 +30,13 @@ from tests.runs.cluster import (
     EngineCluster,
     kill_engine,
     make_start_run,
-    open_session,
     read_log,
     read_state,
     read_types,
     wait_for_end,
     wait_for_state,
 )
+from tests.runs.loop.memory import FixedPolicy, open_run
 from tests.support.scripted import Call, ScriptedModel
 
 
@@ -78,8 +85,7 @@ async def check_log(engine: Engine) -> None:
 
 async def test_concurrent_answers_keep_call_order(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
-    engine = await cluster.open_engine(make_desk(doors))
-    await open_session(engine)
+    engine = await cluster.begin(make_desk(doors))
     ask_for(model, x="look", y="look", z="look")
     await engine.runs.start(KEY, make_start_run())
     await doors.wait_until_begun("x", "y", "z")
@@ -100,8 +106,7 @@ async def test_kill_between_answers_asks_no_repeats(
     cluster: EngineCluster, model: ScriptedModel, ended: tuple[str, ...]
 ) -> None:
     doors = Doors()
-    one = await cluster.open_engine(make_desk(doors))
-    await open_session(one)
+    one = await cluster.begin(make_desk(doors))
     ask_for(model, x="look", y="look", z="look")
     await one.runs.start(KEY, make_start_run())
     await doors.wait_until_begun("x", "y", "z")
@@ -123,8 +128,7 @@ async def test_kill_between_answers_asks_no_repeats(
 
 async def test_run_waits_below_after_other_answers(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
-    engine = await cluster.open_engine(make_desk(doors))
-    await open_session(engine)
+    engine = await cluster.begin(make_desk(doors))
     ask_for(model, x="pay", y="look", z="pay")
     await engine.runs.start(KEY, make_start_run())
     await doors.wait_until_begun("y")
@@ -150,8 +154,7 @@ async def test_run_waits_below_after_other_answers(cluster: EngineCluster, model
 
 async def test_a_cancel_ends_all_of_them(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
-    engine = await cluster.open_engine(make_desk(doors))
-    await open_session(engine)
+    engine = await cluster.begin(make_desk(doors))
     model.calls([Call("ask_clerk", {"input": name}, id=name) for name in ("x", "y")])
     for name in ("x", "y"):
         model.call("look", {"name": name}, when=last_says(name))
@@ -175,3 +178,55 @@ async def test_memory_sessions_ask_concurrently(model: ScriptedModel, async_clie
     answer = await running
     assert answer.messages[-1]["content"] == "Done."
     assert answer.context_variables == {"x": True, "y": True, "last": "y"}
+
+
+# How long a call that asks may take: its own limit and the run's; then nothing goes on below.
+
+ASKED = Agent(name="Clerk")
+
+
+class NeverAnswering:
+    """The agents of nobody: none of them answers."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.cancelled: list[str] = []
+
+    async def ask(self, state: State, tool: Tool, call: ToolCall, text: str) -> ToolOutcome:
+        self.texts.append(text)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def cancel(self, state: State, call: ToolCall) -> None:
+        self.cancelled.append(call.id)
+
+
+async def perform(tool_seconds: float | None, run_seconds: float | None) -> tuple[ToolOutcome, NeverAnswering]:
+    agent = Agent(name="Desk", functions=[ASKED.as_tool("ask_clerk", "Ask.", timeout=tool_seconds)])
+    log, agents, policy = await open_run(agent), NeverAnswering(), FixedPolicy(seconds=run_seconds)
+    policy.agents = agents
+    call = ToolCall(id="c1", name="ask_clerk", arguments='{"input": "Hm?"}', attempts=1)
+    tool = agent.tools()["ask_clerk"]
+    calls = ToolCalls(Registry([agent]), ThreadRunner(), policy, NO_SERVERS)
+    outcome = await calls.perform(log.state, agent, tool, call)
+    return outcome, agents
+
+
+@pytest.mark.parametrize(("tool_seconds", "run_seconds"), [(0.01, None), (None, 0.01)])
+async def test_time_is_up_for_both(tool_seconds: float | None, run_seconds: float | None) -> None:
+    outcome, agents = await perform(tool_seconds, run_seconds)
+    assert outcome.status == "timeout"
+    assert agents.texts == ["Hm?"]
+    assert agents.cancelled == ["c1"]
+
+
+async def test_wrong_arguments_ask_nobody() -> None:
+    agent = Agent(name="Desk", functions=[ASKED.as_tool("ask_clerk", "Ask.")])
+    log, agents, policy = await open_run(agent), NeverAnswering(), FixedPolicy()
+    policy.agents = agents
+    call = ToolCall(id="c1", name="ask_clerk", arguments='{"text": "Hm?"}', attempts=1)
+    tool = agent.tools()["ask_clerk"]
+    calls = ToolCalls(Registry([agent]), ThreadRunner(), policy, NO_SERVERS)
+    outcome = await calls.perform(log.state, agent, tool, call)
+    assert (outcome.status, agents.texts) == ("error", [])
+    assert "input is missing" in outcome.content

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarmkeep.models.secrets import NO_SECRETS, Secrets
+from swarmkeep.models.failures import NO_SECRETS, Secrets
 from swarmkeep.runs.spans import SpanSettings
 from swarmkeep.runs.tracing import Tracing
 from tests.support.spans import CaughtSpans

@@ -52,8 +52,7 @@ async def test_chat_span_names_request_settings(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     settings = {"temperature": 0.5, "max_completion_tokens": 9, "seed": 2**70, "top_p": "odd", "user": "somebody"}
-    engine = await cluster.open_engine(Agent(name="Front", model_settings=settings), tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="Front", model_settings=settings), tracing=tracing)
     model.say("Good day")
     await run_to_end(engine)
     chat = get_attributes(spans.one("chat gpt-4o"))
@@ -66,8 +65,7 @@ async def test_chat_span_names_request_settings(
 
 
 async def test_a_plain_turn(cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing) -> None:
-    engine = await cluster.open_engine(front, tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(front, tracing=tracing)
     model.say("Good day")
     with spans.tracer.start_as_current_span("request") as request:
         await run_to_end(engine)
@@ -135,8 +133,7 @@ async def test_samplers_receive_deciding_attributes(cluster: EngineCluster, mode
     sampler = NotingSampler()
     provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
     settings = SpanSettings(tracer=provider.get_tracer("tests"), provider={"gen_ai.provider.name": "openai"})
-    engine = await cluster.open_engine(front, tracing=Tracing(settings))
-    await open_session(engine)
+    engine = await cluster.begin(front, tracing=Tracing(settings))
     model.say("Good day")
     await run_to_end(engine)
     run, chat = sampler.told["invoke_agent Front"], sampler.told["chat gpt-test"]
@@ -158,8 +155,7 @@ async def test_tools_run_within_their_spans(
         seen["loop"] = current_trace_ids()
         return f"sun in {city}"
 
-    engine = await cluster.open_engine(Agent(name="Front", model="m", functions=[look, peek]), tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="Front", model="m", functions=[look, peek]), tracing=tracing)
     model.calls([("look", {"city": "Oslo"}, "call_1"), ("peek", {"city": "Rome"}, "call_2")])
     model.say("Take an umbrella")
     await run_to_end(engine)
@@ -197,8 +193,7 @@ async def test_concurrent_call_spans_are_side_by_side(
         return "met"
 
     agent = Agent(name="Front", model="gpt-test", functions=[meet], concurrent_tools=True)
-    engine = await cluster.open_engine(agent, tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(agent, tracing=tracing)
     model.calls([("meet", {}), ("meet", {})])
     model.say("Done.")
     await run_to_end(engine)
@@ -216,8 +211,7 @@ async def test_handover_is_span_of_new_agent(
         return sales
 
     talker = Agent(name="Front", model="m", functions=[to_sales])
-    engine = await cluster.open_engine(talker, sales, tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(talker, sales, tracing=tracing)
     model.call("to_sales")
     model.say("What would you like?")
     await run_to_end(engine)
@@ -236,8 +230,7 @@ async def test_a_tool_that_fails(
     def look(city: str) -> str:
         raise LookupError(f"no weather in {city}")
 
-    engine = await cluster.open_engine(Agent(name="Front", model="m", functions=[look]), tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="Front", model="m", functions=[look]), tracing=tracing)
     calls = [
         {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": '{"city": "Oslo"}'}}
         for name in ("look", "gues\ud800s")
@@ -262,8 +255,7 @@ async def test_a_tool_that_fails(
 async def test_a_model_that_fails(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
-    engine = await cluster.open_engine(front, tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(front, tracing=tracing)
     model.fail(401, message="who says 'hello'?")
     await run_to_end(engine)
     await engine.stop()
@@ -280,8 +272,7 @@ async def test_a_model_that_fails(
 async def test_odd_model_figures_are_left_out(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
-    engine = await cluster.open_engine(front, tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(front, tracing=tracing)
     model.say("hello", usage={"prompt_tokens": 2**64, "completion_tokens": "many", "total_tokens": -1})
     await run_to_end(engine)
     await engine.stop()
@@ -292,8 +283,7 @@ async def test_odd_model_figures_are_left_out(
 async def test_stream_span_records_start_and_end(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
-    engine = await cluster.open_engine(front, tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(front, tracing=tracing)
     model.hang("Good ", then="day")
     await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
     feed = await engine.reader.find_position(KEY, "r1")
@@ -321,8 +311,7 @@ async def test_stream_span_records_start_and_end(
 async def test_a_cancelled_run(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
-    engine = await cluster.open_engine(front, tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(front, tracing=tracing)
     await start_hanging_run(engine, model)
     await engine.runs.cancel(KEY, "r1")
     await wait_until(lambda: len(spans.all) == 2)
@@ -357,8 +346,7 @@ async def test_approval_spans_link_to_first_trace(
     def refund(order: str) -> str:
         return f"refunded {order}"
 
-    engine = await cluster.open_engine(Agent(name="Front", model="m", functions=[refund]), tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="Front", model="m", functions=[refund]), tracing=tracing)
     model.call("refund", {"order": "7"}, id="call_1")
     model.say("done")
     with spans.tracer.start_as_current_span("ask") as asked:
@@ -383,8 +371,7 @@ async def test_approval_spans_link_to_first_trace(
 async def test_takeover_links_first_trace_from_log(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
-    first_engine = await cluster.open_engine(front, tracing=tracing)
-    await open_session(first_engine)
+    first_engine = await cluster.begin(front, tracing=tracing)
     model.hang()
     with spans.tracer.start_as_current_span("ask") as asked:
         await first_engine.runs.start(KEY, make_start_run())
@@ -406,8 +393,7 @@ async def test_takeover_links_first_trace_from_log(
 async def test_queued_run_uses_its_request_trace(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
-    engine = await cluster.open_engine(front, tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(front, tracing=tracing)
     model.hang(then="one")
     model.say("two")
     with spans.tracer.start_as_current_span("first"):
@@ -424,8 +410,7 @@ async def test_queued_run_uses_its_request_trace(
 async def test_replacing_run_has_its_spans(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
-    engine = await cluster.open_engine(front, tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(front, tracing=tracing)
     model.hang()
     model.say("two")
     with spans.tracer.start_as_current_span("first"):
@@ -449,8 +434,7 @@ async def test_remotely_ended_run_is_abandoned_here(
         gate.enter()
         return "waited"
 
-    engine = await cluster.open_engine(Agent(name="Front", model="m", functions=[wait]), tracing=tracing)
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="Front", model="m", functions=[wait]), tracing=tracing)
     model.call("wait")
     await engine.runs.start(KEY, make_start_run())
     await gate.wait_until_reached()
@@ -467,8 +451,7 @@ async def test_remotely_ended_run_is_abandoned_here(
 async def test_stopping_server_ends_its_spans(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
-    engine = await cluster.open_engine(front, tracing=tracing, limits=LIMITS)
-    await open_session(engine)
+    engine = await cluster.begin(front, tracing=tracing, limits=LIMITS)
     await start_hanging_run(engine, model)
     await engine.drain()
     assert spans.tree() == [["invoke_agent Front", "chat gpt-test"]]
@@ -476,8 +459,7 @@ async def test_stopping_server_ends_its_spans(
 
 
 async def test_disabled_traces_record_nothing(cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans) -> None:
-    engine = await cluster.open_engine(front)
-    await open_session(engine)
+    engine = await cluster.begin(front)
     model.say("hello")
     with spans.tracer.start_as_current_span("of somebody else's"):
         await run_to_end(engine)

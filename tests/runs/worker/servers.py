@@ -8,7 +8,7 @@ from swarmkeep import Agent
 from swarmkeep.events.codec import Json
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.limits import Limits
-from tests.runs.cluster import LIMITS, EngineCluster, ToolGate, open_session, read_log
+from tests.runs.cluster import LIMITS, EngineCluster, ToolGate, read_log
 
 SECONDS = 20.0
 
@@ -22,9 +22,7 @@ AGENT = Agent(name="A", functions=[look])
 
 async def open_engine(cluster: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Engine:
     """A server, of AGENT unless others are given, with a session on it."""
-    engine = await cluster.open_engine(*(agents or [AGENT]), limits=limits)
-    await open_session(engine)
-    return engine
+    return await cluster.begin(*(agents or [AGENT]), limits=limits)
 
 
 async def read_resume_reasons(engine: Engine) -> list[str]:

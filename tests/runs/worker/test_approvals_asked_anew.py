@@ -22,7 +22,6 @@ from tests.runs.cluster import (
     kill_engine,
     list_contents,
     make_start_run,
-    open_session,
     read_log,
     read_state,
     read_types,
@@ -56,8 +55,7 @@ class Bank:
 
     async def cut(self, cluster: EngineCluster, model: ScriptedModel, **options: Any) -> Engine:
         """A server that dies while it runs the first call of a reply whose second one pays."""
-        engine = await cluster.open_engine(self.make_agent(asks=False))
-        await open_session(engine)
+        engine = await cluster.begin(self.make_agent(asks=False))
         model.calls([("first", {}, "c1"), ("pay", {"to": "Ann"}, "c2"), ("pay", {"to": "Bob"}, "c3")])
         await engine.runs.start(KEY, make_start_run(**options))
         await self.gate.wait_until_reached()
@@ -117,8 +115,7 @@ async def test_repeated_request_expires_like_others(cluster: EngineCluster, mode
 
 
 async def test_idempotent_call_waits_for_approval(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
-    one = await cluster.open_engine(bank.make_agent(asks=False, idempotent=True))
-    await open_session(one)
+    one = await cluster.begin(bank.make_agent(asks=False, idempotent=True))
     model.call("pay", {"to": "Ann"}, id="c1")
     await one.runs.start(KEY, make_start_run())
     await bank.gate.wait_until_reached()
@@ -137,8 +134,7 @@ async def test_idempotent_call_waits_for_approval(cluster: EngineCluster, model:
 async def test_person_approved_call_is_not_asked_again(
     cluster: EngineCluster, model: ScriptedModel, bank: Bank
 ) -> None:
-    one = await cluster.open_engine(bank.make_agent(asks=True))
-    await open_session(one)
+    one = await cluster.begin(bank.make_agent(asks=True))
     model.calls([("pay", {"to": "Ann"}, "c1"), ("first", {}, "c2"), ("pay", {"to": "Bob"}, "c3")])
     await one.runs.start(KEY, make_start_run())
     assert (await wait_for_end(one)).status == "waiting"
@@ -154,8 +150,7 @@ async def test_person_approved_call_is_not_asked_again(
 
 async def test_forks_do_not_inherit_approval(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
     """Whoever may make forks and try runs again would have it done as often as they like."""
-    engine = await cluster.open_engine(bank.make_agent(asks=True))
-    await open_session(engine)
+    engine = await cluster.begin(bank.make_agent(asks=True))
     model.call("pay", {"to": "Ann"}, id="c1")
     await engine.runs.start(KEY, make_start_run())
     await wait_for_end(engine)
@@ -179,8 +174,7 @@ async def test_forks_do_not_inherit_approval(cluster: EngineCluster, model: Scri
 async def test_externally_executed_calls_need_no_approval(
     cluster: EngineCluster, model: ScriptedModel, bank: Bank
 ) -> None:
-    one = await cluster.open_engine(bank.make_agent(asks=True))
-    await open_session(one)
+    one = await cluster.begin(bank.make_agent(asks=True))
     model.call("pay", {"to": "Ann"}, id="c1")
     await one.runs.start(KEY, make_start_run(options=RunOptions(execute_tools=False)))
     view = await wait_for_end(one)

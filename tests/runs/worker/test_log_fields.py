@@ -30,8 +30,7 @@ AGENT = Agent(name="A")
 
 
 async def test_taken_over_run_is_named_in_log(cluster: EngineCluster, model: ScriptedModel) -> None:
-    one = await cluster.open_engine(AGENT)
-    await open_session(one)
+    one = await cluster.begin(AGENT)
     model.hang()
     position = await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)
@@ -50,8 +49,7 @@ async def test_taken_over_run_is_named_in_log(cluster: EngineCluster, model: Scr
 
 
 async def test_failing_run_logs_a_line(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(AGENT)
-    await open_session(engine)
+    engine = await cluster.begin(AGENT)
     with read_log_lines() as lines:
         model.fail(401, message="no such key")
         view = await run_to_end(engine)

@@ -21,7 +21,6 @@ from tests.runs.cluster import (
     expire_leases,
     kill_engine,
     make_start_run,
-    open_session,
     read_log,
     read_types,
     run_to_end,
@@ -70,9 +69,7 @@ def fail_times(count: int, error: type[Exception]) -> Callable[[], Exception | N
 
 @pytest.fixture
 async def engine(cluster: EngineCluster) -> Engine:
-    engine = await cluster.open_engine(Agent(name="A"))
-    await open_session(engine)
-    return engine
+    return await cluster.begin(Agent(name="A"))
 
 
 async def start_run_with_outage(engine: Engine, model: ScriptedModel) -> Outage:
@@ -81,42 +78,26 @@ async def start_run_with_outage(engine: Engine, model: ScriptedModel) -> Outage:
     return Outage(engine)
 
 
-async def test_a_run_waits_for_its_database(engine: Engine, model: ScriptedModel) -> None:
+@pytest.mark.parametrize(
+    ("refused", "doubtful"),
+    [
+        ((4, StoreUnavailable), (0, OutcomeUnknown)),
+        ((0, StoreUnavailable), (1, OutcomeUnknown)),
+        ((2, StoreUnavailable), (1, OutcomeUnknown)),
+        # The reply was recorded, and the store does not know it.
+        ((0, StoreUnavailable), (1, StoreUnavailable)),
+    ],
+)
+async def test_run_waits_and_repeats_no_commit(
+    engine: Engine, model: ScriptedModel, refused: tuple[int, Any], doubtful: tuple[int, Any]
+) -> None:
     outage = await start_run_with_outage(engine, model)
-    outage.before = fail_times(4, StoreUnavailable)
+    outage.before, outage.after = fail_times(*refused), fail_times(*doubtful)
     model.release()
     view = await wait_for_end(engine)
     assert (view.status, view.output_text) == ("completed", "Hello.")
-    assert outage.failures == 4
+    assert outage.failures == refused[0] + doubtful[0]
     assert model.request_count == 1
-    assert await read_types(engine) == PLAIN
-
-
-async def test_doubtful_commit_is_not_repeated(engine: Engine, model: ScriptedModel) -> None:
-    outage = await start_run_with_outage(engine, model)
-    outage.after = fail_times(1, OutcomeUnknown)
-    model.release()
-    assert (await wait_for_end(engine)).output_text == "Hello."
-    assert outage.failures == 1
-    assert await read_types(engine) == PLAIN
-
-
-async def test_uncertain_attempts_count_once(engine: Engine, model: ScriptedModel) -> None:
-    outage = await start_run_with_outage(engine, model)
-    unsure, made = fail_times(2, StoreUnavailable), fail_times(1, OutcomeUnknown)
-    outage.before, outage.after = unsure, made
-    model.release()
-    assert (await wait_for_end(engine)).output_text == "Hello."
-    assert outage.failures == 3
-    assert await read_types(engine) == PLAIN
-
-
-async def test_doubtfully_recorded_reply_is_not_repeated(engine: Engine, model: ScriptedModel) -> None:
-    outage = await start_run_with_outage(engine, model)
-    outage.after = fail_times(1, StoreUnavailable)
-    model.release()
-    assert (await wait_for_end(engine)).output_text == "Hello."
-    assert outage.failures == 1
     assert await read_types(engine) == PLAIN
 
 
@@ -134,8 +115,7 @@ async def test_doubtfully_recorded_result_is_not_repeated(
             outage.after = fail_times(1, StoreUnavailable)
         return "paid"
 
-    engine = await cluster.open_engine(Agent(name="A", functions=[pay]))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A", functions=[pay]))
     gate = threading.Event()
     model.call("pay", id="c1", gate=gate)
     model.say("Paid.")
@@ -159,8 +139,7 @@ async def test_tool_with_doubtful_start_runs_once(cluster: EngineCluster, model:
         calls.append("pay")
         return "paid"
 
-    engine = await cluster.open_engine(Agent(name="A", functions=[pay]))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A", functions=[pay]))
     await start_hanging_run(engine, model)
     await kill_engine(engine)
     model.call("pay", id="c1")
@@ -216,8 +195,7 @@ async def test_run_taken_over_in_outage_stays_there(
 
 
 async def test_server_stops_without_its_database(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(Agent(name="A"), limits=replace(LIMITS, interrupt_seconds=0.05))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A"), limits=replace(LIMITS, interrupt_seconds=0.05))
     outage = await start_run_with_outage(engine, model)
     outage.before = lambda: StoreUnavailable("the database is gone")
     model.release()

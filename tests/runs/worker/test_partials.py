@@ -216,8 +216,7 @@ def look() -> str:
 
 
 async def test_reply_recorded_during_cancel_appears_once(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(Agent(name="A", functions=[look]))
-    await open_session(engine)
+    engine = await cluster.begin(Agent(name="A", functions=[look]))
     pause = threading.Event()
     model.add(Completion(pieces=["Let me ", "see."], calls=[Call("look")], pause=pause))
     model.hang()
@@ -244,8 +243,7 @@ class Crashing:
 
 
 async def test_unexpected_error_keeps_words(cluster: EngineCluster) -> None:
-    engine = await cluster.open_engine(AGENT, model=Crashing())
-    await open_session(engine)
+    engine = await cluster.begin(AGENT, model=Crashing())
     view = await run_to_end(engine, options=STREAM)
     assert view.error is not None
     assert (view.status, view.error.code, view.output_text) == ("failed", "internal_error", "Once upon ")

@@ -10,8 +10,10 @@ from openai import AsyncOpenAI
 
 from swarmkeep import Agent
 from swarmkeep.events.errors import Draining, RunNotWaiting
+from swarmkeep.events.state import State
 from swarmkeep.models.model import ChatModel, Pauses, Retries
 from swarmkeep.runs.limits import Limits
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     LIMITS,
@@ -20,7 +22,6 @@ from tests.runs.cluster import (
     expire_leases,
     list_contents,
     make_start_run,
-    open_session,
     run_to_end,
     start_hanging_run,
     wait_for_end,
@@ -60,6 +61,24 @@ async def test_run_past_grace_continues_elsewhere(cluster: EngineCluster, model:
     assert (view.status, view.error) == ("completed", None)
 
 
+async def test_stop_during_read_answers_wait(
+    cluster: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await open_engine(cluster)
+    await start_hanging_run(one, model)
+    read = one.store.state
+
+    async def stop_after_read(key: SessionKey, *, fresh: bool = True) -> State:
+        state = await read(key, fresh=fresh)
+        monkeypatch.undo()
+        await one.drain()
+        return state
+
+    monkeypatch.setattr(one.store, "state", stop_after_read)
+    assert (await wait_for_end(one)).status == "interrupted"
+    await model.wait_for_disconnects_async(1)
+
+
 async def test_retry_wait_is_interrupted_by_stop(
     cluster: EngineCluster, model: ScriptedModel, async_client: AsyncOpenAI
 ) -> None:
@@ -67,8 +86,7 @@ async def test_retry_wait_is_interrupted_by_stop(
     patient = ChatModel(async_client, Retries(count=1), pauses.wait)
     # Longer than the test may take: if it were waited for, this would fail.
     limits = replace(LIMITS, grace_seconds=3600)
-    one = await cluster.open_engine(AGENT, model=patient, limits=limits, pauses=pauses)
-    await open_session(one)
+    one = await cluster.begin(AGENT, model=patient, limits=limits, pauses=pauses)
     model.fail(429, headers={"retry-after": "50"})
     await one.runs.start(KEY, make_start_run())
     await model.wait_for_requests_async(1)

@@ -1,4 +1,4 @@
-"""Runs on a server's own tasks: ended by others, by a model or a tool that misbehaves, and with nothing left behind."""
+"""Runs on a server's own tasks, and the tasks beside them: with nothing left behind."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import InvalidRequest, SessionNotFound
 from swarmkeep.models.model import Deltas, Reply
 from swarmkeep.request.request import ModelRequest
+from swarmkeep.runs.watcher import SearchIndexing
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     EngineCluster,
     ToolGate,
     make_start_run,
-    open_session,
     run_to_end,
     start_hanging_run,
     wait_for_end,
     wait_for_state,
 )
 from tests.runs.worker.servers import AGENT, SECONDS, open_engine, read_resume_reasons
+from tests.store.sessions import begin_session
 from tests.support.scripted import ScriptedModel
 
 # What other servers do.
@@ -106,8 +109,7 @@ class RefusingModel:
 
 
 async def test_mid_run_refusal_ends_run(cluster: EngineCluster) -> None:
-    engine = await cluster.open_engine(AGENT, model=RefusingModel())
-    await open_session(engine)
+    engine = await cluster.begin(AGENT, model=RefusingModel())
     view = await run_to_end(engine)
     assert view.status == "failed"
     assert view.error is not None
@@ -167,3 +169,31 @@ async def test_many_runs_leave_nothing_behind(cluster: EngineCluster, model: Scr
     worker = engine._worker
     assert (len(worker.tasks), len(worker.waiters)) == (0, 0)
     assert (engine.hub._feeds, engine.hub._partial_items) == ({}, {})
+
+
+# The task that keeps the index of words: how it goes about what is recorded while it works.
+
+
+async def test_records_during_indexing_are_gathered_again(sqlite_ready: str) -> None:
+    store = open_store(sqlite_ready)
+    names = iter(["late"])
+    for number in range(3):
+        await begin_session(store, SessionKey("default", f"s{number}"))
+    index_some = store.index_some
+
+    async def index_some_while_it_goes_on() -> int:
+        count = await index_some()
+        for name in names:
+            await begin_session(store, SessionKey("default", name))
+        return count
+
+    watched: Any = store
+    watched.index_some = index_some_while_it_goes_on
+    indexing = SearchIndexing(store)
+    await indexing._index_all()
+    assert (await store.count_sessions_behind(), indexing.sessions_behind) == (1, 1)
+    # As if it had been told of them just now.
+    assert indexing._recorded.is_set()
+    await indexing._index_all()
+    assert indexing.sessions_behind == 0
+    await store.close()

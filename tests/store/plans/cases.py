@@ -17,13 +17,25 @@ from sqlalchemy import update
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.codec import digest
 from swarmkeep.events.errors import DomainError
-from swarmkeep.events.facts import EventDraft, MessageAdded, RunStarted, SessionForked, SessionRedacted, SessionUpdated
-from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions
+from swarmkeep.events.facts import (
+    EventDraft,
+    MessageAdded,
+    RunInterrupted,
+    RunResumed,
+    RunStarted,
+    SessionForked,
+    SessionRedacted,
+    SessionUpdated,
+)
+from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions, UsageQuery
 from swarmkeep.events.redaction import redact_payload
+from swarmkeep.events.run_table import FiguresQuery, RunFilter, RunQuery, RunSort
 from swarmkeep.events.state import State
-from swarmkeep.events.usage import UsageQuery
 from swarmkeep.events.words import parse_terms
+from swarmkeep.store.archives import ArchivedSession
+from swarmkeep.store.automations import StoredAutomation, StoredInvocation
 from swarmkeep.store.contents import MARKS, SLICE_BYTES, copy_slice, delete_slice, insert_file
+from swarmkeep.store.feed import FeedCursor, FeedFilter
 from swarmkeep.store.head_log import prove_inclusion
 from swarmkeep.store.integrity import IntegrityKeys
 from swarmkeep.store.keys import SqlApiKeys
@@ -42,7 +54,8 @@ from swarmkeep.store.records import (
 )
 from swarmkeep.store.schema import mend_leftovers
 from swarmkeep.store.tables import of_session, search_marks, sessions, totals
-from swarmkeep.store.totals import recount_totals
+from swarmkeep.store.usage import recount_totals
+from swarmkeep.store.webhooks import Delivery, Webhook
 from tests.store.calls import REPLY, make_tool_result
 from tests.store.sessions import draft_creation, draft_run_start, draft_user_messages, make_picture_part, new_key
 
@@ -72,6 +85,8 @@ LEASES = {
     SessionKey(TENANT if number % 2 else "other", f"s{number:09d}"): Lease("another-server", 1) for number in range(250)
 }
 
+
+AUTOMATION = StoredAutomation(TENANT, "a", "{}", 0, 0)
 
 # A file that a message refers to.
 PICTURE = b"picture"
@@ -132,6 +147,11 @@ LISTS: Mapping[str, Case] = {
     "completed": Case(_list(last_run="completed"), **_WALKED, in_order=BY_PAGE),
     "damaged": Case(_list(damaged=True), in_order=BY_PAGE),
     "not damaged": Case(_list(damaged=False), **_WALKED, in_order=BY_PAGE),
+    "of an owner": Case(_list(assignee="billing"), in_order=BY_PAGE),
+    "not found good": Case(_list(feedback="down"), in_order=BY_PAGE),
+    "not found good, by activity": Case(_list(feedback="down", order="activity"), **_WALKED, in_order=BY_PAGE),
+    "not found good, of no owner": Case(_list(feedback="down", assignee="none"), **_WALKED, in_order=BY_PAGE),
+    "of no owner": Case(_list(assignee="none"), **_WALKED, in_order=BY_PAGE),
     "failed of an agent": Case(_list(last_run="failed", agent=AGENT), **_WALKED),
     "by activity": Case(_list(order="activity"), in_order=BY_PAGE),
     "by activity, a later page": Case(_list(order="activity", cursor=LATER), in_order=BY_PAGE),
@@ -163,6 +183,46 @@ USAGE: Mapping[str, Case] = {
         _sum(only={"session": KEY.id, "run": "run_0005"}, with_shares=True), sorts=BY_SESSION, filters=BY_SESSION
     ),
 }
+_LOOKED_AT = "1,000 runs, or those of one session"
+_RUNS: Mapping[str, Any] = {"sorts": _LOOKED_AT, "filters": _LOOKED_AT}
+_SOME_RUNS = "the runs that the filters leave; SWARMKEEP_READ_SECONDS ends it"
+_SINCE = RunFilter(created_after="2026-01-02T00:00:00.000000Z", created_before="2026-01-03T00:00:00.000000Z")
+
+
+def _list_runs(sort: RunSort = "created_at", cursor: str | None = None, **only: Any) -> Any:
+    query = RunQuery(only=RunFilter(**only), sort=sort, cursor=cursor)
+    return lambda store: store.list_ended_runs(TENANT, query)
+
+
+RUNS: Mapping[str, Case] = {
+    "all": Case(_list_runs(), in_order=BY_PAGE),
+    "a later page": Case(
+        _list_runs(cursor=encode_cursor(["created_at", "2026-01-02T00:00:00.000000Z", "s", "1"])), in_order=BY_PAGE
+    ),
+    "of a time": Case(lambda store: store.list_ended_runs(TENANT, RunQuery(only=_SINCE)), in_order=BY_PAGE),
+    "of an agent": Case(_list_runs(agent=AGENT)),
+    "of a model": Case(_list_runs(model="model"), **_RUNS, in_order=_LOOKED_AT),
+    "failed": Case(_list_runs(status="failed")),
+    "completed": Case(_list_runs(status="completed"), **_RUNS, in_order=_LOOKED_AT),
+    "failed of an agent": Case(_list_runs(status="failed", agent=AGENT), **_RUNS),
+    "with an error": Case(_list_runs(error="provider_failed"), **_RUNS, in_order=_LOOKED_AT),
+    "of a session": Case(_list_runs(session=KEY.id, sort="latency_ms"), **_RUNS),
+    "slowest": Case(_list_runs(sort="latency_ms"), in_order=BY_PAGE),
+    "slow to begin, a later page": Case(
+        _list_runs(sort="first_token_ms", cursor=encode_cursor(["first_token_ms", "100.5", "s", "1"])),
+        in_order=BY_PAGE,
+    ),
+    "largest of an agent": Case(_list_runs(sort="total_tokens", agent=AGENT), **_RUNS, in_order=_LOOKED_AT),
+    "largest of a rare agent": Case(_list_runs(sort="total_tokens", agent=RARE_AGENT), **_RUNS),
+    "with shares": Case(
+        lambda store: _list_shares(store), sorts=BY_PAGE, in_order=BY_PAGE,
+        filters="calls of the same runs in other sessions",
+    ),
+    "figures": Case(
+        lambda store: store.sum_runs(TENANT, FiguresQuery(only=_SINCE, by=("day", "agent", "model"))),
+        sorts=_SOME_RUNS, filters=_SOME_RUNS, in_order=_SOME_RUNS,
+    ),
+}  # fmt: skip
 LEASING: Mapping[str, Case] = {
     "abandoned": Case(lambda store: store.find_abandoned(), **_FEW),
     "due": Case(lambda store: store.find_due(), **_FEW),
@@ -239,6 +299,7 @@ COUNTING: Mapping[str, Case] = {
     ),
 }
 CHANGES: Mapping[str, Case] = {
+    "runs": Case(lambda store: _end_run_twice(store), filters=BY_SESSION),
     "session": Case(lambda store: _change_session(store), sorts=BY_SESSION, filters=BY_SESSION),
 }
 _FOUND = "the messages that have the words, 50,000 at most; SWARMKEEP_READ_SECONDS ends it"
@@ -292,10 +353,218 @@ HEAD_LOG: Mapping[str, Case] = {
     ),
 }
 
+_PLACE = FeedCursor(1, 0)
+_CONSUMER = "crm"
+
+
+async def _read_feed(store: SqlStore) -> None:
+    for wanted in (
+        FeedFilter(),
+        FeedFilter(types=["message.added", "run.completed"], agents=[AGENT], metadata={"customer": "c1"}),
+    ):
+        await store.read_feed(TENANT, _PLACE, wanted, limit=50, max_bytes=100_000)
+
+
+async def _publish(store: SqlStore) -> None:
+    await store.append(new_key("fed", TENANT), State(), draft_creation())
+    await store.publish(TENANT, seconds=0.1)
+
+
+FEED: Mapping[str, Case] = {
+    "publish": Case(
+        _publish,
+        filters="sessions that are published whole",
+        in_order="pages of the tenant's sessions, when its feed is read for the first time",
+        sorts="what was published of a few sessions",
+    ),
+    "publish more": Case(
+        lambda store: store.publish(TENANT, ids=[KEY.id], since="2026-01-01T00:00:00.000000Z", seconds=0.1),
+        filters="sessions that are published whole, of those in which something happened last",
+        in_order="pages of the tenant's sessions",
+        sorts="what was published of a few sessions",
+    ),
+    "read": Case(_read_feed, filters="events of other kinds, up to a bound", sorts=BY_PAGE),
+    "end": Case(lambda store: store.find_feed_end(TENANT)),
+    "move": Case(lambda store: store.move_consumer(TENANT, _CONSUMER, _PLACE, "2026-01-01T00:00:00.000000Z")),
+    "consumer": Case(lambda store: store.read_consumer(TENANT, _CONSUMER)),
+    "consumers": Case(lambda store: store.list_consumers(TENANT), sorts="by name, up to 1,000"),
+    "lags": Case(
+        lambda store: store.list_consumers(),
+        whole="the places of all consumers, up to 1,000",
+        sorts="by tenant and name",
+        filters="the ends of feeds",
+        across="for the metrics of a server",
+    ),
+    "forget": Case(lambda store: store.delete_consumer(TENANT, _CONSUMER)),
+}
+
+_NOW = "2026-01-01T00:00:00.000000Z"
+
+_HOOK = Webhook(
+    tenant=TENANT, id="wh", url="https://example.com/", wanted=FeedFilter(types=["run.completed"]), secrets=(),
+    state="enabled", created_at=_NOW, updated_at=_NOW, cursor=_PLACE, failures=3,
+)  # fmt: skip
+_DEAD = Delivery(cursor=FeedCursor(1, 1), session_id=KEY.id, next_at=None)
+_WAITING = Delivery(cursor=FeedCursor(2, 2), session_id=KEY.id)
+_CHANGED = AuditAction(type="webhook.updated")
+
+
+async def _send(store: SqlStore) -> None:
+    """A webhook from its beginning to its end."""
+    await store.create_webhook(_HOOK, most=9, by=None)
+    await store.claim_webhooks("me", lease_seconds=30.0)
+    settled: dict[str, Any] = {
+        "cursor": _PLACE,
+        "failures": 0,
+        "is_delivered": True,
+        "is_gone": True,
+        "at": "2026-01-02T00:00:00Z",
+    }
+    assert await store.settle_webhook(_HOOK, "me", sent=[_DEAD], kept=[_DEAD, _WAITING], **settled)
+    await store.list_deliveries(TENANT, _HOOK.id, dead=True, after=_PLACE, limit=50)
+    await store.resend_delivery(TENANT, _HOOK.id, _DEAD.cursor, by=None, at=_NOW)
+    assert await store.list_due_deliveries(_HOOK, _NOW, limit=50)
+    assert await store.count_waiting(_HOOK, [KEY.id]) == (2, {KEY.id})
+    await store.change_webhook(
+        TENANT, _HOOK.id, lambda one: msgspec.structs.replace(one, state="paused"), _CHANGED, _NOW
+    )
+    await store.change_webhook(
+        TENANT, _HOOK.id, lambda one: msgspec.structs.replace(one, state="enabled"), _CHANGED, _NOW
+    )
+    await store.release_webhooks("me")
+    await store.delete_webhook(TENANT, _HOOK.id, by=None, at=_NOW)
+
+
+WEBHOOKS: Mapping[str, Case] = {
+    "send": Case(
+        _send,
+        filters="webhooks that others send; deliveries that were given up, or are of other sessions",
+        whole="the webhooks of all tenants, by the server that sends them",
+        across="a server sends those of every tenant",
+        in_order="the end of the audit log",
+        sorts="deliveries of a session that wait, up to a page",
+    ),
+    "list": Case(lambda store: store.list_webhooks(TENANT), sorts="by age, up to the most"),
+    "lags": Case(
+        lambda store: store.list_webhook_lags(),
+        whole="the webhooks of all tenants, up to 1,000",
+        sorts="by tenant and id",
+        filters="the ends of feeds",
+        across="for the metrics of a server",
+    ),
+}
+
+
+def _make_archived(key: SessionKey, state: State) -> ArchivedSession:
+    return ArchivedSession(
+        key=key, name="object", seq=state.seq, hash=bytes.fromhex(state.hash), sha256=b"", size=1, state="archived",
+        at=_NOW,
+    )  # fmt: skip
+
+
+async def _archive(store: SqlStore) -> None:
+    """A session there and back."""
+    key = new_key("archived", TENANT)
+    state = (await store.append(key, State(), draft_creation())).state
+    state = (await store.append(key, state, draft_user_messages("hello"), blobs={digest(TEXT): TEXT})).state
+    rows = await store.read_sealed(key)
+    record = _make_archived(key, state)
+    await store.begin_upload(record)
+    await store.archive(record, AuditAction(type="session.archived"))
+    await store.archive(record, AuditAction(type="session.archived"))
+    assert await store.find_archived(key) is not None
+    assert await store.list_archived_family(key) == [key]
+    await store.put_back(record, [SealedBatch(rows, {digest(TEXT): TEXT}, {"f": b"file"})], _NOW)
+    await store.forget_object(record)
+
+
+ARCHIVE: Mapping[str, Case] = {
+    "list": Case(
+        lambda store: store.list_archivable(TENANT, "2027", copied_before="2026", limit=5),
+        in_order="pages of the tenant's sessions, the longest unused first",
+        filters="sessions that are busy, or archived",
+        sorts=BY_PAGE,
+    ),
+    "there and back": Case(
+        _archive, filters="other states of a session's objects", in_order="the end of the audit log"
+    ),
+    "copy": Case(lambda store: store.find_copy(KEY), filters="other states of a session's objects"),
+    "any": Case(lambda store: store.has_archived(), across="at the start of a server"),
+    "family": Case(
+        lambda store: store.list_archived_family(KEY), filters="forks that are not archived", sorts=BY_SESSION
+    ),
+    "garbage": Case(
+        lambda store: store.list_garbage(_NOW, 5), across="objects of every tenant", filters="uploads that go on"
+    ),
+    "feed": Case(
+        lambda store: store.list_archived_in_feed(TENANT, FeedCursor(1, 0)), filters="a part of the feed", sorts=BY_PAGE
+    ),
+}
+
+
+async def _erase_person(store: SqlStore) -> None:
+    """A session of a person's, whose key is looked up and erased."""
+    key, store.person = new_key("person", TENANT), "customer"
+    try:
+        state = (await store.append(key, State(), draft_creation(metadata={"customer": key.id}))).state
+        await store.append(key, state, draft_user_messages("hello"))
+        [id] = await store.find_person_keys(TENANT, key.id)
+        store.keyring.forget(id)
+        assert (
+            await store.list_encrypted(TENANT, id) == await store.list_encrypted(TENANT, id, unredacted=True) == [key]
+        )
+        log = await store.read_sealed(key)
+        stand_ins = {one.event.seq: redact_payload(one.event) for one in log}
+        await store.redact(key, log, stand_ins, draft_redaction(1), erases=True)
+        assert await store.erase_person_key(id, AuditAction(type="person.erased"), 1)
+    finally:
+        store.person = None
+
+
+PEOPLE: Mapping[str, Case] = {
+    "": Case(
+        _erase_person,
+        sorts="the sessions of a person",
+        filters="one person's keys and sessions",
+        in_order="the end of the audit log",
+    ),
+    "elsewhere": Case(
+        lambda store: store.has_keys_elsewhere(),
+        across="as a server starts",
+        whole="as a server starts",
+        filters="erased ones, and those here",
+    ),
+}
+
+_KEPT = "the last 200 of an automation"
+
+AUTOMATIONS: Mapping[str, Case] = {
+    "make": Case(lambda store: _twice(lambda: store.add_automation(AUTOMATION))),
+    "find": Case(lambda store: store.find_automation(TENANT, "a")),
+    "list": Case(lambda store: store.list_automations(TENANT)),
+    "change": Case(lambda store: store.change_automation(TENANT, "a", lambda known: known)),
+    "invoke": Case(
+        lambda store: store.invoke_automation(TENANT, "a", lambda known, _: (known, "{}", 0)), filters=_KEPT
+    ),
+    "invocations": Case(lambda store: store.list_invocations(TENANT, "a")),
+    "due": Case(lambda store: store.list_due_automations(1, 9), across="each server begins what is due"),
+    "due, invocations": Case(lambda store: store.list_due_invocations(1, 9), across="each server begins what is due"),
+    "postpone": Case(
+        lambda store: store.postpone_invocation(StoredInvocation(TENANT, "a", 1, "{}", 0), None, "{}"), filters=_KEPT
+    ),
+    "delete": Case(lambda store: store.delete_automation(TENANT, "a")),
+}
+
 CASES: Mapping[str, Mapping[str, Case]] = {
+    "people": PEOPLE,
+    "automations": AUTOMATIONS,
+    "archive": ARCHIVE,
+    "feed": FEED,
+    "webhooks": WEBHOOKS,
     "head log": HEAD_LOG,
     "lists": LISTS,
     "usage": USAGE,
+    "runs": RUNS,
     "leases": LEASING,
     "reading": READING,
     "keys": KEYS,
@@ -303,6 +572,18 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "changes": CHANGES,
     "searching": SEARCHING,
 }
+
+
+async def _list_shares(store: SqlStore) -> None:
+    await _end_run_twice(store)
+    await store.list_ended_runs(TENANT, RunQuery(with_shares=True))
+
+
+async def _end_run_twice(store: SqlStore) -> None:
+    key, ended = new_key("ended", TENANT), RunInterrupted(stop_reason="interrupted")
+    facts = [RunStarted(options=RunOptions()), ended]
+    begun = await store.append(key, State(), [*draft_creation(), *draft_events(AGENT, facts, "r")])
+    await store.append(key, begun.state, draft_events(AGENT, [RunResumed(reason="recovery"), ended], "r"))
 
 
 async def _refused(call: Awaitable[Any]) -> None:

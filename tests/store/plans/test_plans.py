@@ -33,7 +33,13 @@ from tests.store.plans.explaining import (
 LARGE = {"sessions", "session_labels", "events", "search_marks"}
 # What an index has to be searched by, at least: or else other sessions' rows, or another tenant's, are read.
 KEYS: dict[str, tuple[set[str], ...]] = {
-    "sessions": ({"tenant", "id"}, {"tenant", "agent"}, {"tenant", "status"}, {"tenant", "last_run"}),
+    "sessions": (
+        {"tenant", "id"},
+        {"tenant", "person_key"},
+        {"tenant", "agent"},
+        {"tenant", "status"},
+        {"tenant", "last_run"},
+    ),
     "session_labels": ({"tenant", "session_id"}, {"tenant", "label"}),
     "events": ({"tenant", "session_id"}, {"tenant", "hash"}),
     "blobs": ({"tenant", "session_id"},),
@@ -42,13 +48,22 @@ KEYS: dict[str, tuple[set[str], ...]] = {
     "creations": ({"tenant", "key"}, {"tenant", "session_id"}),
     "usage": ({"tenant", "session_id"}, {"tenant", "run_id"}, {"tenant", "day"}),
     "usage_days": ({"tenant"},),
+    "runs": ({"tenant", "session_id"}, {"tenant", "agent"}, {"tenant", "status"}),
     "totals": ({"tenant"},),
     "log_leaves": ({"tenant"},),
     "log_checkpoints": ({"tenant"},),
+    "archives": ({"tenant", "session_id"}, {"state"}),
+    "feed": ({"tenant"},),
+    "feed_positions": ({"tenant"},),
+    "webhooks": ({"tenant"},),
+    "webhook_deliveries": ({"tenant", "webhook_id"}, {"tenant", "session_id"}),
     "trail": ({"tenant"},),
     "search": ({"tenant", "session_id"}, {"words"}, {"number"}),
     "search_marks": ({"tenant", "session_id"},),
     "api_keys": ({"id"}, {"tenant"}, {"key_hash"}),
+    "person_keys": ({"id"}, {"tenant", "person"}),
+    "automations": ({"tenant"}, {"due_at"}),
+    "invocations": ({"tenant", "automation_id"}, {"due_at"}),
 }
 RUNS = {"execute", "fetch_all", "insert_many", "insert_together", "iterate", "scalar", "scalars"}
 
@@ -182,7 +197,8 @@ async def test_postgres_finds_indexing_jobs_by_index(postgres_ready: str) -> Non
         found = {(access.table, access.index) for plan in plans for access in plan.accesses}
         # There are no events here, and once PostgreSQL has learnt of that it reads the table as it is.
         found.discard(("events", None))
-        assert found == {("search_marks", "ix_search_marks_behind"), ("events", "pk_events")}
+        by_key = {("events", "pk_events"), ("archives", "pk_archives")}
+        assert found == {("search_marks", "ix_search_marks_behind"), *by_key}
     finally:
         await raw.close()
         await store.close()

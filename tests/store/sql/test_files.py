@@ -20,7 +20,7 @@ from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.schema import mend_leftovers
 from swarmkeep.store.tables import files
-from swarmkeep.store.totals import recount_totals
+from swarmkeep.store.usage import recount_totals
 from tests.store.sessions import KEY, begin_session, draft_user_messages, make_picture_part, new_key
 
 PICTURE, OTHER = b"a picture" * 1000, b"another"

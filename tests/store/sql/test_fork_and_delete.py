@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import insert
 
 from swarmkeep.events.errors import SeqConflict, SessionNotFound
 from swarmkeep.events.facts import EventDraft, MessageAdded
@@ -15,6 +16,7 @@ from swarmkeep.events.state import Origin, State
 from swarmkeep.history.redact import redact
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import Claim, IdempotencyRecord
+from swarmkeep.store.tables import webhook_deliveries
 from tests.store.conftest import Opener
 from tests.store.sessions import (
     KEY,
@@ -22,6 +24,7 @@ from tests.store.sessions import (
     begin_session,
     draft_creation,
     draft_fork,
+    draft_run_completion,
     draft_run_start,
     draft_user_messages,
     list_filled_tables,
@@ -29,6 +32,13 @@ from tests.store.sessions import (
     new_key,
     read_all_rows,
 )
+
+
+async def add_delivery(store: SqlStore) -> None:
+    """Note that a webhook could not deliver an event of the session."""
+    place = {"webhook_id": "wh", "position": 1, "seq": 1, "attempts": 1, "error": "", "updated_at": ""}
+    add = insert(webhook_deliveries).values(tenant=KEY.tenant, session_id=KEY.id, **place)
+    await store.database.write(lambda connection: connection.execute(add))
 
 
 def draft_reply(instructions: str, tools: str | None = None) -> list[EventDraft]:
@@ -114,7 +124,7 @@ async def test_forks_to_one_id_have_one_winner(store: SqlStore) -> None:
 async def test_deletion_leaves_no_session_row(store: SqlStore) -> None:
     made = IdempotencyRecord(key="make", digest="d")
     state = (await store.append(KEY, State(), draft_creation(metadata={"a": "b"}), idempotency=made)).state
-    await store.append(
+    begun = await store.append(
         KEY,
         state,
         draft_run_start(state),
@@ -122,12 +132,27 @@ async def test_deletion_leaves_no_session_row(store: SqlStore) -> None:
         blobs={"h": "t", "f": b"a file"},
         idempotency=IdempotencyRecord(key="k", digest="d"),
     )
+    await store.append(KEY, begun.state, draft_run_completion(begun.state), lease=begun.lease)
     await store.index_some()
+    await store.publish("default")
+    await add_delivery(store)
     before = await read_all_rows(store)
-    of_no_session = ["api_keys", "log_checkpoints", "log_leaves", "trail", "usage", "usage_days"]
+    of_no_session = [
+        "api_keys",
+        "archives",
+        "automations",
+        "invocations",
+        "log_checkpoints",
+        "log_leaves",
+        "person_keys",
+        "trail",
+        "usage",
+        "usage_days",
+        "webhooks",
+    ]
     assert sorted(name for name, rows in before.items() if not rows) == of_no_session
     await store.delete(KEY)
-    assert await list_filled_tables(store) == {"trail", "totals"}
+    assert await list_filled_tables(store) == {"trail", "totals", "feed_positions"}
     assert await store.read_blobs(KEY, ["h"]) == {}
     for fresh in (True, False):
         with pytest.raises(SessionNotFound):

@@ -18,7 +18,7 @@ from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import Claim, Lease, SessionKey
-from swarmkeep.store.totals import recount_totals
+from swarmkeep.store.usage import recount_totals
 from tests.store.sessions import draft_creation, draft_run_completion, draft_run_start, draft_user_messages, list_seqs
 from tests.support.hypothesis_profiles import examples
 

@@ -1,25 +1,38 @@
-"""Reading events and states."""
+"""Reading events and states; a long session keeps no other waiting."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from types import FrameType
+from typing import Any
 
 import pytest
 from benchmarks.verify import make_turn
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, Engine, event, update
 
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.decide.steps import Wait, next_step
 from swarmkeep.events.errors import EventNotFound, SessionNotFound
-from swarmkeep.events.facts import FACTS, ApprovalRequested, EventDraft, MessageAdded, SessionRedacted, UnknownFact
+from swarmkeep.events.facts import (
+    FACTS,
+    ApprovalRequested,
+    EventDraft,
+    MessageAdded,
+    RecordedEvent,
+    SessionCreated,
+    SessionRedacted,
+    UnknownFact,
+)
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
+from swarmkeep.history.verify import verify
 from swarmkeep.store import reading
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.reading import decode_event, decode_events, find_event_rows, take_out
+from swarmkeep.store.reading import decode_event, decode_events, find_event_rows, take_out, upcast
 from swarmkeep.store.records import SessionKey, is_full_page
 from swarmkeep.store.tables import events as events_table
 from tests.events.given import calling_message, given, make_run_started, model_reply, tool_call
@@ -283,3 +296,78 @@ def test_rows_are_released_one_by_one() -> None:
     rows = list("abc")
     left = [(row, len(rows)) for row in take_out(rows)]
     assert left == [("a", 2), ("b", 1), ("c", 0)]
+
+
+# A long session keeps no other waiting: it is decoded and folded in threads, on either database.
+
+LONG_KEY = SessionKey("acme", "long")
+# Much to decode, and little to fetch.
+PARTS = [{"type": "text", "text": "x", "at": number} for number in range(60)]
+SAID = MessageAdded(message={"role": "user", "content": PARTS})
+DRAFTS = draft_events("Ann", [SessionCreated(agent="Ann"), *[SAID] * 2000], None)
+
+
+async def measure_on_loop(work: Callable[[], Awaitable[Any]]) -> tuple[Any, float]:
+    """What it gives, and the processor's time that it takes of the loop's thread, at best."""
+    times = []
+    for _ in range(3):
+        began = time.thread_time()
+        result = await work()
+        times.append(time.thread_time() - began)
+    return result, min(times)
+
+
+def measure_decoding(events: list[RecordedEvent]) -> float:
+    began = time.thread_time()
+    for one in events:
+        upcast(one.type, one.version, one.payload)
+    fold(events)
+    return time.thread_time() - began
+
+
+@pytest.mark.long
+async def test_long_session_is_processed_off_loop(opener: Opener) -> None:
+    appended = await opener().append(LONG_KEY, State(), DRAFTS)
+    store = opener(cache_bytes=0)
+    events, for_read = await measure_on_loop(lambda: store.read(LONG_KEY))
+    state, for_state = await measure_on_loop(lambda: store.state(LONG_KEY))
+    decoding = measure_decoding(events)
+    assert (len(events), state.hash) == (len(DRAFTS), appended.state.hash)
+    # On the loop, each of the two would take that long, and as long again to fetch the rows.
+    assert for_read + for_state < 2 * decoding
+    found, for_verify = await measure_on_loop(lambda: verify(store, LONG_KEY))
+    assert (found.valid, found.events) == (True, len(DRAFTS))
+    assert for_verify < 0.5 * decoding
+
+
+@pytest.mark.long
+async def test_long_session_pages_see_one_moment(opener: Opener) -> None:
+    await opener().append(LONG_KEY, State(), DRAFTS)
+    store, other = opener(cache_bytes=0), opener()
+    statements: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "after_cursor_execute", note)
+    try:
+        events = await store.read(LONG_KEY)
+    finally:
+        event.remove(Engine, "after_cursor_execute", note)
+    assert [one.seq for one in events] == list(range(1, len(DRAFTS) + 1))
+    fetches = [one for one in statements if "payload" in one and "FROM events" in one and "octet" not in one]
+    # SQLite fetches in a thread of its own, and what it fetches as it goes; from its driver, which tells nobody.
+    assert store.display.startswith("sqlite") or len(fetches) >= len(DRAFTS) / 500
+    reads = asyncio.gather(*(store.read(LONG_KEY) for _ in range(5)))
+    await other.delete(LONG_KEY)
+    assert {len(read) for read in await reads} <= {0, len(DRAFTS)}
+
+
+async def test_large_event_page_ends_at_bytes(opener: Opener) -> None:
+    facts = [MessageAdded(message={"role": "user", "content": "x" * size}) for size in [1, 700_000, 700_000, 1] * 6]
+    drafts = draft_events("Ann", [SessionCreated(agent="Ann"), *facts], None)
+    store = opener(cache_bytes=0)
+    await store.append(LONG_KEY, State(), drafts)
+    events = await store.read(LONG_KEY)
+    assert [one.seq for one in events] == list(range(1, len(drafts) + 1))
+    assert [one.seq for one in await store.read(LONG_KEY, after=3, upto=22)] == list(range(4, 23))

@@ -330,6 +330,18 @@ def test_terms_in_one_word_are_found() -> None:
         assert [found.text[begin:end] for begin, end in found.ranges] == shown
 
 
+def test_words_in_one_piece_are_shown_together() -> None:
+    for text, wanted, shown in (
+        ("a refund for a parcel: A-118, at once", "A-118", ["A", "118"]),
+        ("a refund for a parcel: A-118, at once", "refund A-118", ["refund", "A", "118"]),
+        ("a refund for 118", "A-118", ["a", "118"]),
+        ("a refund for order A-118", "a refund", ["a", "refund", "A"]),
+    ):
+        found = make_snippet(text, parse_terms(wanted))
+        assert found is not None
+        assert [found.text[begin:end] for begin, end in found.ranges] == shown
+
+
 def test_snippets_of_scripts_without_spaces() -> None:
     found = make_snippet("今日は東京都へ行く", parse_terms("東京都"))
     assert found is not None

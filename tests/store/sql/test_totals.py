@@ -21,7 +21,7 @@ from swarmkeep.history.redact import redact
 from swarmkeep.runs.sessions import fork_session
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey, StorageQuota, utc_now
-from swarmkeep.store.totals import Growth, SqlTotals, TotalsDrift, make_totals_row, recount_totals
+from swarmkeep.store.usage import Growth, SqlTotals, TotalsDrift, make_totals_row, recount_totals
 from tests.store.calls import make_reply, record_calls
 from tests.store.conftest import Opener
 from tests.store.sessions import KEY, OTHER, begin_session, draft_creation, draft_user_messages, new_key

@@ -38,12 +38,15 @@ from swarmkeep.events.facts import (
     CompactionFailed,
     CompactionSummarised,
     EventDraft,
+    FeedbackAdded,
     ListedTool,
+    NoteAdded,
     RecordedEvent,
     RunError,
     RunFailed,
     RunInterrupted,
     RunResumed,
+    SessionAssigned,
     SessionEvent,
     SessionForked,
     SessionRedacted,
@@ -290,6 +293,9 @@ class RandomSession:
         facts: list[SessionEvent] = [
             UnknownFact(data={"dream": self.dice.pick(VALUES)}),
             SessionRedacted(seqs=(1,), reason=self.dice.pick(TEXTS)),
+            SessionAssigned(to=self.dice.pick((None, "billing")), by="Lee"),
+            NoteAdded(text=self.dice.pick(TEXTS), by="Lee"),
+            FeedbackAdded(seq=self.dice.pick(range(1, self.state.seq + 1)), value=self.dice.pick(("up", "down"))),
         ]
         self.commit([EventDraft(self.dice.pick(facts), None, self.state.agent)])
 

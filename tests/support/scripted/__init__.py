@@ -1,13 +1,10 @@
 """A scripted Chat Completions server: real sockets, replies in the order they were written, loud about anything else.
 
-    with ScriptedModel() as model:
-        model.call("get_weather", {"city": "Rome"}, id="call_1")
-        model.say("It is sunny.")
-        ...                                     # point an openai client at model.url
-    # leaving raises if a reply was not used, a call was not expected, or a request was not valid
-
-It also runs by itself: `python -m tests.support.scripted --script FILE.json` prints its URL and serves until SIGTERM;
-it exits with 1 if leaving would have raised.
+with ScriptedModel() as model:
+    model.call("get_weather", {"city": "Rome"}, id="call_1")
+    model.say("It is sunny.")
+    ...                                     # point an openai client at model.url
+# leaving raises if a reply was not used, a call was not expected, or a request was not valid
 """
 
 from tests.support.scripted.exchange import MODEL

@@ -11,9 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swarmkeep_client.async_client import AsyncAgents, AsyncAudit, AsyncClient, AsyncKeys, AsyncSessions
+    from swarmkeep_client.async_client import (
+        AsyncAgents,
+        AsyncAudit,
+        AsyncClient,
+        AsyncFeed,
+        AsyncKeys,
+        AsyncRuns,
+        AsyncSessions,
+        AsyncWebhooks,
+    )
     from swarmkeep_client.async_session import AsyncSession
-    from swarmkeep_client.client import Agents, Audit, Client, Keys, Sessions
+    from swarmkeep_client.client import Agents, Audit, Client, Feed, Keys, Runs, Sessions, Webhooks
     from swarmkeep_client.errors import (
         AgentNotFound,
         AgentUnavailable,
@@ -24,6 +33,8 @@ if TYPE_CHECKING:
         BlobNotFound,
         CheckpointNotFound,
         ConnectionFailed,
+        ConsumerNotFound,
+        DeliveryNotFound,
         Draining,
         EventNotFound,
         FieldError,
@@ -39,6 +50,8 @@ if TYPE_CHECKING:
         NotTakenOver,
         OnHold,
         Overloaded,
+        PersonErased,
+        PersonNotFound,
         QuotaExceeded,
         RateLimited,
         RequestNotKept,
@@ -62,6 +75,7 @@ if TYPE_CHECKING:
         TooLarge,
         Unauthenticated,
         UnsupportedMediaType,
+        WebhookNotFound,
     )
     from swarmkeep_client.models import (
         ActiveRun,
@@ -78,12 +92,17 @@ if TYPE_CHECKING:
         Checkpoint,
         Compaction,
         Comparison,
+        Consumer,
         Cost,
         CreatedKey,
         Divergence,
         Done,
         DueSession,
+        Erasure,
         Event,
+        Feedback,
+        FeedEvent,
+        FeedPage,
         Head,
         Health,
         Hold,
@@ -126,7 +145,9 @@ if TYPE_CHECKING:
         UsageRow,
         Verification,
     )
+    from swarmkeep_client.run_table import EndedRun, Percentiles, RunFigures
     from swarmkeep_client.session import Session
+    from swarmkeep_client.webhooks import Webhook, WebhookDelivery, WebhookTest, WebhookWithSecret
 
 __all__ = [
     "ActiveRun",
@@ -143,9 +164,12 @@ __all__ = [
     "AsyncAgents",
     "AsyncAudit",
     "AsyncClient",
+    "AsyncFeed",
     "AsyncKeys",
+    "AsyncRuns",
     "AsyncSession",
     "AsyncSessions",
+    "AsyncWebhooks",
     "Audit",
     "AuditEntry",
     "AwaitedApproval",
@@ -161,14 +185,23 @@ __all__ = [
     "Compaction",
     "Comparison",
     "ConnectionFailed",
+    "Consumer",
+    "ConsumerNotFound",
     "Cost",
     "CreatedKey",
+    "DeliveryNotFound",
     "Divergence",
     "Done",
     "Draining",
     "DueSession",
+    "EndedRun",
+    "Erasure",
     "Event",
     "EventNotFound",
+    "Feed",
+    "FeedEvent",
+    "FeedPage",
+    "Feedback",
     "FieldError",
     "Forbidden",
     "Head",
@@ -198,6 +231,9 @@ __all__ = [
     "Overloaded",
     "Parent",
     "PendingCall",
+    "Percentiles",
+    "PersonErased",
+    "PersonNotFound",
     "Prices",
     "Proof",
     "Quota",
@@ -216,11 +252,13 @@ __all__ = [
     "RunCancelled",
     "RunError",
     "RunFailed",
+    "RunFigures",
     "RunNotCompleted",
     "RunNotFound",
     "RunNotWaiting",
     "RunOptions",
     "RunStatusChange",
+    "Runs",
     "SchemaBehind",
     "SearchOff",
     "SeqMismatch",
@@ -249,10 +287,16 @@ __all__ = [
     "Usage",
     "UsageRow",
     "Verification",
+    "Webhook",
+    "WebhookDelivery",
+    "WebhookNotFound",
+    "WebhookTest",
+    "WebhookWithSecret",
+    "Webhooks",
 ]
 
 # Types, errors and the two clients are loaded when they are first used: most of the time that it takes is HTTP's.
-_MODULES = ("models", "errors", "session", "client", "async_session", "async_client")
+_MODULES = ("models", "run_table", "webhooks", "errors", "session", "client", "async_session", "async_client")
 
 
 if not TYPE_CHECKING:  # A type checker that saw it would take any name for one of this module.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeAlias, TypeVar
 
 from swarmkeep_client._fields import SessionFields
 from swarmkeep_client._json import decode
@@ -36,9 +36,12 @@ from swarmkeep_client.models import (
     Checkpoint,
     Compaction,
     Comparison,
+    Consumer,
     CreatedKey,
     DueSession,
+    Erasure,
     Event,
+    FeedPage,
     Head,
     Health,
     ImportReport,
@@ -62,6 +65,8 @@ from swarmkeep_client.models import (
     UsageRow,
     Verification,
 )
+from swarmkeep_client.run_table import EndedRun, EndedRunStatus, RunFigures, RunSort
+from swarmkeep_client.webhooks import Webhook, WebhookDelivery, WebhookTest, WebhookWithSecret
 
 T = TypeVar("T")
 
@@ -69,7 +74,12 @@ Input = str | Sequence[Message]
 EventTypes = str | Sequence[str] | None
 Included = Literal["context_variables"]
 SessionOrder = Literal["created", "activity"]
-EndedRunStatus = Literal["completed", "failed", "cancelled", "interrupted"]
+FileFormat: TypeAlias = Literal[
+    "auto", "export", "chat", "swarm", "assistants", "conversations", "chatgpt", "open-webui", "librechat", "sharegpt",
+    "agents-sdk", "adk", "langgraph",
+]  # fmt: skip
+"""What a file that is to be imported is; `auto` has the server recognise it."""
+
 MetadataValue = str | int | float | bool
 
 
@@ -105,6 +115,8 @@ def list_sessions(
     active_after: str | None,
     active_before: str | None,
     damaged: bool | None,
+    assignee: str | None,
+    feedback: Literal["up", "down"] | None,
     page_size: int | None,
 ) -> Call[Page[SessionState]]:
     wanted = {f"metadata.{key}": format_filter_value(value) for key, value in (metadata or {}).items()}
@@ -113,6 +125,8 @@ def list_sessions(
         active_after=active_after,
         active_before=active_before,
         damaged=damaged,
+        assignee=assignee,
+        feedback=feedback,
         agent=agent,
         status=status,
         last_run=last_run,
@@ -131,6 +145,34 @@ def follow_sessions() -> Request:
 
 def list_active_runs(*, status: ActiveStatus, page_size: int | None) -> Call[Page[ActiveRun]]:
     return Call(make_get("runs", query=build_query(status=status, limit=page_size)), read_as(Page[ActiveRun]))
+
+
+def list_ended_runs(
+    *, status: EndedRunStatus | None, sort: RunSort | None, page_size: int | None, **filters: str | None
+) -> Call[Page[EndedRun]]:
+    query = build_query(status=status or "ended", sort=sort, limit=page_size, **filters)
+    return Call(make_get("runs", query=query), read_as(Page[EndedRun]))
+
+
+def export_runs(
+    form: Literal["csv", "jsonl"], *, status: EndedRunStatus | None, sort: RunSort | None, **filters: str | None
+) -> Request:
+    accepted = {"csv": "text/csv", "jsonl": "application/x-ndjson"}[form]
+    request = make_get("runs", query=build_query(status=status or "ended", sort=sort, **filters))
+    return replace(request, headers={"Accept": accepted})
+
+
+def get_run_figures(
+    *,
+    group_by: str | Sequence[str],
+    first_day: str | None,
+    last_day: str | None,
+    page_size: int | None,
+    **filters: str | None,
+) -> Call[Page[RunFigures]]:
+    query = build_query(**{"from": first_day, "to": last_day}, limit=page_size, **filters)
+    groups = repeat_parameter("group_by", group_by)
+    return Call(make_get("runs", "figures", query=(*groups, *query)), read_as(Page[RunFigures]))
 
 
 def get_session(session_id: str, *, at: int | None = None) -> Call[SessionState]:
@@ -180,9 +222,12 @@ def list_messages(session_id: str, *, at: int | None) -> Call[Page[Message]]:
     return Call(make_read(session_id, "messages", query=build_query(at=at)), read_as(Page[Message]))
 
 
-def add_messages(session_id: str, messages: Sequence[Message], *, idempotency_key: str | None) -> Call[Page[Message]]:
+def add_messages(
+    session_id: str, messages: Sequence[Message], *, relayed: bool, idempotency_key: str | None
+) -> Call[Page[Message]]:
     path = build_session_path(session_id, "messages")
-    return Call(make_write("POST", path, {"messages": list(messages)}, idempotency_key), read_as(Page[Message]))
+    body = {"messages": list(messages), "relayed": relayed or None}
+    return Call(make_write("POST", path, body, idempotency_key), read_as(Page[Message]))
 
 
 def remove_message(session_id: str, seq: int, *, tool_call_id: str | None) -> Call[None]:
@@ -316,6 +361,84 @@ def redact(
     return Call(make_write("POST", build_session_path(session_id, "redact"), body, idempotency_key), read_as(Redaction))
 
 
+def erase_person(person: MetadataValue, reason: str, *, dry_run: bool) -> Call[Erasure]:
+    body = {"person": person, "reason": reason, "dry_run": dry_run or None}
+    return Call(make_write("POST", build_path("v1", "people", "erase"), body, None), read_as(Erasure))
+
+
+def read_feed(
+    *,
+    after: str | None,
+    consumer: str | None,
+    type: EventTypes,
+    agent: EventTypes,
+    metadata: Mapping[str, MetadataValue] | None,
+    page_size: int | None = None,
+) -> Call[FeedPage]:
+    wanted = {f"metadata.{key}": format_filter_value(value) for key, value in (metadata or {}).items()}
+    filters = build_query(after=after, consumer=consumer, **wanted, limit=page_size)
+    query = (*filters, *repeat_parameter("type", type), *repeat_parameter("agent", agent))
+    return Call(make_get("events", query=query), read_as(FeedPage))
+
+
+def list_consumers() -> Call[Page[Consumer]]:
+    return Call(make_get("consumers"), read_as(Page[Consumer]))
+
+
+def get_consumer(name: str) -> Call[Consumer]:
+    return Call(make_get("consumers", name), read_as(Consumer))
+
+
+def move_consumer(name: str, cursor: str) -> Call[Consumer]:
+    return Call(make_write("PUT", build_path("v1", "consumers", name), {"cursor": cursor}, None), read_as(Consumer))
+
+
+def delete_consumer(name: str) -> Call[None]:
+    return Call(Request(method="DELETE", path=build_path("v1", "consumers", name)), _read_nothing)
+
+
+def list_webhooks() -> Call[Page[Webhook]]:
+    return Call(make_get("webhooks"), read_as(Page[Webhook]))
+
+
+def create_webhook(url: str, given: Mapping[str, object], *, idempotency_key: str | None) -> Call[WebhookWithSecret]:
+    body = {"url": url, **given}
+    return Call(make_write("POST", build_path("v1", "webhooks"), body, idempotency_key), read_as(WebhookWithSecret))
+
+
+def get_webhook(webhook_id: str) -> Call[Webhook]:
+    return Call(make_get("webhooks", webhook_id), read_as(Webhook))
+
+
+def update_webhook(webhook_id: str, given: Mapping[str, object]) -> Call[Webhook]:
+    return Call(make_write("PATCH", build_path("v1", "webhooks", webhook_id), given, None), read_as(Webhook))
+
+
+def delete_webhook(webhook_id: str) -> Call[None]:
+    return Call(Request(method="DELETE", path=build_path("v1", "webhooks", webhook_id)), _read_nothing)
+
+
+def rotate_webhook_secret(
+    webhook_id: str, *, keep_seconds: float | None, idempotency_key: str | None
+) -> Call[WebhookWithSecret]:
+    path = build_path("v1", "webhooks", webhook_id, "rotate")
+    return Call(make_write("POST", path, {"keep_seconds": keep_seconds}, idempotency_key), read_as(WebhookWithSecret))
+
+
+def test_webhook(webhook_id: str) -> Call[WebhookTest]:
+    return Call(make_write("POST", build_path("v1", "webhooks", webhook_id, "test"), None, None), read_as(WebhookTest))
+
+
+def list_deliveries(webhook_id: str, *, state: str | None, page_size: int | None) -> Call[Page[WebhookDelivery]]:
+    query = build_query(state=state, limit=page_size)
+    return Call(make_get("webhooks", webhook_id, "deliveries", query=query), read_as(Page[WebhookDelivery]))
+
+
+def resend_delivery(webhook_id: str, cursor: str) -> Call[WebhookDelivery]:
+    path = build_path("v1", "webhooks", webhook_id, "deliveries", cursor, "resend")
+    return Call(make_write("POST", path, None, None), read_as(WebhookDelivery))
+
+
 def list_audit(*, after: int | None, page_size: int | None) -> Call[Page[AuditEntry]]:
     return Call(make_get("audit", query=build_query(after=after, limit=page_size)), read_as(Page[AuditEntry]))
 
@@ -360,6 +483,11 @@ def make_evidence(ids: str | Sequence[str], *, size: int | None) -> Request:
 
 def get_transcript(session_id: str, form: str, *, at: int | None) -> Call[str]:
     request = make_read(session_id, "transcript", query=build_query(format=form, at=at))
+    return Call(request, lambda answer: answer.body.decode())
+
+
+def get_eval_case(session_id: str, *, run_id: str | None, name: str | None) -> Call[str]:
+    request = make_read(session_id, "case", query=build_query(run_id=run_id, name=name))
     return Call(request, lambda answer: answer.body.decode())
 
 
@@ -458,6 +586,31 @@ def take_over(session_id: str, *, note: str | None, force: bool, idempotency_key
 
 def hand_back(session_id: str, *, note: str | None, force: bool, idempotency_key: str | None) -> Call[SessionState]:
     return _change(session_id, "handback", note, force, idempotency_key)
+
+
+def assign(session_id: str, to: str | None, *, reason: str | None, idempotency_key: str | None) -> Call[SessionState]:
+    path = build_session_path(session_id, "assign")
+    body = {"to": to, "reason": reason}
+    return Call(make_write("POST", path, body, idempotency_key, nullable="to"), read_as(SessionState))
+
+
+def add_feedback(
+    session_id: str,
+    value: Literal["up", "down"],
+    *,
+    seq: int | None,
+    run_id: str | None,
+    comment: str | None,
+    idempotency_key: str | None,
+) -> Call[Event]:
+    path = build_session_path(session_id, "feedback")
+    body = {"value": value, "seq": seq, "run_id": run_id, "comment": comment}
+    return Call(make_write("POST", path, body, idempotency_key), read_as(Event))
+
+
+def add_note(session_id: str, text: str, *, idempotency_key: str | None) -> Call[Event]:
+    path = build_session_path(session_id, "notes")
+    return Call(make_write("POST", path, {"text": text}, idempotency_key), read_as(Event))
 
 
 def hold(session_id: str, reason: str) -> Call[SessionState]:

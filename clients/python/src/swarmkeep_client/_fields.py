@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmkeep_client.models import Cost, Hold, Json, Match, Origin, Parent, SessionState, TakenOver, Usage
+from swarmkeep_client.models import Cost, Feedback, Hold, Json, Match, Origin, Parent, SessionState, TakenOver, Usage
 
 
 class SessionFields:
@@ -85,6 +85,16 @@ class SessionFields:
     def hold(self) -> Hold | None:
         """Why nothing of it may be redacted or deleted; None if it may be."""
         return self._state.hold
+
+    @property
+    def assignee(self) -> str | None:
+        """The person or queue that looks after it; None if no one in particular does."""
+        return self._state.assignee
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """How many of its answers people found good, and how many not; None without any."""
+        return self._state.feedback
 
     @property
     def taken_over(self) -> TakenOver | None:

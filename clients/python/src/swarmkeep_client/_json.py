@@ -6,11 +6,14 @@ Text with lone surrogates, NUL and integers of any size come back exactly as the
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_build_lock = threading.Lock()
 
 
 def encode(value: object) -> bytes:
@@ -31,9 +34,19 @@ def decode(text: bytes | str, type_: type[T]) -> T:
     Raises ValueError.
     """
     try:
-        return msgspec.json.decode(text, type=type_)
+        return _get_decoder(type_).decode(text)
     except msgspec.DecodeError as error:
         return msgspec.convert(_decode_surrogates(text, error), type_)
+
+
+def _get_decoder(type_: type[T]) -> msgspec.json.Decoder[T]:
+    found = _decoders.get(type_)
+    if found is None:
+        # msgspec finds out what a struct is at its first use, and a thread that uses it before that is complete takes
+        # the process down with it.
+        with _build_lock:
+            found = _decoders[type_] = msgspec.json.Decoder(type_)
+    return found
 
 
 def _decode_surrogates(text: bytes | str, refusal: msgspec.DecodeError) -> Any:

@@ -62,9 +62,15 @@ def format_filter_value(value: str | int | float | bool) -> str:
 
 
 def make_write(
-    method: Literal["POST", "PATCH", "PUT"], path: str, body: Mapping[str, object] | None, idempotency_key: str | None
+    method: Literal["POST", "PATCH", "PUT"],
+    path: str,
+    body: Mapping[str, object] | None,
+    idempotency_key: str | None,
+    *,
+    nullable: str | None = None,
 ) -> Request:
-    """A request that changes something, under a key that makes it safe to send again. None in `body` is left out.
+    """A request that changes something, under a key that makes it safe to send again. None in `body` is left out, but
+    for the field `nullable`.
 
     Raises ValueError or TypeError for a body that JSON cannot hold.
     """
@@ -74,11 +80,11 @@ def make_write(
     headers = {"Idempotency-Key": key}
     if body is None:
         return Request(method=method, path=path, headers=headers)
-    content = encode({name: value for name, value in body.items() if value is not None})
+    content = encode({name: value for name, value in body.items() if value is not None or name == nullable})
     return Request(method=method, path=path, body=content, headers={**headers, "Content-Type": "application/json"})
 
 
-def accept_stream(request: Request, after: int | None = None) -> Request:
+def accept_stream(request: Request, after: int | str | None = None) -> Request:
     """Return the same request, for an answer as a stream of the events that come after `after`."""
     headers = {**request.headers, "Accept": "text/event-stream"}
     if after is not None:

@@ -13,10 +13,20 @@ from httpx2 import ServerSentEvent
 
 from swarmkeep_client import _calls as calls
 from swarmkeep_client._json import decode
+from swarmkeep_client._requests import accept_stream
 from swarmkeep_client._retries import Retries
 from swarmkeep_client._wire import Answer, Outcome, Request, make_failure, make_unexpected
 from swarmkeep_client.errors import check_completed
-from swarmkeep_client.models import Done, Event, MessageDelta, MessageStarted, Run, SessionChanges, StreamItem
+from swarmkeep_client.models import (
+    Done,
+    Event,
+    FeedEvent,
+    MessageDelta,
+    MessageStarted,
+    Run,
+    SessionChanges,
+    StreamItem,
+)
 
 T = TypeVar("T")
 
@@ -197,6 +207,29 @@ class EventStream(Stream[Event]):
         return event.seq != self._last_seq or self._last_hash not in (None, event.hash)
 
     def _read_durable(self, event: Event) -> Iterator[Event]:
+        yield event
+
+
+class FeedStream(Stream[FeedEvent]):
+    """The events of all sessions, until the reader stops: `start` opens it, and then each connection goes on behind the
+    last event."""
+
+    def __init__(self, start: Request, retries: Retries, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(retries, after=None, clock=clock)
+        self._start = start
+        self._cursor: str | None = None
+
+    @property
+    def request(self) -> Request:
+        return accept_stream(self._start, self._cursor)
+
+    def _read_frame(self, frame: ServerSentEvent) -> Iterator[FeedEvent]:
+        if frame.id == self._last_id:
+            yield from self._read_passing(frame)
+            return
+        event = decode(frame.data, FeedEvent)
+        self._last_id = self._cursor = event.cursor
+        self._retries.reset()
         yield event
 
 

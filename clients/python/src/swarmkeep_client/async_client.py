@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from typing import BinaryIO, Literal, Self
 
 import httpx2
 
 from swarmkeep_client import _calls as calls
 from swarmkeep_client._async_sender import AsyncSender
-from swarmkeep_client._calls import EndedRunStatus, Included, MetadataValue, SessionOrder
+from swarmkeep_client._calls import Included, MetadataValue, SessionOrder
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, make_settings
-from swarmkeep_client._streams import ChangeStream
+from swarmkeep_client._streams import ChangeStream, FeedStream
 from swarmkeep_client.async_session import AsyncSession
 from swarmkeep_client.models import (
     ActiveRun,
@@ -23,8 +25,11 @@ from swarmkeep_client.models import (
     AuditEntry,
     Caller,
     Checkpoint,
+    Consumer,
     CreatedKey,
     DueSession,
+    Erasure,
+    FeedEvent,
     Head,
     Health,
     ImportReport,
@@ -40,6 +45,8 @@ from swarmkeep_client.models import (
     UsageRow,
     Verification,
 )
+from swarmkeep_client.run_table import EndedRun, EndedRunStatus, RunFigures, RunGroup, RunSort
+from swarmkeep_client.webhooks import Webhook, WebhookDelivery, WebhookTest, WebhookWithSecret
 
 
 class AsyncClient:
@@ -69,7 +76,10 @@ class AsyncClient:
         )
         self._sender = AsyncSender(checked, transport=transport, sleep=sleep)
         self.sessions = AsyncSessions(self._sender)
+        self.runs = AsyncRuns(self._sender)
         self.agents = AsyncAgents(self._sender)
+        self.feed = AsyncFeed(self._sender)
+        self.webhooks = AsyncWebhooks(self._sender)
         self.audit = AsyncAudit(self._sender)
         self.keys = AsyncKeys(self._sender)
 
@@ -108,7 +118,7 @@ class AsyncClient:
         self,
         file: bytes | BinaryIO,
         *,
-        source: Literal["export", "chat", "swarm", "assistants"] = "export",
+        source: calls.FileFormat = "export",
         agent: str | None = None,
         as_id: str | None = None,
         dry_run: bool = False,
@@ -116,8 +126,8 @@ class AsyncClient:
         """Record the sessions of a file, if all of it proves to be sound; those that are there are left alone.
 
         `file` is its bytes, or a file opened in binary mode. `source` says what it is: an export, or conversations
-        that were kept elsewhere; of those, `agent` is to go on. `as_id` is an id for the one session in it. `dry_run`
-        verifies and checks only.
+        that were kept elsewhere; of those, `agent` is to go on. With `auto` the server recognises it. `as_id` is an id
+        for the one session in it. `dry_run` verifies and checks only.
 
         Raises InvalidImport, which names the line, and SessionExists; nothing was recorded then.
         """
@@ -165,6 +175,14 @@ class AsyncClient:
     async def prices(self) -> Prices:
         """Fetch the prices of models in the server's settings, by which each `cost` is computed."""
         return await self._sender.perform(calls.get_prices())
+
+    async def erase_person(self, person: str | int | float | bool, reason: str, *, dry_run: bool = False) -> Erasure:
+        """Redact all events of a person's sessions, and erase the key that encrypts them in every copy, for good.
+
+        `person` is what metadata call the person. With `dry_run` only say which sessions there are. Raises
+        PersonNotFound, and OnHold or SessionBusy if one of them cannot be redacted: then the key stays.
+        """
+        return await self._sender.perform(calls.erase_person(person, reason, dry_run=dry_run))
 
     async def quotas(self) -> Quotas:
         """Fetch the quotas of the key's tenant, and how much of them is used."""
@@ -234,6 +252,8 @@ class AsyncSessions:
         active_after: str | None = None,
         active_before: str | None = None,
         damaged: bool | None = None,
+        assignee: str | None = None,
+        feedback: Literal["up", "down"] | None = None,
         page_size: int | None = None,
     ) -> AsyncIterator[AsyncSession]:
         """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values.
@@ -242,7 +262,9 @@ class AsyncSessions:
         have `context_variables` if `include` asks for them. With `children` also those that agents began to ask others.
         `active_after` and `active_before` are times (RFC 3339), of what happened last. `q`: words, of which one
         message, or id and metadata, have to begin words with all; `matches` say where. `damaged`: only those that were
-        set aside, or with False the others. Raises SearchOff.
+        set aside, or with False the others. `assignee`: only those that this person or queue looks after, or with
+        "none" those without one. `feedback`: "down" for those with an answer that people did not find good, "up" for
+        others with feedback. Raises SearchOff.
         """
         call = calls.list_sessions(
             agent=agent,
@@ -256,6 +278,8 @@ class AsyncSessions:
             active_after=active_after,
             active_before=active_before,
             damaged=damaged,
+            assignee=assignee,
+            feedback=feedback,
             page_size=page_size,
         )
         return (AsyncSession(self._sender, state) async for state in self._sender.iterate_pages(call))
@@ -276,6 +300,107 @@ class AsyncSessions:
         return self._sender.stream(ChangeStream(self._sender.new_retries(), after=None))
 
 
+class AsyncRuns:
+    """The table of runs that are over, of all sessions that the key may see."""
+
+    def __init__(self, sender: AsyncSender) -> None:
+        self._sender = sender
+
+    def list(
+        self,
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        status: EndedRunStatus | None = None,
+        stop_reason: str | None = None,
+        error: str | None = None,
+        created_after: str | None = None,
+        created_before: str | None = None,
+        sort: RunSort | None = None,
+        page_size: int | None = None,
+    ) -> AsyncIterator[EndedRun]:
+        """Runs that are over, the latest first, or with `sort` those with the greatest figure. Fetched page by page.
+
+        `error` is the code that they failed with. `created_after` and `created_before` are times (RFC 3339) of their
+        beginning. `first_token_ms` sorts only runs that were streamed.
+        """
+        call = calls.list_ended_runs(
+            session=session,
+            agent=agent,
+            model=model,
+            status=status,
+            stop_reason=stop_reason,
+            error=error,
+            created_after=created_after,
+            created_before=created_before,
+            sort=sort,
+            page_size=page_size,
+        )
+        return self._sender.iterate_pages(call)
+
+    def export(
+        self,
+        form: Literal["csv", "jsonl"] = "csv",
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        status: EndedRunStatus | None = None,
+        stop_reason: str | None = None,
+        error: str | None = None,
+        created_after: str | None = None,
+        created_before: str | None = None,
+        sort: RunSort | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        """The same runs as a file of CSV or JSON lines, piece by piece. Raises ConnectionFailed if it breaks off."""
+        request = calls.export_runs(
+            form,
+            session=session,
+            agent=agent,
+            model=model,
+            status=status,
+            stop_reason=stop_reason,
+            error=error,
+            created_after=created_after,
+            created_before=created_before,
+            sort=sort,
+        )
+        return self._sender.download(request)
+
+    def figures(
+        self,
+        group_by: RunGroup | Sequence[RunGroup] = (),
+        *,
+        first_day: str | None = None,
+        last_day: str | None = None,
+        session: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        status: EndedRunStatus | None = None,
+        stop_reason: str | None = None,
+        error: str | None = None,
+        page_size: int | None = None,
+    ) -> AsyncIterator[RunFigures]:
+        """Count runs, with percentiles of how long they took: a row for each group; without groups, one row for all.
+
+        Days are `YYYY-MM-DD`, in UTC, both included; by default the last 7, and at most 92.
+        """
+        call = calls.get_run_figures(
+            group_by=group_by,
+            first_day=first_day,
+            last_day=last_day,
+            session=session,
+            agent=agent,
+            model=model,
+            status=status,
+            stop_reason=stop_reason,
+            error=error,
+            page_size=page_size,
+        )
+        return self._sender.iterate_pages(call)
+
+
 class AsyncAgents:
     """The agents that the server has."""
 
@@ -289,6 +414,142 @@ class AsyncAgents:
     async def get(self, name: str) -> AgentInfo:
         """The agent of that name. Raises AgentNotFound."""
         return await self._sender.perform(calls.get_agent(name))
+
+
+class AsyncFeed:
+    """The events of all sessions that the key may see, in one order that never changes."""
+
+    def __init__(self, sender: AsyncSender) -> None:
+        self._sender = sender
+
+    async def events(
+        self,
+        *,
+        after: str | None = None,
+        consumer: str | None = None,
+        type: str | Sequence[str] | None = None,
+        agent: str | Sequence[str] | None = None,
+        metadata: Mapping[str, MetadataValue] | None = None,
+        page_size: int | None = None,
+    ) -> AsyncGenerator[FeedEvent, None]:
+        """The events recorded so far behind the cursor `after`, or behind the place that is kept as `consumer`: by
+        default all. Fetched page by page as they are needed.
+
+        `type`, `agent` and `metadata` select some: `metadata` is what their sessions have now.
+        """
+        read = partial(calls.read_feed, type=type, agent=agent, metadata=metadata, page_size=page_size)
+        page = await self._sender.perform(read(after=after, consumer=consumer))
+        while page.data or page.next_cursor != after:
+            for event in page.data:
+                yield event
+            after = page.next_cursor
+            page = await self._sender.perform(read(after=after, consumer=None))
+
+    async def follow(
+        self,
+        *,
+        after: str | None = None,
+        consumer: str | None = None,
+        type: str | Sequence[str] | None = None,
+        agent: str | Sequence[str] | None = None,
+        metadata: Mapping[str, MetadataValue] | None = None,
+    ) -> AsyncGenerator[FeedEvent, None]:
+        """Like `events`, and then each new one as it is recorded: does not end by itself, and reconnects. `after="end"`
+        begins with what is recorded from now on.
+        """
+        read = partial(calls.read_feed, type=type, agent=agent, metadata=metadata)
+        if after == "end":
+            # A connection that breaks before the first event would begin at a later end.
+            after = (await self._sender.perform(read(after=after, consumer=None))).next_cursor
+        start = read(after=after, consumer=consumer).request
+        async with aclosing(self._sender.stream(FeedStream(start, self._sender.new_retries()))) as events:
+            async for event in events:
+                yield event
+
+    async def consumers(self) -> Sequence[Consumer]:
+        """The places that are kept by name, and how much each has left to read."""
+        return (await self._sender.perform(calls.list_consumers())).data
+
+    async def consumer(self, name: str) -> Consumer:
+        """The place that is kept by this name. Raises ConsumerNotFound."""
+        return await self._sender.perform(calls.get_consumer(name))
+
+    async def confirm(self, name: str, cursor: str) -> Consumer:
+        """Keep a place by a name, which its first place makes: whoever goes on as this `consumer` begins behind it."""
+        return await self._sender.perform(calls.move_consumer(name, cursor))
+
+    async def forget(self, name: str) -> None:
+        """Keep no place by this name any more. Raises ConsumerNotFound."""
+        await self._sender.perform(calls.delete_consumer(name))
+
+
+class AsyncWebhooks:
+    """The addresses that events are sent to, for keys with the role `admin`."""
+
+    def __init__(self, sender: AsyncSender) -> None:
+        self._sender = sender
+
+    async def list(self) -> Sequence[Webhook]:
+        """All webhooks of the key's tenant, oldest first."""
+        return (await self._sender.perform(calls.list_webhooks())).data
+
+    async def create(
+        self,
+        url: str,
+        *,
+        types: Sequence[str] | None = None,
+        agents: Sequence[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        after: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> WebhookWithSecret:
+        """Have events sent to an address, those behind the cursor `after`, by default from now on. `types`, `agents`
+        and `metadata` choose some. Keep the `secret`, which verifies their signatures."""
+        given = {"types": types, "agents": agents, "metadata": metadata, "after": after}
+        return await self._sender.perform(calls.create_webhook(url, given, idempotency_key=idempotency_key))
+
+    async def get(self, webhook_id: str) -> Webhook:
+        """Raises WebhookNotFound."""
+        return await self._sender.perform(calls.get_webhook(webhook_id))
+
+    async def update(
+        self,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        types: Sequence[str] | None = None,
+        agents: Sequence[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        state: Literal["enabled", "paused"] | None = None,
+    ) -> Webhook:
+        """Change what is given; an empty list stands for all. Raises WebhookNotFound."""
+        given = {"url": url, "types": types, "agents": agents, "metadata": metadata, "state": state}
+        return await self._sender.perform(calls.update_webhook(webhook_id, given))
+
+    async def delete(self, webhook_id: str) -> None:
+        """Delete it with what it has not delivered. Raises WebhookNotFound."""
+        await self._sender.perform(calls.delete_webhook(webhook_id))
+
+    async def rotate(
+        self, webhook_id: str, *, keep_seconds: float | None = None, idempotency_key: str | None = None
+    ) -> WebhookWithSecret:
+        """Make a new secret. The old one signs as well for `keep_seconds`, a day by default."""
+        call = calls.rotate_webhook_secret(webhook_id, keep_seconds=keep_seconds, idempotency_key=idempotency_key)
+        return await self._sender.perform(call)
+
+    async def test(self, webhook_id: str) -> WebhookTest:
+        """Send a signed message of the type `webhook.test` at once. Raises WebhookNotFound."""
+        return await self._sender.perform(calls.test_webhook(webhook_id))
+
+    def deliveries(
+        self, webhook_id: str, *, state: Literal["waiting", "dead"] | None = None, page_size: int | None = None
+    ) -> AsyncIterator[WebhookDelivery]:
+        """The events that it has not delivered, fetched page by page as they are needed."""
+        return self._sender.iterate_pages(calls.list_deliveries(webhook_id, state=state, page_size=page_size))
+
+    async def resend(self, webhook_id: str, cursor: str) -> WebhookDelivery:
+        """Have one tried again at once. Raises WebhookNotFound, DeliveryNotFound."""
+        return await self._sender.perform(calls.resend_delivery(webhook_id, cursor))
 
 
 class AsyncAudit:

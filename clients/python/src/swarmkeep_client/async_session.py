@@ -117,9 +117,14 @@ class AsyncSession(SessionFields):
         """The conversation, oldest message first, now or after event `at`."""
         return [message async for message in self._sender.iterate_pages(calls.list_messages(self.id, at=at))]
 
-    async def add_messages(self, messages: Sequence[Message], *, idempotency_key: str | None = None) -> list[Message]:
-        """Add to the history without a run; gives the messages as they were recorded. Raises SessionBusy."""
-        added = calls.add_messages(self.id, messages, idempotency_key=idempotency_key)
+    async def add_messages(
+        self, messages: Sequence[Message], *, relayed: bool = False, idempotency_key: str | None = None
+    ) -> list[Message]:
+        """Add to the history without a run; gives the messages as they were recorded. `relayed`: see RunOptions.
+
+        Raises SessionBusy.
+        """
+        added = calls.add_messages(self.id, messages, relayed=relayed, idempotency_key=idempotency_key)
         return (await self._sender.perform(added)).data
 
     def events(
@@ -196,6 +201,10 @@ class AsyncSession(SessionFields):
     async def transcript(self, format: Literal["markdown", "html"] = "markdown", *, at: int | None = None) -> str:
         """The session as a document for people, now or as it was after event `at`."""
         return await self._sender.perform(calls.get_transcript(self.id, format, at=at))
+
+    async def eval_case(self, run_id: str | None = None, *, name: str | None = None) -> str:
+        """A file for `swarmkeep eval` with the case of a run, by default the last one: expected is what was done."""
+        return await self._sender.perform(calls.get_eval_case(self.id, run_id=run_id, name=name))
 
     async def redact(
         self,
@@ -283,6 +292,34 @@ class AsyncSession(SessionFields):
         call = calls.hand_back(self.id, note=note, force=force, idempotency_key=idempotency_key)
         self._state = await self._sender.perform(call)
         return self
+
+    async def assign(self, to: str | None, *, reason: str | None = None, idempotency_key: str | None = None) -> Self:
+        """Have a person or a queue look after the session; with None, no one in particular does."""
+        call = calls.assign(self.id, to, reason=reason, idempotency_key=idempotency_key)
+        self._state = await self._sender.perform(call)
+        return self
+
+    async def add_note(self, text: str, *, idempotency_key: str | None = None) -> Event:
+        """Note something for colleagues: neither a model nor the stream of a run shows it. Gives the event."""
+        return await self._sender.perform(calls.add_note(self.id, text, idempotency_key=idempotency_key))
+
+    async def add_feedback(
+        self,
+        value: Literal["up", "down"],
+        *,
+        seq: int | None = None,
+        run_id: str | None = None,
+        comment: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Event:
+        """Say what a person thinks of an answer: the assistant message `seq`, or the last one of a run.
+
+        Gives the event. Raises EventNotFound and RunNotFound.
+        """
+        call = calls.add_feedback(
+            self.id, value, seq=seq, run_id=run_id, comment=comment, idempotency_key=idempotency_key
+        )
+        return await self._sender.perform(call)
 
     async def put_on_hold(self, reason: str) -> Self:
         """Put the session on hold: until `release`, nothing of it is redacted or deleted (`OnHold`)."""

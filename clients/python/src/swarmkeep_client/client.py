@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
+from functools import partial
 from typing import BinaryIO, Literal, Self
 
 import httpx2
 
 from swarmkeep_client import _calls as calls
-from swarmkeep_client._calls import EndedRunStatus, Included, MetadataValue, SessionOrder
+from swarmkeep_client._calls import Included, MetadataValue, SessionOrder
 from swarmkeep_client._sender import Sender
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, make_settings
-from swarmkeep_client._streams import ChangeStream
+from swarmkeep_client._streams import ChangeStream, FeedStream
 from swarmkeep_client.models import (
     ActiveRun,
     ActiveStatus,
@@ -23,8 +25,11 @@ from swarmkeep_client.models import (
     AuditEntry,
     Caller,
     Checkpoint,
+    Consumer,
     CreatedKey,
     DueSession,
+    Erasure,
+    FeedEvent,
     Head,
     Health,
     ImportReport,
@@ -40,7 +45,9 @@ from swarmkeep_client.models import (
     UsageRow,
     Verification,
 )
+from swarmkeep_client.run_table import EndedRun, EndedRunStatus, RunFigures, RunGroup, RunSort
 from swarmkeep_client.session import Session
+from swarmkeep_client.webhooks import Webhook, WebhookDelivery, WebhookTest, WebhookWithSecret
 
 
 class Client:
@@ -70,7 +77,10 @@ class Client:
         )
         self._sender = Sender(checked, transport=transport, sleep=sleep)
         self.sessions = Sessions(self._sender)
+        self.runs = Runs(self._sender)
         self.agents = Agents(self._sender)
+        self.feed = Feed(self._sender)
+        self.webhooks = Webhooks(self._sender)
         self.audit = Audit(self._sender)
         self.keys = Keys(self._sender)
 
@@ -109,7 +119,7 @@ class Client:
         self,
         file: bytes | BinaryIO,
         *,
-        source: Literal["export", "chat", "swarm", "assistants"] = "export",
+        source: calls.FileFormat = "export",
         agent: str | None = None,
         as_id: str | None = None,
         dry_run: bool = False,
@@ -117,8 +127,8 @@ class Client:
         """Record the sessions of a file, if all of it proves to be sound; those that are there are left alone.
 
         `file` is its bytes, or a file opened in binary mode. `source` says what it is: an export, or conversations
-        that were kept elsewhere; of those, `agent` is to go on. `as_id` is an id for the one session in it. `dry_run`
-        verifies and checks only.
+        that were kept elsewhere; of those, `agent` is to go on. With `auto` the server recognises it. `as_id` is an id
+        for the one session in it. `dry_run` verifies and checks only.
 
         Raises InvalidImport, which names the line, and SessionExists; nothing was recorded then.
         """
@@ -164,6 +174,14 @@ class Client:
     def prices(self) -> Prices:
         """Fetch the prices of models in the server's settings, by which each `cost` is computed."""
         return self._sender.perform(calls.get_prices())
+
+    def erase_person(self, person: str | int | float | bool, reason: str, *, dry_run: bool = False) -> Erasure:
+        """Redact all events of a person's sessions, and erase the key that encrypts them in every copy, for good.
+
+        `person` is what metadata call the person. With `dry_run` only say which sessions there are. Raises
+        PersonNotFound, and OnHold or SessionBusy if one of them cannot be redacted: then the key stays.
+        """
+        return self._sender.perform(calls.erase_person(person, reason, dry_run=dry_run))
 
     def quotas(self) -> Quotas:
         """Fetch the quotas of the key's tenant, and how much of them is used."""
@@ -233,6 +251,8 @@ class Sessions:
         active_after: str | None = None,
         active_before: str | None = None,
         damaged: bool | None = None,
+        assignee: str | None = None,
+        feedback: Literal["up", "down"] | None = None,
         page_size: int | None = None,
     ) -> Iterator[Session]:
         """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values.
@@ -241,7 +261,9 @@ class Sessions:
         have `context_variables` if `include` asks for them. With `children` also those that agents began to ask others.
         `active_after` and `active_before` are times (RFC 3339), of what happened last. `q`: words, of which one
         message, or id and metadata, have to begin words with all; `matches` say where. `damaged`: only those that were
-        set aside, or with False the others. Raises SearchOff.
+        set aside, or with False the others. `assignee`: only those that this person or queue looks after, or with
+        "none" those without one. `feedback`: "down" for those with an answer that people did not find good, "up" for
+        others with feedback. Raises SearchOff.
         """
         call = calls.list_sessions(
             agent=agent,
@@ -255,6 +277,8 @@ class Sessions:
             active_after=active_after,
             active_before=active_before,
             damaged=damaged,
+            assignee=assignee,
+            feedback=feedback,
             page_size=page_size,
         )
         return (Session(self._sender, state) for state in self._sender.iterate_pages(call))
@@ -275,6 +299,107 @@ class Sessions:
         return self._sender.stream(ChangeStream(self._sender.new_retries(), after=None))
 
 
+class Runs:
+    """The table of runs that are over, of all sessions that the key may see."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    def list(
+        self,
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        status: EndedRunStatus | None = None,
+        stop_reason: str | None = None,
+        error: str | None = None,
+        created_after: str | None = None,
+        created_before: str | None = None,
+        sort: RunSort | None = None,
+        page_size: int | None = None,
+    ) -> Iterator[EndedRun]:
+        """Runs that are over, the latest first, or with `sort` those with the greatest figure. Fetched page by page.
+
+        `error` is the code that they failed with. `created_after` and `created_before` are times (RFC 3339) of their
+        beginning. `first_token_ms` sorts only runs that were streamed.
+        """
+        call = calls.list_ended_runs(
+            session=session,
+            agent=agent,
+            model=model,
+            status=status,
+            stop_reason=stop_reason,
+            error=error,
+            created_after=created_after,
+            created_before=created_before,
+            sort=sort,
+            page_size=page_size,
+        )
+        return self._sender.iterate_pages(call)
+
+    def export(
+        self,
+        form: Literal["csv", "jsonl"] = "csv",
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        status: EndedRunStatus | None = None,
+        stop_reason: str | None = None,
+        error: str | None = None,
+        created_after: str | None = None,
+        created_before: str | None = None,
+        sort: RunSort | None = None,
+    ) -> Generator[bytes, None]:
+        """The same runs as a file of CSV or JSON lines, piece by piece. Raises ConnectionFailed if it breaks off."""
+        request = calls.export_runs(
+            form,
+            session=session,
+            agent=agent,
+            model=model,
+            status=status,
+            stop_reason=stop_reason,
+            error=error,
+            created_after=created_after,
+            created_before=created_before,
+            sort=sort,
+        )
+        return self._sender.download(request)
+
+    def figures(
+        self,
+        group_by: RunGroup | Sequence[RunGroup] = (),
+        *,
+        first_day: str | None = None,
+        last_day: str | None = None,
+        session: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        status: EndedRunStatus | None = None,
+        stop_reason: str | None = None,
+        error: str | None = None,
+        page_size: int | None = None,
+    ) -> Iterator[RunFigures]:
+        """Count runs, with percentiles of how long they took: a row for each group; without groups, one row for all.
+
+        Days are `YYYY-MM-DD`, in UTC, both included; by default the last 7, and at most 92.
+        """
+        call = calls.get_run_figures(
+            group_by=group_by,
+            first_day=first_day,
+            last_day=last_day,
+            session=session,
+            agent=agent,
+            model=model,
+            status=status,
+            stop_reason=stop_reason,
+            error=error,
+            page_size=page_size,
+        )
+        return self._sender.iterate_pages(call)
+
+
 class Agents:
     """The agents that the server has."""
 
@@ -288,6 +413,142 @@ class Agents:
     def get(self, name: str) -> AgentInfo:
         """The agent of that name. Raises AgentNotFound."""
         return self._sender.perform(calls.get_agent(name))
+
+
+class Feed:
+    """The events of all sessions that the key may see, in one order that never changes."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    def events(
+        self,
+        *,
+        after: str | None = None,
+        consumer: str | None = None,
+        type: str | Sequence[str] | None = None,
+        agent: str | Sequence[str] | None = None,
+        metadata: Mapping[str, MetadataValue] | None = None,
+        page_size: int | None = None,
+    ) -> Generator[FeedEvent, None]:
+        """The events recorded so far behind the cursor `after`, or behind the place that is kept as `consumer`: by
+        default all. Fetched page by page as they are needed.
+
+        `type`, `agent` and `metadata` select some: `metadata` is what their sessions have now.
+        """
+        read = partial(calls.read_feed, type=type, agent=agent, metadata=metadata, page_size=page_size)
+        page = self._sender.perform(read(after=after, consumer=consumer))
+        while page.data or page.next_cursor != after:
+            for event in page.data:
+                yield event
+            after = page.next_cursor
+            page = self._sender.perform(read(after=after, consumer=None))
+
+    def follow(
+        self,
+        *,
+        after: str | None = None,
+        consumer: str | None = None,
+        type: str | Sequence[str] | None = None,
+        agent: str | Sequence[str] | None = None,
+        metadata: Mapping[str, MetadataValue] | None = None,
+    ) -> Generator[FeedEvent, None]:
+        """Like `events`, and then each new one as it is recorded: does not end by itself, and reconnects. `after="end"`
+        begins with what is recorded from now on.
+        """
+        read = partial(calls.read_feed, type=type, agent=agent, metadata=metadata)
+        if after == "end":
+            # A connection that breaks before the first event would begin at a later end.
+            after = (self._sender.perform(read(after=after, consumer=None))).next_cursor
+        start = read(after=after, consumer=consumer).request
+        with closing(self._sender.stream(FeedStream(start, self._sender.new_retries()))) as events:
+            for event in events:
+                yield event
+
+    def consumers(self) -> Sequence[Consumer]:
+        """The places that are kept by name, and how much each has left to read."""
+        return (self._sender.perform(calls.list_consumers())).data
+
+    def consumer(self, name: str) -> Consumer:
+        """The place that is kept by this name. Raises ConsumerNotFound."""
+        return self._sender.perform(calls.get_consumer(name))
+
+    def confirm(self, name: str, cursor: str) -> Consumer:
+        """Keep a place by a name, which its first place makes: whoever goes on as this `consumer` begins behind it."""
+        return self._sender.perform(calls.move_consumer(name, cursor))
+
+    def forget(self, name: str) -> None:
+        """Keep no place by this name any more. Raises ConsumerNotFound."""
+        self._sender.perform(calls.delete_consumer(name))
+
+
+class Webhooks:
+    """The addresses that events are sent to, for keys with the role `admin`."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    def list(self) -> Sequence[Webhook]:
+        """All webhooks of the key's tenant, oldest first."""
+        return (self._sender.perform(calls.list_webhooks())).data
+
+    def create(
+        self,
+        url: str,
+        *,
+        types: Sequence[str] | None = None,
+        agents: Sequence[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        after: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> WebhookWithSecret:
+        """Have events sent to an address, those behind the cursor `after`, by default from now on. `types`, `agents`
+        and `metadata` choose some. Keep the `secret`, which verifies their signatures."""
+        given = {"types": types, "agents": agents, "metadata": metadata, "after": after}
+        return self._sender.perform(calls.create_webhook(url, given, idempotency_key=idempotency_key))
+
+    def get(self, webhook_id: str) -> Webhook:
+        """Raises WebhookNotFound."""
+        return self._sender.perform(calls.get_webhook(webhook_id))
+
+    def update(
+        self,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        types: Sequence[str] | None = None,
+        agents: Sequence[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        state: Literal["enabled", "paused"] | None = None,
+    ) -> Webhook:
+        """Change what is given; an empty list stands for all. Raises WebhookNotFound."""
+        given = {"url": url, "types": types, "agents": agents, "metadata": metadata, "state": state}
+        return self._sender.perform(calls.update_webhook(webhook_id, given))
+
+    def delete(self, webhook_id: str) -> None:
+        """Delete it with what it has not delivered. Raises WebhookNotFound."""
+        self._sender.perform(calls.delete_webhook(webhook_id))
+
+    def rotate(
+        self, webhook_id: str, *, keep_seconds: float | None = None, idempotency_key: str | None = None
+    ) -> WebhookWithSecret:
+        """Make a new secret. The old one signs as well for `keep_seconds`, a day by default."""
+        call = calls.rotate_webhook_secret(webhook_id, keep_seconds=keep_seconds, idempotency_key=idempotency_key)
+        return self._sender.perform(call)
+
+    def test(self, webhook_id: str) -> WebhookTest:
+        """Send a signed message of the type `webhook.test` at once. Raises WebhookNotFound."""
+        return self._sender.perform(calls.test_webhook(webhook_id))
+
+    def deliveries(
+        self, webhook_id: str, *, state: Literal["waiting", "dead"] | None = None, page_size: int | None = None
+    ) -> Iterator[WebhookDelivery]:
+        """The events that it has not delivered, fetched page by page as they are needed."""
+        return self._sender.iterate_pages(calls.list_deliveries(webhook_id, state=state, page_size=page_size))
+
+    def resend(self, webhook_id: str, cursor: str) -> WebhookDelivery:
+        """Have one tried again at once. Raises WebhookNotFound, DeliveryNotFound."""
+        return self._sender.perform(calls.resend_delivery(webhook_id, cursor))
 
 
 class Audit:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from swarmkeep_client._json import decode, encode
 from swarmkeep_client.models import Run, RunError
 
 
@@ -89,7 +90,7 @@ class InvalidRequest(ApiError):
     @property
     def errors(self) -> list[FieldError]:
         """The errors, field by field."""
-        return msgspec.convert(self.problem.get("errors") or [], list[FieldError])
+        return decode(encode(self.problem.get("errors") or []), list[FieldError])
 
 
 class InvalidImport(ApiError):
@@ -167,6 +168,18 @@ class OnHold(ApiError):
     code = "on_hold"
 
 
+class PersonErased(ApiError):
+    """The session's person was erased: nothing can be added to it."""
+
+    code = "person_erased"
+
+
+class PersonNotFound(ApiError):
+    """There is no key of this person, so that nothing is encrypted by it."""
+
+    code = "person_not_found"
+
+
 class NotTakenOver(ApiError):
     code = "not_taken_over"
 
@@ -231,6 +244,24 @@ class CheckpointNotFound(ApiError):
     """There is no such checkpoint, or none yet."""
 
     code = "checkpoint_not_found"
+
+
+class ConsumerNotFound(ApiError):
+    """No place in the feed is kept by that name."""
+
+    code = "consumer_not_found"
+
+
+class WebhookNotFound(ApiError):
+    """There is no such webhook."""
+
+    code = "webhook_not_found"
+
+
+class DeliveryNotFound(ApiError):
+    """The webhook has delivered this event, or it is gone."""
+
+    code = "delivery_not_found"
 
 
 class NotInCheckpoint(ApiError):

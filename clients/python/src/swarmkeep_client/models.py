@@ -97,6 +97,13 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
     ranges: list[tuple[int, int]] = []
 
 
+class Feedback(msgspec.Struct, frozen=True, kw_only=True):
+    """How many answers of a session people found good, and how many not, each by what was said of it last."""
+
+    up: int = 0
+    down: int = 0
+
+
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """A session as of one `seq`. `hash` is that event's: noted down, it proves the history up to there.
 
@@ -104,6 +111,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     began last, None before the first. `title` is what it is called, or how it began; `matches` say where a search found
     something. `cost` is there where one session was asked for, and the server knows a price. `queued_runs` wait for
     their turn. `damaged_seq`: from that event on, what is stored is not what was recorded, and nothing is added.
+    `assignee` is the person or queue that looks after it; `feedback` is None without any.
     """
 
     id: str
@@ -128,6 +136,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     matches: list[Match] = []
     queued_runs: int = 0
     damaged_seq: int | None = None
+    assignee: str | None = None
+    feedback: Feedback | None = None
 
 
 class RunError(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +223,29 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     hash: str = ""
 
 
+class FeedEvent(Event, frozen=True, kw_only=True):
+    """An event of the feed of all sessions, and the `cursor` behind it: readers go on from there."""
+
+    cursor: str
+
+
+class FeedPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of the feed. There may be none though more follow: go on behind `next_cursor` until that stays."""
+
+    data: list[FeedEvent]
+    next_cursor: str
+
+
+class Consumer(msgspec.Struct, frozen=True, kw_only=True):
+    """A reader's place in the feed, kept by its name. `lag`: how many rows of the feed are left, each of which has one
+    event or several of one session."""
+
+    name: str
+    cursor: str
+    lag: int = 0
+    updated_at: str = ""
+
+
 class MessageStarted(msgspec.Struct, frozen=True, kw_only=True):
     """The model begins to answer. What was shown of a message before this is void."""
 
@@ -290,13 +323,17 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of an import, or with `dry_run` of what it would do. `sessions` names the first thousand."""
+    """The report of an import, or with `dry_run` of what it would do; `sessions` names the first thousand. `forks` were
+    made of other branches of the file, and `left_out` counts what no session gets."""
 
     dry_run: bool
     imported: int
     present: int
     events: int
     sessions: list[ImportedSession] = []
+    format: str = "export"
+    forks: int = 0
+    left_out: dict[str, int] = {}
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -343,7 +380,8 @@ class RunOptions(TypedDict, total=False):
     `required`, or names a function. `model_settings` go over the agents' own (None takes one out), `model_profile`
     over what the server knows of its models; `instructions` follow the agents', `response_format` replaces their
     `output_type`. `on_busy` says what happens while another run is active: `reject` (SessionBusy), `queue`, or
-    `interrupt` (that run is cancelled, what it produced stays).
+    `interrupt` (that run is cancelled, what it produced stays). `relayed`: you pass on what the user said, as a key
+    with the role `support` has to say.
     """
 
     agent: str | None
@@ -359,6 +397,7 @@ class RunOptions(TypedDict, total=False):
     instructions: str | None
     response_format: Json | None
     on_busy: OnBusy | None
+    relayed: bool | None
     idempotency_key: str | None
 
 
@@ -417,8 +456,9 @@ class MCPServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An agent that the server has. `tools` are Chat Completions schemas; `approvals` names those that run only
-    once a person has approved; `asks` are the agents that it can ask, by the names of the functions that do so;
-    `concurrent_tools` names those whose calls run at once. Tools of `mcp_servers` are not among `tools`. One that is
+    once a person has approved; `summaries` say what calls do, by function, with parameters in braces; `asks` are the
+    agents that it can ask, by the names of the functions that do so; `concurrent_tools` names those whose calls run at
+    once. Tools of `mcp_servers` are not among `tools`. One that is
     `offline` is answered by the server's built-in offline model in the place of `model`. `instructions` is None where
     they are made for each turn. Guardrails are told by name, those of functions by the function's."""
 
@@ -428,6 +468,7 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[Json] = []
     handoffs: list[Any] = []
     approvals: list[str] = []
+    summaries: dict[str, str] = {}
     asks: dict[str, str] = {}
     concurrent_tools: list[str] = []
     mcp_servers: list[MCPServerInfo] = []
@@ -583,6 +624,13 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True):
     forks: list[RedactedCopy] = []
 
 
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """The sessions that belong to a person, and whether the key that encrypts them was `erased`."""
+
+    sessions: list[str]
+    erased: bool
+
+
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the audit log: what was done to a session that is gone, by whom (None: unknown), and why."""
 
@@ -597,9 +645,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A signed statement of all sessions at one time: the `root` of a Merkle tree over `size` leaves (hexadecimal).
 
-    `note` is what is signed, with all signatures: keep it elsewhere. `public_key` is None if it is not signed.
-    `consistency` is the proof that it goes on from the first `since` leaves, if that was asked for.
-    """
+    `note` is what is signed, with all signatures: keep it elsewhere. `public_key`: None if it is not. `consistency`
+    proves that it goes on from the first `since` leaves, if that was asked for."""
 
     number: int
     origin: str

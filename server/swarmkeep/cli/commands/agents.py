@@ -9,37 +9,29 @@ import typer
 
 from swarmkeep.cli.agent_graph import GraphAgent, GraphFunction, format_mermaid, format_text
 from swarmkeep.cli.completing import complete_agent
-from swarmkeep.cli.options import Agents, ApiKey, JsonOutput, ServerUrl
+from swarmkeep.cli.options import Agents, Commands, JsonOutput
 from swarmkeep.cli.output import write_atomically
-from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.sources import ServerOptions, to_client
 from swarmkeep.cli.terminal import put, put_json
 
 if TYPE_CHECKING:
     from swarmkeep_client import AgentInfo
 
 
-group = typer.Typer(
-    help="Show the agents: who can hand over to whom, and the details of one.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+commands = Commands()
+group = commands.add_group(
+    "agents",
+    "Show the agents: who can hand over to whom, and the details of one.",
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group, name="agents")
-
-
-@group.command(
-    "graph",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep agents graph --agents swarmkeep_agents.acme
-      swarmkeep agents graph --agents shop.py --format mermaid
-      swarmkeep agents graph --url http://127.0.0.1:8000 --format svg --output team.svg
-    """,
-)
+@group.add("""
+    swarmkeep agents graph --agents swarmkeep_agents.acme
+    swarmkeep agents graph --agents shop.py --format mermaid
+    swarmkeep agents graph --url http://127.0.0.1:8000 --format svg --output team.svg
+""")
 def graph(
+    where: ServerOptions,
     agents: Agents = None,
     form: Annotated[
         Literal["text", "mermaid", "svg"], typer.Option("--format", help="Text, a flow chart for Mermaid, or SVG.")
@@ -48,8 +40,6 @@ def graph(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
     ] = None,
     as_json: JsonOutput = False,
-    url: ServerUrl = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Show who can hand over to whom, and ask whom; which functions each agent has, and which of them need approval.
 
@@ -58,8 +48,7 @@ def graph(
     """
     if as_json and (form != "text" or output is not None):
         raise typer.BadParameter("it cannot be combined with --format or --output", param_hint="'--json'")
-    where = SourceOptions(url, None, None, api_key)
-    team = _load_here(agents) if agents or where.server_url is None else _load_from_server(where.server_url, api_key)
+    team = _load_here(agents) if agents or where.server_url is None else _load_from_server(where)
     if as_json:
         put_json(team)
         return
@@ -70,21 +59,15 @@ def graph(
         write_atomically(output, [f"{lines}\n".encode()])
 
 
-@group.command(
-    "show",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep agents show Sales --agents swarmkeep_agents.acme
-      swarmkeep agents show Sales --url http://127.0.0.1:8000 --json
-    """,
-)
+@group.add("""
+    swarmkeep agents show Sales --agents swarmkeep_agents.acme
+    swarmkeep agents show Sales --url http://127.0.0.1:8000 --json
+""")
 def show(
+    where: ServerOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The agent's name.", autocompletion=complete_agent)],
     agents: Agents = None,
     as_json: JsonOutput = False,
-    url: ServerUrl = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Show one agent: its model and settings, instructions, functions with their schemas and which need approval, MCP
     servers, handoffs, whom it asks, guardrails, and the form of its answers.
@@ -95,9 +78,8 @@ def show(
 
     from swarmkeep.cli.render import format_agent
 
-    where = SourceOptions(url, None, None, api_key)
     here = agents or where.server_url is None
-    found = _find_here(agents, name) if here else _find_on_server(str(where.server_url), api_key, name)
+    found = _find_here(agents, name) if here else _find_on_server(where, name)
     if as_json:
         put_json(msgspec.to_builtins(found))
     else:
@@ -105,23 +87,21 @@ def show(
 
 
 def _find_here(agents: list[str] | None, name: str) -> AgentInfo:
-    import msgspec
 
-    from swarmkeep.cli.configure import load_settings
+    from swarmkeep.cli.configure import load_agents, load_settings
     from swarmkeep.runs.agent_views import view_agent
-    from swarmkeep.runs.agents import find_model_server, load_registry
     from swarmkeep_client import AgentInfo
 
     settings = load_settings(agents=agents)
-    registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
+    registry = load_agents(settings)
     view = view_agent(registry, registry.get(name), is_offline=settings.offline)
-    return msgspec.convert(msgspec.to_builtins(view), AgentInfo)
+    return to_client(view, AgentInfo)
 
 
-def _find_on_server(url: str, api_key: str | None, name: str) -> AgentInfo:
+def _find_on_server(where: ServerOptions, name: str) -> AgentInfo:
     from swarmkeep.cli.server_source import reach_server
 
-    with reach_server(url, api_key) as client:
+    with reach_server(where) as client:
         return client.agents.get(name)
 
 
@@ -150,10 +130,10 @@ def _load_here(agents: list[str] | None) -> list[GraphAgent]:
     ]
 
 
-def _load_from_server(url: str, api_key: str | None) -> list[GraphAgent]:
+def _load_from_server(where: ServerOptions) -> list[GraphAgent]:
     from swarmkeep.cli.server_source import reach_server
 
-    with reach_server(url, api_key) as client:
+    with reach_server(where) as client:
         return [
             GraphAgent(
                 agent.name,

@@ -11,31 +11,27 @@ import msgspec
 import typer
 
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, Tenant
+from swarmkeep.cli.options import Commands, JsonOutput
 from swarmkeep.cli.output import STANDARD, parse_duration, write_atomically
 from swarmkeep.cli.sources import Source, SourceOptions
-from swarmkeep.cli.terminal import Refused, find_refusal, put_bytes, put_json_line, say
+from swarmkeep.cli.terminal import find_refusal, put_bytes, put_json_line, say
 
 if TYPE_CHECKING:
     from swarmkeep.history.anchors import VerifierKey
     from swarmkeep_client import Checkpoint
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "anchor",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep anchor -o checkpoint.txt
-          swarmkeep anchor -o checkpoints/ --every 1h --tsa http://timestamp.example/tsr
-          swarmkeep anchor -o checkpoint.txt --witness https://witness.example witness.example+1a2b3c4d+BA0…
-          swarmkeep verify --checkpoint checkpoint.txt --public-key key.pub
-        """,
-    )(anchor)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep anchor -o checkpoint.txt
+    swarmkeep anchor -o checkpoints/ --every 1h --tsa http://timestamp.example/tsr
+    swarmkeep anchor -o checkpoint.txt --witness https://witness.example witness.example+1a2b3c4d+BA0…
+    swarmkeep verify --checkpoint checkpoint.txt --public-key key.pub
+""")
 def anchor(
+    where: SourceOptions,
     output: Annotated[
         str | None,
         typer.Option(
@@ -64,15 +60,10 @@ def anchor(
         ),
     ] = None,
     as_json: JsonOutput = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Make a signed checkpoint of all sessions, a few lines long. Kept elsewhere, it shows later what was changed, left
     out or rolled back. A server signs with its own key, a database with SWARMKEEP_SIGNING_KEY."""
-    from swarmkeep.history.anchors import AnchorRefused, parse_verifier_key
-    from swarmkeep.history.checkpoints import BadCheckpoint
+    from swarmkeep.history.anchors import parse_verifier_key
 
     pause = None if every is None else parse_duration(every, "--every").total_seconds()
     if len(witness or []) != len(witness_key or []):
@@ -84,15 +75,12 @@ def anchor(
         raise typer.BadParameter(
             "it needs --output, for the time stamp goes beside the checkpoint", param_hint="'--tsa'"
         )
-    try:
-        witnesses = [*zip(witness or [], map(parse_verifier_key, witness_key or []), strict=True)]
-        with open_source(SourceOptions(url, database_url, tenant, api_key), writes=True) as source:
-            if pause is None:
-                _keep(source, source.checkpoint(), _Others(witnesses, tsa, must_all=True), place, as_json=as_json)
-            else:
-                _keep_on(source, _Others(witnesses, tsa, must_all=False), place, pause, as_json=as_json)
-    except (AnchorRefused, BadCheckpoint) as error:
-        raise Refused(str(error)) from None
+    witnesses = [*zip(witness or [], map(parse_verifier_key, witness_key or []), strict=True)]
+    with open_source(where, writes=True) as source:
+        if pause is None:
+            _keep(source, source.checkpoint(), _Others(witnesses, tsa, must_all=True), place, as_json=as_json)
+        else:
+            _keep_on(source, _Others(witnesses, tsa, must_all=False), place, pause, as_json=as_json)
 
 
 class _Others(NamedTuple):
@@ -108,6 +96,9 @@ class _Others(NamedTuple):
 
 def _keep_on(source: Source, others: _Others, output: Path | None, pause: float, *, as_json: bool) -> NoReturn:
     """Keep a checkpoint whenever there is something new. What goes wrong after the first is said, and tried again."""
+    from swarmkeep.history.anchors import AnchorRefused
+    from swarmkeep.history.checkpoints import BadCheckpoint
+
     last, has_begun = 0, False
     while True:
         try:
@@ -115,6 +106,8 @@ def _keep_on(source: Source, others: _Others, output: Path | None, pause: float,
             has_begun = True
             if made.number != last:
                 last = _keep(source, made, others, output, as_json=as_json)
+        except (AnchorRefused, BadCheckpoint):
+            raise
         except Exception as error:
             refusal = find_refusal(error)
             if refusal is None or not has_begun:
@@ -128,7 +121,7 @@ def _keep(source: Source, made: Checkpoint, others: _Others, output: Path | None
 
     Raises AnchorRefused, BadCheckpoint.
     """
-    from swarmkeep.history.anchors import AnchorRefused, format_verifier_key, request_stamp
+    from swarmkeep.history.anchors import AnchorRefused, format_verifier_key, name_stamp, request_stamp
     from swarmkeep.history.checkpoints import BadCheckpoint
 
     made, note, missing = _ask_witnesses(source, made, others.witnesses)
@@ -180,8 +173,3 @@ def _ask_witnesses(
         except (AnchorRefused, BadCheckpoint) as error:
             missing.append(error)
     return made, note, missing
-
-
-def name_stamp(checkpoint: Path) -> Path:
-    """The file of a checkpoint's time stamp."""
-    return checkpoint.with_name(f"{checkpoint.name}.tsr")

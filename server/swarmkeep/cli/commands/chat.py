@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -10,30 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
-from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.configure import load_model_settings
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, Model, Offline, ServerUrl, Tenant
-from swarmkeep.cli.sources import SourceOptions
-from swarmkeep.cli.terminal import Refused, say
+from swarmkeep.cli.options import Agents, ApiKey, Commands, DatabaseUrl, Model, Offline, ServerUrl, Tenant
+from swarmkeep.cli.sources import SourceOptions, describe_options
+from swarmkeep.cli.terminal import say
 
 if TYPE_CHECKING:
     from swarmkeep.cli.chat import SessionOpener
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "chat",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep chat --url http://127.0.0.1:8000
-          swarmkeep chat --url http://127.0.0.1:8000 --session order-4711
-          swarmkeep chat --offline --agents swarmkeep_agents.acme
-          echo "I want a refund." | swarmkeep chat --offline --agents swarmkeep_agents.acme
-        """,
-    )(chat)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep chat --url http://127.0.0.1:8000
+    swarmkeep chat --url http://127.0.0.1:8000 --session order-4711
+    swarmkeep chat --offline --agents swarmkeep_agents.acme
+    echo "I want a refund." | swarmkeep chat --offline --agents swarmkeep_agents.acme
+""")
 def chat(
     url: ServerUrl = None,
     session: Annotated[
@@ -84,22 +78,9 @@ def chat(
             Chat(session_opener, lambda writes: open_source(where, writes=writes), session, agent)
         ) as conversation:
             conversation.run()
-            if conversation.at_terminal and conversation.session.session_id is not None:
+            if conversation.is_at_terminal and conversation.session.session_id is not None:
                 options = describe_options(where, agents, offline=offline, model=model)
                 say(f"to continue: swarmkeep chat --session {conversation.session.session_id}{options}")
-
-
-def describe_options(where: SourceOptions, agents: list[str] | None, *, offline: bool, model: str | None) -> str:
-    """Describe the options of the command line, to be given again; but for what is secret, or may hold something that
-    is."""
-    words = ["--offline"] if offline else []
-    for agent in agents or ():
-        words += ["--agents", agent]
-    given = {"--model": model, "--url": where.url, "--database-url": where.database_url, "--tenant": where.tenant}
-    for name, value in given.items():
-        if value and not (name.endswith("url") and any(sign in value for sign in ("@", "password"))):
-            words += [name, value]
-    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 @contextmanager
@@ -119,13 +100,10 @@ def _open_on_server(url: str, api_key: str | None) -> Iterator[SessionOpener]:
 def _open_in_process(
     agents: list[str] | None, database_url: str | None, offline: bool, model: str | None, tenant: str | None
 ) -> Iterator[SessionOpener]:
-    settings = load_settings(agents=agents, database_url=database_url, offline=offline, model=model)
-    if not has_model(settings):
-        raise Refused(f"{NO_MODEL}; or chat on a server with --url")
+    settings = load_model_settings(
+        "; or chat on a server with --url", agents=agents, database_url=database_url, offline=offline, model=model
+    )
     from swarmkeep.cli.chat import LocalChatSession
-
-    if settings.offline:
-        say(OFFLINE_NOTE)
 
     def open_session(session_id: str | None, agent: str | None) -> LocalChatSession:
         return LocalChatSession(settings, tenant, session_id, agent)

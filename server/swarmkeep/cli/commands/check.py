@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.completing import complete_session
-from swarmkeep.cli.configure import load_settings
+from swarmkeep.cli.configure import load_agents, load_settings
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, JsonOutput, Model, Quiet, ServerUrl, Tenant
-from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.options import Agents, Commands, JsonOutput, Model, Quiet
+from swarmkeep.cli.sources import SourceOptions, to_client
 from swarmkeep.cli.terminal import Refused, put, put_json, say, show_progress
 from swarmkeep.events.wording import pluralize
 
@@ -27,21 +27,17 @@ _FILE_SUFFIXES = (".jsonl", ".ndjson")
 CheckedSession = tuple[str, "Replay"]
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "check",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep check order-4711 --agents shop.py
-          swarmkeep check --all --agents shop.py --ignore instructions
-          swarmkeep check conversations/refund.jsonl --agents shop.py
-          swarmkeep check order-4711 --url http://127.0.0.1:8000
-        """,
-    )(check)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep check order-4711 --agents shop.py
+    swarmkeep check --all --agents shop.py --ignore instructions
+    swarmkeep check conversations/refund.jsonl --agents shop.py
+    swarmkeep check order-4711 --url http://127.0.0.1:8000
+""")
 def check(
+    where: SourceOptions,
     targets: Annotated[
         list[str] | None,
         typer.Argument(
@@ -59,10 +55,6 @@ def check(
     model: Model = None,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Compare today's agents with recorded conversations, without calling a model or a tool.
 
@@ -78,7 +70,6 @@ def check(
         raise typer.BadParameter(
             f"unknown kind {unknown[0]!r}; known: {', '.join(DIVERGENCE_KINDS)}", param_hint="'--ignore'"
         )
-    where = SourceOptions(url, database_url, tenant, api_key)
     if where.server_url is not None and not agents and not any(map(_is_file, names)):
         found = _check_on_server(where, names, ignore or [])
     else:
@@ -113,8 +104,7 @@ def _is_file(name: str) -> bool:
 def _check_on_server(where: SourceOptions, ids: Sequence[str], ignore: Sequence[str]) -> Iterator[CheckedSession]:
     from swarmkeep.cli.server_source import reach_server
 
-    assert where.server_url is not None
-    with reach_server(where.server_url, where.api_key) as client:
+    with reach_server(where) as client:
         sessions = map(client.sessions.get, ids) if ids else client.sessions.list(children=True)
         for session in sessions:
             yield session.id, session.replay(ignore=ignore)
@@ -123,18 +113,16 @@ def _check_on_server(where: SourceOptions, ids: Sequence[str], ignore: Sequence[
 def _check_here(
     where: SourceOptions, names: Sequence[str], ignore: Sequence[str], agents: list[str] | None, model: str | None
 ) -> Iterator[CheckedSession]:
-    import msgspec
 
     from swarmkeep.history.replay import replay
-    from swarmkeep.runs.agents import find_model_server, load_registry
     from swarmkeep_client import Replay
 
     settings = load_settings(agents=agents, model=model)
-    registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
+    registry = load_agents(settings)
     with ExitStack() as stack:
         for conversation in _load_conversations(where, names, stack):
             replayed = replay(conversation.events, registry, conversation.texts, ignore=ignore)
-            yield conversation.session_id, msgspec.convert(msgspec.to_builtins(replayed), Replay)
+            yield conversation.session_id, to_client(replayed, Replay)
 
 
 def _load_conversations(where: SourceOptions, names: Sequence[str], stack: ExitStack) -> Iterator[RecordedSession]:

@@ -9,7 +9,7 @@ import typer
 
 from swarmkeep.cli.completing import complete_session
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, ServerUrl, SessionId, Tenant
+from swarmkeep.cli.options import Commands, JsonOutput, SessionId
 from swarmkeep.cli.render import format_messages, has_room_beside, put_changes
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import put, put_json, say
@@ -18,31 +18,23 @@ if TYPE_CHECKING:
     from swarmkeep_client import Comparison, Side
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "compare",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep compare order-4711 what-if
-          swarmkeep compare order-4711 what-if --json
-        """,
-    )(compare)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep compare order-4711 what-if
+    swarmkeep compare order-4711 what-if --json
+""")
 def compare(
+    where: SourceOptions,
     session_id: SessionId,
     other: Annotated[
         str, typer.Argument(metavar="OTHER", help="The other session's id.", autocompletion=complete_session)
     ],
     as_json: JsonOutput = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Show where two sessions part, by the hashes of their events, and what each did since."""
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+    with open_source(where) as source:
         comparison = source.compare(session_id, other)
     if as_json:
         put_json(comparison)
@@ -101,35 +93,24 @@ def _format_side(side: Side) -> Iterator[str]:
 # `swarmkeep diff`: what changed between two events of a session.
 
 
-def register_diff(app: typer.Typer) -> None:
-    app.command(
-        "diff",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep diff order-4711 3 12
-          swarmkeep diff order-4711 0 12 --json
-        """,
-    )(diff)
-
-
+@commands.add("""
+    swarmkeep diff order-4711 3 12
+    swarmkeep diff order-4711 0 12 --json
+""")
 def diff(
+    where: SourceOptions,
     session_id: SessionId,
     before: Annotated[
         int, typer.Argument(metavar="BEFORE", min=0, help="The earlier event; 0 is before the first one.")
     ],
     after: Annotated[int, typer.Argument(metavar="AFTER", min=1, help="The later event.")],
     as_json: JsonOutput = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Show what changed in a session from one event to another: agent, context variables, metadata, usage, runs,
     messages."""
     if before > after:
         raise typer.BadParameter("the earlier event comes first", param_hint="'BEFORE'")
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+    with open_source(where) as source:
         state_diff = source.diff(session_id, before, after)
     if as_json:
         put_json(state_diff)

@@ -11,7 +11,7 @@ import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.opening import open_source, run_on_store
-from swarmkeep.cli.options import DatabaseUrl, JsonOutput, Quiet
+from swarmkeep.cli.options import Commands, DatabaseUrl, JsonOutput, Quiet
 from swarmkeep.cli.output import STANDARD, open_atomically, open_input
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import Progress, Refused, TrackedFile, put, put_json, say, show_progress
@@ -25,26 +25,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-group = typer.Typer(
-    help="Migrate the database's schema up or down, show and check it, and rebuild counters and the search index.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+commands = Commands()
+group = commands.add_group(
+    "db",
+    "Migrate the database's schema up or down, show and check it, and rebuild counters and the search index.",
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group, name="db")
-
-
-@group.command(
-    "upgrade",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep db upgrade
-      swarmkeep db upgrade --database-url postgresql://user@host/swarmkeep
-    """,
-)
+@group.add("""
+    swarmkeep db upgrade
+    swarmkeep db upgrade --database-url postgresql://user@host/swarmkeep
+""")
 def upgrade(
     revision: Annotated[str, typer.Argument(metavar="REVISION", help="Up to this revision.")] = "head",
     as_json: JsonOutput = False,
@@ -57,15 +48,10 @@ def upgrade(
     _migrate(schema.upgrade, revision, _resolve_url(database_url), quiet=quiet, as_json=as_json)
 
 
-@group.command(
-    "downgrade",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep db downgrade 0001
-      swarmkeep db downgrade base     (drops every table)
-    """,
-)
+@group.add("""
+    swarmkeep db downgrade 0001
+    swarmkeep db downgrade base     (drops every table)
+""")
 def downgrade(
     revision: Annotated[
         str, typer.Argument(metavar="REVISION", help="Down to this revision; `base` drops every table.")
@@ -80,15 +66,10 @@ def downgrade(
     _migrate(schema.downgrade, revision, _resolve_url(database_url), quiet=quiet, as_json=as_json)
 
 
-@group.command(
-    "current",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep db current
-      swarmkeep db current --json
-    """,
-)
+@group.add("""
+    swarmkeep db current
+    swarmkeep db current --json
+""")
 def current(as_json: JsonOutput = False, database_url: DatabaseUrl = None) -> None:
     """Show which revision the database is at, and which one this release has."""
     from swarmkeep.store import schema
@@ -96,15 +77,10 @@ def current(as_json: JsonOutput = False, database_url: DatabaseUrl = None) -> No
     _put_revision(schema.current(_resolve_url(database_url)), as_json)
 
 
-@group.command(
-    "check",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep db check
-      swarmkeep db check --database-url sqlite:///swarmkeep.db --json
-    """,
-)
+@group.add("""
+    swarmkeep db check
+    swarmkeep db check --database-url sqlite:///swarmkeep.db --json
+""")
 def check(as_json: JsonOutput = False, database_url: DatabaseUrl = None) -> None:
     """Compare the database's tables with this release's. Exit code 1 if they differ."""
     from swarmkeep.store import schema
@@ -120,15 +96,10 @@ def check(as_json: JsonOutput = False, database_url: DatabaseUrl = None) -> None
     say("the schema is that of this release")
 
 
-@group.command(
-    "recount",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep db recount
-      swarmkeep db recount --dry-run
-    """,
-)
+@group.add("""
+    swarmkeep db recount
+    swarmkeep db recount --dry-run
+""")
 def recount(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what is wrong.")] = False,
     as_json: JsonOutput = False,
@@ -143,7 +114,7 @@ def recount(
     keep running meanwhile.
     """
     from swarmkeep.store.schema import mend_leftovers
-    from swarmkeep.store.totals import COUNTED, recount_totals
+    from swarmkeep.store.usage import COUNTED, recount_totals
 
     url = _resolve_url(database_url)
     with show_progress(
@@ -190,15 +161,10 @@ def _describe_mending(progress: Progress) -> str:
     return f"{progress} so far; nothing is half done, and the rest can be corrected later"
 
 
-@group.command(
-    "stamp",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep db stamp --unstamped     (once, when the first key is set)
-      swarmkeep db stamp                 (when a key was put before another one)
-    """,
-)
+@group.add("""
+    swarmkeep db stamp --unstamped     (once, when the first key is set)
+    swarmkeep db stamp                 (when a key was put before another one)
+""")
 def stamp(
     unstamped: Annotated[
         bool, typer.Option("--unstamped", help="Also those without a stamp, which are from before the first key.")
@@ -210,7 +176,7 @@ def stamp(
     """Sign the end of each session's log with the first key of SWARMKEEP_INTEGRITY_KEY, so that older keys can go.
 
     Each session is verified first. Those that do not verify, or have a stamp of no key that is set, are named and
-    left as they are; exit code 1 then. A session whose stamp somebody has removed gets a new one by --unstamped, so use
+    left as they are; exit code 1 then. A session whose stamp was removed gets a new one by --unstamped, so use
     that once, when the first key is set. Servers keep running meanwhile.
     """
     from swarmkeep.store.integrity import IntegrityKeys
@@ -223,7 +189,7 @@ def stamp(
         done = run_on_store(
             settings.database_url,
             lambda store: stamp_sessions(store, unstamped=unstamped, on_step=progress.advance),
-            integrity_key=settings.integrity_keys,
+            **settings.store_options,
         )
     names = [f"{key.tenant}/{key.id}" for key in done.refused]
     if as_json:
@@ -235,15 +201,10 @@ def stamp(
         raise typer.Exit(1)
 
 
-@group.command(
-    "reindex",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep db reindex
-      swarmkeep db reindex --missing
-    """,
-)
+@group.add("""
+    swarmkeep db reindex
+    swarmkeep db reindex --missing
+""")
 def reindex(
     missing: Annotated[bool, typer.Option("--missing", help="Only add what is not in the index yet.")] = False,
     as_json: JsonOutput = False,
@@ -325,18 +286,10 @@ def _compare_with_release(revision: str | None) -> str:
 # `swarmkeep restore`: a database from a backup.
 
 
-def register_restore(app: typer.Typer) -> None:
-    app.command(
-        "restore",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep restore swarmkeep-monday.backup --database-url sqlite:///restored.db
-          swarmkeep restore today.backup --database-url postgresql://user@host/swarmkeep
-        """,
-    )(restore)
-
-
+@commands.add("""
+    swarmkeep restore swarmkeep-monday.backup --database-url sqlite:///restored.db
+    swarmkeep restore today.backup --database-url postgresql://user@host/swarmkeep
+""")
 def restore(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="A file that `swarmkeep backup` wrote; - is standard input.")
@@ -350,18 +303,15 @@ def restore(
     If the file is incomplete or the database is not empty, nothing is restored, and the exit code is 1. It is also 1 if
     a session does not verify; such a session did not verify when the backup was made.
     """
-    from swarmkeep.store.backup import BadBackup, restore_backup
+    from swarmkeep.store.backup import restore_backup
 
     url = load_settings(database_url=database_url).database_url
-    try:
-        with open_input(file) as opened:
-            size = os.fstat(opened.fileno()).st_size
-            with show_progress(
-                "restoring", "byte", size, quiet=quiet, on_interrupt=lambda _: _describe_interruption(url)
-            ) as progress:
-                done = restore_backup(url, cast(BinaryIO, TrackedFile(opened, progress)))
-    except BadBackup as error:
-        raise Refused(str(error)) from None
+    with open_input(file) as opened:
+        size = os.fstat(opened.fileno()).st_size
+        with show_progress(
+            "restoring", "byte", size, quiet=quiet, on_interrupt=lambda _: _describe_interruption(url)
+        ) as progress:
+            done = restore_backup(url, cast(BinaryIO, TrackedFile(opened, progress)))
     with show_progress(
         "verifying", "session", done.rows.get("sessions", 0), quiet=quiet,
         on_interrupt=lambda verified: f"restored, and {verified} verified; `swarmkeep verify --all` verifies all",
@@ -407,19 +357,11 @@ def _find_invalid_logs(url: str, progress: Progress) -> list[str]:
 # `swarmkeep backup`: the whole database as one file, while servers use it.
 
 
-def register_backup(app: typer.Typer) -> None:
-    app.command(
-        "backup",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep backup swarmkeep-monday.backup
-          docker compose exec -T server swarmkeep backup - > today.backup
-          swarmkeep backup /backups/today.backup --database-url postgresql://user@host/swarmkeep
-        """,
-    )(backup)
-
-
+@commands.add("""
+    swarmkeep backup swarmkeep-monday.backup
+    docker compose exec -T server swarmkeep backup - > today.backup
+    swarmkeep backup /backups/today.backup --database-url postgresql://user@host/swarmkeep
+""")
 def backup(
     output: Annotated[
         Path,

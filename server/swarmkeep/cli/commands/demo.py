@@ -19,9 +19,18 @@ from typing import Annotated
 import typer
 
 from swarmkeep.cli.configure import EXAMPLE_AGENTS
+from swarmkeep.cli.options import Commands
 from swarmkeep.cli.output import try_writing
 from swarmkeep.cli.screen import Screen
-from swarmkeep.cli.terminal import INTERRUPTED, Refused, describe_os_error, is_terminal, say, show_progress
+from swarmkeep.cli.terminal import (
+    INTERRUPTED,
+    Refused,
+    describe_os_error,
+    exit_on_signals,
+    is_terminal,
+    say,
+    show_progress,
+)
 from swarmkeep_client import Approval, Client, Done, Event, MessageDelta, Run, Session, StreamItem
 
 # The demo's server: a process of its own, to be killed and started again.
@@ -53,7 +62,7 @@ class DemoServer:
 
     @property
     def pid(self) -> int:
-        return self._running.pid
+        return self._live_process.pid
 
     def start(self) -> None:
         """Start it, and wait until it takes requests."""
@@ -70,8 +79,8 @@ class DemoServer:
 
     def kill(self) -> None:
         """End it as a crash would: at once, without a chance to tidy up."""
-        self._running.send_signal(signal.SIGKILL)
-        self._running.wait()
+        self._live_process.send_signal(signal.SIGKILL)
+        self._live_process.wait()
 
     def stop(self) -> None:
         """Ask it to end, and make sure that it does."""
@@ -87,7 +96,7 @@ class DemoServer:
 
     def wait(self) -> int:
         """Wait until it ends by itself; its exit code."""
-        return self._running.wait()
+        return self._live_process.wait()
 
     def read_log_tail(self) -> str:
         try:
@@ -97,7 +106,7 @@ class DemoServer:
         return "\n".join(text.splitlines()[-LOG_LINES:])
 
     @property
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _live_process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             raise Refused("the demo's server was not started")
         return self._process
@@ -108,7 +117,7 @@ class DemoServer:
         deadline = time.monotonic() + START_SECONDS
         with Client(self.url, timeout=5.0, max_retries=0) as client:
             while True:
-                code = self._running.poll()
+                code = self._live_process.poll()
                 if code is not None:
                     raise Refused(f"the demo's server ended with exit code {code} before it was ready")
                 try:
@@ -250,19 +259,14 @@ def check_log(events: list[Event], story: DemoConversation) -> list[str]:
 _STOPPED = "the demo's server is stopped"
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "demo",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep demo
-          swarmkeep demo --keep demo-folder
-          swarmkeep demo | cat        (without a terminal it ends by itself)
-        """,
-    )(demo)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep demo
+    swarmkeep demo --keep demo-folder
+    swarmkeep demo | cat        (without a terminal it ends by itself)
+""")
 def demo(
     keep: Annotated[
         Path | None,
@@ -277,7 +281,7 @@ def demo(
     The model is the built-in offline one, which is not an LLM. At a terminal the server keeps running afterwards, for
     you to try.
     """
-    with _open_folder(keep) as folder, _exit_on_sigterm():
+    with _open_folder(keep) as folder, exit_on_signals():
         from swarmkeep.cli.screen import Screen
 
         server = DemoServer(folder, port)
@@ -298,20 +302,6 @@ def demo(
 
 
 @contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Within, SIGTERM is an exception, so that the server is stopped on the way out."""
-
-    def end(number: int, frame: object) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
 def _open_folder(keep: Path | None) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
@@ -329,7 +319,6 @@ def _open_folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _play_conversation(server: DemoServer, screen: Screen) -> str:
-    from swarmkeep.cli.conversion import from_client_event
     from swarmkeep.cli.render import format_event_line
     from swarmkeep.cli.server_source import open_patient_client
 
@@ -362,7 +351,7 @@ def _play_conversation(server: DemoServer, screen: Screen) -> str:
     screen.line("")
     screen.write(f"The timeline of session {session.id}, from its events", "bold")
     for event in events:
-        line = format_event_line(from_client_event(event), clock_only=True)
+        line = format_event_line(event, clock_only=True)
         screen.write(line, "yellow" if event.type == "run.resumed" else "")
     screen.write("")
     for sentence in outcome:

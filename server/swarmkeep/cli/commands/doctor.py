@@ -20,15 +20,15 @@ import typer
 
 from swarmkeep import __version__
 from swarmkeep.agent import MCPServer
-from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_agents, load_settings
 from swarmkeep.cli.opening import run_on_store
-from swarmkeep.cli.options import Agents, DatabaseUrl, JsonOutput, Model, Offline, Quiet
+from swarmkeep.cli.options import Agents, Commands, DatabaseUrl, JsonOutput, Model, Offline, Quiet
 from swarmkeep.cli.output import WORKING_BYTES, try_writing
 from swarmkeep.cli.terminal import Refused, describe_os_error, put, put_json, put_table, say, show_progress
 from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.wording import pluralize
 from swarmkeep.mcp.statuses import ServerStatus
-from swarmkeep.runs.agents import AgentsError, Registry, find_model_server, load_registry
+from swarmkeep.runs.agents import AgentsError, Registry
 from swarmkeep.runs.tool_servers import ToolServers, check_client
 from swarmkeep.runs.watcher import TOLERATED_SECONDS, describe_difference, subtract_clocks
 from swarmkeep.serve.listener import raise_open_files
@@ -259,7 +259,7 @@ def _check_agents(settings: Settings) -> tuple[Registry | None, CheckResult]:
     if not settings.agents:
         return None, CheckResult("agents", "wrong", "there are none; use --agents or SWARMKEEP_AGENTS")
     try:
-        registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
+        registry = load_agents(settings)
     except AgentsError as error:
         return None, CheckResult("agents", "wrong", str(error))
     functions = sum(len(agent.functions) for agent in registry)
@@ -391,8 +391,28 @@ def _check_integrity(settings: Settings) -> CheckResult:
     return CheckResult("integrity", "ok", "the ends of logs are signed")
 
 
+def _check_people(settings: Settings) -> Iterator[CheckResult]:
+    """Check where people's keys are, if anything is encrypted by them."""
+    from swarmkeep.store.person_keys import PersonKeyError, open_key_source
+
+    try:
+        open_key_source(settings.person_keys)
+    except PersonKeyError as error:
+        yield CheckResult("people", "wrong", str(error))
+        return
+    if settings.person is None:
+        return
+    encrypted = f"sessions are encrypted by their metadata `{settings.person}`"
+    if settings.person_keys in (None, "database"):
+        detail = f"{encrypted}; the keys are in the database, so that erasing one leaves it in backups"
+        yield CheckResult("people", "warning", f"{detail}: name another place with SWARMKEEP_PERSON_KEYS")
+    else:
+        yield CheckResult("people", "ok", f"{encrypted}, keys in {settings.person_keys}")
+
+
 def _check_named(settings: Settings) -> Iterator[CheckResult]:
     """Check the settings that name something to be read, if they are set: a wrong one keeps a server from starting."""
+    from swarmkeep.history.archives import ArchiveError, ObjectStore, read_age
     from swarmkeep.history.checkpoints import BadCheckpoint, load_signer
     from swarmkeep.history.compare import PricesError, read_prices
     from swarmkeep.history.retention import RetentionError, read_retention
@@ -409,6 +429,17 @@ def _check_named(settings: Settings) -> Iterator[CheckResult]:
             )
     except RetentionError as error:
         yield CheckResult("retention", "wrong", str(error))
+    try:
+        age = read_age(settings.archive_after)
+        if settings.archive is not None:
+            ObjectStore(settings.archive)
+            when = "by `swarmkeep archive` only" if age is None else f"after {settings.archive_after}"
+            yield CheckResult("archive", "ok", f"{settings.archive}, {when}")
+        elif age is not None:
+            yield CheckResult("archive", "wrong", "SWARMKEEP_ARCHIVE_AFTER is set, but not SWARMKEEP_ARCHIVE")
+    except ArchiveError as error:
+        yield CheckResult("archive", "wrong", str(error))
+    yield from _check_people(settings)
     try:
         if load_signer(settings.signing_key) is not None:
             yield CheckResult("signing key", "ok", f"{settings.signing_key} signs checkpoints of {settings.log_origin}")
@@ -435,19 +466,14 @@ def strip_password(url: str) -> str:
 STATUS_LABELS = {"ok": "ok", "warning": "warning", "wrong": "WRONG"}
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "doctor",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep doctor --offline --agents swarmkeep_agents.acme
-          swarmkeep doctor --online
-          swarmkeep doctor --json
-        """,
-    )(doctor)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep doctor --offline --agents swarmkeep_agents.acme
+    swarmkeep doctor --online
+    swarmkeep doctor --json
+""")
 def doctor(
     agents: Agents = None,
     host: Annotated[

@@ -1,4 +1,4 @@
-"""`swarmkeep eval`: cases as data, tried on agents; a table, and an exit code for CI."""
+"""`swarmkeep eval`, `case`: cases as data, tried on agents, and made of recorded runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
-from swarmkeep.cli.options import Agents, DatabaseUrl, JsonOutput, Model, Offline, Quiet
-from swarmkeep.cli.terminal import Progress, Refused, put_json, say, show_progress
+from swarmkeep.cli.options import Agents, Commands, DatabaseUrl, JsonOutput, Model, Offline, Quiet, SessionId
+from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.terminal import Progress, Refused, put_bytes, put_json, say, show_progress
 
 if TYPE_CHECKING:
     from swarmkeep.cli.output import Background
@@ -24,19 +25,17 @@ if TYPE_CHECKING:
 _NAMED_FILES = 5
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "eval",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep eval evals/ --agents shop.py --offline
-          swarmkeep eval evals/routing.yaml --agents shop.py --repeat 5 --concurrency 4 --pass-rate 0.8
-          swarmkeep eval evals/ --case refund --json
-        """,
-    )(evaluate)
+commands = Commands()
 
 
+@commands.add(
+    """
+    swarmkeep eval evals/ --agents shop.py --offline
+    swarmkeep eval evals/routing.yaml --agents shop.py --repeat 5 --concurrency 4 --pass-rate 0.8
+    swarmkeep eval evals/ --case refund --json
+    """,
+    name="eval",
+)
 def evaluate(
     paths: Annotated[
         list[Path],
@@ -163,7 +162,7 @@ def _open_bench(
         raise Refused(NO_MODEL)
     recorded = None
     if any(case.recorded for case in cases):
-        store = recorded = open_store(settings.database_url, read_only=True, integrity_key=settings.integrity_keys)
+        store = recorded = open_store(settings.database_url, read_only=True, **settings.store_options)
         stack.callback(lambda: background.run(store.close()))
         background.run(store.ping())
     judge = None
@@ -174,3 +173,44 @@ def _open_bench(
             client, plan.judge_model or settings.model or registry.choose_model(registry.get(registry.default))
         )
     return CaseRunner(registry, settings if asks else None, judge, recorded, concurrency=plan.concurrency)
+
+
+@commands.add(
+    """
+    swarmkeep case order-4711 --output evals/order-4711.yaml
+    swarmkeep case order-4711 --run run_5f2d… --name "the refund needs an order number"
+    """,
+    name="case",
+)
+def make_case(
+    where: SourceOptions,
+    session_id: SessionId,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="The run; by default the last one.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="TEXT", help="What the case is called; by default what was said.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
+    ] = None,
+) -> None:
+    """Make an eval case of a recorded run: what was said before it and in it, and what is expected by what was done.
+
+    Expected are its calls in their order, the arguments of the last one, the agent in the end, what changed in the
+    context, the output, and guardrails. Where the run went wrong, correct them. The file must not be there yet.
+    """
+    from swarmkeep.cli.opening import open_source
+    from swarmkeep.cli.output import write_atomically
+    from swarmkeep.evals.proposing import NoCase, make_case_file
+
+    if output is not None and output.exists():
+        raise Refused(f"{output} is there already; name another file, or copy the case into it")
+    with open_source(where) as source:
+        try:
+            case = make_case_file(next(iter(source.conversations([session_id]))).events, run_id, name)
+        except NoCase as error:
+            raise Refused(str(error)) from None
+    if output is None:
+        put_bytes([case])
+        return
+    write_atomically(output, [case])
+    say(f"wrote the case to {output}; try it with `swarmkeep eval {output}`")

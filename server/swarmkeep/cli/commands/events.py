@@ -12,31 +12,27 @@ import typer
 
 from swarmkeep.cli.completing import complete_run
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, SessionId, Tenant
+from swarmkeep.cli.options import Commands, SessionId
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
 from swarmkeep.cli.terminal import is_terminal, put, put_bytes, put_json, put_json_line, say
 
 if TYPE_CHECKING:
-    from swarmkeep.events.facts import RecordedEvent
+    from swarmkeep_client import Event
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "events",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep events order-4711
-          swarmkeep events order-4711 --follow
-          swarmkeep events order-4711 --run run_0123456789abcdef
-          swarmkeep events order-4711 --after 40 --type handoff.made --type context.updated
-          swarmkeep events order-4711 --json
-        """,
-    )(events)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep events order-4711
+    swarmkeep events order-4711 --follow
+    swarmkeep events order-4711 --run run_0123456789abcdef
+    swarmkeep events order-4711 --after 40 --type handoff.made --type context.updated
+    swarmkeep events order-4711 --json
+""")
 def events(
+    where: SourceOptions,
     session_id: SessionId,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Then show each new event as it is recorded, until Ctrl-C.")
@@ -51,22 +47,17 @@ def events(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: a list, or with --follow one event per line.")
     ] = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Show the events of a session: seq, time, type, agent and content."""
-    from swarmkeep.cli.conversion import to_client_event
     from swarmkeep.cli.render import format_event_line
 
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+    with open_source(where) as source:
         chosen = tuple(types or ())
         if not follow:
             warn_if_damaged(source, session_id)
-            recorded = _choose(source.events(session_id, after=after, types=chosen), run_id)
+            recorded = _choose_run(source.events(session_id, after=after, types=chosen), run_id)
             if as_json:
-                put_json([*map(to_client_event, recorded)])
+                put_json([*recorded])
                 return
             is_empty = True
             for event in recorded:
@@ -75,41 +66,30 @@ def events(
             if is_empty:
                 say("there are no such events")
             return
-        for event in _choose(source.follow(session_id, after=after, types=chosen), run_id):
+        for event in _choose_run(source.follow(session_id, after=after, types=chosen), run_id):
             if as_json:
-                put_json_line(to_client_event(event))
+                put_json_line(event)
             else:
                 put(format_event_line(event))
 
 
-def _choose(recorded: Iterable[RecordedEvent], run_id: str | None) -> Iterator[RecordedEvent]:
-    return (event for event in recorded if run_id in (None, event.run_id))
+def _choose_run(events: Iterable[Event], run_id: str | None) -> Iterator[Event]:
+    return (event for event in events if run_id in (None, event.run_id))
 
 
 # `swarmkeep blob`: a file or picture out of a session.
 
 
-def register_blob(app: typer.Typer) -> None:
-    app.command(
-        "blob",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep blob order-4711 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 -o cat.png
-        """,
-    )(blob)
-
-
+@commands.add("""
+    swarmkeep blob order-4711 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 -o cat.png
+""")
 def blob(
+    where: SourceOptions,
     session_id: SessionId,
     sha256: Annotated[str, typer.Argument(metavar="HASH", help="The `sha256` that the message names: 64 hex digits.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
     ] = None,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Get the content of a file or picture in a session's message.
 
@@ -121,7 +101,7 @@ def blob(
         raise typer.BadParameter(
             "the content is not printed to a terminal: give -o FILE, or pipe it to another program", param_hint="'-o'"
         )
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+    with open_source(where) as source:
         content = source.blob(session_id, sha256)
     if output is not None:
         write_atomically(output, [content])
@@ -132,20 +112,13 @@ def blob(
 # `swarmkeep request`: what a model was sent.
 
 
-def register_request(app: typer.Typer) -> None:
-    app.command(
-        "request",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep request order-4711 4
-          swarmkeep request order-4711 4 --raw | sha256sum
-          swarmkeep request order-4711 4 --redacted
-        """,
-    )(request)
-
-
+@commands.add("""
+    swarmkeep request order-4711 4
+    swarmkeep request order-4711 4 --raw | sha256sum
+    swarmkeep request order-4711 4 --redacted
+""")
 def request(
+    where: SourceOptions,
     session_id: SessionId,
     seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="The event that is the model's answer.")],
     raw: Annotated[
@@ -157,17 +130,13 @@ def request(
             "--redacted", help="What is left of a request of which a part was redacted or is lost, marked as inexact."
         ),
     ] = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Show the exact Chat Completions request behind a model's answer, rebuilt from the log."""
     from swarmkeep.events.codec import decode
 
     if raw and redacted:
         raise typer.BadParameter("of a request that is not exact there are no exact bytes", param_hint="'--redacted'")
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+    with open_source(where) as source:
         body = source.request(session_id, seq, redacted=redacted)
     if raw:
         put_bytes([body])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from io import SEEK_END
 from pathlib import Path
@@ -17,14 +18,11 @@ import typer
 from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import (
-    ApiKey,
-    DatabaseUrl,
+    Commands,
     FirstSession,
     JsonOutput,
     LabelFilter,
     Quiet,
-    ServerUrl,
-    Tenant,
     parse_labels,
 )
 from swarmkeep.cli.output import open_input, write_atomically
@@ -32,6 +30,7 @@ from swarmkeep.cli.sources import FileForm, Source, SourceOptions, Walk, warn_if
 from swarmkeep.cli.terminal import (
     INTERRUPTED,
     Progress,
+    Refused,
     TrackedFile,
     end_early,
     is_terminal,
@@ -47,22 +46,18 @@ if TYPE_CHECKING:
     from swarmkeep_client import ImportReport
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "export",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep export order-4711 --output order-4711.jsonl
-          swarmkeep export --all --output backup.jsonl
-          swarmkeep export --all --from order-4711 --output rest.jsonl    (where Ctrl-C ended it)
-          swarmkeep export order-4711 --format html --output order-4711.html
-          swarmkeep export --all --metadata team=sales | gzip > sales.jsonl.gz
-        """,
-    )(export)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep export order-4711 --output order-4711.jsonl
+    swarmkeep export --all --output backup.jsonl
+    swarmkeep export --all --from order-4711 --output rest.jsonl    (where Ctrl-C ended it)
+    swarmkeep export order-4711 --format html --output order-4711.html
+    swarmkeep export --all --metadata team=sales | gzip > sales.jsonl.gz
+""")
 def export(
+    where: SourceOptions,
     session_ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID", help="The sessions' ids.", autocompletion=complete_session)
     ] = None,
@@ -85,10 +80,6 @@ def export(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
     ] = None,
     quiet: Quiet = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Export sessions as JSON lines: every event as it was recorded, and everything else that an import needs.
 
@@ -108,7 +99,6 @@ def export(
         raise typer.BadParameter("a document has one session; name exactly one", param_hint="'--format'")
     if first is not None and not everything:
         raise typer.BadParameter("it needs --all", param_hint="'--from'")
-    where = SourceOptions(url, database_url, tenant, api_key)
     if everything:
         _export_all(where, _Filters(agent, status, labels), first, output, quiet=quiet)
         return
@@ -182,24 +172,21 @@ def _write_to_stdout(pieces: Iterable[bytes]) -> None:
 # `swarmkeep import`: sessions from a file, if all of it proves to be sound.
 
 _MAX_SHOWN = 20
+_AUTO = "auto"
 
 
-def register_import(app: typer.Typer) -> None:
-    app.command(
-        "import",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep import backup.jsonl --dry-run
-          swarmkeep import backup.jsonl
-          swarmkeep import order-4711.jsonl --as order-4711-copy
-          swarmkeep import thread.json --from assistants --agent "Sales Agent"
-          gunzip -c sales.jsonl.gz | swarmkeep import -
-        """,
-    )(import_sessions)
-
-
+@commands.add(
+    """
+    swarmkeep import backup.jsonl --dry-run
+    swarmkeep import backup.jsonl
+    swarmkeep import order-4711.jsonl --as order-4711-copy
+    swarmkeep import conversations.json --agent "Sales Agent" --dry-run
+    gunzip -c sales.jsonl.gz | swarmkeep import -
+    """,
+    name="import",
+)
 def import_sessions(
+    where: SourceOptions,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file; - is standard input.")],
     as_id: Annotated[
         str | None,
@@ -207,8 +194,8 @@ def import_sessions(
     ] = None,
     form: Annotated[
         str,
-        typer.Option("--from", metavar="KIND", help="What the file is: export, chat, swarm or assistants."),
-    ] = "export",
+        typer.Option("--from", metavar="FORMAT", help=f"The format: {', '.join(get_args(FileForm))}, or auto."),
+    ] = _AUTO,
     agent: Annotated[
         str | None,
         typer.Option(
@@ -220,39 +207,66 @@ def import_sessions(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Verify and check only; record nothing.")] = False,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Import sessions that were exported, or conversations that were kept elsewhere.
 
     The whole file is verified before anything is recorded. Existing sessions are left as they are, so an interrupted
     import can be repeated.
     """
-    chosen = next((known for known in get_args(FileForm) if known == form), None)
-    if chosen is None:
-        raise typer.BadParameter(f"it must be one of {', '.join(get_args(FileForm))}", param_hint="'--from'")
-    if agent is not None and chosen == "export":
-        raise typer.BadParameter("an export already names the active agent; leave --agent out", param_hint="'--agent'")
-    where = SourceOptions(url, database_url, tenant, api_key)
-    with open_input(file) as opened, _open_target(where, dry_run=dry_run) as source:
-        # A server reads it once as it is sent; here it is verified first, and read again to be recorded.
-        is_verified_first = where.server_url is None and not dry_run and chosen == "export"
-        size = _measure(opened) * (2 if is_verified_first else 1)
+    if form not in (_AUTO, *get_args(FileForm)):
+        raise typer.BadParameter(f"it must be auto, {', '.join(get_args(FileForm))}", param_hint="'--from'")
+    with _open_conversations(file) as opened:
+        chosen = _choose_form(opened, form, agent)
+        with _open_target(where, dry_run=dry_run) as source:
+            # A server reads it once as it is sent; here it is verified and hashed first, and read again to be recorded.
+            is_verified_first = where.server_url is None and not dry_run
+            size = _measure(opened) * (3 if is_verified_first else 1)
 
-        def tell(progress: Progress) -> str:
-            if dry_run or (is_verified_first and progress.done <= size // 2):
-                return "nothing was recorded"
-            return "what was recorded stays; repeat the import to continue"
+            def tell(progress: Progress) -> str:
+                if dry_run or (is_verified_first and progress.done <= size * 2 // 3):
+                    return "nothing was recorded"
+                return "what was recorded stays; repeat the import to continue"
 
-        with show_progress("importing", "byte", size, quiet=quiet, on_interrupt=tell) as progress:
-            tracked = cast(BinaryIO, TrackedFile(opened, progress))
-            report = source.import_sessions(tracked, form=chosen, agent=agent, as_id=as_id, dry_run=dry_run)
+            with show_progress("importing", "byte", size, quiet=quiet, on_interrupt=tell) as progress:
+                tracked = cast(BinaryIO, TrackedFile(opened, progress))
+                report = source.import_sessions(tracked, form=chosen, agent=agent, as_id=as_id, dry_run=dry_run)
     if as_json:
         put_json(report)
     else:
         _put_report(report)
+
+
+def _choose_form(file: BinaryIO, form: str, agent: str | None) -> FileForm:
+    """The format that was named, or else the one that the file has."""
+    from swarmkeep.history.foreign.formats import recognise
+
+    chosen: FileForm = recognise(file) if form == _AUTO else cast(FileForm, form)
+    if agent is not None and chosen == "export":
+        raise typer.BadParameter("an export already names the active agent; leave --agent out", param_hint="'--agent'")
+    return chosen
+
+
+@contextmanager
+def _open_conversations(name: str) -> Iterator[BinaryIO]:
+    """Open a file; of a SQLite database whose last changes are in a file beside it, a copy that has these, too."""
+    import sqlite3
+
+    with open_input(name) as file:
+        if not os.path.exists(f"{name}-wal") or not os.path.getsize(f"{name}-wal"):
+            yield file
+            return
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy.db"
+        try:
+            with (
+                closing(sqlite3.connect(f"{Path(name).absolute().as_uri()}?mode=ro", uri=True)) as database,
+                closing(sqlite3.connect(copy)) as target,
+            ):
+                database.backup(target)
+        except sqlite3.Error as error:
+            raise Refused(f"cannot read {name}: {error}") from None
+        with copy.open("rb") as opened:
+            yield opened
 
 
 @contextmanager
@@ -289,5 +303,18 @@ def _put_report(report: ImportReport) -> None:
     left = report.imported + report.present - min(len(report.sessions), _MAX_SHOWN)
     if left:
         say(f"and {left} more; --json shows up to a thousand")
+    if report.format != "export":
+        _put_format(report)
     said = "would be imported" if report.dry_run else "imported"
     say(f"{pluralize(report.imported, 'session')} {said}, {report.present} existed already")
+
+
+def _put_format(report: ImportReport) -> None:
+    """Say what the file was read as, and what of it is not taken."""
+    from swarmkeep.history.foreign.formats import find_title
+
+    say(f"read as {find_title(report.format)} ({report.format})")
+    if report.forks:
+        say(f"other branches became {pluralize(report.forks, 'fork')}")
+    if report.left_out:
+        say(f"not taken: {', '.join(f'{count} {what}' for what, count in report.left_out.items())}")

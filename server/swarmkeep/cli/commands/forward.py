@@ -1,4 +1,4 @@
-"""`swarmkeep forward`: the audit log to a SIEM, without a gap."""
+"""`swarmkeep forward`: the audit log, or events of sessions, to a SIEM; or runs as traces; without a gap."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -14,32 +15,33 @@ from typing import Annotated, NamedTuple
 import typer
 
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, ServerUrl, Tenant
+from swarmkeep.cli.options import Commands, FirstDay
 from swarmkeep.cli.output import lock_file, parse_duration, write_atomically
-from swarmkeep.cli.sources import Source, SourceOptions
+from swarmkeep.cli.sources import FeedChoice, Source, SourceOptions
 from swarmkeep.cli.terminal import Refused, describe_os_error, say
-from swarmkeep.events.codec import Json
+from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.wording import pluralize
 
 AUTHORIZATION = "SWARMKEEP_FORWARD_AUTHORIZATION"
 _AT_ONCE = 200
-# The last line of a file is looked for in so many bytes: an entry has a few hundred.
+# A trace may have some hundred spans, and what was said.
+_TRACES_AT_ONCE = 20
+_TRACED = ("run.completed", "run.failed", "run.cancelled", "run.interrupted", "feedback.added")
+# The last line of a file is looked for in so many bytes first: an entry has a few hundred, an event may have more.
 _TAIL_BYTES = 1 << 20
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "forward",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep forward --to audit.ocsf.jsonl
-          swarmkeep forward --to https://siem.example/ingest --state forwarded.json --every 30s
-        """,
-    )(forward)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep forward --to audit.ocsf.jsonl
+    swarmkeep forward --to https://siem.example/ingest --state forwarded.json --every 30s
+    swarmkeep forward --to tools.ocsf.jsonl --type tool.started --type approval.decided
+    swarmkeep forward --traces --to https://traces.example/v1/traces --state traced.json --every 1m
+""")
 def forward(
+    where: SourceOptions,
     to: Annotated[
         str,
         typer.Option(
@@ -52,28 +54,48 @@ def forward(
         Path | None,
         typer.Option("--state", metavar="FILE", help="Remember here how far it went; by default FILE.state."),
     ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="Forward the events of sessions that have this type, not the audit log; may be given again.",
+        ),
+    ] = None,
+    traces: Annotated[
+        bool, typer.Option("--traces", help="Forward runs that are over as traces, with feedback: OTLP in JSON.")
+    ] = False,
+    content: Annotated[bool, typer.Option("--content", help="With --traces: also what was said.")] = False,
+    first_day: FirstDay = None,
+    last_day: Annotated[
+        datetime | None,
+        typer.Option("--until", metavar="DAY", formats=["%Y-%m-%d"], help="With --traces: up to this day, included."),
+    ] = None,
     every: Annotated[
         str | None, typer.Option("--every", metavar="TIME", help="Go on, and look so often: 10s, 5m, 1h.")
     ] = None,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
-    """Forward the audit log to a SIEM, as events of OCSF 1.5, from where it was left. After a crash or an outage
-    nothing is missing; what a URL was sent and did not confirm comes again, with the same metadata.uid."""
+    """Forward the audit log to a SIEM, as events of OCSF 1.5, from where it was left; or, with --type, events of
+    sessions; or, with --traces, runs for a collector of traces. After a crash or an outage nothing is missing; what
+    was sent and not confirmed comes again, with the same metadata.uid or the same ids of spans."""
     from swarmkeep.history.ocsf import NotDelivered
 
     is_url = to.startswith(("http://", "https://"))
     if is_url and state is None:
         raise typer.BadParameter("give a file for it: a URL does not tell how far it went", param_hint="'--state'")
+    _refuse_mixed(types, traces=traces, only_of_traces=content or first_day or last_day)
     pause = None if every is None else parse_duration(every, "--every").total_seconds()
     place = state or Path(f"{to}.state")
-    with _lock(place), open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+    target = _Target(to, place, is_url=is_url)
+    with _lock(place), open_source(where, writes=traces or bool(types)) as source:
         while True:
             count = 0
             try:
-                for done in _forward_new(source, to, place, is_url=is_url):
+                if traces:
+                    batches = _forward_traces(source, target, _Days(first_day, last_day), has_content=content)
+                else:
+                    batches = _forward_events(source, target, types) if types else _forward_audit_log(source, target)
+                for done in batches:
                     count += done
             except NotDelivered as error:
                 if pause is None:
@@ -84,6 +106,13 @@ def forward(
             if pause is None:
                 return
             time.sleep(pause)
+
+
+def _refuse_mixed(types: list[str] | None, *, traces: bool, only_of_traces: object) -> None:
+    if traces and types:
+        raise typer.BadParameter("choose one of --traces and --type", param_hint="'--type'")
+    if only_of_traces and not traces:
+        raise typer.BadParameter("these are for --traces", param_hint="'--content', '--from', '--until'")
 
 
 @contextmanager
@@ -98,79 +127,200 @@ def _lock(place: Path) -> Iterator[None]:
         raise Refused(f"cannot write beside {place}: {describe_os_error(error)}") from None
 
 
-def _forward_new(source: Source, to: str, place: Path, *, is_url: bool) -> Iterator[int]:
+class _Target:
+    """A file or a URL, and the file that says how far it went: what was written last is asked of the target itself
+    where it can tell."""
+
+    def __init__(self, to: str, place: Path, *, is_url: bool) -> None:
+        self._to = to
+        self._place = place
+        self._is_url = is_url
+
+    def read_state(self) -> Json:
+        """What is kept of the last event that was forwarded; nothing before the first. Raises Refused."""
+        return _read_state(self._place)
+
+    def find_last(self) -> Json:
+        """The same, or what the file itself has of it. Raises Refused."""
+        kept = self.read_state()
+        written = None if self._is_url else _read_last_line(Path(self._to))
+        if written is None:
+            return kept
+        event = written["metadata"]
+        last = {"seq": event["sequence"], "hash": event["uid"], "log": event["log_name"]}
+        if event["log_name"] == "events":
+            return {**last, "cursor": written["unmapped"]["cursor"]}
+        # A file may have been put in the place of a later one.
+        return max(kept, last, key=lambda one: int(one.get("seq", 0)))
+
+    def write(self, entries: list[Json], last: Json, media_type: str = "application/x-ndjson") -> None:
+        """Write entries, a line for each, and how far that is. Raises NotDelivered, Refused."""
+        from swarmkeep.history.ocsf import deliver
+
+        lines = b"".join(encode(entry) + b"\n" for entry in entries)
+        if lines and self._is_url:
+            deliver(self._to, lines, media_type, os.environ.get(AUTHORIZATION))
+        elif lines:
+            _append(Path(self._to), lines)
+        write_atomically(self._place, [json.dumps(last).encode() + b"\n"])
+
+
+def _forward_audit_log(source: Source, target: _Target) -> Iterator[int]:
     """Forward what is new, a batch at a time; give the size of each. Raises NotDelivered, Refused."""
     from swarmkeep import __version__
-    from swarmkeep.history.ocsf import deliver, to_ocsf
+    from swarmkeep.history.ocsf import to_ocsf
 
-    last = _read_state(place)
-    if not is_url:
-        last = max(last, _read_last_line(Path(to)))
-    entries = source.audit(after=max(0, last.seq - 1))
-    if last.seq and (found := next(entries, None)) is not None and (found.seq, found.hash) != last:
+    last = _refuse_other_log(target.find_last(), "audit")
+    seq = int(last.get("seq", 0))
+    entries = source.audit(after=max(0, seq - 1))
+    if seq and (found := next(entries, None)) is not None and (found.seq, found.hash) != (seq, last.get("hash")):
         found = None
-    if last.seq and found is None:
-        raise Refused(
-            f"the audit log does not have entry {last.seq} as it was forwarded: it is another one, or rewritten"
-        )
+    if seq and found is None:
+        raise Refused(f"the audit log does not have entry {seq} as it was forwarded: it is another one, or rewritten")
     while batch := list(islice(entries, _AT_ONCE)):
         events = [to_ocsf(one.seq, one.type, one.by, one.at, one.data, one.hash, version=__version__) for one in batch]
-        if is_url:
-            deliver(to, events, os.environ.get(AUTHORIZATION))
-        else:
-            _append(Path(to), events)
-        done = {"seq": batch[-1].seq, "hash": batch[-1].hash}
-        write_atomically(place, [json.dumps(done).encode() + b"\n"])
+        target.write(events, {"seq": batch[-1].seq, "hash": batch[-1].hash, "log": "audit"})
         yield len(batch)
 
 
-class _Position(NamedTuple):
-    """The last entry that was forwarded."""
+def _forward_events(source: Source, target: _Target, types: list[str]) -> Iterator[int]:
+    """The same, for events of sessions by the feed."""
+    from swarmkeep import __version__
+    from swarmkeep.history.ocsf import session_event_to_ocsf
 
-    seq: int = 0
-    hash: str = ""
+    after = _refuse_other_log(target.find_last(), "events").get("cursor")
+    for page in source.feed(FeedChoice(after=after, types=tuple(types))):
+        for start in range(0, len(page), _AT_ONCE):
+            batch = page[start : start + _AT_ONCE]
+            events = [
+                session_event_to_ocsf(
+                    one.cursor, one.session_id, one.seq, one.type, one.agent, one.at, one.data, one.hash,
+                    version=__version__,
+                )
+                for one in batch
+            ]  # fmt: skip
+            last = {"seq": batch[-1].seq, "hash": batch[-1].hash, "log": "events", "cursor": batch[-1].cursor}
+            target.write(events, last)
+            yield len(batch)
 
 
-def _read_state(place: Path) -> _Position:
+class _Days(NamedTuple):
+    first: datetime | None
+    last: datetime | None
+
+    def contain(self, at: str) -> bool:
+        """Tell if a time is of one of these days, the last included, in UTC."""
+        day = at[:10]
+        return (self.first is None or f"{self.first:%Y-%m-%d}" <= day) and (
+            self.last is None or day <= f"{self.last:%Y-%m-%d}"
+        )
+
+
+def _forward_traces(source: Source, target: _Target, days: _Days, *, has_content: bool) -> Iterator[int]:
+    """The same, for runs as traces. What came after the last one is looked for by the feed: their ends, and feedback,
+    which brings the run that it is about once more, with the same ids."""
+    from swarmkeep.runs.genai import export_spans
+
+    after = _refuse_other_log(target.read_state(), "traces").get("cursor")
+    for page in source.feed(FeedChoice(after=after, types=_TRACED)):
+        for start in range(0, len(page), _TRACES_AT_ONCE):
+            batch = page[start : start + _TRACES_AT_ONCE]
+            sessions = dict.fromkeys(one.session_id for one in batch if days.contain(one.at))
+            asked = {
+                name: {one.seq for one in batch if one.session_id == name and days.contain(one.at)} for name in sessions
+            }
+            traces = [spans for name in sessions for spans in _list_traces(source, name, asked[name], has_content)]
+            last = {"seq": batch[-1].seq, "hash": batch[-1].hash, "log": "traces", "cursor": batch[-1].cursor}
+            spans = [span for trace in traces for span in trace]
+            target.write([export_spans(spans)] if spans else [], last, "application/json")
+            yield len(traces)
+
+
+def _list_traces(source: Source, session_id: str, seqs: set[int], has_content: bool) -> Iterator[list[Json]]:
+    """The spans of each run of a session that one of these events is about. A session that was deleted has none."""
+    import swarmkeep_client
+    from swarmkeep.events.errors import SessionNotFound
+    from swarmkeep.events.facts import FeedbackAdded
+    from swarmkeep.events.fold import fold
+    from swarmkeep.events.views import find_run
+    from swarmkeep.runs.genai import Score, list_spans
+
+    try:
+        events = list(source.facts(session_id))
+    except (SessionNotFound, swarmkeep_client.SessionNotFound):
+        return
+    state = fold(events)
+    run_of_answer = {entry.seq: entry.run_id for entry in state.messages}
+    scores, runs = {}, dict[str, None]()
+    for event in events:
+        fact, run_id = event.fact, event.run_id
+        if isinstance(fact, FeedbackAdded):
+            scores[fact.seq] = Score(fact.value, fact.comment or "", event.at)
+            run_id = run_of_answer.get(fact.seq)
+        if event.seq in seqs and run_id is not None:
+            runs[run_id] = None
+    for run_id in runs:
+        run = find_run(state, run_id)
+        if run is not None:
+            yield list(list_spans(session_id, state, run, has_content=has_content, scores=scores))
+
+
+_LOGS = {"audit": "the audit log was", "events": "events of sessions were", "traces": "traces were"}
+
+
+def _refuse_other_log(last: Json, wanted: str) -> Json:
+    if (found := last.get("log", wanted)) != wanted:
+        other = _LOGS.get(found, "something else was")
+        raise Refused(f"{other} forwarded there; give --to or --state another name")
+    return last
+
+
+def _read_state(place: Path) -> Json:
     try:
         found = json.loads(place.read_bytes())
-        return _Position(int(found["seq"]), str(found["hash"]))
+        return {**found, "seq": int(found["seq"]), "hash": str(found["hash"])}
     except FileNotFoundError:
-        return _Position()
+        return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Refused(f"cannot read {place}, which says how far it went: {error}") from None
 
 
-def _read_last_line(file: Path) -> _Position:
-    """The entry of the last whole line; what a crash left behind it is cut off."""
+def _read_last_line(file: Path) -> Json | None:
+    """The event of the last whole line, if there is one; what a crash left behind it is cut off."""
     try:
         with file.open("r+b") as opened:
-            size = opened.seek(0, os.SEEK_END)
-            begin = max(0, size - _TAIL_BYTES)
-            opened.seek(begin)
-            tail = opened.read()
+            size, length = opened.seek(0, os.SEEK_END), _TAIL_BYTES
+            while True:
+                begin = max(0, size - length)
+                opened.seek(begin)
+                tail = opened.read()
+                # With the end of the line before the last one all of that is there.
+                if not begin or tail.count(b"\n") > 1:
+                    break
+                length *= 2
             whole = tail[: tail.rfind(b"\n") + 1]
             opened.truncate(begin + len(whole))
     except FileNotFoundError:
-        return _Position()
+        return None
     except OSError as error:
         raise Refused(f"cannot write {file}: {describe_os_error(error)}") from None
     lines = whole.splitlines()
     try:
         if not lines:
-            return _Position()
-        event = json.loads(lines[-1])["metadata"]
-        return _Position(int(event["sequence"]), str(event["uid"]))
+            return None
+        event: Json = json.loads(lines[-1])
+        int(event["metadata"]["sequence"]), str(event["metadata"]["uid"])
+        if event["metadata"]["log_name"] == "events":
+            str(event["unmapped"]["cursor"])
+        return event
     except (ValueError, KeyError, TypeError):
         raise Refused(f"{file} has other lines than those that were forwarded; name another file") from None
 
 
-def _append(file: Path, events: list[Json]) -> None:
-    from swarmkeep.history.ocsf import write_lines
-
+def _append(file: Path, lines: bytes) -> None:
     try:
         with file.open("ab") as opened:
-            opened.write(write_lines(events))
+            opened.write(lines)
             opened.flush()
             os.fsync(opened.fileno())
     except OSError as error:

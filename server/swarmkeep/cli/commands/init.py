@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from swarmkeep.cli.options import JsonOutput
+from swarmkeep.cli.options import Commands, JsonOutput
 from swarmkeep.cli.terminal import Refused, describe_os_error, put, put_json, put_table, say
 
 PACKAGE = "swarmkeep_agents"
@@ -79,18 +79,13 @@ def test_the_cases_pass() -> None:
 '''
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "init",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep init --list
-          swarmkeep init my-shop --team acme
-        """,
-    )(init)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep init --list
+    swarmkeep init my-shop --team acme
+""")
 def init(
     folder: Annotated[
         Path | None, typer.Argument(metavar="DIR", help="The project's folder; it must be new or empty.")

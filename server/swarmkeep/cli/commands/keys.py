@@ -10,7 +10,7 @@ import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.opening import run_on_store
-from swarmkeep.cli.options import DatabaseUrl, JsonOutput, refuse_empty
+from swarmkeep.cli.options import Commands, DatabaseUrl, JsonOutput, refuse_empty
 from swarmkeep.cli.output import parse_end
 from swarmkeep.cli.terminal import put, put_json, put_table, say
 
@@ -20,28 +20,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-group = typer.Typer(
-    help="Make, list and revoke the API keys in a database. As soon as there is one, servers on that database require "
+commands = Commands()
+group = commands.add_group(
+    "keys",
+    "Make, list and revoke the API keys in a database. As soon as there is one, servers on that database require "
     "keys. They notice new and revoked keys within two seconds.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group, name="keys")
-
-
-@group.command(
-    "create",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep keys create --tenant acme --name "the shop's backend"
-      swarmkeep keys create --tenant acme --name auditor --role read --expires 30d
-      swarmkeep keys create --json
-    """,
-)
+@group.add("""
+    swarmkeep keys create --tenant acme --name "the shop's backend"
+    swarmkeep keys create --tenant acme --name auditor --role read --expires 30d
+    swarmkeep keys create --json
+""")
 def create(
     tenant: Annotated[
         str | None,
@@ -83,14 +74,12 @@ def create(
     say(f"key {made.id} of tenant {made.tenant} ({made.role}); it is not shown again")
 
 
-@group.command(
-    "list",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep keys list
-      swarmkeep keys list --tenant acme --json
+@group.add(
+    """
+    swarmkeep keys list
+    swarmkeep keys list --tenant acme --json
     """,
+    name="list",
 )
 def list_keys(
     tenant: Annotated[
@@ -116,14 +105,9 @@ def list_keys(
     put_table(("ID", "TENANT", "ROLE", "CREATED", "LAST USED", "ENDS", "REVOKED", "NAME"), rows)
 
 
-@group.command(
-    "revoke",
-    epilog="""
-    \b
-    Examples:
-      swarmkeep keys revoke key_0123456789abcdef
-    """,
-)
+@group.add("""
+    swarmkeep keys revoke key_0123456789abcdef
+""")
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, as in `keys list`.")],
     as_json: JsonOutput = False,

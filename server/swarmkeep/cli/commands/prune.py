@@ -13,7 +13,13 @@ import typer
 
 from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, LabelFilter, Quiet, ServerUrl, Tenant, parse_labels
+from swarmkeep.cli.options import (
+    Commands,
+    JsonOutput,
+    LabelFilter,
+    Quiet,
+    parse_labels,
+)
 from swarmkeep.cli.output import parse_duration
 from swarmkeep.cli.sources import Source, SourceOptions
 from swarmkeep.cli.terminal import Progress, put, put_json, put_json_line, say, show_progress
@@ -37,19 +43,15 @@ class _Old(NamedTuple):
 _TOLERATED = timedelta(seconds=30)
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "prune",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep prune --older-than 90d --dry-run
-          swarmkeep prune --older-than 90d --metadata team=sales
-        """,
-    )(prune)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep prune --older-than 90d --dry-run
+    swarmkeep prune --older-than 90d --metadata team=sales
+""")
 def prune(
+    where: SourceOptions,
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="AGE", help="Unchanged for this long: 30m, 12h, 90d, 8w.")
     ],
@@ -62,10 +64,6 @@ def prune(
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")] = None,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Delete sessions that have not changed for a long time, for good. Sessions with an unfinished run, and those on
     hold, are kept."""
@@ -74,7 +72,7 @@ def prune(
     age = parse_duration(older_than, "--older-than")
     why = reason or f"pruned: untouched for {older_than}"
     left: list[tuple[str, str]] = []
-    with open_source(SourceOptions(url, database_url, tenant, api_key), writes=not dry_run) as source:
+    with open_source(where, writes=not dry_run) as source:
         before = to_timestamp(find_cutoff(age, datetime.now(UTC), source.read_clock()))
         sessions = source.sessions(agent=agent, status="idle", metadata=parse_labels(metadata), children=True)
         with show_progress("looking for old sessions", "session", quiet=quiet) as looked:
@@ -106,34 +104,23 @@ def prune(
 # `swarmkeep retention`: what goes by itself, and when.
 
 
-def register_retention(app: typer.Typer) -> None:
-    app.command(
-        "retention",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep retention
-          swarmkeep retention --within 30d --json
-        """,
-    )(retention)
-
-
+@commands.add("""
+    swarmkeep retention
+    swarmkeep retention --within 30d --json
+""")
 def retention(
+    where: SourceOptions,
     within: Annotated[
         str | None, typer.Option("--within", metavar="TIME", help="Those that go within this time: 12h, 30d, 8w.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")] = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Show the sessions that go by SWARMKEEP_RETENTION, and when: by default those that are due. A server deletes these
     every hour, unless they are on hold or in use. This deletes nothing."""
     before = datetime.now(UTC) + (timedelta() if within is None else parse_duration(within, "--within"))
     count = held = 0
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
-        for due in source.due(before):
+    with open_source(where) as source:
+        for due in source.list_due(before):
             count, held = count + 1, held + due.held
             if as_json:
                 put_json_line(msgspec.structs.asdict(due))
@@ -151,12 +138,12 @@ def _find_old(source: Source, sessions: Iterable[SessionState], before: str) -> 
             continue
         if session.hold is not None:
             held.append(session.id)
-        elif not _goes_with_another(source, session):
+        elif not _is_in_other_session(source, session):
             old.append(_Old(session.id, session.seq, session.updated_at))
     return old, held
 
 
-def _goes_with_another(source: Source, session: SessionState) -> bool:
+def _is_in_other_session(source: Source, session: SessionState) -> bool:
     """Tell if it was made to ask another agent, and the session that asked is still there: that one's deletion deletes
     it, too."""
     from swarmkeep.events.errors import SessionNotFound

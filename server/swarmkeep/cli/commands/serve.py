@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.configure import EXAMPLE_AGENTS, NO_MODEL, OFFLINE_NOTE, has_model, load_settings
-from swarmkeep.cli.options import Agents, DatabaseUrl, Model, Offline
+from swarmkeep.cli.options import Agents, Commands, DatabaseUrl, Model, Offline
 from swarmkeep.cli.terminal import Refused, find_refusal, say
 
 if TYPE_CHECKING:
@@ -17,21 +17,16 @@ if TYPE_CHECKING:
 _EXAMPLES_NOTE = "no --agents given: serving the example agents in {}"
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "serve",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep serve --offline --agents swarmkeep_agents.acme
-          OPENAI_API_KEY=… swarmkeep serve --agents my_agents.py
-          OPENAI_BASE_URL=http://127.0.0.1:11434/v1 swarmkeep serve --agents my_agents.py --model llama3.2
-          swarmkeep serve --agents sales --agents support --database-url postgresql://user@host/swarmkeep
-          swarmkeep serve --agents my_agents.py --database-url postgresql://user@host/swarmkeep --workers 4
-        """,
-    )(serve)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep serve --offline --agents swarmkeep_agents.acme
+    OPENAI_API_KEY=… swarmkeep serve --agents my_agents.py
+    OPENAI_BASE_URL=http://127.0.0.1:11434/v1 swarmkeep serve --agents my_agents.py --model llama3.2
+    swarmkeep serve --agents sales --agents support --database-url postgresql://user@host/swarmkeep
+    swarmkeep serve --agents my_agents.py --database-url postgresql://user@host/swarmkeep --workers 4
+""")
 def serve(
     agents: Agents = None,
     host: Annotated[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import datetime
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, JsonOutput, Quiet, ServerUrl, Tenant
+from swarmkeep.cli.options import Commands, FirstDay, JsonOutput, LastDay, Quiet
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import can_show, put, put_json, put_table, say, show_progress
 
@@ -23,31 +22,23 @@ if TYPE_CHECKING:
 _PAGE_SIZE = 200
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "usage",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep usage
-          swarmkeep usage --by day --by model --from 2026-11-01
-          swarmkeep usage --by day --plot
-          swarmkeep usage --by session --agent "Sales Agent" --json
-        """,
-    )(usage)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep usage
+    swarmkeep usage --by day --by model --from 2026-11-01
+    swarmkeep usage --by day --plot
+    swarmkeep usage --by session --agent "Sales Agent" --json
+""")
 def usage(
+    where: SourceOptions,
     group_by: Annotated[
         list[str] | None,
         typer.Option("--by", metavar="GROUP", help="day, agent, model, session or run; may be given again."),
     ] = None,
-    first_day: Annotated[
-        datetime | None, typer.Option("--from", metavar="DAY", formats=["%Y-%m-%d"], help="From this day on, in UTC.")
-    ] = None,
-    last_day: Annotated[
-        datetime | None, typer.Option("--to", metavar="DAY", formats=["%Y-%m-%d"], help="Up to this day, included.")
-    ] = None,
+    first_day: FirstDay = None,
+    last_day: LastDay = None,
     agent: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only calls of this agent.", autocompletion=complete_agent)
     ] = None,
@@ -58,13 +49,9 @@ def usage(
     plot: Annotated[bool, typer.Option("--plot", help="Draw the tokens as bars.")] = False,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Show tokens, calls and time, by default per day."""
-    from swarmkeep.events.usage import USAGE_GROUPS, UsageGroup, UsageQuery, parse_usage_groups
+    from swarmkeep.events.records import USAGE_GROUPS, UsageGroup, UsageQuery, parse_usage_groups
 
     if plot and as_json:
         raise typer.BadParameter("it cannot be combined with --json", param_hint="'--plot'")
@@ -80,10 +67,7 @@ def usage(
         only={name: value for name, value in only.items() if value is not None},
         limit=_PAGE_SIZE,
     )
-    with (
-        open_source(SourceOptions(url, database_url, tenant, api_key)) as source,
-        show_progress("adding up", "row", quiet=quiet) as progress,
-    ):
+    with open_source(where) as source, show_progress("adding up", "row", quiet=quiet) as progress:
         rows = list(progress.track(source.usage(asked)))
     if as_json:
         put_json([_drop_other_groups(row, by) for row in rows])
@@ -91,7 +75,7 @@ def usage(
         _put_bars(rows, by)
     elif rows:
         cells = [*(_build_cells(row, by) for row in rows), *_sum_rows(rows, len(by))]
-        put_table(*_with_costs(_build_headings(by), cells, rows))
+        put_table(*_add_costs(_build_headings(by), cells, rows))
     else:
         say("there were no calls")
 
@@ -119,7 +103,7 @@ def _drop_other_groups(row: UsageRow, by: tuple[str, ...]) -> dict[str, object]:
     """The row with the groups that were asked for."""
     import msgspec
 
-    from swarmkeep.events.usage import USAGE_GROUPS
+    from swarmkeep.events.records import USAGE_GROUPS
 
     plain: dict[str, object] = msgspec.to_builtins(row)
     if plain["cost"] is None:
@@ -142,7 +126,7 @@ def _build_cells(row: UsageRow, by: tuple[str, ...]) -> tuple[str, ...]:
     return (*groups, *map(str, counts), _format_seconds(row.model_ms), _format_seconds(row.tool_ms))
 
 
-def _with_costs(
+def _add_costs(
     headings: tuple[str, ...], cells: list[tuple[str, ...]], rows: list[UsageRow]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The table with a column for what the calls cost, if anything is known of that. `+` stands for calls without a

@@ -18,9 +18,9 @@ import typer
 
 from swarmkeep.cli.completing import complete_session
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import ApiKey, DatabaseUrl, FirstSession, JsonOutput, Quiet, ServerUrl, Tenant
+from swarmkeep.cli.options import Commands, FirstSession, JsonOutput, Quiet
 from swarmkeep.cli.output import STANDARD, open_input, write_atomically
-from swarmkeep.cli.sources import Source, SourceOptions
+from swarmkeep.cli.sources import Source, SourceOptions, to_client
 from swarmkeep.cli.terminal import (
     Progress,
     Refused,
@@ -35,11 +35,10 @@ from swarmkeep.cli.terminal import (
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
-    from swarmkeep.events.facts import RecordedEvent
     from swarmkeep.history.checkpoints import CheckpointHead
     from swarmkeep.history.import_export import ExportCheck
     from swarmkeep.history.proofs import Note, Proof
-    from swarmkeep_client import Head, Verification
+    from swarmkeep_client import Event, Head, Verification
 
 
 _MAX_NAMED = 20
@@ -51,26 +50,22 @@ _LOG_KEY = re.compile(r"[^+]+\+[0-9a-f]{8}\+[A-Za-z0-9+/=]+")
 _HEAD = re.compile(r"([1-9][0-9]{0,15}):([0-9a-fA-F]{64})", re.ASCII)
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "verify",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep verify order-4711
-          swarmkeep verify --all
-          swarmkeep verify order-4711 --head 13:3ea31933ae7a1c86d2344661229bf360a96681ef9e72c80cd7c3876e1c41e1a0
-          swarmkeep verify --all --json
-          swarmkeep verify --all --from default/order-4711    (where Ctrl-C ended it)
-          swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
-          swarmkeep verify --checkpoint checkpoint.txt --public-key key.pub    (of `anchor`)
-          swarmkeep verify order-4711.jsonl --checkpoint heads.jsonl    (an export; needs no database)
-          swarmkeep verify case.zip --public-key key.pub    (an evidence package; needs no database)
-        """,
-    )(verify)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep verify order-4711
+    swarmkeep verify --all
+    swarmkeep verify order-4711 --head 13:3ea31933ae7a1c86d2344661229bf360a96681ef9e72c80cd7c3876e1c41e1a0
+    swarmkeep verify --all --json
+    swarmkeep verify --all --from default/order-4711    (where Ctrl-C ended it)
+    swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
+    swarmkeep verify --checkpoint checkpoint.txt --public-key key.pub    (of `anchor`)
+    swarmkeep verify order-4711.jsonl --checkpoint heads.jsonl    (an export; needs no database)
+    swarmkeep verify case.zip --public-key key.pub    (an evidence package; needs no database)
+""")
 def verify(
+    where: SourceOptions,
     session_id: Annotated[
         str | None,
         typer.Argument(
@@ -117,10 +112,6 @@ def verify(
     first: FirstSession = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")] = False,
     quiet: Quiet = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Check that sessions are as they were recorded: events, hash chain, and everything stored with them. Exit code 1
     if anything is wrong.
@@ -135,7 +126,6 @@ def verify(
         if not _verify_file(Path(session_id), checkpoint, anchors, noted, as_json=as_json):
             raise typer.Exit(1)
         return
-    where = SourceOptions(url, database_url, tenant, api_key)
     if checkpoint is not None:
         if not _verify_against_checkpoint(where, checkpoint, anchors, session_id, as_json=as_json):
             raise typer.Exit(1)
@@ -269,31 +259,26 @@ def _verify_against_checkpoint(
 ) -> bool:
     """Check the logs of a checkpoint against it, all or one session's, and print the outcome of each; return True if
     all is well."""
-    from swarmkeep.history.checkpoints import BadCheckpoint
     from swarmkeep.history.proofs import MAX_NOTE_BYTES, is_note, parse_note
 
-    try:
-        with open_input(str(file)) as content:
-            beginning = content.read(1)
-            content.seek(0)
-            if is_note(beginning):
-                note = parse_note(content.read(MAX_NOTE_BYTES + 1))
-                at = _check_anchors(note, file, anchors)
-                if where.server_url is None:
-                    where = replace(where, tenant=where.tenant or note.tenant)
-                with open_source(where) as source:
-                    return _compare_with_note(source, note, at, session_id, as_json=as_json)
-            public_key = anchors.load_key_of_list()
+    with open_input(str(file)) as content:
+        beginning = content.read(1)
+        content.seek(0)
+        if is_note(beginning):
+            note = parse_note(content.read(MAX_NOTE_BYTES + 1))
+            at = _check_anchors(note, file, anchors)
+            if where.server_url is None:
+                where = replace(where, tenant=where.tenant or note.tenant)
             with open_source(where) as source:
-                return _compare_with_list(source, content, public_key, session_id, as_json=as_json)
-    except BadCheckpoint as error:
-        raise Refused(str(error)) from None
+                return _compare_with_note(source, note, at, session_id, as_json=as_json)
+        public_key = anchors.load_key_of_list()
+        with open_source(where) as source:
+            return _compare_with_list(source, content, public_key, session_id, as_json=as_json)
 
 
 def _check_anchors(note: Note, file: Path, anchors: _Anchors) -> datetime | None:
     """When others signed the note, the first of them; None if no other had to. Raises BadCheckpoint, Refused."""
-    from swarmkeep.cli.commands.anchor import name_stamp
-    from swarmkeep.history.anchors import check_cosignature, check_stamp, parse_verifier_key
+    from swarmkeep.history.anchors import check_cosignature, check_stamp, name_stamp, parse_verifier_key
     from swarmkeep.history.proofs import check_note
 
     times: dict[str, datetime] = {}
@@ -381,7 +366,7 @@ def _find_backdated(
         after = noted[-1][0] if noted else 0
         if session.seq <= after or session_id not in (None, session.id):
             continue
-        old: RecordedEvent | None = None
+        old: Event | None = None
         for event in found.events(session.id, after=after):
             if event.type in ("session.forked", "session.imported"):
                 old = None
@@ -476,10 +461,10 @@ def _compare_log(found: Source, noted: CheckpointHead, *, is_elsewhere: bool) ->
 def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: Head | None, *, as_json: bool) -> bool:
     """Verify an export or a package, against a checkpoint too if there is one; return True if all is well. Needs no
     database. A package is compared with its own checkpoint, where no other is given."""
-    from swarmkeep.cli.conversion import to_client_verification
     from swarmkeep.events.errors import InvalidImport
     from swarmkeep.history.evidence import open_package
     from swarmkeep.history.import_export import ExportCheck
+    from swarmkeep_client import Verification
 
     with ExitStack() as opened:
         file = opened.enter_context(open_input(str(path)))
@@ -492,7 +477,7 @@ def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: 
                 if as_json and checkpoint is None:
                     put_json_line({"session_id": session_id, **msgspec.structs.asdict(found)})
                 elif checkpoint is None:
-                    _put_verification(session_id, to_client_verification(found), None)
+                    _put_verification(session_id, to_client(found, Verification), None)
         except InvalidImport as error:
             put_json_line({"valid": False, "detail": str(error)}) if as_json else put(f"{path}: NOT VALID, {error}")
             return False
@@ -508,30 +493,27 @@ def _compare_with_heads(
     check: ExportCheck, lines: BinaryIO, file: Path | None, anchors: _Anchors, proofs: Sequence[Proof], *, as_json: bool
 ) -> bool:
     """Compare the sessions of an export with a list of heads, or those of a package with a checkpoint of `anchor`."""
-    from swarmkeep.history.checkpoints import BadCheckpoint, read_heads, verify_checkpoint
+    from swarmkeep.history.checkpoints import read_heads, verify_checkpoint
     from swarmkeep.history.proofs import MAX_NOTE_BYTES, is_note, parse_note
 
     report = _Outcomes(as_json)
     unchecked = None
-    try:
-        by_note = is_note(lines.read(1))
-        lines.seek(0)
-        if by_note:
-            note = parse_note(lines.read(MAX_NOTE_BYTES + 1))
-            _check_anchors(note, file or Path(STANDARD), anchors)
-            if not proofs:
-                raise Refused("the file has no proofs: give an evidence package, or a list of heads")
-            for head in (head for found, head in _read_proofs(proofs) if found.text == note.text):
-                report.add(head, *check.compare(head.session_id, head.seq, head.hash))
-        else:
-            key = anchors.load_key_of_list()
-            seal = verify_checkpoint(lines, key)
-            unchecked = seal.public_key if key is None else None
-            for head in read_heads(lines, seal):
-                report.add(head, *check.compare(head.session_id, head.seq, head.hash))
-            _check_own_proofs(check, proofs, key, report)
-    except BadCheckpoint as error:
-        raise Refused(str(error)) from None
+    by_note = is_note(lines.read(1))
+    lines.seek(0)
+    if by_note:
+        note = parse_note(lines.read(MAX_NOTE_BYTES + 1))
+        _check_anchors(note, file or Path(STANDARD), anchors)
+        if not proofs:
+            raise Refused("the file has no proofs: give an evidence package, or a list of heads")
+        for head in (head for found, head in _read_proofs(proofs) if found.text == note.text):
+            report.add(head, *check.compare(head.session_id, head.seq, head.hash))
+    else:
+        key = anchors.load_key_of_list()
+        seal = verify_checkpoint(lines, key)
+        unchecked = seal.public_key if key is None else None
+        for head in read_heads(lines, seal):
+            report.add(head, *check.compare(head.session_id, head.seq, head.hash))
+        _check_own_proofs(check, proofs, key, report)
     for session_id in check.list_uncompared():
         why = "no proof leads to the checkpoint" if by_note else "the checkpoint has no head of it"
         if as_json:
@@ -596,20 +578,13 @@ def _name_log(noted: CheckpointHead) -> str:
 # `swarmkeep checkpoint`: write down where all logs end.
 
 
-def register_checkpoint(app: typer.Typer) -> None:
-    app.command(
-        "checkpoint",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep checkpoint --output heads.jsonl
-          swarmkeep checkpoint --signing-key key.pem --output heads.jsonl
-          swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
-        """,
-    )(checkpoint)
-
-
+@commands.add("""
+    swarmkeep checkpoint --output heads.jsonl
+    swarmkeep checkpoint --signing-key key.pem --output heads.jsonl
+    swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
+""")
 def checkpoint(
+    where: SourceOptions,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write to this file; by default to standard output."),
@@ -621,66 +596,48 @@ def checkpoint(
         ),
     ] = None,
     quiet: Quiet = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Record the last seq and hash of every session and of the audit log, signed if there is a key. Keep the file
     elsewhere."""
     from swarmkeep.cli.configure import load_settings
     from swarmkeep.events.codec import to_timestamp
-    from swarmkeep.history.checkpoints import BadCheckpoint, load_signer, write_checkpoint
+    from swarmkeep.history.checkpoints import load_signer, write_checkpoint
 
     settings = load_settings(signing_key=signing_key)
     at = to_timestamp(datetime.now(UTC))
-    try:
-        key = load_signer(settings.signing_key)
-        with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
-            if output is None:
-                put_bytes(write_checkpoint(source.heads(), at, key))
-                return
-            count = 0
+    key = load_signer(settings.signing_key)
+    with open_source(where) as source:
+        if output is None:
+            put_bytes(write_checkpoint(source.heads(), at, key))
+            return
+        count = 0
 
-            def count_lines() -> Iterator[bytes]:
-                nonlocal count
-                for line in write_checkpoint(source.heads(), at, key):
-                    count += 1
-                    yield line
+        def count_lines() -> Iterator[bytes]:
+            nonlocal count
+            for line in write_checkpoint(source.heads(), at, key):
+                count += 1
+                yield line
 
-            unwritten = f"nothing was written to {output}"
-            with show_progress("recording", "head", quiet=quiet, on_interrupt=lambda _: unwritten) as progress:
-                write_atomically(output, progress.track(count_lines()))
-    except BadCheckpoint as error:
-        raise Refused(str(error)) from None
+        unwritten = f"nothing was written to {output}"
+        with show_progress("recording", "head", quiet=quiet, on_interrupt=lambda _: unwritten) as progress:
+            write_atomically(output, progress.track(count_lines()))
     say(f"wrote {pluralize(count - 2, 'head')} to {output}, {'not ' if key is None else ''}signed")
 
 
 # `swarmkeep audit`: what was done to whole sessions.
 
 
-def register_audit(app: typer.Typer) -> None:
-    app.command(
-        "audit",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep audit
-          swarmkeep audit --json
-        """,
-    )(audit)
-
-
+@commands.add("""
+    swarmkeep audit
+    swarmkeep audit --json
+""")
 def audit(
+    where: SourceOptions,
     as_json: JsonOutput = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Show the audit log: what was done to whole sessions and to keys, when, by whom and why, and when servers
     started."""
-    with open_source(SourceOptions(url, database_url, tenant, api_key)) as source:
+    with open_source(where) as source:
         entries = list(source.audit())
     if as_json:
         put_json(entries)

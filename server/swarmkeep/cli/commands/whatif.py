@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from swarmkeep.cli.commands.chat import describe_options
 from swarmkeep.cli.completing import complete_agent
-from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.configure import load_model_settings
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import Agents, ApiKey, DatabaseUrl, JsonOutput, Offline, ServerUrl, SessionId, Tenant
-from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.options import (
+    Agents,
+    Commands,
+    JsonOutput,
+    Offline,
+    SessionId,
+)
+from swarmkeep.cli.sources import SourceOptions, describe_options
 from swarmkeep.cli.terminal import Refused, put_json, say
 from swarmkeep.events.codec import Json
 
@@ -23,21 +28,17 @@ if TYPE_CHECKING:
     from swarmkeep_client import Message, Run, RunOptions
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        "whatif",
-        epilog="""
-        \b
-        Examples:
-          swarmkeep whatif order-4711 --at 3 --input "Where is my order?"
-          swarmkeep whatif order-4711 --at 3 --agent "Sales Agent"
-          swarmkeep whatif order-4711 --at 3 --model gpt-4o-mini --url http://127.0.0.1:8000
-          swarmkeep whatif order-4711 --at 3 --model-settings '{"temperature": 0}'
-        """,
-    )(whatif)
+commands = Commands()
 
 
+@commands.add("""
+    swarmkeep whatif order-4711 --at 3 --input "Where is my order?"
+    swarmkeep whatif order-4711 --at 3 --agent "Sales Agent"
+    swarmkeep whatif order-4711 --at 3 --model gpt-4o-mini --url http://127.0.0.1:8000
+    swarmkeep whatif order-4711 --at 3 --model-settings '{"temperature": 0}'
+""")
 def whatif(
+    where: SourceOptions,
     session_id: SessionId,
     at: Annotated[int, typer.Option("--at", metavar="SEQ", min=1, help="An event of the run to run again.")],
     text: Annotated[str | None, typer.Option("--input", metavar="TEXT", help="What the user says instead.")] = None,
@@ -63,10 +64,6 @@ def whatif(
     agents: Agents = None,
     offline: Offline = False,
     as_json: JsonOutput = False,
-    url: ServerUrl = None,
-    database_url: DatabaseUrl = None,
-    tenant: Tenant = None,
-    api_key: ApiKey = None,
 ) -> None:
     """Run part of a conversation again, for real, with another input, agent or model. It runs in a fork that ends
     before that part.
@@ -76,7 +73,6 @@ def whatif(
     What you do not change stays the same. The original session is not touched; `swarmkeep compare` shows both. Without
     --url it runs in this process, with the agents of --agents.
     """
-    where = SourceOptions(url, database_url, tenant, api_key)
     settings_changed = None if model_settings is None else parse_model_settings(model_settings)
     if where.server_url is not None and (agents or offline):
         raise typer.BadParameter(
@@ -84,15 +80,11 @@ def whatif(
         )
     settings = None
     if where.server_url is None:
-        settings = load_settings(agents=agents, offline=offline, database_url=database_url)
-        if not has_model(settings):
-            raise Refused(NO_MODEL)
-        if settings.offline:
-            say(OFFLINE_NOTE)
+        settings = load_model_settings(agents=agents, offline=offline, database_url=where.database_url)
     with open_source(where, writes=True) as source:
         # Says so, if there is no such event.
         source.session(session_id, at=at)
-        first = find_opening(source.events(session_id), at)
+        first = find_opening(source.facts(session_id), at)
         fork = source.fork(session_id, at=first.seq - 1, new_id=new_id, metadata=None).id
     from swarmkeep.agent.values import override_settings
 
@@ -179,7 +171,7 @@ def _open_session(where: SourceOptions, settings: Any, session_id: str, stack: E
         from swarmkeep.cli.chat import ServerChatSession
         from swarmkeep.cli.server_source import reach_server
 
-        client = stack.enter_context(reach_server(where.server_url, where.api_key))
+        client = stack.enter_context(reach_server(where))
         return ServerChatSession(client, session_id, None)
     from swarmkeep.cli.chat import LocalChatSession
 

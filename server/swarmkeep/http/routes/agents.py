@@ -48,6 +48,7 @@ async def list_agents(principal: NamedDependency[Principal], limit: Limit = 50, 
 async def get_agent(
     request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
 ) -> AgentView:
+    """Write spaces in the name as `%20`."""
     registry = principal.engine.registry
     agent = registry.get(read_name(request, "/v1/agents/"))
     return view_agent(registry, agent, is_offline=principal.service.is_offline)

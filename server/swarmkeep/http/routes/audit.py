@@ -15,6 +15,7 @@ from swarmkeep.events.views import SessionView
 from swarmkeep.history.checkpoints import AuditEntry, verify_audit_log, view_entry
 from swarmkeep.history.compare import Comparison, StateDiff, compare_sessions, diff_session
 from swarmkeep.history.divergences import Replayed, check_kinds
+from swarmkeep.history.erasure import Erasure, erase_person
 from swarmkeep.history.proofs import Checkpoint, Leaf, Proof, view_leaf
 from swarmkeep.history.redact import Redaction, redact
 from swarmkeep.history.replay import replay_session
@@ -32,10 +33,11 @@ from swarmkeep.store.records import utc_now
 
 
 class Replay(Body, frozen=True, kw_only=True):
-    """`ignore` lists kinds of differences that are not reported."""
+    """Everything is optional."""
 
     may_be_absent: ClassVar[bool] = True
     ignore: tuple[str, ...] = ()
+    """Kinds of differences to leave out."""
 
 
 @post(
@@ -48,9 +50,9 @@ class Replay(Body, frozen=True, kw_only=True):
 )
 async def replay(session_id: FromPath[str], data: JSONBody[Replay], principal: NamedDependency[Principal]) -> Replayed:
     """The recorded completions and results stand in for the model and the tools: neither is called, and nothing is
-    written. Functions that make instructions are called. Each difference is reported once, where it first appears. A
-    server makes one replay per tenant at a time, for a minute at most.
-    """
+    written. Functions that make instructions, and guardrails except those that ask outside, are called; they should
+    have no effects. Each difference is reported once, where it first appears. A server process makes one replay of a
+    tenant at a time, for a minute at most."""
     ignore, key = check_kinds(data.ignore), principal.session_key(session_id)
     service = principal.service
     async with service.replays.enter(principal.tenant):
@@ -103,13 +105,16 @@ ROUTES = [replay, diff, compare]
 
 
 class RedactionRequest(Body, frozen=True, kw_only=True):
-    """The events that lose their payload, and the reason. `include_forks`: also in other sessions that hold the same
-    events. `dry_run`: only say what would be removed."""
+    """The events whose content is removed."""
 
     seqs: list[Annotated[int, Meta(ge=1, le=MAX_SEQ)]]
+    """The events, up to 1,000."""
     reason: str
+    """Why, in up to 1,000 characters, kept in the session."""
     include_forks: bool = False
+    """`true`: also in the other sessions that hold the same events, except those that are busy."""
     dry_run: bool = False
+    """`true`: only show what would be removed."""
 
 
 @post(
@@ -150,9 +155,10 @@ async def redact_session(
 
 
 class HoldRequest(Body, frozen=True, kw_only=True):
-    """The reason for the hold, for the log."""
+    """A hold."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=MAX_REASON)]
+    """Why, for the log."""
 
 
 @put(
@@ -186,7 +192,42 @@ async def release(session_id: FromPath[str], principal: NamedDependency[Principa
     return make_session_response(await release_session(principal.store, key, by=principal.name, publish=publish))
 
 
-REDACT_ROUTES = [redact_session, hold, release]
+class ErasureRequest(Body, frozen=True, kw_only=True):
+    """A person to be erased."""
+
+    person: str | int | float | bool
+    """The person, as the sessions' metadata say."""
+    reason: Annotated[str, Meta(min_length=1, max_length=MAX_REASON)]
+    """Why, in up to 1,000 characters, kept in the sessions and in the audit log."""
+    dry_run: bool = False
+    """`true`: only show which sessions there are."""
+
+
+@post(
+    "/people/erase",
+    status_code=200,
+    operation_id="erase_person",
+    summary="Erase a person in every copy of the database",
+    responses=problem_specs(
+        "person_not_found", "session_busy", "on_hold", "too_large", "unsupported_media_type", "overloaded"
+    ),
+)
+async def erase(data: JSONBody[ErasureRequest], principal: NamedDependency[Principal]) -> Erasure:
+    """All events of the person's sessions are redacted, and the key is erased that they are encrypted by wherever else
+    they are: in backups, replicas and archives. The chains still verify; nothing can be added to these sessions any
+    more. While one of them is busy or on hold, nothing is erased. Repeating the request is harmless."""
+    return await erase_person(
+        principal.store,
+        principal.tenant,
+        data.person,
+        data.reason,
+        by=principal.name,
+        dry_run=data.dry_run,
+        publish=principal.engine.publish,
+    )
+
+
+REDACT_ROUTES = [redact_session, hold, release, erase]
 
 
 class AuditList(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,7 +245,29 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
 async def list_audit(
     principal: NamedDependency[Principal], after: AfterSeq = None, limit: Limit = 50, cursor: Cursor = None
 ) -> AuditList:
-    """The audit log: deletions, imports, redactions, decisions on approvals and keys, with who did it. Oldest first."""
+    """Actions on whole sessions and on keys, redactions, and decisions on approvals, oldest first. The log of the
+    tenant `default` also has the starts and stops of servers; one that is killed, or cannot write, leaves no entry.
+    What `data` has, by type:
+
+    - `session.damaged`, `session.mended`: `session_id`; of one that was found damaged also `seq`, the first event that
+      is not as recorded, and `code`, that of `verify`. Mended: it verifies again.
+    - `session.deleted`, `session.imported`: `session_id`, its last `seq` and `hash`, and the `reason`, or null; for an
+      import also `source`, the kind of file, and `digest`, its SHA-256.
+    - `session.redacted`: `session_id`, the `seqs` that were emptied, and the `seq` and `hash` of the event, which has
+      the reason.
+    - `session.archived`: `session_id`, its `seq` and `hash`, and the `object` that has its events now.
+    - `session.held`, `session.released`: `session_id`, and the `seq` and `hash` of the event, which has the reason.
+    - `approval.decided`: `session_id`, `run_id`, the `decision`, and the `seq` and `hash` of the event, which has the
+      reason.
+    - `key.created`, `key.revoked`: `key_id`, `name`, `role` and `expires_at`.
+    - `webhook.created`, `webhook.updated`, `webhook.rotated`, `webhook.deleted`, `webhook.disabled` (the receiver
+      answered 410): `webhook_id`, its `state`, and its `url` without the path; `webhook.resent` also the `cursor`.
+    - `server.started`, `server.stopped`: `server`, an id of this one start, `version`, and the number of its `worker`
+      if there are several; a start also has `address`, `api_keys` (it needed keys then) and `settings`: those that
+      decide who may do what, without secrets: `agents`, `offline`, `cors_origins`, `allowed_hosts`,
+      `forwarded_allow_ips`, `separate_approvers`, `rate_limit_per_minute`, `approval_seconds`, `run_seconds`,
+      `tool_seconds`, `migrate`, every `max_…`, and the existence of a `metrics_token`.
+    """
     start = max(after or 0, parse_cursor(cursor) or 0)
     entries = await principal.store.read_audit_log(principal.tenant, after=start, limit=limit + 1)
     page = take_page(map(view_entry, entries[:limit]), principal.reader.page_bytes)
@@ -219,6 +282,7 @@ async def list_audit(
     responses=problem_specs(),
 )
 async def verify_audit(principal: NamedDependency[Principal], head: NotedHead = None) -> Verification:
+    """The answer is as for a session."""
     noted = None if head is None else parse_head(head)
     return await verify_audit_log(principal.store, principal.tenant, noted=noted)
 

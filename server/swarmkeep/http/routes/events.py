@@ -19,7 +19,7 @@ from swarmkeep.events.messages import list_shown
 from swarmkeep.history.export import JSON_LINES, find_sessions, iterate_keys, write_export
 from swarmkeep.history.replay import rebuild_request, rebuild_what_is_left
 from swarmkeep.http.auth import PERMISSION, Principal
-from swarmkeep.http.bodies import Body, JsonResponse
+from swarmkeep.http.bodies import Body, JsonResponse, has_user_message
 from swarmkeep.http.errors import CODES_OF_CHANGES, problem_specs
 from swarmkeep.http.openapi import EventsOperation
 from swarmkeep.http.parameters import (
@@ -36,7 +36,7 @@ from swarmkeep.http.parameters import (
 )
 from swarmkeep.http.sse import EVENT_STREAM, StreamResponse, make_counted_response
 from swarmkeep.http.streams import make_event_stream, write_session_frames
-from swarmkeep.request.history import find_first_shown
+from swarmkeep.request.request import find_first_shown
 from swarmkeep.store.records import SessionKey, is_full_page
 
 _EVENTS_PER_READ = 200
@@ -119,6 +119,8 @@ async def get_event_request(
         ),
     ] = False,
 ) -> Response[Json]:
+    """The bytes that were sent, rebuilt from the log. Refused if a part of it was redacted or is lost, unless
+    `redacted` is asked for."""
     with ExitStack() as taken:
 
         async def admit(size: int) -> None:
@@ -136,9 +138,12 @@ ROUTES = [list_events, get_event_request]
 
 
 class NewMessages(Body, frozen=True, kw_only=True):
-    """Chat Completions messages, in order."""
+    """Messages for the history."""
 
     messages: list[Json]
+    """Chat Completions messages, in order."""
+    relayed: bool = False
+    """`true`: a person passes on what the user said, as a key with the role `support` has to say."""
 
 
 class MessageList(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +166,9 @@ async def list_messages(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> MessageList:
+    """Each is the Chat Completions message with `seq`, `at`, `run_id` and `sender`. One that a guardrail refused, and
+    the answer in its place, have its name as `guardrail`; a result with files refers to them in `files`; what a person
+    wrote in the agent's place has `person`."""
     state = await principal.reader.state(principal.session_key(session_id), at=at)
     entries = state.messages
     behind = bisect_right(entries, parse_cursor(cursor) or 0, key=lambda entry: entry.seq)
@@ -185,6 +193,8 @@ async def add_messages(
     session_id: FromPath[str], data: JSONBody[NewMessages], principal: NamedDependency[Principal]
 ) -> MessageList:
     """The next run's model reads them. The answer has them as they were recorded; refused while a run is active."""
+    if has_user_message(data.messages):
+        principal.refuse_as_user(relayed=data.relayed)
     entries = await principal.engine.sessions.add_messages(
         principal.session_key(session_id), data.messages, idempotency=await principal.read_idempotency()
     )
@@ -206,8 +216,9 @@ async def remove_message(
         str | None, QueryParameter(description="Only this call of the message, with its result.")
     ] = None,
 ) -> None:
-    """It is no longer sent to models or shown in lists; the log keeps it. A call goes with its result, and a result
-    with its call. Repeating the request changes nothing."""
+    """It is no longer sent to models or listed. The log keeps it; to remove its content for good, redact it. A call
+    goes with its result, and a result with its call. Repeating the request changes nothing. Messages of an active run
+    cannot be taken out."""
     key = principal.session_key(session_id)
     await principal.engine.sessions.remove_message(key, seq, tool_call_id, by=principal.name)
 

@@ -25,35 +25,46 @@ class KeyList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewKey(Body, frozen=True, kw_only=True):
-    """`name`: who or what uses it; events name it. Without `expires_at` it never expires."""
+    """Everything is optional."""
 
     may_be_absent: ClassVar[bool] = True
     name: str = ""
+    """Who or what uses it, in up to 200 printable characters; events name it."""
     role: Role = "write"
+    """What it may do."""
     expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+    """A time with its zone; by default it never expires."""
 
 
 class CreatedKey(ApiKey, frozen=True, kw_only=True):
-    """A key as in lists, and the `key` itself. It is shown only once: it is null when the request is repeated."""
+    """A key as in lists, and the key itself."""
 
     key: str | None
+    """The key, only this once: null when the request is repeated."""
 
 
 class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The key that a request was sent with, without its secret part."""
+    """The key that a request was sent with."""
 
     id: str
+    """Its id."""
     name: str
+    """Its name."""
     expires_at: str | None
+    """When it expires, or null."""
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller, and what they may do. `key` and `role` are null as long as the server has no API keys."""
+    """The caller, and what they may do."""
 
     tenant: str
+    """The tenant whose sessions they see."""
     key: CallerKey | None
+    """Their key; null while the server requires none."""
     role: Role | None
+    """Its role; null while the server requires none."""
     permissions: list[Permission]
+    """Their rights; others may be added."""
 
 
 @get("/me", operation_id="get_caller", summary="Get the caller, and what they may do", responses=problem_specs())

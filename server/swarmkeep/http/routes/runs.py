@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import FromPath, JSONBody
 from litestar.types import Receive
 
 from swarmkeep.events.views import RunView
@@ -26,7 +26,6 @@ from swarmkeep.http.threads import ClientGone, wait_for_client
 from swarmkeep.logs import bind_fields
 from swarmkeep.runs.identifiers import REQUEST_PARSED, reach
 from swarmkeep.runs.reader import RunPosition
-from swarmkeep.store.index import ActiveRun, ActiveStatus
 from swarmkeep.store.records import SessionKey
 
 
@@ -84,10 +83,16 @@ async def create_run(
     data: JSONBody[NewRun],
     principal: NamedDependency[Principal],
 ) -> Response[RunView]:
-    """The answer comes when the run has ended or waits for an answer; with `stream` as server-sent events,
-    with `background` at once (202). A run continues when its client goes away.
+    """The answer comes when the run has ended or waits for an answer; with `stream` as server-sent events, with
+    `background` at once (202). A run continues when its client goes away.
+
+    A run that failed is an answer, not an HTTP error: 200, with the status `failed` and an `error`. An HTTP error means
+    that the request started no run, or that this server stops while the run continues elsewhere (`draining`): then the
+    same request with the same `Idempotency-Key` waits for that run.
     """
     runs, key = principal.engine.runs, principal.session_key(session_id)
+    if data.speaks_as_user:
+        principal.refuse_as_user(relayed=data.relayed)
     idempotency = await principal.read_idempotency()
     await reach(REQUEST_PARSED, session_id)
     command = await data.to_command(idempotency, principal.engine.limits.max_messages, by=principal.name)
@@ -144,7 +149,8 @@ async def stream_run(
     principal: NamedDependency[Principal],
     last_seen: LastEventId = None,
 ) -> Response[Any]:
-    """Recorded events have their seq as id. After `Last-Event-ID`, each is sent once and in order, from any server."""
+    """From its beginning, or after `Last-Event-ID`: each recorded event once and in order, from any server, with its
+    seq as id. For a run that has ended, the events and `done`."""
     key, after = principal.session_key(session_id), parse_last_event_id(last_seen)
     position = await principal.reader.find_position(key, run_id)
     return make_event_stream(principal, write_run_frames(principal, key, position, after))
@@ -161,6 +167,9 @@ async def stream_run(
 async def cancel_run(
     session_id: FromPath[str], run_id: FromPath[str], principal: NamedDependency[Principal]
 ) -> RunView:
+    """A run that is queued, running or waiting. What its model had said to a stream so far is kept as a partial
+    message, also if another server advances the run. A call in progress is not waited for, and its late result is
+    dropped. A run that has ended stays as it is."""
     return await principal.engine.runs.cancel(
         principal.session_key(session_id), run_id, idempotency=await principal.read_idempotency()
     )
@@ -191,9 +200,10 @@ async def resume_run(
     data: JSONBody[Resume],
     principal: NamedDependency[Principal],
 ) -> Response[RunView]:
-    """The first decision on a call wins. The answer is like that to a new run. Approvals need the permission `approve`,
-    everything else `run`.
-    """
+    """The request is accepted as a whole or not at all. The run continues once nothing is missing; until then it is
+    still `waiting`. The first decision on a call wins. Without a body, an interrupted run is tried again, if it is the
+    session's latest. Answers like the start of a run. Approvals need the permission `approve`, everything else
+    `run`."""
     key = principal.session_key(session_id)
     submit = partial(data.submit, principal, key, run_id, await principal.read_idempotency())
     if data.stream:
@@ -202,34 +212,3 @@ async def resume_run(
 
 
 ROUTES = [create_run, list_runs, get_run, stream_run, cancel_run, resume_run]
-
-
-# Route for the runs that are active, over all sessions.
-
-
-class ActiveRunList(msgspec.Struct, frozen=True, kw_only=True):
-    data: list[ActiveRun]
-    next_cursor: str | None
-
-
-@get(
-    "/runs",
-    operation_id="list_active_runs",
-    summary="List the runs of all sessions that are active or wait for somebody",
-    responses=problem_specs("overloaded"),
-)
-async def list_active_runs(
-    principal: NamedDependency[Principal],
-    status: Annotated[ActiveStatus, QueryParameter(description="Only runs in this state.")] = "running",
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> ActiveRunList:
-    """Those first whose sessions were made last. A page may end before it is full; `next_cursor` says whether there are
-    more."""
-    page = await principal.store.list_active_runs(
-        principal.tenant, status, limit=limit, cursor=cursor, max_bytes=principal.reader.page_bytes
-    )
-    return ActiveRunList(data=page.runs, next_cursor=page.next_cursor)
-
-
-ACTIVE_RUNS_ROUTES = [list_active_runs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -12,18 +13,21 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
+from swarmkeep.agent.values import MAX_ASSIGNEE
 from swarmkeep.events.codec import Json
-from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.errors import InvalidRequest, SessionNotFound
+from swarmkeep.events.facts import EventView, view_event
 from swarmkeep.events.files import UNKNOWN, choose_shown_type
-from swarmkeep.events.state import SessionStatus
+from swarmkeep.events.run_table import EndedRunStatus
+from swarmkeep.events.state import SessionStatus, Verdict
 from swarmkeep.events.views import ListedSession, SessionView
 from swarmkeep.events.words import MAX_QUERY_CHARACTERS
 from swarmkeep.history.html import CONTENT_SECURITY_POLICY
 from swarmkeep.history.transcript import MEDIA_TYPES, TranscriptFormat, open_transcript
 from swarmkeep.http.auth import PERMISSION, Principal
-from swarmkeep.http.bodies import Body, JsonResponse
+from swarmkeep.http.bodies import Body, JsonResponse, has_user_message
 from swarmkeep.http.errors import CODES_OF_CHANGES, problem_specs
-from swarmkeep.http.openapi import StreamableOperation, TranscriptOperation
+from swarmkeep.http.openapi import YAML, CaseOperation, StreamableOperation, TranscriptOperation
 from swarmkeep.http.parameters import (
     MAX_SEQ,
     OPEN_QUERY_PREFIX,
@@ -43,7 +47,7 @@ from swarmkeep.http.sse import EVENT_STREAM, StreamResponse
 from swarmkeep.http.streams import make_event_stream, write_change_frames
 from swarmkeep.runs.compaction import CompactionView
 from swarmkeep.runs.sessions import read_stored_file
-from swarmkeep.store.records import EndedRunStatus, SessionOrder
+from swarmkeep.store.records import SessionOrder
 
 SessionId = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:\-]{1,128}$")]
 ETAG = ResponseHeader(
@@ -53,22 +57,34 @@ LOCATION = ResponseHeader(name="Location", description="The session's path.", do
 
 
 class NewSession(Body, frozen=True, kw_only=True):
-    """Everything is optional. `messages` is a history to begin with, as in Chat Completions."""
+    """Everything is optional. Messages have a `role` (`system`, `developer`, `user`, `assistant` or `tool`) and
+    `content`; other keys are kept. A tool message must answer an open call of the assistant message before it, by its
+    `tool_call_id`."""
 
     may_be_absent: ClassVar[bool] = True
     id: SessionId | None = None
+    """1 to 128 of `A-Z a-z 0-9 . _ : -`, but not `.` or `..`; made by the server if absent."""
     agent: str | None = None
+    """The agent that begins; by default the first of the first module served."""
     context_variables: Json | None = None
+    """Data for functions."""
     metadata: Json | None = None
+    """Your own labels."""
     messages: list[Json] | None = None
+    """A history to begin with: Chat Completions messages. `sender` is the role unless you give one."""
+    relayed: bool = False
+    """`true`: a person passes on what the user said, as a key with the role `support` has to say."""
 
 
 class SessionPatch(Body, frozen=True, kw_only=True):
-    """Merge patches (RFC 7396): null removes a key; keys that are not named stay."""
+    """Everything is optional."""
 
     agent: str | UnsetType = UNSET
+    """Becomes the active agent."""
     context_variables: Json | UnsetType = UNSET
+    """A merge patch (RFC 7396): null removes a key; keys that are not named stay."""
     metadata: Json | UnsetType = UNSET
+    """A merge patch, too."""
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +112,10 @@ def make_session_response(session: SessionView, status: int = 200) -> Response[S
     },
 )
 async def create_session(data: JSONBody[NewSession], principal: NamedDependency[Principal]) -> Response[SessionView]:
-    """With an id and a body that were sent before, the answer is 200 with the session as it was made."""
+    """With an id and a body that were sent before, the answer is 200 with the session as it was made; with another
+    body, it is refused."""
+    if has_user_message(data.messages or ()):
+        principal.refuse_as_user(relayed=data.relayed)
     session, made = await principal.engine.sessions.create(
         principal.tenant,
         session_id=data.id,
@@ -114,7 +133,8 @@ async def create_session(data: JSONBody[NewSession], principal: NamedDependency[
     operation_id="list_sessions",
     summary="List or search sessions, the latest first, or follow which of them change",
     operation_class=StreamableOperation,
-    description="Parameters `metadata.KEY=VALUE` select the sessions with that metadata. "
+    description="Parameters `metadata.KEY=VALUE` select the sessions with that metadata: text as it is, any other "
+    "value as its JSON; several keys are possible. "
     "`Accept: text/event-stream` streams which sessions change from then on, and takes no parameters.",
     opt={OPEN_QUERY_PREFIX: "metadata."},
     responses=problem_specs("search_off"),
@@ -133,29 +153,48 @@ async def list_sessions(
         QueryParameter(
             max_length=MAX_QUERY_CHARACTERS,
             description="Only those in which one message, or id and metadata, have words that begin with each of these;"
-            " `matches` say where.",
+            " `matches` say where. Of more than 10 words, the first 10 count.",
         ),
     ] = None,
     active_after: Annotated[
-        str | None, QueryParameter(description="Only those in which something happened then or later (RFC 3339).")
+        str | None,
+        QueryParameter(
+            description="Only those whose last activity (during a run: its beginning) was then or later (RFC 3339)."
+        ),
     ] = None,
     active_before: Annotated[
-        str | None, QueryParameter(description="Only those in which nothing happened then or later (RFC 3339).")
+        str | None, QueryParameter(description="Only those whose last activity was before (RFC 3339).")
     ] = None,
     damaged: Annotated[
         bool | None,
         QueryParameter(description="Only those whose stored history was found damaged, or, with `false`, the others."),
     ] = None,
+    assignee: Annotated[
+        str | None,
+        QueryParameter(
+            max_length=MAX_ASSIGNEE,
+            description="Only those that this person or queue looks after; `none`: those of no one.",
+        ),
+    ] = None,
+    feedback: Annotated[
+        Verdict | None,
+        QueryParameter(
+            description="`down`: only those with an answer that people did not find good when they last said so. `up`: "
+            "only those with feedback that have no such answer."
+        ),
+    ] = None,
     order: Annotated[
         SessionOrder | None,
         QueryParameter(
-            description="`created`: newest first; `activity`: latest activity first, the default with `q`. A cursor is "
-            "valid for one order."
+            description="`created`: newest first; `activity`: latest activity first, the default with `q`. Activity "
+            "moves a session in this order, so pages may have it twice or not at all. A cursor belongs to its order."
         ),
     ] = None,
     include: Annotated[
         Literal["context_variables"] | None,
-        QueryParameter(description="Fields that are left out unless you ask for them."),
+        QueryParameter(
+            description="Fields that are left out unless you ask for them. The Python client of 0.1 always gets them."
+        ),
     ] = None,
     children: Annotated[
         bool, QueryParameter(description="Also the sessions in which agents ask others; each has a `parent`.")
@@ -180,6 +219,8 @@ async def list_sessions(
         active_after=read_time(active_after, "active_after"),
         active_before=read_time(active_before, "active_before"),
         damaged=damaged,
+        assignee=assignee,
+        feedback=feedback,
     )
     return JsonResponse(SessionList(data=page.sessions, next_cursor=page.next_cursor))
 
@@ -200,6 +241,7 @@ def _follow_changes(request: Request[Any, Any, Any], principal: Principal) -> St
 async def get_session(
     session_id: FromPath[str], principal: NamedDependency[Principal], at: AtSeq = None
 ) -> Response[SessionView]:
+    """With `at`, as it was after that event."""
     session = await principal.reader.view(principal.session_key(session_id), at=at)
     # Its cost at some time before is not counted.
     cost = await find_cost(principal, session.id) if at is None else UNSET
@@ -220,8 +262,8 @@ async def update_session(
     principal: NamedDependency[Principal],
     if_match: IfMatch = None,
 ) -> Response[SessionView]:
-    """Concurrent changes of different keys all take effect. With `If-Match`, the change is made only if the session has
-    not changed since."""
+    """Two writers that change different keys at once both win. With `If-Match`, only if the session has not changed
+    since. The next step of an active run sees the change. Values that are set already are not recorded again."""
     session = await principal.engine.sessions.update(
         principal.session_key(session_id),
         agent=none_if_unset(data.agent),
@@ -246,6 +288,7 @@ async def delete_session(
     reason: Annotated[str | None, QueryParameter(max_length=1000, description="Why, for the audit log.")] = None,
     if_match: IfMatch = None,
 ) -> None:
+    """For good, with the sessions in which its agents asked others. Its id may be used again; its forks stay."""
     await principal.engine.sessions.delete(
         principal.session_key(session_id),
         force=force,
@@ -266,14 +309,17 @@ ROUTES = [create_session, list_sessions, get_session, update_session, delete_ses
 
 
 class Fork(Body, frozen=True, kw_only=True):
-    """`at` is the last seq that the fork shares, by default the session's last. `metadata` is merged over the
-    session's. `agent` becomes the active agent."""
+    """Everything is optional."""
 
     may_be_absent: ClassVar[bool] = True
     at: Annotated[int, Meta(ge=1, le=MAX_SEQ)] | None = None
+    """The last event that both share; by default the last one."""
     id: SessionId | None = None
+    """1 to 128 of `A-Z a-z 0-9 . _ : -`, but not `.` or `..`; made by the server if absent."""
     metadata: Json | None = None
+    """A merge patch over the copied metadata."""
     agent: str | None = None
+    """Becomes the active agent of the fork."""
 
 
 @get(
@@ -305,8 +351,8 @@ async def list_forks(
 async def fork_session(
     session_id: FromPath[str], data: JSONBody[Fork], principal: NamedDependency[Principal]
 ) -> Response[SessionView]:
-    """The shared events keep their hashes. A run that is active where the shared history ends does not continue in the
-    fork."""
+    """The copied events keep their hashes. A run that is unfinished where the copy ends does not continue; if it is
+    tried again, approvals are asked for again."""
     session = await principal.engine.sessions.fork(
         principal.session_key(session_id),
         at=data.at,
@@ -346,9 +392,15 @@ async def get_blob(
     hash: FromPath[str],
     principal: NamedDependency[Principal],
 ) -> Response[bytes]:
-    """`hash` is the SHA-256 (hex) that an event's `blob` names."""
-    key = principal.session_key(session_id)
-    content = await read_stored_file(principal.store, key, hash)
+    """`hash` is the SHA-256 (hex) that a message's part has as its `sha256`, and the event as its `blob`.
+    `Content-Type` is that of a picture, audio or a PDF if its first bytes say so, otherwise `application/octet-stream`.
+    Pictures and audio are `inline`, everything else is an `attachment`. Clients may cache it (`ETag`)."""
+    content = await read_stored_file(principal.store, principal.session_key(session_id), hash)
+    return make_file_response(request, hash, content)
+
+
+def make_file_response(request: Request[Any, Any, Any], hash: str, content: bytes) -> Response[bytes]:
+    """Answer with the content of that SHA-256, or that the client has it."""
     headers = {**_HEADERS, "ETag": f'"{hash}"'}
     if request.headers.get("if-none-match") in (f'"{hash}"', f'W/"{hash}"', "*"):
         return Response(b"", status_code=304, headers=headers, media_type=UNKNOWN)
@@ -399,18 +451,54 @@ async def get_transcript(
     return StreamResponse(pieces, MEDIA_TYPES[chosen], headers={**_TRANSCRIPT_HEADERS, "Vary": "Accept"})
 
 
-TRANSCRIPT_ROUTES = [get_transcript]
+@get(
+    "/sessions/{session_id:str}/case",
+    operation_id="get_eval_case",
+    summary="Make an eval case of a run",
+    operation_class=CaseOperation,
+    response_description="A file with the case",
+    responses=problem_specs("session_not_found", "run_not_found", "overloaded"),
+)
+async def get_eval_case(
+    session_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    run_id: Annotated[str | None, QueryParameter(description="The run; by default the last one.")] = None,
+    name: Annotated[
+        str | None, QueryParameter(description="What the case is called; by default what was said.", max_length=200)
+    ] = None,
+) -> Response[Any]:
+    """What was said, and as expectations what was done: calls in their order, agent, context, output, guardrails.
+    The file is for `swarmkeep eval`; where the run went wrong, correct it first. A server process makes one of a tenant
+    at a time."""
+    from swarmkeep.evals.proposing import NoCase, make_case_file
+
+    key = principal.session_key(session_id)
+    # The whole session is read, as for a replay: one of a tenant's at a time.
+    async with principal.service.replays.enter(principal.tenant):
+        events = await principal.store.read(key)
+        if not events:
+            raise SessionNotFound(key.id)
+        try:
+            content = await asyncio.to_thread(make_case_file, events, run_id, name)
+        except NoCase as error:
+            raise InvalidRequest(str(error), "/query/run_id") from None
+    return Response(content, media_type=YAML, headers={"X-Content-Type-Options": "nosniff"})
+
+
+TRANSCRIPT_ROUTES = [get_transcript, get_eval_case]
 
 
 # Compaction: the history made shorter for the model.
 
 
 class CompactionRequest(Body, frozen=True, kw_only=True):
-    """The number of last turns left unchanged, and additional instructions to the model for the summary."""
+    """Everything is optional."""
 
     may_be_absent: ClassVar[bool] = True
     keep_turns: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    """How many turns are left unchanged; by default those of the agent's settings, or 4."""
     instructions: Annotated[str, Meta(max_length=20_000)] | None = None
+    """Added for the summary."""
 
 
 @post(
@@ -425,7 +513,8 @@ async def compact_session(
     session_id: FromPath[str], data: JSONBody[CompactionRequest], principal: NamedDependency[Principal]
 ) -> CompactionView:
     """Long results are shortened, and all but the last turns are summed up by the agent's model. The log keeps
-    everything."""
+    everything. The answer comes when that is done; a compaction that was cut off continues with the next one, or with
+    the next run."""
     return await principal.engine.compactions.compact(
         principal.session_key(session_id),
         keep_turns=data.keep_turns,
@@ -445,26 +534,30 @@ Note = Annotated[str, Meta(max_length=10_000)]
 
 
 class Takeover(Body, frozen=True, kw_only=True):
-    """`note` is for other people who look at the session; no model reads it. With `force`, also from another person."""
+    """Everything is optional."""
 
     may_be_absent: ClassVar[bool] = True
     note: Note | None = None
+    """For other people; no model reads it."""
     force: bool = False
+    """Take it from another person."""
 
 
 class Handback(Body, frozen=True, kw_only=True):
-    """The agent's model reads the `note` before it continues. With `force`, this works even if another person took
-    over."""
+    """Everything is optional."""
 
     may_be_absent: ClassVar[bool] = True
     note: Note | None = None
+    """The agent's model reads it."""
     force: bool = False
+    """Even if another person has taken over."""
 
 
 class PersonAnswer(Body, frozen=True, kw_only=True):
     """The answer in the agent's place."""
 
     content: Annotated[str, Meta(min_length=1)]
+    """Its text."""
 
 
 @post(
@@ -479,13 +572,14 @@ class PersonAnswer(Body, frozen=True, kw_only=True):
 async def take_over_session(
     session_id: FromPath[str], data: JSONBody[Takeover], principal: NamedDependency[Principal]
 ) -> Response[SessionView]:
-    """No model is asked and no call begins until the session is handed back; runs wait for the person instead. If the
-    same person repeats the request, nothing changes."""
+    """No model is asked and no call begins until the session is handed back; runs wait for the person instead. The
+    session is assigned to the person, and stays so. If the same person repeats the request, nothing changes."""
     session = await principal.engine.takeovers.take_over(
         principal.session_key(session_id),
         by=principal.name,
         note=data.note,
         force=data.force,
+        owner=principal.person,
         idempotency=await principal.read_idempotency(),
     )
     return make_session_response(session)
@@ -538,4 +632,101 @@ async def hand_back_session(
     return make_session_response(session)
 
 
-TAKEOVER_ROUTES = [take_over_session, answer_session, hand_back_session]
+class Assignment(Body, frozen=True, kw_only=True):
+    """The person or the queue that looks after the session."""
+
+    to: str | None
+    """A name in up to 200 characters, or null: no one in particular."""
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+    """Why, for other people."""
+
+
+class NewNote(Body, frozen=True, kw_only=True):
+    """A note for colleagues."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=10_000)]
+    """Its text."""
+
+
+@post(
+    "/sessions/{session_id:str}/assign",
+    status_code=200,
+    operation_id="assign_session",
+    summary="Say who looks after a session",
+    opt={PERMISSION: ("run",)},
+    response_headers=[ETAG],
+    responses=problem_specs("session_not_found", *CODES_OF_CHANGES),
+)
+async def assign_session(
+    session_id: FromPath[str], data: JSONBody[Assignment], principal: NamedDependency[Principal]
+) -> Response[SessionView]:
+    """If it is so already, nothing changes."""
+    session = await principal.engine.takeovers.assign(
+        principal.session_key(session_id),
+        data.to,
+        by=principal.name,
+        reason=data.reason,
+        idempotency=await principal.read_idempotency(),
+    )
+    return make_session_response(session)
+
+
+@post(
+    "/sessions/{session_id:str}/notes",
+    status_code=201,
+    operation_id="add_note",
+    summary="Note something for colleagues",
+    opt={PERMISSION: ("run",)},
+    responses=problem_specs("session_not_found", *CODES_OF_CHANGES),
+)
+async def add_note(
+    session_id: FromPath[str], data: JSONBody[NewNote], principal: NamedDependency[Principal]
+) -> Response[EventView]:
+    """The answer is the event. Neither a model nor the stream of a run shows the note."""
+    event = await principal.engine.takeovers.add_note(
+        principal.session_key(session_id),
+        data.text,
+        by=principal.name,
+        idempotency=await principal.read_idempotency(),
+    )
+    return JsonResponse(view_event(event), status_code=201)
+
+
+class NewFeedback(Body, frozen=True, kw_only=True):
+    """What a person thinks of an answer, which either its `seq` or its `run_id` names."""
+
+    value: Verdict
+    """`up` or `down`."""
+    seq: Annotated[int, Meta(ge=1, le=MAX_SEQ)] | None = None
+    """The assistant message."""
+    run_id: str | None = None
+    """The run whose last assistant message it is about."""
+    comment: Annotated[str, Meta(max_length=10_000)] | None = None
+    """What the person says about it."""
+
+
+@post(
+    "/sessions/{session_id:str}/feedback",
+    status_code=201,
+    operation_id="add_feedback",
+    summary="Say what a person thinks of an answer",
+    opt={PERMISSION: ("run",)},
+    responses=problem_specs("session_not_found", "run_not_found", "event_not_found", *CODES_OF_CHANGES),
+)
+async def add_feedback(
+    session_id: FromPath[str], data: JSONBody[NewFeedback], principal: NamedDependency[Principal]
+) -> Response[EventView]:
+    """The answer is the event. Of several about one answer the last one counts."""
+    event = await principal.engine.takeovers.add_feedback(
+        principal.session_key(session_id),
+        data.value,
+        seq=data.seq,
+        run_id=data.run_id,
+        comment=data.comment,
+        by=principal.name,
+        idempotency=await principal.read_idempotency(),
+    )
+    return JsonResponse(view_event(event), status_code=201)
+
+
+TAKEOVER_ROUTES = [take_over_session, answer_session, hand_back_session, assign_session, add_note, add_feedback]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from tempfile import SpooledTemporaryFile
@@ -16,6 +17,7 @@ from swarmkeep.events.state import SessionStatus
 from swarmkeep.history.conversations import import_conversations
 from swarmkeep.history.evidence import make_package, read_blocks
 from swarmkeep.history.export import JSON_LINES, filter_sessions, find_sessions, iterate_keys, write_export
+from swarmkeep.history.foreign.formats import ForeignFormat, recognise
 from swarmkeep.history.import_export import ImportReport, import_export
 from swarmkeep.http.auth import Principal
 from swarmkeep.http.bodies import JsonRequest
@@ -24,7 +26,7 @@ from swarmkeep.http.openapi import EvidenceOperation, ExportOperation, ImportOpe
 from swarmkeep.http.parameters import MAX_SEQ, OPEN_QUERY_PREFIX, read_metadata_filter
 from swarmkeep.http.sse import ZIP, StreamResponse
 
-ImportFormat = Literal["export", "chat", "swarm", "assistants"]
+ImportFormat = Literal["export", "auto", ForeignFormat]
 _MAX_BYTES_IN_MEMORY = 1024 * 1024
 _MAX_IDS = 200
 _PACKAGE_HEADERS = {"Content-Disposition": 'attachment; filename="case.zip"'}
@@ -34,7 +36,6 @@ _PACKAGE_HEADERS = {"Content-Disposition": 'attachment; filename="case.zip"'}
     "/export",
     operation_id="export_sessions",
     summary="Export sessions",
-    description="Parameters `metadata.KEY=VALUE` select the sessions with that metadata.",
     operation_class=ExportOperation,
     response_description="The export, in JSON lines; one that was cut off has no last line",
     opt={OPEN_QUERY_PREFIX: "metadata."},
@@ -44,12 +45,14 @@ async def export_sessions(
     request: Request[Any, Any, Any],
     principal: NamedDependency[Principal],
     ids: Annotated[
-        list[str] | None, QueryParameter(name="id", description="Only these sessions (repeat), in this order.")
+        list[str] | None,
+        QueryParameter(name="id", description="Only these sessions (repeat, up to 200), in this order."),
     ] = None,
     agent: Annotated[str | None, QueryParameter(description="Only those with this active agent.")] = None,
     status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
 ) -> Response[Any]:
-    """All of the caller's sessions, newest first, unless parameters say which."""
+    """Newest first. Parameters `metadata.KEY=VALUE` select the sessions with that metadata. An export that was cut off
+    has no last line."""
     store, metadata = principal.store, read_metadata_filter(request)
     if not ids:
         keys = filter_sessions(store, principal.tenant, agent=agent, status=status, metadata=metadata)
@@ -83,10 +86,14 @@ async def import_sessions(
     dry_run: Annotated[bool, QueryParameter(description="Verify and check only.")] = False,
     source: Annotated[
         ImportFormat,
-        QueryParameter(name="from", description="What the file is: `export`, `chat`, `swarm` or `assistants`."),
+        QueryParameter(name="from", description="The format of the file; `auto` to have it recognised."),
     ] = "export",
     agent: Annotated[
-        str | None, QueryParameter(description="For files other than exports: the agent that is to continue.")
+        str | None,
+        QueryParameter(
+            description="For files other than exports: the agent that is to continue; by default the one that spoke "
+            "last, or the first one served.",
+        ),
     ] = None,
 ) -> ImportReport:
     """The body is an export, or has conversations that were kept elsewhere. All of it is verified before anything is
@@ -96,15 +103,17 @@ async def import_sessions(
     limits = principal.engine.limits
     sizes, quota = limits.sizes, limits.storage_quota
     if agent is not None:
-        if source == "export":
-            raise InvalidRequest("an export already names the active agent; leave `agent` out", "/query/agent")
+        _refuse_agent_of(source)
         registry.get(agent)
     with SpooledTemporaryFile(max_size=_MAX_BYTES_IN_MEMORY) as spooled:
         file = cast(BinaryIO, spooled)
         async with aclosing(request.stream_file()) as pieces:
             async for piece in pieces:
                 file.write(piece)
-        if source == "export":
+        form = await asyncio.to_thread(recognise, file) if source == "auto" else source
+        if form == "export":
+            if agent is not None:
+                _refuse_agent_of(form)
             return await import_export(
                 principal.store,
                 principal.tenant,
@@ -121,7 +130,7 @@ async def import_sessions(
             principal.store,
             principal.tenant,
             file,
-            source,
+            form,
             agent=agent,
             default_agent=registry.default,
             as_id=as_id,
@@ -132,6 +141,11 @@ async def import_sessions(
             files=limits.files,
             quota=quota,
         )
+
+
+def _refuse_agent_of(source: ImportFormat) -> None:
+    if source == "export":
+        raise InvalidRequest("an export already names the active agent; leave `agent` out", "/query/agent")
 
 
 @get(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from typing import Annotated
 
 import msgspec
@@ -10,12 +9,11 @@ from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
-from swarmkeep.events.errors import InvalidRequest
-from swarmkeep.events.usage import Cost, UsageGroup, UsageQuery, UsageRow, parse_usage_groups
+from swarmkeep.events.records import Cost, UsageGroup, UsageQuery, UsageRow, parse_usage_groups
 from swarmkeep.http.auth import Principal
 from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.errors import problem_specs
-from swarmkeep.http.parameters import Cursor, Limit
+from swarmkeep.http.parameters import Cursor, Limit, parse_day
 from swarmkeep.store.records import SessionCounts
 
 
@@ -50,13 +48,15 @@ async def get_usage(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response[UsageList]:
-    """Groups are sorted by what they are grouped by. A fork counts only its own calls. `cost` is there if the server
-    knows a price."""
+    """Groups are sorted by what they are grouped by. Sums by session or run that are narrowed down by days, an agent or
+    a model read every call within the days: with millions of them, name few days, or a session."""
+    for day, name in ((first_day, "from"), (last_day, "to")):
+        parse_day(day, f"/query/{name}")
     only: dict[UsageGroup, str | None] = {"agent": agent, "model": model, "session": session}
     query = UsageQuery(
         by=parse_usage_groups(name for text in group_by or () for name in text.split(",") if name),
-        first_day=_check_day(first_day, "/query/from"),
-        last_day=_check_day(last_day, "/query/to"),
+        first_day=first_day,
+        last_day=last_day,
         only={name: value for name, value in only.items() if value is not None},
         limit=limit,
         cursor=cursor,
@@ -68,21 +68,25 @@ async def get_usage(
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """`limit` is null where there is none."""
+    """A quota."""
 
     used: int
+    """How much is used."""
     limit: int | None
+    """The limit; null if there is none."""
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
-    """The tenant's usage of its quotas. `stored_bytes` counts the payloads of events, and the texts that they
-    refer to; `tokens_today` the tokens of model calls since midnight, UTC; `day_ends_in_seconds` is when that count
-    starts again."""
+    """The tenant's usage of its quotas."""
 
     sessions: Quota
+    """Its sessions."""
     stored_bytes: Quota
+    """The bytes of their events' payloads, and of the texts that these refer to."""
     tokens_today: Quota
+    """The tokens of model calls since midnight, UTC."""
     day_ends_in_seconds: int
+    """When that count starts again."""
 
 
 @get(
@@ -117,15 +121,6 @@ async def get_counts(
     return await principal.store.count_sessions(principal.tenant, children=children)
 
 
-def _check_day(text: str | None, pointer: str) -> str | None:
-    try:
-        if text is None or date.fromisoformat(text).isoformat() == text:
-            return text
-    except ValueError:
-        pass
-    raise InvalidRequest("write a day as YYYY-MM-DD", pointer)
-
-
 ROUTES = [get_usage, get_quotas, get_counts]
 
 
@@ -133,26 +128,32 @@ ROUTES = [get_usage, get_quotas, get_counts]
 
 
 class ModelPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """Per million tokens. `model` is a name, or a pattern (`gpt-4o*`)."""
+    """A price, per million tokens."""
 
     model: str
+    """A name, or a pattern (`gpt-4o*`)."""
     input: float
+    """Of what a model is sent."""
     cached_input: float
+    """Of what of that was read from a cache."""
     output: float
+    """Of what it says."""
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's own name takes precedence over patterns, and the longest pattern that fits over others. Without a
-    table, `data` is empty."""
+    """A model's own name takes precedence over patterns, and the longest pattern that fits over others."""
 
     currency: str | None
+    """Their currency; null without a table."""
     data: list[ModelPrice]
+    """The prices; empty without a table."""
 
 
 @get(
     "/prices", operation_id="get_prices", summary="Show what models cost, from the settings", responses=problem_specs()
 )
 async def get_prices(principal: NamedDependency[Principal]) -> Prices:
+    """Per million tokens. If at least one call has a price, rows of usage, one session and one run have a `cost`."""
     table = principal.service.prices
     if table is None:
         return Prices(currency=None, data=[])

@@ -173,6 +173,9 @@ export async function findMe() {
 
 export const may = (permission) => me.known === null || me.known.permissions.includes(permission);
 
+// What the server calls the caller as an owner; null without keys.
+export const ownName = () => (me.known?.key ? me.known.key.name || me.known.key.id : null);
+
 // Names before ids.
 export function nameOfMe() {
   const { key, tenant, role } = me.known ?? {};

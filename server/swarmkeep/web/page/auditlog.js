@@ -6,6 +6,7 @@ import { whoIs } from "./descriptions.js";
 import { HeadCheck } from "./checkpoint.js";
 import { hrefOf } from "./route.js";
 import { text } from "./text.js";
+import { viewText } from "./viewtext.js";
 
 const auditText = text.audit;
 const AUDIT_PAGE = 100;
@@ -21,9 +22,9 @@ export class AuditLog {
     this.problems = h("section", { class: "damage", role: "alert", hidden: true });
     this.check = new HeadCheck({ verify: (head) => this.verify(head), forget: () => this.verify().catch((error) => this.app.fail(error)), isOurs: ({ session_id: id, tenant }) => id === null && [null, me.known?.tenant].includes(tenant) });
     this.package = h("div");
-    this.copy = button(text.check.copy, { kind: "ghost", hidden: true, onclick: () => navigator.clipboard?.writeText(`${this.head.seq}:${this.head.hash}`).then(() => this.app.say(text.check.copied)) });
+    this.copy = button(viewText.check.copy, { kind: "ghost", hidden: true, onclick: () => navigator.clipboard?.writeText(`${this.head.seq}:${this.head.hash}`).then(() => this.app.say(viewText.check.copied)) });
     this.node = h("section", { class: "audit scroll", "aria-label": auditText.title },
-      h("header", { class: "view-head" }, h("h1", { class: "view-title" }, auditText.title), this.badge, h("span", { class: "grow" }), this.copy, button(text.check.open, { kind: "ghost", onclick: () => this.check.open() }), button(text.package.open, { kind: "ghost", onclick: () => this.openPackage() })),
+      h("header", { class: "view-head" }, h("h1", { class: "view-title" }, auditText.title), this.badge, h("span", { class: "grow" }), this.copy, button(viewText.check.open, { kind: "ghost", onclick: () => this.check.open() }), button(viewText.package.open, { kind: "ghost", onclick: () => this.openPackage() })),
       this.problems, this.check.node, this.package,
       h("div", { class: "audit-table wide", tabindex: 0, role: "group", "aria-label": auditText.title }, h("table", {}, h("thead", {}, h("tr", {}, auditText.columns.map((name) => h("th", { scope: "col" }, name)))), this.rows)),
       this.note, this.earlier);
@@ -120,8 +121,8 @@ export class AuditLog {
       h("th", { scope: "row", tabindex: -1 }, String(seq), this.damaged?.has(seq) ? h("span", { class: "row-damage" }, icon("cross"), text.timeline.damagedRow) : null),
       h("td", {}, h("time", { datetime: at }, dayAndTime(at))),
       h("td", {}, auditText.types[type] ?? type),
-      h("td", { dir: "auto" }, data?.session_id && type !== "session.deleted" ? h("a", { href: hrefOf({ view: "timeline", id: about, at: data.seq ?? null }) }, about) : String(about)),
-      h("td", { dir: "auto" }, whoIs(by) ?? ""),
+      h("td", { dir: "auto" }, data?.session_id && type !== "session.deleted" ? h("a", { href: hrefOf({ view: "timeline", id: about, at: data.seq ?? null }) }, about) : h("span", { title: data?.key_id }, String((data?.key_id && data.name) || about))),
+      h("td", { dir: "auto", title: by }, whoIs(by) ?? ""),
       h("td", { dir: "auto" }, data?.reason ?? "", rest.length ? h("details", {}, h("summary", {}, auditText.more), h("code", {}, JSON.stringify(Object.fromEntries(rest)))) : null));
     row.dataset.seq = seq;
     return row;

@@ -1,59 +1,8 @@
 // Tool calls that wait: for a decision about their arguments, or for a result from outside.
 
 import { button, dayAndTime, h, pretty } from "./dom.js";
-import { compactJson, WrittenJson } from "./json.js";
+import { ArgumentsForm, summaryOf } from "./form.js";
 import { text } from "./text.js";
-
-// An editor for the arguments of a call that is approved: JSON in a field, checked before it is sent.
-
-const tEdit = text.approval;
-let editors = 0;
-
-class ArgumentsEditor {
-  constructor(input) {
-    editors += 1;
-    const wrongId = `arguments-wrong-${editors}`;
-    this.before = pretty(input || "{}");
-    this.wrong = h("p", { class: "reason wrong", id: wrongId, role: "alert", hidden: true });
-    this.field = h("textarea", { class: "field code", rows: Math.min(this.before.split("\n").length + 1, 12), spellcheck: "false", "aria-label": tEdit.arguments, "aria-describedby": wrongId, dir: "auto" });
-    this.field.value = this.before;
-    this.field.addEventListener("input", () => this.complain(""));
-    this.node = h("details", { class: "fold edit" }, h("summary", {}, tEdit.edit), h("p", { class: "muted" }, tEdit.editHint), this.field, this.wrong);
-  }
-
-  // What was changed, as it was written; null if nothing was, and false if it cannot be sent.
-  read() {
-    if (this.field.value === this.before) return null;
-    try {
-      const given = JSON.parse(this.field.value);
-      if (given === null || typeof given !== "object" || Array.isArray(given)) return this.complain(tEdit.noObject);
-      return this.isAsBefore() ? null : new WrittenJson(this.field.value);
-    } catch (error) {
-      return this.complain(tEdit.noJson(error.message));
-    }
-  }
-
-  // White space changes nothing. The model may have given what is no JSON at all.
-  isAsBefore() {
-    try {
-      return compactJson(this.field.value) === compactJson(this.before);
-    } catch {
-      return false;
-    }
-  }
-
-  complain(words) {
-    this.wrong.textContent = words;
-    this.wrong.hidden = !words;
-    if (words) this.field.setAttribute("aria-invalid", "true");
-    else this.field.removeAttribute("aria-invalid");
-    if (words) {
-      this.node.open = true;
-      this.field.focus();
-    }
-    return false;
-  }
-}
 
 // Calls that a run waits for: a decision about one, or the result of one that runs elsewhere.
 
@@ -64,11 +13,13 @@ export function callParts(item) {
 }
 
 export function approvalNode(item, act) {
-  if (!act.may("approve")) return watched(text.approval.label, text.approval.title(item.name), act.why ?? text.approval.others, [callParts({ ...item, output: null }), contextNode(act, { open: false })]);
+  const agent = act.agent?.(item.agent);
+  const title = summaryOf(agent, item.name, item.input)?.words ?? text.approval.title(item.name);
+  if (!act.may("approve")) return watched(text.approval.label, title, act.why ?? text.approval.others, [callParts({ ...item, output: null }), contextNode(act, { open: false })]);
   const reason = h("input", { class: "field", type: "text", "aria-label": text.approval.reason, placeholder: text.approval.reason, maxlength: 2000, dir: "auto" });
-  const edit = new ArgumentsEditor(item.input);
+  const form = new ArgumentsForm(item.input, agent?.tools.find((tool) => tool.function?.name === item.name)?.function.parameters);
   const decide = (decision) => {
-    const given = decision === "approve" ? edit.read() : null;
+    const given = decision === "approve" ? form.read() : null;
     return given === false ? null : once(buttons, () => act.decide(item, decision, reason.value.trim(), given));
   };
   const buttons = [
@@ -76,10 +27,9 @@ export function approvalNode(item, act) {
     button(text.approval.deny, { icon: "cross", kind: "danger", onclick: () => decide("deny") }),
   ];
   return h("section", { class: "decide", "aria-label": text.approval.label },
-    h("h2", { dir: "auto" }, text.approval.title(item.name)),
-    callParts({ ...item, output: null }),
+    h("h2", { dir: "auto", title: item.name }, title),
+    form.node,
     contextNode(act, { open: /^[\s{}]*$/.test(item.input) }),
-    edit.node,
     item.expires && h("p", { class: "muted" }, text.approval.expires(dayAndTime(item.expires))),
     reason,
     h("div", { class: "row" }, buttons));

@@ -9,7 +9,7 @@ import { initial } from "./fold.js";
 import { announce, Log } from "./log.js";
 import { go, hrefOf, replaceRoute } from "./route.js";
 import { Problems, stateTitle } from "./session.js";
-import { ExportMenu, Forks, SessionTools } from "./sessiontools.js";
+import { ExportMenu, Forks, OwnerMenu, SessionTools } from "./sessiontools.js";
 import { text } from "./text.js";
 
 // The active agent and its switch. Choosing another one changes nothing until the user confirms it.
@@ -86,6 +86,14 @@ function isMine(taken) {
   return Boolean(id) && (taken.by === id || taken.by.startsWith(`${id} `));
 }
 
+// How the caller may speak in a session. Only who began a conversation speaks in it as the customer without saying so.
+function modesOf({ taken, begunBy }) {
+  if (isMine(taken)) return ["answer", "note"];
+  const { key, role } = me.known ?? {};
+  const began = begunBy === undefined || begunBy === key?.id || String(begunBy).startsWith(`${key?.id} `);
+  return key && (role === "support" || taken || !began) ? ["takeOver", "note", "user"] : ["user"];
+}
+
 class Takeover {
   // `onTake(note, force)` and `onBack(note, force)` say whether it was done.
   constructor({ onTake, onBack }) {
@@ -115,7 +123,7 @@ class Takeover {
     const mine = isMine(taken);
     const words = mine ? tOver.mine(agent) : tOver.theirs(whoIs(taken.by), agent);
     clear(this.banner,
-      h("p", { class: "grow", title: dayAndTime(taken.at) }, bdi(words), taken.note ? [" ", h("q", { dir: "auto" }, taken.note)] : null),
+      h("p", { class: "grow", title: [dayAndTime(taken.at), taken.by].filter(Boolean).join(" · ") }, bdi(words), taken.note ? [" ", h("q", { dir: "auto" }, taken.note)] : null),
       may ? h("div", { class: "row" }, mine ? null : button(tOver.takeFrom, { kind: "small", onclick: () => this.ask("take") }), button(tOver.back, { kind: "small primary", onclick: () => this.ask("back") })) : null);
   }
 
@@ -150,14 +158,17 @@ class Takeover {
 // A conversation with agents: shows the session's events, and sends messages and decisions.
 
 export class Chat {
-  constructor(app, { id, at = null }) {
+  // `onAct` is called when something was sent or decided; a chat that is part of another view has it, and leaves the keyboard where it is.
+  constructor(app, { id, at = null, onAct = null }) {
     this.app = app;
     this.id = id;
     this.at = at;
+    this.onAct = onAct;
     this.showsEnd = true;
     this.act = {
       may,
       session: () => this.id,
+      agent: (name) => app.agents.find((agent) => agent.name === name),
       decide: (...given) => this.decide(...given),
       deliver: (...given) => this.deliver(...given),
       context: () => this.state.context,
@@ -165,9 +176,11 @@ export class Chat {
       again: () => this.again(),
       withdraw: (run) => this.withdraw(run),
       edit: (item) => this.edit(item),
+      rate: ({ seq }, value) => this.tryOut(({ openFeedback }) => openFeedback(this.app, this.id, seq, value, () => this.panel.querySelector(`[data-seq="${seq}"] button`)?.focus())),
+      makeCase: (run) => this.tryOut(({ openCase }) => openCase(this.app, this.id, run)),
     };
     this.log = new Log(this.act);
-    this.composer = new Composer({ send: (words, busy) => this.send(words, busy), cancel: () => this.cancel() });
+    this.composer = new Composer({ send: (...given) => this.send(...given), cancel: () => this.cancel() });
     this.agent = new AgentSwitch({ onHandOver: (agent) => this.handTo(agent) });
     this.takeover = new Takeover({ onTake: (note, force) => this.takeOver("takeover", note, force), onBack: (note, force) => this.takeOver("handback", note, force) });
     this.link = h("span", { class: "link", role: "status" });
@@ -175,7 +188,10 @@ export class Chat {
     this.way = h("a", { class: "button ghost", href: "#" }, t.toTimeline);
     this.taken = h("span", { class: "row" });
     this.head = h("header", { class: "view-head" }, this.title, this.link, h("span", { class: "grow" }), this.takeover.button, this.agent.select, this.way, this.taken);
-    this.node = h("section", { class: "chat", "aria-label": t.title });
+    this.panel = h("section", { class: "chat", "aria-label": t.title });
+    this.aside = h("section", { class: "facts-pane scroll", id: "facts", tabindex: 0, "aria-label": t.facts });
+    this.toFacts = button(t.facts, { icon: "info", kind: "ghost facts-button", quiet: true, "aria-controls": "facts", "aria-expanded": "false", onclick: () => this.toggleFacts() });
+    this.node = h("div", { class: "case" }, this.panel);
     if (id) this.open(id);
     else this.begin();
   }
@@ -191,13 +207,15 @@ export class Chat {
   close() {
     this.session?.hide(this);
     this.log.close();
+    this.sight?.disconnect();
     this.editor?.node.close();
+    this.asked?.close();
   }
 
   begin() {
     const [{ agents }, words] = [this.app, may("run") ? t : t.reading];
     const choice = agents.length ? may("run") && agentChoice(agents, agents[0].name, (name) => this.choose(name)) : this.withoutAgents();
-    clear(this.node, h("div", { class: "start scroll" }, h("div", { class: "column" }, h("h1", {}, words.begin), h("p", { class: "muted" }, words.beginHint), choice)), this.composer.node);
+    clear(this.panel, h("div", { class: "start scroll" }, h("div", { class: "column" }, h("h1", {}, words.begin), h("p", { class: "muted" }, words.beginHint), choice)), this.composer.node);
     this.composer.open(null);
     this.choose(agents[0]?.name);
     this.composer.focus();
@@ -222,17 +240,39 @@ export class Chat {
     this.tools = new SessionTools(this.app, id, this.title, () => this.state.metadata);
     this.title.after(this.tools.node);
     this.forks = new Forks(this.session);
-    clear(this.taken, this.forks.node, new ExportMenu(this.app, id, () => ({ view: "chat", id }), { print: true }).node);
-    clear(this.node, this.head, this.agent.offered, this.takeover.node, this.problems.node, h("div", { class: "log-frame" }, this.log.node, this.log.latest), this.composer.node);
+    this.owner = new OwnerMenu(this.app, id);
+    clear(this.taken, this.toFacts, this.owner.node, this.forks.node, new ExportMenu(this.app, id, () => ({ view: "chat", id }), { print: true }).node);
+    clear(this.panel, this.head, this.agent.offered, this.takeover.node, this.problems.node, h("div", { class: "log-frame" }, this.log.node, this.log.latest), this.composer.node);
     this.composer.open(id);
+    this.node.append(this.aside);
+    this.sight = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && this.showFacts());
+    this.sight.observe(this.aside);
     this.render();
     this.session.show(this);
-    if (!this.at) this.composer.focus();
+    if (!this.at && !this.onAct) this.composer.focus();
+  }
+
+  // The facts are loaded when their pane is first in sight.
+  async showFacts() {
+    this.sight.disconnect();
+    const { Facts } = await import("./facts.js").catch(() => ({}));
+    if (!Facts) return this.sight.observe(this.aside);
+    this.facts = new Facts(this.session);
+    clear(this.aside, button(text.close, { icon: "cross", kind: "ghost small facts-close", quiet: true, onclick: () => this.toggleFacts() }), this.facts.node);
+    return this.facts.show();
+  }
+
+  // Where there is no room for a pane of their own, they are laid over the conversation.
+  toggleFacts() {
+    const open = this.node.classList.toggle("facts-open");
+    this.toFacts.setAttribute("aria-expanded", String(open));
+    (open ? this.aside : this.toFacts).focus();
   }
 
   failed(error) {
     for (const node of [this.taken, this.composer.node, this.link, this.takeover.button, this.takeover.node, this.agent.select, this.way, this.tools.node]) node.remove();
-    clear(this.node, this.head, h("div", { class: "problem", role: "alert" }, h("h2", { dir: "auto" }, error.message), h("p", {}, error.advice),
+    this.aside.remove();
+    clear(this.panel, this.head, h("div", { class: "problem", role: "alert" }, h("h2", { dir: "auto" }, error.message), h("p", {}, error.advice),
       h("div", { class: "row" }, button(text.retry, { kind: "primary", onclick: () => this.app.reload() }), button(text.sessions.fresh, { onclick: () => go({ view: "chat" }) }))));
   }
 
@@ -276,6 +316,8 @@ export class Chat {
     this.point();
     this.problems.show();
     this.forks.show();
+    this.facts?.show();
+    this.owner.show(state.assignee);
     const { link } = feed;
     const name = stateTitle(this.id, state);
     if (this.title.textContent !== name) this.title.textContent = name;
@@ -285,12 +327,13 @@ export class Chat {
     this.link.textContent = link === "live" ? (state.outlook === "idle" ? "" : text.status[state.outlook]) : text.link[link];
     this.agent.show(state.agent, this.app.agents.map((agent) => agent.name), { may: may("run") });
     this.takeover.show(state.taken, state.agent, { may: may("run") });
-    this.composer.show({ agent: state.agent, busy: state.run !== null, may: may("run"), person: isMine(state.taken) });
+    this.composer.show({ agent: state.agent, busy: state.run !== null, may: may("run"), modes: modesOf(state) });
   }
 
   async attempt(work) {
     try {
       await work();
+      this.onAct?.();
       return true;
     } catch (error) {
       this.app.fail(error);
@@ -298,7 +341,7 @@ export class Chat {
     }
   }
 
-  send(words, busy) {
+  send(words, busy, mode) {
     return this.attempt(async () => {
       if (!this.id) {
         const session = await post("sessions", this.chosen ? { agent: this.chosen } : {});
@@ -307,15 +350,17 @@ export class Chat {
         this.open(session.id);
       }
       this.log.toEnd();
-      if (isMine(this.state.taken)) await post(this.path("/answer"), { content: words });
-      else await this.run(words, busy);
+      if (mode === "note") return post(this.path("/notes"), { text: words });
+      if (mode === "takeOver") await post(this.path("/takeover"), { force: this.state.taken !== null });
+      if (mode !== "user") return post(this.path("/answer"), { content: words });
+      return this.run(words, busy, this.composer.how.hidden ? {} : { relayed: true });
     });
   }
 
-  async run(input, busy) {
+  async run(input, busy, more = {}) {
     // A run without a reader does not stream.
     await this.feed.opened;
-    await post(this.path("/runs"), { input, background: true, on_busy: busy ? "queue" : "reject" });
+    await post(this.path("/runs"), { input, background: true, on_busy: busy ? "queue" : "reject", ...more });
     this.app.refresh();
   }
 
@@ -332,6 +377,7 @@ export class Chat {
 
   async takeOver(verb, note, force) {
     const done = await this.attempt(() => post(this.path(`/${verb}`), { ...(note && { note }), ...(force && { force }) }));
+    if (done) this.composer.forget();
     if (done) this.composer.focus();
     return done;
   }
@@ -351,6 +397,15 @@ export class Chat {
       this.editor ??= new EditDialog(this.app);
       this.editor.open(this.session, item);
     });
+  }
+
+  async tryOut(open) {
+    try {
+      const part = await import("./tryout.js").catch(() => Promise.reject(new Error(text.viewAway)));
+      if (this.node.isConnected) this.asked = open(part);
+    } catch (error) {
+      this.app.fail(error);
+    }
   }
 
   deliver(item, content, failed) {

@@ -2,10 +2,11 @@
 
 import { button, clear, dayAndTime, h } from "./dom.js";
 import { text } from "./text.js";
+import { viewText } from "./viewtext.js";
 
 // A checkpoint file, as `swarmkeep checkpoint` writes it, read and checked in the browser: nothing of it is sent anywhere.
 
-const checkpointText = text.check;
+const checkpointText = viewText.check;
 const MOST_BYTES = 200_000_000;
 const SIGNED_PREFIX = "swarmkeep checkpoint v1\n";
 
@@ -89,7 +90,7 @@ function fromHex(digits) {
 
 // A log against what was noted of it before: a SEQ:HASH, or the head that a checkpoint file has of it.
 
-const checkText = text.check;
+const checkText = viewText.check;
 const WRITTEN_HEAD = /^[1-9][0-9]{0,15}:[0-9a-fA-F]{64}$/;
 
 export class HeadCheck {

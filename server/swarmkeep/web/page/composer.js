@@ -34,10 +34,13 @@ export class Composer {
     this.send = button(text.chat.send, { icon: "send", kind: "primary", quiet: true, type: "submit" });
     this.cancel = button(text.chat.cancel, { icon: "stop", kind: "danger", onclick: () => this.on.cancel(), hidden: true });
     this.hint = h("p", { id: "composer-hint", class: "muted hint" }, text.chat.hint);
+    this.modes = h("select", { class: "field", "aria-label": text.desk.how, onchange: () => this.choose() });
+    this.how = h("div", { class: "row composer-how", hidden: true }, this.modes);
     this.node = h(
       "form",
       { class: "composer", onsubmit: (event) => this.submit(event) },
       h("div", { class: "column" },
+        this.how,
         h("div", { class: "composer-box" }, this.input, h("div", { class: "composer-actions" }, this.cancel, this.send)),
         this.hint),
     );
@@ -54,23 +57,52 @@ export class Composer {
   // The session that is written to; null for one that is not made yet. What was begun there is there again.
   open(id) {
     this.id = id;
+    this.chosen = null;
     this.input.value = draftOf(id);
     requestAnimationFrame(() => this.grow());
   }
 
-  // `person`: what is written is said in the agent's place.
-  show({ agent, busy, may, person = false }) {
+  // What is written may be said in these `modes`, the first of which is the usual one: as the customer (`user`), in the agent's place
+  // (`answer`, `takeOver`), or to colleagues (`note`).
+  show(shown) {
+    const { agent, busy, may, modes: offered = ["user"] } = shown;
+    // What was begun as a note stays one, whatever happens meanwhile.
+    const modes = !may ? ["user"] : this.chosen === "note" && !offered.includes("note") ? [...offered, "note"] : offered;
+    this.shown = shown;
     this.busy = busy;
-    this.input.placeholder = person ? text.takeover.placeholder(agent) : may ? text.chat.placeholder(agent) : text.chat.readOnly;
-    this.input.setAttribute("aria-label", person ? text.takeover.answer : text.chat.input);
+    if (this.offered !== modes.join()) {
+      this.offered = modes.join();
+      clear(this.modes, modes.map((name) => h("option", { value: name }, text.desk.modes[name])));
+      this.modes.value = modes.includes(this.chosen) ? this.chosen : modes[0];
+    }
+    this.how.hidden = !may || modes.length < 2;
+    const mode = (this.mode = this.modes.value);
+    const person = mode !== "user";
+    const words = { user: text.chat.input, answer: text.takeover.answer }[mode] ?? text.desk.modes[mode];
+    this.input.placeholder = !may ? text.chat.readOnly : mode === "note" ? text.desk.noteHint : person ? text.takeover.placeholder(agent) : text.chat.placeholder(agent);
+    this.input.setAttribute("aria-label", words);
     this.input.disabled = !may;
     this.send.hidden = !may;
     this.cancel.hidden = !busy || !may;
     if (!busy) this.cancelling(false);
-    this.hint.textContent = !may ? text.chat.readOnlyHint : person ? text.takeover.hint : busy ? text.chat.busyHint : text.chat.hint;
-    const label = person ? text.takeover.answer : busy ? text.chat.queue : text.chat.send;
+    this.hint.textContent = !may ? text.chat.readOnlyHint : mode === "note" ? text.desk.noteHint : person ? text.takeover.hint : busy ? text.chat.busyHint : text.chat.hint;
+    const label = person ? words : busy ? text.chat.queue : text.chat.send;
     this.send.title = label;
     this.send.setAttribute("aria-label", label);
+  }
+
+  choose() {
+    this.chosen = this.modes.value;
+    this.show(this.shown);
+    this.focus();
+  }
+
+  // The usual way to speak from here on, unless something is being written in another one.
+  forget() {
+    if (this.input.value.trim()) return;
+    this.chosen = null;
+    this.offered = null;
+    this.show(this.shown);
   }
 
   cancelling(yes) {
@@ -85,7 +117,7 @@ export class Composer {
     this.sending = true;
     this.send.disabled = true;
     this.put("");
-    const taken = await this.on.send(words, this.busy);
+    const taken = await this.on.send(words, this.busy, this.mode);
     this.sending = false;
     this.send.disabled = false;
     // Nothing that was written is lost.

@@ -19,8 +19,8 @@ export function titleOf({ type, data }) {
   return text.event[role] ?? role;
 }
 
-// A caller as people read it: an API key's name before its id.
-export const whoIs = (by) => (typeof by === "string" && by ? by.replace(/^(key_[0-9a-f]{16}) \(([^]+)\)$/, "$2 ($1)") : null);
+// A caller as people read it: by the name of the API key, or by its id where it has none.
+export const whoIs = (by) => (typeof by === "string" && by ? by.replace(/^key_[0-9a-f]{16} \(([^]+)\)$/, "$1") : null);
 
 export function summaryOf(event) {
   if (event.data === null) return text.notice.removed;
@@ -45,6 +45,9 @@ const SUMMARIES = {
   "session.handed_back": ({ by, note }) => joined(whoIs(by), note),
   "session.held": ({ by, reason }) => joined(whoIs(by), reason),
   "session.released": ({ by }) => joined(whoIs(by)),
+  "session.assigned": ({ to, by, reason }) => joined(to, whoIs(by), reason),
+  "feedback.added": ({ seq, value, comment, by }) => joined(String(seq), value, comment, whoIs(by)),
+  "note.added": ({ text, by }) => joined(whoIs(by), text),
   "session.redacted": ({ seqs, reason }) => `${seqs.join(", ")} · ${reason}`,
   "message.removed": ({ message_seq: seq, tool_call_id: call, content, by }) =>
     joined(String(seq), call, content === true ? "what it says" : null, whoIs(by)),

@@ -11,6 +11,7 @@ import { go, hrefOf, replaceRoute } from "./route.js";
 import { stateTitle } from "./session.js";
 import { runTable } from "./spans.js";
 import { text } from "./text.js";
+import { viewText } from "./viewtext.js";
 
 // The state at any event: one step on from the last one, or folded again from the beginning.
 
@@ -81,7 +82,7 @@ function curlOf(body) {
 
 // What lies between two events of a session: the state, the messages and the runs, before and after.
 
-const diffText = text.diff;
+const diffText = viewText.diff;
 
 // `from` is the event to begin at, if the address named one; it is looked at at once then.
 function eventDiff(app, id, at, last, { from, as }) {
@@ -132,7 +133,7 @@ function messageLine({ seq, role, content, tool_calls: calls }) {
 
 // Events redacted from the page: first the server says what that removes, and where else the same events are.
 
-const redactText = text.redact;
+const redactText = viewText.redact;
 const MOST_LISTED = 100;
 
 class RedactDialog {
@@ -270,7 +271,7 @@ export class Detail {
     clear(this.node,
       h("header", { class: "detail-head" }, h("h2", {}, titleOf(event)), h("span", { class: "muted" }, `#${seq}`)),
       h("div", { class: "row" }, may("run") && button(t.fork, { icon: "fork", title: t.forkHint, onclick: () => this.fork(seq) }), h("a", { class: "button ghost", href: hrefOf({ view: "chat", id: this.id, at: seq }) }, t.chat),
-        may("write") && button(text.redact.open, { kind: "danger", onclick: () => this.redaction.open(seq) })),
+        may("write") && button(viewText.redact.open, { kind: "danger", onclick: () => this.redaction.open(seq) })),
       facts(event, events, after),
       readable(event, this.id),
       changesNode(before, after.context),
@@ -330,15 +331,17 @@ function people({ run_id: run, data }, events, after) {
   const call = after.calls.get(data?.tool_call_id ?? data?.message?.tool_call_id);
   return [
     [t.startedBy, run && starterOf(run, events)],
-    call?.approval === "approve" ? [t.approvedBy, whoIs(call.by)] : [t.deniedBy, call?.approval === "deny" ? whoIs(call.by) : null],
-    [t.by, run ? null : whoIs(data?.by)],
+    call?.approval === "approve" ? [t.approvedBy, person(call.by)] : [t.deniedBy, call?.approval === "deny" ? person(call.by) : null],
+    [t.by, run ? null : person(data?.by)],
   ];
 }
 
 function starterOf(run, events) {
   const begun = events.find((event) => event.run_id === run && (event.type === "run.queued" || event.type === "run.started"));
-  return whoIs(begun?.data?.by);
+  return person(begun?.data?.by);
 }
+
+const person = (by) => whoIs(by) && h("span", { title: by }, whoIs(by));
 
 function durationOf(data) {
   const ms = data?.completion?.duration_ms ?? data?.tool?.duration_ms;

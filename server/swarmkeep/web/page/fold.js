@@ -19,6 +19,10 @@ export function initial() {
     run: null,
     // The person who answers in the agent's place, or null.
     taken: null,
+    // The person or queue that looks after the session, or null.
+    assignee: null,
+    // Who asked for the first run; null without keys.
+    begunBy: undefined,
     queue: [],
     usage: { prompt: 0, completion: 0, total: 0, calls: 0 },
     items: [],
@@ -67,16 +71,19 @@ const HANDLERS = {
   "session.forked": (state, data, { seq }) => {
     state.run = null;
     state.taken = null;
+    state.assignee = null;
     state.queue = [];
     settle(state, "idle");
     leave(state);
     // What was approved there was approved once.
+    for (const item of state.items) if (item.rating) rate(item, null);
     for (const { id, approval } of state.open.values()) if (approval === "approve") change(state, id, UNDECIDED);
     add(state, { kind: "forked", seq, from: data.from_session_id, at: data.from_seq });
   },
   "session.imported": (state, data, { seq }) => {
     for (const { id } of state.open.values()) change(state, id, UNDECIDED);
     state.taken = null;
+    state.assignee = null;
     add(state, { kind: "imported", seq, by: data.by, last: data.last_seq });
   },
   "session.updated": (state, data, { seq }) => {
@@ -101,6 +108,17 @@ const HANDLERS = {
   "session.released": (state, data, { seq }) => {
     add(state, { kind: "hold", seq, by: data.by, reason: null });
   },
+  "session.assigned": (state, data, { seq, agent }) => {
+    state.assignee = data.to ?? null;
+    add(state, { kind: "assigned", seq, by: data.tool_call_id ? agent : data.by, to: state.assignee, reason: data.reason });
+  },
+  "note.added": (state, data, { seq, at }) => {
+    add(state, { kind: "note", seq, at, by: data.by, text: data.text });
+  },
+  "feedback.added": (state, { seq, value, comment, by }) => {
+    const item = state.items.find((one) => one.kind === "assistant" && one.seq === seq);
+    if (item) rate(item, { value, comment, by });
+  },
   "context.updated": (state, data) => {
     state.context = withNulls(merge(state.context, data.patch), data.nulls ?? []);
   },
@@ -112,6 +130,7 @@ const HANDLERS = {
     const queued = state.queue.find((entry) => entry.run_id === run_id);
     state.queue = state.queue.filter((entry) => entry !== queued);
     if (queued) remove(state, queued.item);
+    if (state.begunBy === undefined) state.begunBy = data.by ?? null;
     state.run = { id: run_id, status: "running", pending: [] };
     settle(state, "running");
     mark(state, (item) => item.status === "failed", "past");
@@ -251,6 +270,11 @@ function remove(state, item) {
 function change(state, callId, fields) {
   const item = state.calls.get(callId);
   if (item) Object.assign(item, fields, { version: item.version + 1 });
+}
+
+// Of several ratings of one answer the last one counts.
+function rate(item, rating) {
+  Object.assign(item, { rating, version: item.version + 1 });
 }
 
 function noteAgent(state, agent) {

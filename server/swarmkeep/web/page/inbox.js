@@ -21,6 +21,9 @@ function careOf({ status, last_run_status: ended, damaged_seq: damaged }) {
   return status === "idle" && ["failed", "interrupted"].includes(ended) ? ended : null;
 }
 
+// Those that wait come first, the oldest of them before the others.
+const byUrgency = (one, other) => (one.care !== "waiting") - (other.care !== "waiting") || (one.session.updated_at < other.session.updated_at ? -1 : 1);
+
 const nameOfCare = ({ session, care }) => `${session.id} ${care} ${session.active_run_id ?? session.seq}`;
 
 export class Inbox {
@@ -79,7 +82,7 @@ export class Inbox {
       const found = await Promise.all(there.map((care) => this.read(care)));
       if (turn !== this.turn || !this.wanted) return;
       this.more = Object.fromEntries(there.map((care, index) => [care, found[index].more]));
-      this.items = found.flatMap(({ items }) => items).sort((one, other) => (one.session.updated_at < other.session.updated_at ? 1 : -1));
+      this.items = found.flatMap(({ items }) => items).sort(byUrgency);
       this.error = null;
       this.tell();
     } catch (error) {
@@ -133,17 +136,6 @@ export class Inbox {
     if (item) item.seen = seen;
     this.onChange();
     this.expect(LOOK_MS);
-  }
-
-  // Why it is here, in words; the server is asked once for each.
-  async reasonOf({ session, care }) {
-    if (care === "damaged") return text.inbox.damagedFrom(session.damaged_seq);
-    if (care === "waiting" && session.active_run_id) {
-      const run = await get(sessionPath(session.id, `/runs/${segment(session.active_run_id)}`));
-      return run.pending.map(({ reason, name }) => (text.inbox.waits[reason] ?? text.inbox.waits.result)(name)).join(" ");
-    }
-    const { data: [run] } = await get(sessionPath(session.id, "/runs?limit=1"));
-    return run?.error?.message ?? "";
   }
 
   // Notifications.

@@ -23,8 +23,10 @@ export function body(source, prose = new Prose()) {
   return prose.node;
 }
 
-function speaker(name, at, index) {
-  const who = h("header", { class: "speaker" }, lane(h("span", { class: "avatar", "aria-hidden": "true" }, initials(name)), index), h("span", { class: "name", dir: "auto" }, name));
+// An agent, or the caller `by` a key, whose id the tooltip has.
+function speaker(by, at, index) {
+  const name = whoIs(by) ?? "";
+  const who = h("header", { class: "speaker" }, lane(h("span", { class: "avatar", "aria-hidden": "true" }, initials(name)), index), h("span", { class: "name", dir: "auto", title: by }, name));
   if (at) who.append(h("time", { datetime: at, title: dayAndTime(at) }, timeOf(at)));
   return who;
 }
@@ -66,11 +68,12 @@ const KINDS = {
         item.text || !item.files?.length ? h("div", { class: "bubble" }, h("div", { class: "prose plain", dir: "auto" }, item.text)) : null,
         act?.edit && act.may("run") && item.role === "user" ? button(text.edit.open, { icon: "fork", kind: "ghost small edit", quiet: true, onclick: () => act.edit(item) }) : null),
       filesNode(() => act.session(), item.files ?? [])),
-  assistant: (item, { laneOf, continued, prose }) =>
+  assistant: (item, { act, laneOf, continued, prose }) =>
     h("article", { class: `message assistant${item.person ? " person" : ""}`, "aria-label": whoIs(item.agent) },
       continued ? null : saidBy(item, laneOf),
       body(item.text, prose),
-      item.partial && h("p", { class: "muted partial" }, text.chat.partial)),
+      item.partial && h("p", { class: "muted partial" }, text.chat.partial),
+      ratingNode(item, act)),
   call: callNode,
   handoff: ({ from, to, made }) =>
     h("div", { class: `moment ${made ? "handoff" : "quiet"}` }, icon("handoff"), h("span", {}, bdi(made ? text.handoff.made(from, to) : text.handoff.ignored(from, to)))),
@@ -82,27 +85,41 @@ const KINDS = {
       h("div", { class: "bubble" }, h("div", { class: "prose plain", dir: "auto" }, item.text)), filesNode(() => act.session(), item.files ?? []),
       h("p", { class: "muted row" }, text.chat.queued, act.may("run") && once(text.chat.withdraw, "ghost small", () => act.withdraw(item.run_id)))),
   agent: ({ agent }) => moment(text.notice.agent(agent)),
-  takeover: ({ by, note, back }) => moment([(back ? text.takeover.gaveBack : text.takeover.took)(whoIs(by)), note].filter(Boolean).join(": ")),
+  takeover: ({ by, note, back }) => moment([(back ? text.takeover.gaveBack : text.takeover.took)(whoIs(by)), note].filter(Boolean).join(": "), { by }),
   forked: ({ from, at }, { act }) =>
     h("div", { class: "moment quiet" }, icon("fork"), sessionLink(from, text.notice.forked(from, at)), h("a", { href: hrefOf({ view: "compare", id: from, other: act.session() }) }, text.forks.sideBySide)),
-  imported: ({ by, last }) => moment(text.notice.imported(whoIs(by), last), "fork"),
+  imported: ({ by, last }) => moment(text.notice.imported(whoIs(by), last), { sign: "fork", by }),
   asked: ({ from }) => h("div", { class: "moment quiet" }, icon("fork"), sessionLink(from, text.asked.by(from))),
-  hold: ({ by, reason }) => moment(text.notice.hold(whoIs(by), reason)),
+  assigned: ({ by, to, reason }) => moment([text.desk.assigned(whoIs(by), to), reason].filter(Boolean).join(": "), { by }),
+  note: ({ by, at, text: note }) =>
+    h("article", { class: "message note", "aria-label": text.desk.note },
+      speaker(by ?? text.desk.someone, at, 0), h("p", { class: "muted" }, text.desk.note), h("div", { class: "prose plain", dir: "auto" }, note)),
+  hold: ({ by, reason }) => moment(text.notice.hold(whoIs(by), reason), { by }),
   redacted: ({ count, reason }) => moment(text.notice.redacted(count, reason)),
   summary: ({ first, last, text: summary }) => h("details", { class: "moment quiet" }, h("summary", {}, text.notice.summary(first, last)), body(summary)),
-  takenOut: ({ at, by }) => moment(text.notice.takenOut(at, whoIs(by))),
+  takenOut: ({ at, by }) => moment(text.notice.takenOut(at, whoIs(by)), { by }),
   removed: () => moment(text.notice.removed),
   unreadable: () => moment(text.notice.unreadable),
   end: endNode,
 };
 
+// What people think of an answer; who may, says so, or makes an eval case of its run.
+function ratingNode(item, act) {
+  const { rating, seq, run_id: run } = item;
+  const thumb = (value) => button(text.rate[value], { icon: value === "up" ? "good" : "bad", kind: "ghost small", quiet: true, "aria-pressed": String(rating?.value === value), onclick: () => act.rate(item, value) });
+  const acts = act?.rate && act.may("run") && [thumb("up"), thumb("down")];
+  const toCase = act?.rate && run && button(text.rate.case, { icon: "flask", kind: "ghost small", quiet: true, onclick: () => act.makeCase(run) });
+  if (!acts && !toCase && !rating) return null;
+  return h("div", { class: `rating${rating ? " rated" : ""}`, "data-seq": seq }, acts, toCase, rating && h("bdi", { class: "muted", title: rating.by }, [text.rate[rating.value], whoIs(rating.by)].filter(Boolean).join(", "), rating.comment ? `: ${rating.comment}` : ""));
+}
+
 function saidBy({ agent, at, person }, laneOf) {
-  const who = speaker(whoIs(agent) ?? "", at, laneOf(agent));
+  const who = speaker(agent, at, laneOf(agent));
   if (person) who.append(h("span", { class: "muted inplace" }, text.takeover.inPlace));
   return who;
 }
 
-const moment = (words, sign = null) => h("div", { class: "moment quiet" }, sign && icon(sign), bdi(words));
+const moment = (words, { sign, by } = {}) => h("div", { class: "moment quiet" }, sign && icon(sign), h("bdi", { title: by }, words));
 
 function callNode(item, { act, laneOf, continued }) {
   const { status } = item;
@@ -130,7 +147,7 @@ function belowNode(id) {
 
 const sessionLink = (id, words) => h("a", { href: hrefOf({ view: "chat", id }), dir: "auto" }, words);
 
-function brief(input) {
+export function brief(input) {
   try {
     const given = membersOfJson(input, MOST_BRIEF);
     return escapedSigns(given.map(([name, value]) => `${name}: ${value.startsWith('"') ? JSON.parse(value) : value}`).join(", ")).slice(0, MOST_BRIEF);
@@ -142,7 +159,7 @@ function brief(input) {
 function decisionNode({ approval, by, reason, edited }) {
   const denied = approval === "deny";
   const words = denied ? text.approval.denied(whoIs(by)) : edited ? text.approval.edited(whoIs(by)) : text.approval.approved(whoIs(by));
-  return h("p", { class: "decision muted" }, icon(denied ? "cross" : "check"), h("span", {}, bdi(words)), reason && h("q", { dir: "auto" }, reason), edited && h("code", { class: "edited", dir: "auto" }, edited));
+  return h("p", { class: "decision muted" }, icon(denied ? "cross" : "check"), h("bdi", { title: by }, words), reason && h("q", { dir: "auto" }, reason), edited && h("code", { class: "edited", dir: "auto" }, edited));
 }
 
 function endNode(item, { act }) {

@@ -1,6 +1,6 @@
 // The page put together: the frame around the views, the key dialog, and the view that the address names.
 
-import { findMe, get, key, may, nameOfMe, needsKey } from "./api.js";
+import { findMe, get, key, may, nameOfMe, needsKey, pause } from "./api.js";
 import { Chat } from "./chat.js";
 import { forgetDrafts } from "./composer.js";
 import { button, clear, h, icon } from "./dom.js";
@@ -19,7 +19,7 @@ class InboxLink {
     this.onChange = onChange;
     this.inbox = null;
     this.tally = h("span", { class: "tally", hidden: true });
-    this.node = h("a", { href: hrefOf({ view: "inbox" }) }, text.inbox.title, this.tally);
+    this.node = h("a", { class: "tab" }, text.inbox.title, this.tally);
   }
 
   get count() {
@@ -124,6 +124,7 @@ class KeyDialog {
 
   forget() {
     key.set("");
+    for (const name of ["read", "views"]) localStorage.removeItem(`swarmkeep.${name}`);
     forgetDrafts();
     this.field.value = "";
     this.say("");
@@ -173,6 +174,7 @@ const LOADS = {
   agents: async () => (await import("./agents.js")).AgentsView,
   compare: async () => (await import("./compare.js")).Compare,
   inbox: async () => (await import("./inboxview.js")).InboxView,
+  runs: async () => (await import("./runs.js")).RunsView,
   usage: async () => (await import("./usage.js")).UsageView,
   audit: async () => (await import("./auditlog.js")).AuditLog,
 };
@@ -187,6 +189,8 @@ async function loadView(name) {
 // The page put together: what is around both views, and which of them is shown.
 
 const TOAST_MS = 12_000;
+const SHORTEST_PAUSE = 500;
+const LONGEST_PAUSE = 30_000;
 
 class App {
   constructor() {
@@ -199,22 +203,21 @@ class App {
     this.toasts = h("div", { class: "toasts", role: "alert" });
     this.waiting = new InboxLink({ onChange: () => this.tally() });
     this.sidebar = new Sidebar({ onError: (error) => this.fail(error), onNews: (changed) => this.noteChanges(changed) });
-    this.tabs = { chat: h("a", { class: "tab" }, text.nav.chat), timeline: h("a", { class: "tab" }, text.nav.timeline), agents: h("a", { class: "tab" }, text.nav.agents) };
-    this.beside = { inbox: this.waiting.node, usage: h("a", { href: hrefOf({ view: "usage" }) }, text.usage.title), compare: h("a", { href: hrefOf({ view: "compare" }) }, text.compare.title), audit: h("a", { href: hrefOf({ view: "audit" }), hidden: true }, text.audit.title) };
+    this.tabs = { inbox: this.waiting.node, chat: h("a", { class: "tab" }, text.nav.chat), timeline: h("a", { class: "tab" }, text.nav.timeline), agents: h("a", { class: "tab" }, text.nav.agents), runs: h("a", { class: "tab" }, text.runs.title), usage: h("a", { class: "tab" }, text.usage.title), compare: h("a", { class: "tab" }, text.compare.title), audit: h("a", { class: "tab", hidden: true }, text.audit.title) };
     this.keys = new KeyDialog({ onChange: () => this.start() });
     this.who = h("span", { class: "who", dir: "auto", hidden: true });
     const menu = button(text.nav.menu, { icon: "menu", kind: "ghost menu", quiet: true, "aria-controls": "sessions", "aria-expanded": "false", onclick: () => this.toggleMenu() });
     this.menu = menu;
     document.body.append(
       h("a", { class: "skip", href: "#main", onclick: (event) => this.skip(event) }, text.nav.skip),
-      h("header", { class: "top" }, menu, h("a", { class: "brand", href: hrefOf({ view: "chat" }) }, icon("brand"), text.product),
+      h("header", { class: "top" }, menu, h("a", { class: "brand", href: hrefOf({ view: "chat" }), "aria-label": text.product }, icon("brand"), h("span", {}, text.product)),
         h("nav", { class: "tabs", "aria-label": text.nav.main }, Object.values(this.tabs)),
         h("span", { class: "grow" }),
         h("a", { class: "button ghost docs", href: new URL("docs", document.baseURI) }, text.nav.docs),
         this.who,
         button(text.key.button, { icon: "key", kind: "ghost", quiet: true, onclick: () => this.keys.open() }),
         themeButton()),
-      this.sidebar.node, h("nav", { class: "sidebar-foot", "aria-label": text.nav.more }, Object.values(this.beside)), h("div", { class: "veil", onclick: () => this.toggleMenu(false) }), this.main, this.live, this.toasts, this.keys.node,
+      this.sidebar.node, h("div", { class: "veil", onclick: () => this.toggleMenu(false) }), this.main, this.live, this.toasts, this.keys.node,
     );
     needsKey.ask = () => this.keys.refused();
     addEventListener("beforeprint", () => this.view?.log?.all());
@@ -241,7 +244,7 @@ class App {
     this.sidebar.lock(this.locked);
     this.waiting.follow(!this.locked);
     this.sidebar.fresh.hidden = !may("run");
-    this.beside.audit.toggleAttribute("hidden", this.locked || !may("audit"));
+    this.tabs.audit.toggleAttribute("hidden", this.locked || !may("audit"));
   }
 
   askForKey() {
@@ -271,7 +274,7 @@ class App {
   follow() {
     if (adoptAddress()) this.sidebar.adoptFilters();
     const route = parseRoute();
-    const same = this.route && route.view === this.route.view && route.id === this.route.id && route.other === this.route.other;
+    const same = this.route && route.view === this.route.view && (route.id === this.route.id || route.view === "inbox") && route.other === this.route.other;
     this.route = route;
     this.showRoute();
     if (same && this.view) this.view.moved?.(route);
@@ -290,11 +293,13 @@ class App {
   showRoute() {
     const { view, id, name: agent } = this.route;
     // From a view without a session the tabs lead back to the open one.
-    if (!OF_NO_SESSION.has(view)) this.around = id;
-    for (const [name, tab] of Object.entries({ ...this.tabs, ...this.beside })) {
-      if (name in this.tabs) tab.href = name === "agents" ? hrefOf({ view: name, name: agent }) : hrefOf({ view: name, id: this.around });
-      if (name === view) tab.setAttribute("aria-current", "page");
-      else tab.removeAttribute("aria-current");
+    if (id || !OF_NO_SESSION.has(view)) this.around = id;
+    for (const [name, tab] of Object.entries(this.tabs)) {
+      tab.href = hrefOf({ view: name, ...(name === "agents" ? { name: agent } : name === "chat" || name === "timeline" ? { id: this.around } : {}) });
+      if (name === view) {
+        tab.setAttribute("aria-current", "page");
+        tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+      } else tab.removeAttribute("aria-current");
     }
     this.showTitle(id, agent ?? (this.named?.id === id ? this.named.name : id));
     document.body.dataset.view = view;
@@ -352,16 +357,19 @@ class App {
     else if (hadFocus && document.activeElement === document.body) this.main.focus({ preventScroll: true });
   }
 
-  // True if the view is loaded and the address still names it.
+  // True once the view is loaded, and false when the address names another one. A server that is away is asked again.
   async loadView(route) {
     clear(this.main);
-    try {
-      await Promise.all([loadView(route.view), route.view === "inbox" && this.waiting.wake()]);
-      return route === this.route;
-    } catch {
-      if (route === this.route) clear(this.main, h("div", { class: "problem", role: "alert" }, h("p", {}, text.viewAway), button(text.reload, { kind: "primary", onclick: () => location.reload() })));
-      return false;
+    for (let wait = SHORTEST_PAUSE; route === this.route; wait = Math.min(wait * 2, LONGEST_PAUSE)) {
+      try {
+        await Promise.all([loadView(route.view), route.view === "inbox" && this.waiting.wake()]);
+        return route === this.route;
+      } catch {
+        if (route === this.route && !this.main.hasChildNodes()) clear(this.main, h("div", { class: "problem", role: "alert" }, h("p", {}, text.viewAway), button(text.reload, { kind: "primary", onclick: () => location.reload() })));
+      }
+      await pause(wait);
     }
+    return false;
   }
 
   // The view has made its session itself, and goes on showing it.

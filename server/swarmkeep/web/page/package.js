@@ -4,8 +4,9 @@
 import { readCheckpoint } from "./checkpoint.js";
 import { button, clear, h } from "./dom.js";
 import { text } from "./text.js";
+import { viewText } from "./viewtext.js";
 
-const packageText = text.package;
+const packageText = viewText.package;
 const MOST_BYTES = 200_000_000;
 const MANIFEST = "manifest.json";
 const HEADER_BYTES = 30;
@@ -235,7 +236,7 @@ async function readSessions(bytes) {
     } else {
       const record = JSON.parse(line);
       if (record.record === "file") {
-        const content = Uint8Array.from(atob(record.content), (letter) => letter.charCodeAt(0));
+        const content = bytesOf(record.content);
         expect((await hexDigest(content)) === record.sha256, packageText.changed(record.sha256));
         files.push(record.sha256);
       } else {
@@ -253,14 +254,23 @@ async function readSessions(bytes) {
 // Proofs from the log of heads: a session's leaf leads to the root of its checkpoint (RFC 9162, 2.1.3.2), a signed note of
 // C2SP's.
 
-const bytesOf = (encoded) => Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0));
+// Of base64 in the one form that bytes have: `atob` takes others, too.
+function bytesOf(encoded) {
+  const letters = atob(encoded);
+  expect(btoa(letters) === encoded, packageText.unreadable);
+  return Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
+}
+
 const half = (number) => Math.floor(number / 2);
 
 async function checkProof({ leaf, index: place, inclusion, checkpoint: { note, number } }, sessions, trusted) {
   const { session_id: id, seq, hash } = JSON.parse(leaf);
   expect(sessions.get(id)?.hashes.get(seq) === hash, packageText.notProven(id));
-  const [origin, size, root] = note.split("\n");
+  const end = note.lastIndexOf("\n\n");
+  expect(number !== undefined && end >= 0, packageText.notProven(id));
+  const [origin, size, root] = note.slice(0, end).split("\n");
   let [index, last] = [place, Number(size) - 1];
+  expect(/^[1-9][0-9]*$/.test(size), packageText.unreadable);
   expect(Number.isSafeInteger(index) && index >= 0 && index <= last, packageText.notProven(id));
   let node = await sha256(join([Uint8Array.of(0), encoder.encode(leaf)]));
   for (const one of inclusion.map(fromHex)) {
@@ -291,7 +301,7 @@ async function checkNote(note, origin, trusted) {
 
 // What the package says of itself, sentence by sentence. Raises Bad, and names what was changed.
 export async function checkPackage(file, trusted) {
-  expect(crypto.subtle, text.check.noDigests);
+  expect(crypto.subtle, viewText.check.noDigests);
   expect(file.size <= MOST_BYTES, packageText.tooLarge);
   const members = await readMembers(new Uint8Array(await file.arrayBuffer()));
   const { at } = await checkManifest(members);
@@ -302,17 +312,19 @@ export async function checkPackage(file, trusted) {
     expect(head && session.hashes.get(head.seq) === head.hash, packageText.notNext(session.id, head?.seq ?? 0));
   }
   const proven = [];
-  for (const line of new TextDecoder().decode(members.get("proofs.jsonl") ?? new Uint8Array()).split("\n").filter(Boolean)) {
+  const lines = new TextDecoder("utf-8", { fatal: true }).decode(members.get("proofs.jsonl") ?? new Uint8Array()).split("\n");
+  expect(lines.pop() === "", packageText.cutOff);
+  for (const line of lines) {
     proven.push(await checkProof(JSON.parse(line), sessions, trusted && signed));
   }
-  const about = [packageText.valid(at, members.size), signed ? text.check.signed(signed) : text.check.unsigned];
+  const about = [packageText.valid(at, members.size), signed ? viewText.check.signed(signed) : viewText.check.unsigned];
   return [...about, ...[...sessions.values()].map(({ id, seq, removed }) => packageText.session(id, seq, [...removed.keys()])), ...proven];
 }
 
 export class PackageCheck {
   constructor() {
     this.file = h("input", { class: "field", type: "file", accept: ".zip", "aria-label": packageText.file });
-    this.key = h("input", { class: "field", autocomplete: "off", spellcheck: "false", placeholder: text.check.keyHint, "aria-label": text.check.key });
+    this.key = h("input", { class: "field", autocomplete: "off", spellcheck: "false", placeholder: viewText.check.keyHint, "aria-label": viewText.check.key });
     this.result = h("div", { class: "check-result", role: "status" });
     this.node = h("section", { class: "panel", "aria-label": packageText.title, ondragover: (event) => event.preventDefault(), ondrop: (event) => this.drop(event) },
       h("header", { class: "row" }, h("h2", {}, packageText.title), h("span", { class: "grow" }), button(text.close, { icon: "cross", kind: "ghost small", quiet: true, onclick: () => this.node.remove() })),

@@ -5,7 +5,7 @@ import { text } from "./text.js";
 
 // What is looked for in the list of sessions: as the address has it, as the server is asked for it, and what it found.
 
-const FILTER_NAMES = ["q", "status", "last", "agent", "active"];
+const FILTER_NAMES = ["q", "status", "last", "agent", "owner", "active"];
 const LABEL = /^([^=\s"]+)=("[^"]*"|\S*)$/;
 const HOURS = { hour: 1, day: 24, week: 24 * 7, month: 24 * 30 };
 export const SPANS = Object.keys(HOURS);
@@ -47,7 +47,7 @@ export function wordsOf(typed = "") {
   return { words, labels: labels.map(([, name, value]) => [name, value.replace(/^"|"$/g, "")]) };
 }
 
-export function listQuery({ q, status, last, agent, active }, { cursor = null, now = Date.now() } = {}) {
+export function listQuery({ q, status, last, agent, owner, active }, { cursor = null, now = Date.now() } = {}) {
   const query = new URLSearchParams({ limit: "50", order: "activity" });
   const { words, labels } = wordsOf(q);
   if (words) query.set("q", Array.from(words).slice(0, 200).join(""));
@@ -55,6 +55,7 @@ export function listQuery({ q, status, last, agent, active }, { cursor = null, n
   if (status) query.set("status", status);
   if (last) query.set("last_run", last);
   if (agent) query.set("agent", agent);
+  if (owner) query.set("assignee", Array.from(owner).slice(0, 200).join(""));
   if (HOURS[active]) query.set("active_after", new Date(now - HOURS[active] * 3_600_000).toISOString());
   if (cursor) query.set("cursor", cursor);
   return `sessions?${query}`;
@@ -83,13 +84,13 @@ function markedText(snippet, ranges) {
 }
 
 // Where the page is: `#/chat`, `#/chat/ID?at=12`, `#/timeline`, `#/timeline/ID?at=12&from=4&as=runs`, `#/agents`, `#/agents/NAME`,
-// `#/compare/ID?with=OTHER`, `#/audit`, `#/inbox?show=failed`, `#/usage?days=90&measure=calls`; and behind the `?` what is looked for in the list of sessions, which links leave as it is.
+// `#/compare/ID?with=OTHER`, `#/audit`, `#/inbox/ID?show=failed`, `#/usage?days=90&measure=calls`, `#/runs?state=failed&sort=latency_ms`; and behind the `?` what is looked for in the list of sessions, which links leave as it is.
 
-const VIEWS = new Set(["chat", "timeline", "agents", "compare", "audit", "inbox", "usage"]);
+const VIEWS = new Set(["chat", "timeline", "agents", "compare", "audit", "inbox", "usage", "runs"]);
 // Views that are about no session: the one that was open stays so behind them.
-export const OF_NO_SESSION = new Set(["agents", "audit", "inbox", "usage"]);
+export const OF_NO_SESSION = new Set(["agents", "audit", "inbox", "usage", "runs"]);
 // What is chosen in these, by names that no filter of the list of sessions has.
-const CHOICES = { inbox: ["show", "seen"], usage: ["days", "measure", "of", "model"] };
+const CHOICES = { inbox: ["show", "seen"], usage: ["days", "measure", "of", "model"], runs: ["show", "state", "of", "model", "stop", "error", "since", "until", "sort", "by", "cols"] };
 const SHAPES_SHOWN = new Set(["runs", "waterfall"]);
 
 export function parseRoute(hash = location.hash) {
@@ -100,8 +101,8 @@ export function parseRoute(hash = location.hash) {
   const named = id ? decodePart(id) : null;
   return {
     view: VIEWS.has(view) ? view : "chat",
-    // Of a session; an agent has a `name`.
-    id: OF_NO_SESSION.has(view) ? null : named,
+    // Of a session, also beside the inbox; an agent has a `name`.
+    id: OF_NO_SESSION.has(view) && view !== "inbox" ? null : named,
     name: view === "agents" ? named : null,
     at: seqOf("at", 1),
     from: seqOf("from", 0),

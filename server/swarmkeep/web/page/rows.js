@@ -4,6 +4,7 @@ import { elapsed, isBad, kindOf, matches, summaryOf, titleOf, tokensOf } from ".
 import { clear, h, icon, lane, since, timeOf } from "./dom.js";
 import { sortedSpans } from "./spans.js";
 import { text } from "./text.js";
+import { viewText } from "./viewtext.js";
 
 // An event in the timeline's list, as one line.
 
@@ -18,8 +19,8 @@ export function eventRow(event, { damage, differs, before, agents }) {
     lanesOf(event.agent, agents),
     h("span", { class: `row-title kind-${kindOf(event)} ${damage || isBad(event) ? "bad" : ""}` }, titleOf(event)),
     damage ? h("span", { class: "row-damage", title: damage.detail }, icon("cross"), text.timeline.damagedRow) : null,
-    differs ? h("span", { class: "row-damage differs", title: differs.map(({ kind }) => text.today.kinds[kind] ?? kind).join(", ") }, text.today.mark) : null,
-    h("span", { class: "row-summary", dir: "auto" }, summaryOf(event).slice(0, 200)),
+    differs ? h("span", { class: "row-damage differs", title: differs.map(({ kind }) => viewText.today.kinds[kind] ?? kind).join(", ") }, viewText.today.mark) : null,
+    h("span", { class: "row-summary", dir: "auto", title: event.data?.by }, summaryOf(event).slice(0, 200)),
     tokens ? h("span", { class: "row-tokens" }, text.timeline.tokens(tokens)) : null,
     h("time", { class: "row-time", datetime: event.at, title: timeOf(event.at) }, before ? elapsed(before.at, event.at) : since(event.at)),
   ];

@@ -47,8 +47,9 @@ async function readLatest(session, signal) {
   const { agent, metadata, title, context_variables: context, message_count: messages, active_run_id: run } = session;
   if (!state.run && run) state.run = { id: run, status: session.status, pending: [] };
   const taken = session.taken_over ? { note: null, ...session.taken_over } : null;
+  const assignee = session.assignee ?? null;
   const outlook = state.outlook === "idle" ? session.status : state.outlook;
-  return Object.assign(state, { agent, metadata, title, context, messages, taken, outlook, status: session.status, isPart: true });
+  return Object.assign(state, { agent, metadata, title, context, messages, taken, assignee, outlook, status: session.status, isPart: true });
 }
 
 // A page of large events ends early, and is not the end then.

@@ -1,6 +1,6 @@
 // Actions on a whole session: rename, metadata, delete, export, forks.
 
-import { get, getBlob, may, patch, remove, sessionPath } from "./api.js";
+import { get, getBlob, may, ownName, patch, post, remove, sessionPath } from "./api.js";
 import { button, clear, Disclosure, h } from "./dom.js";
 import { go, hrefOf } from "./route.js";
 import { sessionTitle } from "./session.js";
@@ -187,6 +187,52 @@ class DeleteDialog {
   }
 }
 
+// Who looks after a session: the caller, a person or queue that was seen, another name, or no one.
+
+const deskText = text.desk;
+const MOST_OWNERS = 8;
+
+export class OwnerMenu {
+  constructor(app, id) {
+    this.app = app;
+    this.id = id;
+    this.field = h("input", { class: "field grow", "aria-label": deskText.other, placeholder: deskText.other, maxlength: 200, dir: "auto" });
+    this.choices = h("div", { class: "pop-choices" });
+    const submit = (event) => {
+      event.preventDefault();
+      if (this.field.value.trim()) this.assign(this.field.value.trim());
+    };
+    this.menu = new Disclosure("", [this.choices, h("form", { class: "row pop-form", onsubmit: submit }, this.field, button(deskText.assign, { kind: "small", type: "submit" }))], { icon: "person", kind: "owner-button" });
+    this.menu.button.disabled = !may("run");
+    this.node = this.menu.node;
+  }
+
+  show(owner) {
+    const mine = ownName();
+    const seen = [...this.app.sidebar.owners].filter((name) => name !== owner && name !== mine).sort().slice(0, MOST_OWNERS);
+    const shown = JSON.stringify([owner, mine, seen]);
+    if (this.shown === shown) return;
+    this.shown = shown;
+    const { button: control } = this.menu;
+    control.lastChild.textContent = owner ?? text.sessions.unassigned;
+    control.setAttribute("aria-label", `${text.sessions.owner}: ${owner ?? text.sessions.unassigned}`);
+    control.title = text.sessions.owner;
+    const entry = (label, to) => button(label, { kind: "pop-item", dir: "auto", onclick: () => this.assign(to) });
+    clear(this.choices, mine && mine !== owner && entry(deskText.toMe, mine), seen.map((name) => entry(name, name)), owner && entry(deskText.unassign, null));
+  }
+
+  async assign(to) {
+    try {
+      await post(sessionPath(this.id, "/assign"), { to });
+      this.field.value = "";
+      this.app.say(deskText.assignedTo(to));
+      this.app.refresh();
+    } catch (error) {
+      this.app.fail(error);
+    }
+  }
+}
+
 // A session taken along: as a document, as its log, on paper, or as a link.
 
 const exportText = text.exports;
@@ -196,6 +242,13 @@ const FORMS = {
   jsonl: [(id) => sessionPath(id, "/events"), "application/x-ndjson", "jsonl"],
   evidence: [(id) => `evidence?id=${encodeURIComponent(id)}`, "application/zip", "zip"],
 };
+
+// Nothing that a browser would open as a page of this server.
+export function saveFile(content, name) {
+  const link = h("a", { href: URL.createObjectURL(new Blob([content], { type: "application/octet-stream" })), download: name.replaceAll(/[^\w.-]/g, "_") });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
 
 export class ExportMenu {
   // `place` gives the route of what a link is to lead to.
@@ -216,10 +269,7 @@ export class ExportMenu {
     const [path, type, suffix] = FORMS[form];
     try {
       const content = await getBlob(path(this.id), { Accept: type });
-      // Nothing that a browser would open as a page of this server.
-      const link = h("a", { href: URL.createObjectURL(new Blob([content], { type: "application/octet-stream" })), download: `${this.id.replaceAll(/[^\w.-]/g, "_")}.${suffix}` });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+      saveFile(content, `${this.id}.${suffix}`);
     } catch (error) {
       this.app.fail(error);
     }

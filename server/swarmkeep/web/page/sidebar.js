@@ -1,6 +1,6 @@
 // The list of sessions beside every view, and the stream that says when it changes.
 
-import { get, pause, sessionPath, stream } from "./api.js";
+import { get, ownName, pause, sessionPath, stream } from "./api.js";
 import { bdi, button, clear, h, renew, since } from "./dom.js";
 import { chooseFilters, chosenFilters, go, hrefOf, listQuery, matchLines, parseRoute, replaceRoute, wordsOf, ENDS, SPANS, STATES } from "./route.js";
 import { sessionTitle } from "./session.js";
@@ -126,6 +126,8 @@ export class Sidebar {
     this.search = h("input", { type: "search", class: "field", "aria-label": t.search, placeholder: t.searchHint, autocomplete: "off", maxlength: 300, oninput: () => this.typed() });
     this.status = h("select", { class: "field", "aria-label": t.status, onchange: () => this.filter() });
     this.agent = h("select", { class: "field", "aria-label": t.agent, onchange: () => this.filter() });
+    this.owner = h("select", { class: "field", "aria-label": t.owner, onchange: () => this.filter() });
+    this.owners = new Set();
     this.time = h("select", { class: "field", "aria-label": t.time, onchange: () => this.filter() });
     this.time.append(h("option", { value: "" }, t.anyTime), ...SPANS.map((name) => h("option", { value: name }, t.within[name])));
     this.clearing = button(t.clear, { icon: "cross", kind: "ghost small", quiet: true, hidden: true, onclick: () => this.unfilter() });
@@ -139,10 +141,11 @@ export class Sidebar {
       "nav",
       { class: "sidebar", id: "sessions", "aria-label": t.title },
       h("div", { class: "sidebar-head" }, h("h2", {}, t.title), (this.fresh = button(t.fresh, { icon: "plus", kind: "primary small", onclick: () => go({ view: "chat" }) }))),
-      h("div", { class: "filters" }, this.search, h("div", { class: "row" }, this.status, this.agent), h("div", { class: "row" }, this.time, this.clearing)),
+      h("div", { class: "filters" }, this.search, h("div", { class: "row" }, this.status, this.agent), h("div", { class: "row" }, this.owner, this.time, this.clearing)),
       h("div", { class: "scroll" }, this.note, this.list, this.more),
     );
     this.setAgents([]);
+    this.setOwners();
     this.feed = new ListFeed({ onChange: (changed, deleted) => this.changed(changed, deleted), onRead: () => this.locked || (this.load({ quiet: this.sessions !== null }), this.onNews(null)) });
     // How long ago things were.
     setInterval(() => document.hidden || this.render(), CLOCK_MS);
@@ -173,6 +176,18 @@ export class Sidebar {
     this.names = names;
   }
 
+  // Mine, those of no one, and the people and queues that were seen.
+  setOwners() {
+    const { owner: chosen = "" } = chosenFilters();
+    const mine = ownName();
+    const names = [...this.owners, chosen].filter((name) => name && name !== mine && name !== "none").sort();
+    const all = [["", t.anyOwner], ...(mine ? [[mine, t.mine]] : []), ["none", t.unassigned], ...[...new Set(names)].map((name) => [name, name])];
+    if (this.listed === JSON.stringify([all, chosen])) return;
+    this.listed = JSON.stringify([all, chosen]);
+    clear(this.owner, all.map(([value, words]) => h("option", { value }, words)));
+    this.owner.value = chosen;
+  }
+
   // What the address says is what is looked for.
   adoptFilters() {
     const { q = "", status = "", last = "", active = "" } = chosenFilters();
@@ -180,6 +195,7 @@ export class Sidebar {
     this.status.value = last ? `last:${last}` : status;
     this.time.value = active;
     this.setAgents(this.names);
+    this.setOwners();
     if (this.asked && this.asked !== this.query(false)) this.load();
   }
 
@@ -192,14 +208,14 @@ export class Sidebar {
   filter() {
     clearTimeout(this.typing);
     const [status, last] = this.status.value.split(":");
-    const chosen = { q: this.search.value.trim(), status: last ? "" : status, last, agent: this.agent.value, active: this.time.value };
+    const chosen = { q: this.search.value.trim(), status: last ? "" : status, last, agent: this.agent.value, owner: this.owner.value, active: this.time.value };
     chooseFilters(Object.fromEntries(Object.entries(chosen).filter(([, value]) => value)));
     replaceRoute(parseRoute());
     return this.load();
   }
 
   unfilter() {
-    this.search.value = this.status.value = this.agent.value = this.time.value = "";
+    this.search.value = this.status.value = this.agent.value = this.owner.value = this.time.value = "";
     this.search.focus();
     return this.filter();
   }
@@ -287,6 +303,8 @@ export class Sidebar {
 
   render() {
     if (this.sessions === null) return;
+    for (const { assignee } of this.sessions) if (assignee) this.owners.add(assignee);
+    this.setOwners();
     // Until the server has answered, what is here already is looked through.
     const typed = this.search.value.trim();
     const { words } = wordsOf(typed === this.answered ? "" : typed);
@@ -305,7 +323,7 @@ export class Sidebar {
   }
 
   get isFiltered() {
-    return Boolean(this.status.value || this.agent.value || this.time.value || this.search.value.trim());
+    return Boolean(this.status.value || this.agent.value || this.owner.value || this.time.value || this.search.value.trim());
   }
 
   entry(session) {
@@ -315,13 +333,13 @@ export class Sidebar {
     const link = h(
       "a",
       { class: "session", href: hrefOf({ view: this.route.view === "timeline" ? "timeline" : "chat", id }), "aria-current": here ? "page" : null },
-      h("span", { class: "session-name", dir: "auto" }, sessionTitle(session)),
+      h("span", { class: "session-head" }, h("span", { class: "session-name", dir: "auto" }, sessionTitle(session)), h("time", { datetime: session.updated_at }, since(session.updated_at))),
       h("span", { class: "session-meta" },
         status === "idle" ? null : h("span", { class: `state ${status}` }, text.status[status]),
         bdi(agent),
+        session.assignee && h("span", { class: "owner", dir: "auto", title: t.owner }, session.assignee),
         h("span", {}, t.messages(session.message_count)),
         session.forked_from && h("span", {}, t.forked),
-        h("time", { datetime: session.updated_at }, since(session.updated_at)),
       ),
     );
     link.dataset.id = id;

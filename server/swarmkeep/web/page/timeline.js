@@ -11,15 +11,16 @@ import { Badge, Problems, stateTitle } from "./session.js";
 import { ExportMenu, Forks, SessionTools } from "./sessiontools.js";
 import { headRow, loadPrices, Runs, spanRow } from "./spans.js";
 import { text } from "./text.js";
+import { viewText } from "./viewtext.js";
 
 // What can be checked of a session: whether today's agents would do the same, whether the log is the one that was noted.
 
 function checksMenu(view) {
   const entry = (label, act) => button(label, { kind: "pop-item", onclick: act });
-  return new Disclosure(text.check.menu, [
-    entry(text.today.ask, () => view.today.ask()),
-    entry(text.check.open, () => view.against.open()),
-    entry(text.check.copy, () => copyHead(view)),
+  return new Disclosure(viewText.check.menu, [
+    entry(viewText.today.ask, () => view.today.ask()),
+    entry(viewText.check.open, () => view.against.open()),
+    entry(viewText.check.copy, () => copyHead(view)),
     h("a", { class: "button pop-item", href: hrefOf({ view: "compare", id: view.id }) }, text.compare.open),
   ], { icon: "check" }).node;
 }
@@ -29,7 +30,7 @@ async function copyHead({ app, feed }) {
   if (!seq) return;
   try {
     await navigator.clipboard.writeText(`${seq}:${hash}`);
-    app.say(text.check.copied);
+    app.say(viewText.check.copied);
   } catch {
     app.fail({ message: text.exports.noClipboard, advice: `${seq}:${hash}` });
   }
@@ -140,7 +141,7 @@ class Ticks {
 
 // Would today's agents do the same? The server compares them with what is recorded, and this lists where they part.
 
-const todayText = text.today;
+const todayText = viewText.today;
 
 class Today {
   constructor(id, onChange) {

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { bdi, clear, h, redraw } from "./dom.js";
-import { hrefOf } from "./route.js";
+import { go, hrefOf } from "./route.js";
 import { text } from "./text.js";
 
 // Figures as bars. What they show stands in a table as well; the bars are for the eye.
@@ -29,11 +29,14 @@ function chartBar(x, y, width, height, told) {
 }
 
 // Columns, one a day: `values` of pairs of a name and an amount. `label` says in words what one sees.
-function columnChart(values, { label, show }) {
+function columnChart(values, { label, show, open }) {
   const most = Math.max(...values.map(([, amount]) => amount), 0);
   const bars = values.map(([name, amount], index) => {
     const height = most ? (amount / most) * DAY_HEIGHT : 0;
-    return chartBar(index + DAY_GAP / 2, DAY_HEIGHT - height, 1 - DAY_GAP, height, `${name}: ${show(amount)}`);
+    const bar = chartBar(index + DAY_GAP / 2, DAY_HEIGHT - height, 1 - DAY_GAP, height, `${name}: ${show(amount)}`);
+    // The same is a link in the table behind it, for the keyboard.
+    bar.addEventListener("click", () => open(name));
+    return bar;
   });
   const svg = chartPart("svg", { class: "day-bars", viewBox: `0 0 ${values.length} ${DAY_HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...bars);
   return h("div", { class: "chart" },
@@ -41,13 +44,13 @@ function columnChart(values, { label, show }) {
     h("div", { class: "chart-ends", "aria-hidden": "true" }, h("span", {}, values[0][0]), h("span", {}, values.at(-1)[0])));
 }
 
-// Lines of bars with their names: `values` of a name, an amount and, if it leads somewhere, an address.
+// Lines of bars with their names: `values` of a name, an amount and, if it leads somewhere, an address; `runs` is that of its runs.
 function lineChart(values, { show }) {
   const most = Math.max(...values.map(({ amount }) => amount), 0);
-  return h("ul", { class: "chart lines" }, values.map(({ name, amount, href, title }) => h("li", { class: "chart-line" },
+  return h("ul", { class: "chart lines" }, values.map(({ name, amount, href, title, runs }) => h("li", { class: "chart-line" },
     href ? h("a", { class: "chart-name", href, title, dir: "auto" }, name) : h("span", { class: "chart-name" }, bdi(name)),
     chartPart("svg", { class: "line-bar", viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true" }, chartBar(0, 0, most ? (amount / most) * 100 : 0, 1)),
-    h("span", { class: "chart-amount" }, show(amount)))));
+    runs ? h("a", { class: "chart-amount", href: runs, title: text.usage.runsOf(name) }, show(amount)) : h("span", { class: "chart-amount" }, show(amount)))));
 }
 
 // What model and tool calls took, by day, agent and model: as charts, each with a table behind it.
@@ -182,7 +185,7 @@ export class UsageView {
     const amounts = new Map(this.rows.day.map((row) => [row.day, amountOf(row)]));
     const values = Array.from({ length: Number(this.span) }, (_, index) => dayText(this.first + index * DAY_MS)).map((day) => [day, amounts.get(day) ?? 0]);
     const [day, most] = values.reduce((best, value) => (value[1] > best[1] ? value : best));
-    return columnChart(values, { label: `${label}. ${usageText.most(day, show(most))}`, show });
+    return columnChart(values, { label: `${label}. ${usageText.most(day, show(most))}`, show, open: (name) => go({ view: "runs", choices: this.runsOf("day", name) }) });
   }
 
   lines(group, amountOf) {
@@ -194,8 +197,17 @@ export class UsageView {
   // A name leads to the same of that agent or model only.
   named(group, row) {
     const name = row[group];
-    if (group === "day" || name === null) return { name: name ?? usageText.noModel };
-    return { name, title: usageText.only(name), href: hrefOf({ view: "usage", choices: { ...this.choices, [group === "agent" ? "of" : "model"]: name } }) };
+    if (name === null) return { name: usageText.noModel };
+    const runs = hrefOf({ view: "runs", choices: this.runsOf(group, name) });
+    if (group === "day") return { name, href: runs };
+    return { name, runs, title: usageText.only(name), href: hrefOf({ view: "usage", choices: { ...this.choices, [group === "agent" ? "of" : "model"]: name } }) };
+  }
+
+  // The runs behind a bar, by when they began.
+  runsOf(group, name) {
+    const [since, until] = group === "day" ? [name, name] : [dayText(this.first), dayText(this.first + (Number(this.span) - 1) * DAY_MS)];
+    const { of, model } = this.choices;
+    return { ...(of && { of }), ...(model && { model }), since, until, ...(group !== "day" && { [group === "agent" ? "of" : "model"]: name }) };
   }
 
   show(amount) {

@@ -1,0 +1,201 @@
+"""`swarmkeep runs`: the runs that are over, one by one, or counted with percentiles of how long they took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from swarmkeep.cli.completing import complete_agent, complete_session
+from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.options import Commands, FirstDay, JsonOutput, LastDay, Quiet
+from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.terminal import put_bytes, put_json, put_table, say, show_progress
+
+if TYPE_CHECKING:
+    from swarmkeep.events.run_table import RunFilter, RunGroup
+    from swarmkeep_client import EndedRun, Percentiles, RunFigures
+
+_PAGE_SIZE = 200
+
+
+commands = Commands()
+
+
+@commands.add("""
+    swarmkeep runs --status failed
+    swarmkeep runs --sort latency_ms --from 2026-11-01 --agent "Sales Agent"
+    swarmkeep runs --by day --by agent
+    swarmkeep runs --limit 0 --csv > runs.csv
+""")
+def runs(
+    where: SourceOptions,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only runs of this session.", autocompletion=complete_session)
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only runs that ended with this agent.", autocompletion=complete_agent),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only runs whose last reply is this model's.")
+    ] = None,
+    status: Annotated[
+        Literal["completed", "failed", "cancelled", "interrupted"] | None,
+        typer.Option(help="Only runs that ended like this."),
+    ] = None,
+    stop_reason: Annotated[str | None, typer.Option(metavar="REASON", help="Only runs that ended for this.")] = None,
+    error: Annotated[str | None, typer.Option(metavar="CODE", help="Only runs that failed with this code.")] = None,
+    first_day: FirstDay = None,
+    last_day: LastDay = None,
+    sort: Annotated[
+        Literal["created_at", "latency_ms", "first_token_ms", "total_tokens"],
+        typer.Option(help="The latest first, or the greatest figure."),
+    ] = "created_at",
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many at most; 0 for all.")] = 50,
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by", metavar="GROUP", help="Count them by day, agent or model, with percentiles; may be given again."
+        ),
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: JsonOutput = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show the runs that are over; with --by, how many they are and how long they took.
+
+    `swarmkeep top` shows those that go on.
+    """
+    from swarmkeep.events.run_table import RUN_GROUPS, RunFilter, RunQuery, parse_run_groups
+
+    if as_csv and (as_json or group_by):
+        other = "--json" if as_json else "--by"
+        raise typer.BadParameter(f"it cannot be combined with {other}", param_hint="'--csv'")
+    for name in group_by or ():
+        if name not in RUN_GROUPS:
+            raise typer.BadParameter(f"it must be one of {', '.join(RUN_GROUPS)}", param_hint="'--by'")
+    only = RunFilter(
+        session=session, agent=agent, model=model, status=status, stop_reason=stop_reason, error=error,
+    )  # fmt: skip
+    if group_by:
+        _show_figures(where, only, parse_run_groups(group_by), first_day, last_day, as_json=as_json, quiet=quiet)
+        return
+    asked = RunQuery(
+        only=_limit_to_days(only, first_day, last_day), sort=sort, limit=min(limit or _PAGE_SIZE, _PAGE_SIZE)
+    )
+    with open_source(where) as source, show_progress("reading", "run", quiet=quiet) as progress:
+        found = source.runs(asked)
+        shown = list(progress.track(islice(found, limit or None)))
+        more = limit > 0 and next(found, None) is not None
+    if as_json:
+        put_json(shown)
+    elif as_csv:
+        put_bytes(_write_csv(shown))
+    elif shown:
+        put_table(_HEADINGS, map(_list_cells, shown))
+    else:
+        say("there are no such runs that are over")
+    if more:
+        say("there are more runs; --limit 0 shows all")
+
+
+def _limit_to_days(only: RunFilter, first_day: datetime | None, last_day: datetime | None) -> RunFilter:
+    from datetime import timedelta
+
+    import msgspec
+
+    after = None if first_day is None else f"{first_day.date().isoformat()}T00:00:00.000000Z"
+    before = None
+    if last_day is not None and last_day.date() != datetime.max.date():
+        before = f"{(last_day.date() + timedelta(days=1)).isoformat()}T00:00:00.000000Z"
+    return msgspec.structs.replace(only, created_after=after, created_before=before)
+
+
+def _write_csv(found: Iterable[EndedRun]) -> Iterator[bytes]:
+    from swarmkeep.events.run_table import CSV_COLUMNS, list_cells, write_csv
+
+    yield write_csv([CSV_COLUMNS])
+    yield write_csv(map(list_cells, found))
+
+
+_HEADINGS = ("BEGAN", "STATUS", "TIME", "FIRST TOKEN", "TOKENS", "COST", "AGENT", "MODEL", "SESSION", "RUN")
+
+
+def _list_cells(run: EndedRun) -> tuple[str, ...]:
+    status = run.status if run.error is None else f"{run.status}: {run.error}"
+    cost = "-" if run.cost is None else f"{run.cost.amount:.4f} {run.cost.currency}"
+    return (
+        run.created_at[:19], status, _format_seconds(run.latency_ms), _format_seconds(run.first_token_ms),
+        str(run.total_tokens), cost, run.agent, run.model or "-", run.session_id, run.id,
+    )  # fmt: skip
+
+
+def _format_seconds(milliseconds: float | None) -> str:
+    return "-" if milliseconds is None else f"{milliseconds / 1000:.2f} s"
+
+
+def _show_figures(
+    where: SourceOptions,
+    only: RunFilter,
+    by: tuple[RunGroup, ...],
+    first_day: datetime | None,
+    last_day: datetime | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    import msgspec
+
+    from swarmkeep.events.errors import InvalidRequest
+    from swarmkeep.events.run_table import FiguresQuery, read_days
+
+    try:
+        first, end = read_days(first_day and first_day.date(), last_day and last_day.date())
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error), param_hint="'--from'") from None
+    asked = FiguresQuery(
+        only=msgspec.structs.replace(only, created_after=first, created_before=end), by=by, limit=_PAGE_SIZE
+    )
+    with open_source(where) as source, show_progress("adding up", "row", quiet=quiet) as progress:
+        rows = list(progress.track(source.run_figures(asked)))
+    if as_json:
+        put_json([_drop_other_groups(row, by) for row in rows])
+    elif rows:
+        put_table((*(name.upper() for name in by), *_FIGURES), (_list_figures(row, by) for row in rows))
+    else:
+        say("there were no such runs")
+
+
+_FIGURES = (
+    "RUNS",
+    "FAILED",
+    "CANCELLED",
+    "INTERRUPTED",
+    "TOKENS",
+    "TIME P50 / P90 / P99",
+    "FIRST TOKEN P50 / P90 / P99",
+)
+
+
+def _list_figures(row: RunFigures, by: tuple[RunGroup, ...]) -> tuple[str, ...]:
+    counts = (row.runs, row.failed, row.cancelled, row.interrupted, row.total_tokens)
+    times = (_format_percentiles(row.latency_ms), _format_percentiles(row.first_token_ms))
+    return (*(str(getattr(row, name) or "-") for name in by), *map(str, counts), *times)
+
+
+def _format_percentiles(found: Percentiles) -> str:
+    return " / ".join(_format_seconds(value) for value in (found.p50, found.p90, found.p99))
+
+
+def _drop_other_groups(row: RunFigures, by: tuple[RunGroup, ...]) -> dict[str, object]:
+    """The row with the groups that were asked for."""
+    import msgspec
+
+    from swarmkeep.events.run_table import RUN_GROUPS
+
+    plain: dict[str, object] = msgspec.to_builtins(row)
+    return {name: value for name, value in plain.items() if name not in RUN_GROUPS or name in by}

@@ -1,0 +1,88 @@
+"""Erasing a person: all that is encrypted by the person's key, here and in every copy of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from swarmkeep.decide.commands import refuse_if_busy, refuse_if_held
+from swarmkeep.events.errors import InvalidRequest, Overloaded, PersonNotFound, SessionNotFound
+from swarmkeep.history.redact import redact_wholly
+from swarmkeep.runs.sessions import MAX_REASON, Publish, refuse_if_held_above
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import AuditAction, SessionKey
+
+# While others go on in the person's sessions, or make new ones.
+_MOST_ROUNDS = 5
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """A person who was erased."""
+
+    sessions: list[str]
+    """The sessions that belong to the person."""
+    erased: bool
+    """Whether the key is gone that encrypts them; `false` for a dry run."""
+
+
+async def erase_person(
+    store: SqlStore,
+    tenant: str,
+    person: object,
+    reason: str,
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    publish: Publish | None = None,
+) -> Erasure:
+    """Redact all events of a person's sessions, and then erase the key that encrypts them, for good.
+
+    `person` is what metadata call the person. Copies of the database that hold what was encrypted, and not the key, are
+    unreadable from then on. Done again, or taken up after a crash, it erases what is left. Nothing can be added to
+    these sessions any more. A `dry_run` only names them.
+
+    Raises PersonNotFound, InvalidRequest, and OnHold, SessionBusy and HistoryDamaged for a session that cannot be
+    redacted: then the key stays.
+    """
+    if not 0 < len(reason) <= MAX_REASON:
+        raise InvalidRequest(f"give a reason, of up to {MAX_REASON} characters", "/reason")
+    ids = await store.find_person_keys(tenant, person)
+    if not ids:
+        raise PersonNotFound
+    sessions = {id: await store.list_encrypted(tenant, id) for id in ids}
+    named = sorted({key.id for keys in sessions.values() for key in keys})
+    for keys in sessions.values():
+        await _refuse_busy_and_held(store, keys)
+    if dry_run:
+        return Erasure(sessions=named, erased=False)
+    for id in ids:
+        await _erase_key(store, tenant, id, reason, by, publish)
+    return Erasure(sessions=named, erased=True)
+
+
+async def _refuse_busy_and_held(store: SqlStore, keys: Sequence[SessionKey]) -> None:
+    """Before anything is removed: else a part of a person would be left."""
+    for key in keys:
+        try:
+            state = await store.state(key)
+        except SessionNotFound:
+            continue
+        refuse_if_held(key.id, state)
+        await refuse_if_held_above(store, key, state)
+        refuse_if_busy(state)
+
+
+async def _erase_key(
+    store: SqlStore, tenant: str, id: str, reason: str, by: str | None, publish: Publish | None
+) -> None:
+    action = AuditAction(type="person.erased", by=by, reason=reason)
+    for _ in range(_MOST_ROUNDS):
+        for key in await store.list_encrypted(tenant, id, unredacted=True):
+            try:
+                await redact_wholly(store, key, reason, by=by, publish=publish)
+            except SessionNotFound:
+                continue
+        if await store.erase_person_key(id, action, len(await store.list_encrypted(tenant, id))):
+            return
+    raise Overloaded(detail="the person's sessions change all the time; try again when less is going on in them")

@@ -1,0 +1,350 @@
+"""Databases of other programs (SQLite): sessions of OpenAI's Agents SDK and of ADK, checkpoints of LangGraph."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from swarmkeep.events.codec import Json, MalformedJson, decode, encode
+from swarmkeep.events.errors import InvalidImport
+from swarmkeep.history.foreign.conversation import (
+    OTHER_STATE,
+    ForeignConversation,
+    answer,
+    as_dict,
+    as_list,
+    as_text,
+    ask,
+    choose_id,
+    convert_parts,
+    format_time,
+    join_parts,
+    keep,
+    make_call,
+    mark,
+)
+from swarmkeep.history.foreign.documents import decode_text
+from swarmkeep.history.foreign.items import convert_items
+
+Tables = Mapping[str, set[str]]
+_MAX_ROWS = 100_000
+"""Of one conversation: it is in memory as a whole."""
+
+
+def _has(tables: Tables, name: str, *columns: str) -> bool:
+    return isinstance(tables, dict) and set(columns) <= tables.get(name, set())
+
+
+def _select(database: sqlite3.Connection, what: str, query: str, *values: object) -> list[sqlite3.Row]:
+    rows = database.execute(f"{query} LIMIT {_MAX_ROWS + 1}", values).fetchall()
+    if len(rows) > _MAX_ROWS:
+        raise InvalidImport(f"{what} has more than {_MAX_ROWS} rows")
+    return rows
+
+
+# OpenAI's Agents SDK: SQLiteSession.
+
+
+def has_agents_sdk(tables: Tables) -> bool:
+    return _has(tables, "agent_sessions", "session_id") and _has(
+        tables, "agent_messages", "id", "session_id", "message_data", "created_at"
+    )
+
+
+def read_agents_sdk(database: sqlite3.Connection) -> Iterator[ForeignConversation]:
+    """The sessions, in the order of their ids. Raises InvalidImport."""
+    for row in database.execute("SELECT session_id, created_at, updated_at FROM agent_sessions ORDER BY session_id"):
+        name = row["session_id"]
+        what = f"session {name!r}"
+        query = "SELECT message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id"
+        rows = _select(database, what, query, name)
+        left_out: Counter[str] = Counter()
+        items = [
+            (decode_text(one["message_data"], f"an item of {what}"), format_time(one["created_at"])) for one in rows
+        ]
+        yield ForeignConversation(
+            messages=convert_items(items, left_out),
+            place=what,
+            id=choose_id(name),
+            origin=keep(
+                session_id=name,
+                created_at=format_time(row["created_at"]),
+                updated_at=format_time(row["updated_at"]),
+            ),
+            left_out=left_out,
+        )
+
+
+# ADK: DatabaseSessionService and SqliteSessionService. Of the first schema the columns say what is now in `event_data`.
+
+_EVENT_COLUMNS = ("id", "app_name", "user_id", "session_id", "timestamp")
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def has_adk(tables: Tables) -> bool:
+    return (
+        _has(tables, "sessions", "app_name", "user_id", "id", "state")
+        and _has(tables, "events", *_EVENT_COLUMNS)
+        and (_has(tables, "events", "event_data") or _has(tables, "events", "author", "content"))
+    )
+
+
+def read_adk(database: sqlite3.Connection) -> Iterator[ForeignConversation]:
+    """The sessions, each with the state of its app and its user. Raises InvalidImport."""
+    columns = {column[0] for column in database.execute("SELECT * FROM events LIMIT 0").description}
+    chosen = "event_data" if "event_data" in columns else "id, author, content"
+    events = (
+        f"SELECT timestamp, {chosen} FROM events WHERE app_name = ? AND user_id = ? AND session_id = ? "
+        "ORDER BY timestamp, rowid"
+    )
+    sessions = (
+        "SELECT app_name, user_id, id, state, create_time, update_time FROM sessions ORDER BY app_name, user_id, id"
+    )
+    for row in database.execute(sessions):
+        names = (row["app_name"], row["user_id"], row["id"])
+        what = f"session {names[2]!r} of user {names[1]!r}"
+        reader = _AdkEvents()
+        for one in _select(database, what, events, *names):
+            if chosen == "event_data":
+                event = as_dict(decode_text(one["event_data"], f"an event of {what}"))
+            else:
+                content = decode_text(one["content"], f"an event of {what}")
+                event = {"id": one["id"], "author": one["author"], "content": content}
+            reader.take(event, format_time(one["timestamp"]))
+        yield ForeignConversation(
+            messages=reader.messages,
+            place=what,
+            id=choose_id(*names),
+            agent=reader.agent,
+            context_variables=_read_state(database, row, what),
+            origin=keep(
+                app_name=names[0],
+                user_id=names[1],
+                session_id=names[2],
+                created_at=format_time(row["create_time"]),
+                updated_at=format_time(row["update_time"]),
+            ),
+            left_out=reader.left_out,
+        )
+
+
+def _read_state(database: sqlite3.Connection, row: sqlite3.Row, what: str) -> Json:
+    """The state as agents see it: the app's, the user's, and the session's own."""
+    state: Json = {}
+    shared = (
+        ("app:", "SELECT state FROM app_states WHERE app_name = ?", (row["app_name"],)),
+        (
+            "user:",
+            "SELECT state FROM user_states WHERE app_name = ? AND user_id = ?",
+            (row["app_name"], row["user_id"]),
+        ),
+    )
+    for prefix, query, names in shared:
+        for found in _select(database, what, query, *names):
+            values = as_dict(decode_text(found["state"], f"the state of {what}"))
+            state |= {f"{prefix}{name}": value for name, value in values.items()}
+    return state | as_dict(decode_text(row["state"], f"the state of {what}"))
+
+
+class _AdkEvents:
+    """Messages out of events, one after the other."""
+
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self.agent: str | None = None
+        self.left_out: Counter[str] = Counter()
+        self._open: dict[str, list[str]] = {}
+
+    def take(self, event: Json, at: str | None) -> None:
+        author = event.get("author")
+        is_user = author == "user"
+        name = None if is_user or not isinstance(author, str) or not author else author
+        self.agent = name or self.agent
+        parts: list[Json] = []
+        calls: list[Json] = []
+        results: list[Json] = []
+        for part in as_list(as_dict(event.get("content")).get("parts")):
+            self._take_part(as_dict(part), len(self.messages), parts, calls, results)
+        kept = {"id": event.get("id"), "created_at": at, "invocation_id": event.get("invocation_id")}
+        self.messages += [mark(result, **kept) for result in results]
+        content = convert_parts(parts, "user" if is_user else "assistant", self.left_out)
+        if calls:
+            told = ask(calls, join_parts(content))
+        elif content:
+            told = {"role": "user" if is_user else "assistant", "content": content}
+        else:
+            return
+        self.messages.append(mark({**told, "sender": name} if name else told, **kept))
+
+    def _take_part(self, part: Json, place: int, parts: list[Json], calls: list[Json], results: list[Json]) -> None:
+        call = part.get("function_call") or part.get("functionCall")
+        result = part.get("function_response") or part.get("functionResponse")
+        if isinstance(call, dict):
+            call_id = call["id"] if isinstance(call.get("id"), str) and call["id"] else f"call_{place}_{len(calls)}"
+            self._open.setdefault(as_text(call.get("name")), []).append(call_id)
+            calls.append(make_call(call_id, call.get("name"), call.get("args")))
+        elif isinstance(result, dict):
+            name = as_text(result.get("name"))
+            # Without an id it is the result of the first call of its name that has none yet.
+            waiting = self._open.get(name) or [f"call_{place}_{len(results)}"]
+            call_id = result["id"] if isinstance(result.get("id"), str) and result["id"] else waiting[0]
+            if call_id in waiting:
+                waiting.remove(call_id)
+            results.append(answer(call_id, name, as_text(result.get("response"))))
+        else:
+            parts.append(_convert_adk_part(part))
+
+
+def _convert_adk_part(part: Json) -> Json:
+    inline = part.get("inline_data") or part.get("inlineData")
+    file = part.get("file_data") or part.get("fileData")
+    if part.get("thought"):
+        return {"type": "thought"}
+    if isinstance(inline, dict):
+        media_type = inline.get("mime_type") or inline.get("mimeType")
+        # In the alphabet of addresses, as the library writes bytes.
+        data = as_text(inline.get("data")).replace("-", "+").replace("_", "/")
+        if media_type in _IMAGES:
+            return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
+        if media_type == "application/pdf":
+            return {"type": "file", "file": {"file_data": f"data:{media_type};base64,{data}"}}
+        return {"type": "file", "filename": inline.get("display_name") or media_type}
+    if isinstance(file, dict):
+        return {"type": "file", "filename": file.get("file_uri") or file.get("fileUri")}
+    code, result = as_dict(part.get("executable_code")), as_dict(part.get("code_execution_result"))
+    return {"type": "text", "text": part.get("text") or code.get("code") or result.get("output")}
+
+
+# LangGraph: checkpoints of its SqliteSaver.
+
+_STATE_PREFIXES = ("__", "branch:", "start:")
+_ROLES = {
+    "human": "user", "humanmessage": "user", "user": "user",
+    "ai": "assistant", "aimessage": "assistant", "aimessagechunk": "assistant", "assistant": "assistant",
+    "system": "system", "systemmessage": "system", "developer": "developer",
+    "tool": "tool", "toolmessage": "tool", "function": "tool", "functionmessage": "tool",
+}  # fmt: skip
+
+
+def has_langgraph(tables: Tables) -> bool:
+    columns = ("thread_id", "checkpoint_ns", "checkpoint_id", "type", "checkpoint")
+    return _has(tables, "checkpoints", *columns)
+
+
+def read_langgraph(database: sqlite3.Connection) -> Iterator[ForeignConversation]:
+    """The last state of each thread of the graph itself. Raises InvalidImport."""
+    threads = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = '' ORDER BY thread_id"
+    ends = "SELECT type, checkpoint FROM checkpoints WHERE thread_id = ? AND checkpoint_ns = '' ORDER BY checkpoint_id"
+    for row in database.execute(threads):
+        thread = row["thread_id"]
+        what = f"thread {thread!r}"
+        [last] = database.execute(f"{ends} DESC LIMIT 1", (thread,)).fetchall()
+        [first] = database.execute(f"{ends} LIMIT 1", (thread,)).fetchall()
+        checkpoint = _decode_checkpoint(last, what)
+        values = as_dict(checkpoint.get("channel_values"))
+        left_out: Counter[str] = Counter()
+        yield ForeignConversation(
+            messages=[_convert_langchain(message, left_out) for message in _list_messages(values, what)],
+            place=what,
+            id=choose_id(thread),
+            context_variables=_keep_state(values, left_out),
+            origin=keep(
+                thread_id=thread,
+                checkpoint_id=checkpoint.get("id"),
+                created_at=format_time(_decode_checkpoint(first, what).get("ts")),
+                updated_at=format_time(checkpoint.get("ts")),
+            ),
+            left_out=left_out,
+        )
+
+
+def _decode_checkpoint(row: sqlite3.Row, what: str) -> Json:
+    """A checkpoint as plain values: no class that it names is looked at. Raises InvalidImport."""
+    kind, text = row["type"], row["checkpoint"]
+    try:
+        if kind == "msgpack":
+            return as_dict(_decode_packed(memoryview(text)))
+        if kind in (None, "json"):
+            return as_dict(_unwrap(decode_text(text, f"the checkpoint of {what}")))
+    except (msgspec.DecodeError, RecursionError, TypeError, ValueError) as error:
+        raise InvalidImport(f"the checkpoint of {what} cannot be read: {error}") from None
+    raise InvalidImport(f"the checkpoint of {what} is written as {kind!r}, which cannot be read; use msgpack or JSON")
+
+
+def _decode_packed(text: memoryview) -> Any:
+    return msgspec.msgpack.Decoder(ext_hook=_read_extension, strict=False).decode(text)
+
+
+def _read_extension(code: int, data: memoryview) -> Any:
+    """The values that an object is made of; of a message, with the name of its class as the type if it has none."""
+    found = _decode_packed(data)
+    if code == 7:
+        return found
+    if not isinstance(found, list) or len(found) < 3:
+        return None
+    _, name, value, *_ = found
+    return {"type": name, **value} if isinstance(value, dict) else value
+
+
+def _unwrap(value: Any) -> Any:
+    """Plain values out of JSON in which objects are written as their constructors."""
+    if isinstance(value, list):
+        return [_unwrap(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "lc" in value and isinstance(value.get("id"), list) and value["id"]:
+        if isinstance(value.get("kwargs"), dict):
+            return {"type": as_text(value["id"][-1]), **_unwrap(value["kwargs"])}
+        return _unwrap((as_list(value.get("args")) or [None])[0])
+    return {name: _unwrap(item) for name, item in value.items()}
+
+
+def _list_messages(values: Json, what: str) -> list[Any]:
+    messages = values.get("messages", values.get("__root__"))
+    if messages is None:
+        return []
+    if not isinstance(messages, list):
+        raise InvalidImport(f"the state of {what} has `messages` that are no list")
+    return messages
+
+
+def _keep_state(values: Json, left_out: Counter[str]) -> Json:
+    """What the state has beside messages and what the library itself keeps there."""
+    kept: Json = {}
+    for name, value in values.items():
+        if not isinstance(name, str) or name in ("messages",) or name.startswith(_STATE_PREFIXES):
+            continue
+        try:
+            kept[name] = decode(encode(value))
+        except (TypeError, ValueError, RecursionError, MalformedJson, msgspec.MsgspecError):
+            left_out[OTHER_STATE] += 1
+    return kept
+
+
+def _convert_langchain(message: Any, left_out: Counter[str]) -> Json:
+    found = as_dict(message)
+    role = _ROLES.get(as_text(found.get("type") or found.get("role")).lower(), "user")
+    content = convert_parts(found.get("content"), role, left_out)
+    usage, about = found.get("usage_metadata"), as_dict(found.get("response_metadata"))
+    kept = {"id": found.get("id"), "usage": usage, "model": about.get("model_name") or about.get("model")}
+    if role == "tool":
+        told = answer(as_text(found.get("tool_call_id") or found.get("name")), found.get("name"), join_parts(content))
+        return mark(told, **kept, status=None if found.get("status") == "success" else found.get("status"))
+    name = found.get("name")
+    named = {"sender": name} if role == "assistant" and isinstance(name, str) and name else {}
+    calls = [_convert_tool_call(call, place) for place, call in enumerate(as_list(found.get("tool_calls")))]
+    if calls:
+        return mark({**ask(calls, join_parts(content)), **named}, **kept)
+    return mark({"role": role, "content": content, **named}, **kept)
+
+
+def _convert_tool_call(call: Any, place: int) -> Json:
+    found = as_dict(call)
+    # As the library has them, or as Chat Completions has.
+    function = as_dict(found.get("function")) or found
+    arguments = function.get("args", function.get("arguments"))
+    return make_call(as_text(found.get("id")) or f"call_{place}", function.get("name"), arguments)

@@ -1,0 +1,80 @@
+"""`swarmkeep archive`, and what commands and servers say of sessions that are archived."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
+from swarmkeep.store.schema import upgrade
+from tests.cli.command_line import ACME, CommandLine
+from tests.store.sessions import begin_session, draft_user_messages
+from tests.support.processes import ServerProcess
+
+
+async def make_sessions(url: str) -> None:
+    store = open_store(url, clock=lambda: datetime.now(UTC) - timedelta(days=100))
+    for tenant, name in (("default", "order-1"), ("default", "order-2"), ("other", "theirs")):
+        state = await begin_session(store, SessionKey(tenant, name))
+        await store.append(SessionKey(tenant, name), state, draft_user_messages("hello"))
+    await store.close()
+
+
+@pytest.fixture
+def db(cli: CommandLine) -> CommandLine:
+    """A database with sessions that are a hundred days old."""
+    url = f"sqlite:///{cli.folder / 'swarmkeep.db'}"
+    upgrade(url)
+    asyncio.run(make_sessions(url))
+    return cli
+
+
+def test_archive_and_bring_back(db: CommandLine, tmp_path: Path) -> None:
+    env = {"SWARMKEEP_ARCHIVE": f"file://{tmp_path / 'archive'}"}
+    assert "does not say where" in db.expect_refusal("archive", "--older-than", "90d")
+    assert db("archive", env=env).code == 2
+    assert "as in 90d" in db.expect_refusal("archive", "--older-than", "long", env=env)
+    shown = db("archive", "--older-than", "90d", "--dry-run", env=env)
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["order-1", "order-2", "theirs"]
+    assert "3 sessions to be moved" in shown.err
+    shown = db("archive", "--dry-run", "--tenant", "other", env={**env, "SWARMKEEP_ARCHIVE_AFTER": "90d"})
+    assert shown.out.startswith("theirs")
+    before = db("events", "order-1", "--json").json
+    assert "0 sessions moved" in db("archive", "--older-than", "1y", env=env).err
+    assert db("archive", "--older-than", "90d", "--tenant", "other", env=env).code == 2
+    assert "3 sessions moved" in db("archive", "--older-than", "90d", env=env).err
+    # A command that only reads says what to do; the list is as before.
+    assert [session["id"] for session in db("sessions", "list", "--json").json] == ["order-2", "order-1"]
+    assert "set SWARMKEEP_ARCHIVE" in db.expect_refusal("events", "order-1")
+    assert "swarmkeep archive --bring-back order-1" in db.expect_refusal("events", "order-1", env=env)
+    assert "1 session brought back" in db("archive", "--bring-back", "order-1", env=env).err
+    assert "0 sessions brought back" in db("archive", "--bring-back", "order-1", env=env).err
+    assert "no session 'nobody'" in db.expect_refusal("archive", "--bring-back", "nobody", env=env)
+    assert "1 session brought back" in db("archive", "--bring-back", "theirs", "--tenant", "other", env=env).err
+    assert db("events", "order-1", "--json").json == before
+    assert db("verify", "order-1").code == 0
+    told = [entry["type"] for entry in db("audit", "--json").json]
+    assert told == ["session.archived"] * 2
+    assert "session.archived" in db("audit").out
+    # What cannot be brought back would be lost with the table.
+    assert "archived" in db.expect_refusal("db", "downgrade", "0017")
+
+
+@pytest.mark.long
+def test_server_brings_back_what_is_asked_for(db: CommandLine, tmp_path: Path) -> None:
+    env = {"SWARMKEEP_ARCHIVE": f"file://{tmp_path / 'archive'}"}
+    before = db("events", "order-1", "--json").json
+    assert db("archive", "--older-than", "90d", env=env).code == 0
+    database = f"sqlite:///{db.folder / 'swarmkeep.db'}"
+    refused = db.expect_refusal("serve", "--offline", "--agents", ACME, "--port", "0", "--database-url", database)
+    assert "set SWARMKEEP_ARCHIVE to where they are" in refused
+    with ServerProcess(
+        tmp_path, database_url=database, agents=[ACME], env={**env, "SWARMKEEP_ARCHIVE_AFTER": "90d"}
+    ) as one:
+        at = ["--url", one.url]
+        assert db("events", "order-1", "--json", *at).json == before
+        assert db("verify", "order-2", *at).code == 0

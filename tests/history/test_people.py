@@ -1,0 +1,508 @@
+"""People whose keys encrypt what is recorded of them: unreadable without the key in every copy, and still verified."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import io
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from sqlalchemy import select, update
+
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.codec import digest
+from swarmkeep.events.errors import (
+    InvalidRequest,
+    OnHold,
+    Overloaded,
+    PersonErased,
+    PersonNotFound,
+    SeqConflict,
+    SessionBusy,
+)
+from swarmkeep.events.facts import (
+    ContextUpdated,
+    MessageAdded,
+    NoteAdded,
+    Parent,
+    SessionCreated,
+    SessionUpdated,
+)
+from swarmkeep.events.records import CompletionRecord, RequestRecord, ToolRecord
+from swarmkeep.events.state import State
+from swarmkeep.events.words import parse_terms
+from swarmkeep.history.archives import Archive, ObjectStore
+from swarmkeep.history.erasure import Erasure, erase_person
+from swarmkeep.history.export import iterate_keys, write_export
+from swarmkeep.history.import_export import import_export
+from swarmkeep.history.redact import redact
+from swarmkeep.history.replay import rebuild_request
+from swarmkeep.history.verify import verify, verify_all
+from swarmkeep.runs.sessions import delete_session, fork_session, hold_session, release_session
+from swarmkeep.store.backup import restore_backup, write_backup
+from swarmkeep.store.opening import SqlStore, open_store
+from swarmkeep.store.person_keys import KeyFolder, PersonKeyError, open_key_source
+from swarmkeep.store.records import Claim, SessionKey, StoreUnavailable
+from swarmkeep.store.tables import events, of_session, person_keys
+from swarmkeep.store.usage import recount_totals
+from tests.history.test_redact import dump_database
+from tests.store.sessions import (
+    KEY,
+    OTHER,
+    begin_session,
+    draft_run_completion,
+    draft_run_start,
+    draft_user_messages,
+    make_picture_part,
+    new_key,
+)
+
+CANARY = "canary-7f3a9c"
+PICTURE = f"a picture of {CANARY}".encode()
+INSTRUCTIONS = f"You speak with {CANARY}."
+ANNA = {"customer": "anna"}
+REASON = "request of 3 May"
+AT = "2026-01-02T03:04:05.000000Z"
+PICTURE_NAME = make_picture_part(PICTURE)["blob"]["sha256"]
+
+Open = Callable[..., SqlStore]
+
+
+@pytest.fixture
+async def opened(ready_url: str, tmp_path: Path) -> AsyncIterator[Open]:
+    """Opens stores as several servers would, whose keys are in a folder."""
+    stores: list[SqlStore] = []
+
+    def open_another(url: str = ready_url, **given: Any) -> SqlStore:
+        options = {"person": "customer", "person_keys": str(tmp_path / "keys"), **given}
+        stores.append(open_store(url, **options))
+        return stores[-1]
+
+    yield open_another
+    for store in stores:
+        await store.close()
+
+
+@pytest.fixture
+def other_url(request: pytest.FixtureRequest, ready_url: str, tmp_path: Path) -> str:
+    """An empty database of the other kind."""
+    if not ready_url.startswith("sqlite"):
+        return f"sqlite:///{tmp_path / 'other.db'}"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def store(opened: Open) -> SqlStore:
+    return opened()
+
+
+async def begin_persons(store: SqlStore, key: SessionKey = KEY, person: str = "anna") -> State:
+    """A session of a person's, with the canary in each place where people and models write text."""
+    created = SessionCreated(agent="A", context_variables={"name": CANARY}, metadata={"customer": person, "m": CANARY})
+    state = (await store.append(key, State(), draft_events("A", [created], None))).state
+    calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": f'{{"a":"{CANARY}"}}'}}]
+    request = RequestRecord(instructions=digest(INSTRUCTIONS), params={"model": "m"})
+    said = [{"type": "text", "text": f"{CANARY} \ud83d \0"}, make_picture_part(PICTURE)]
+    story = [
+        MessageAdded(message={"role": "user", "content": said}),
+        MessageAdded(
+            message={"role": "assistant", "content": CANARY, "tool_calls": calls},
+            completion=CompletionRecord(id=CANARY, request=request),
+        ),
+        MessageAdded(
+            message={"role": "tool", "tool_call_id": "c1", "content": CANARY}, tool=ToolRecord(name="f", status="ok")
+        ),
+        ContextUpdated(patch={"b": CANARY}, tool_call_id="c1"),
+        SessionUpdated(metadata={"m": f"{CANARY} too"}),
+        NoteAdded(text=CANARY),
+    ]
+    blobs = {digest(INSTRUCTIONS): INSTRUCTIONS, make_picture_part(PICTURE)["blob"]["sha256"]: PICTURE}
+    state = (await store.append(key, state, draft_events("A", story, None), blobs=blobs)).state
+    await store.index_some()
+    return state
+
+
+async def list_problems(store: SqlStore) -> dict[str, list[str]]:
+    return {key.id: [one.code for one in found.problems] async for key, found in verify_all(store) if not found.valid}
+
+
+async def export(store: SqlStore, *keys: SessionKey) -> bytes:
+    return b"".join([piece async for piece in write_export(store, iterate_keys(keys))])
+
+
+async def test_nothing_said_is_readable_in_the_database(store: SqlStore, opened: Open) -> None:
+    state = await begin_persons(store)
+    assert CANARY not in await dump_database(store)
+    # Any other server with the keys reads it as if nothing were encrypted.
+    other = opened(person=None)
+    again = await other.state(KEY)
+    assert (again.messages[0].message, again.context_variables) == (state.messages[0].message, state.context_variables)
+    assert again.damage is None
+    assert CANARY in (await other.read(KEY))[2].payload
+    assert (await other.read_blobs(KEY, [digest(INSTRUCTIONS)])) == {digest(INSTRUCTIONS): INSTRUCTIONS}
+    assert await other.read_files(KEY, [PICTURE_NAME]) == {PICTURE_NAME: PICTURE}
+    assert INSTRUCTIONS.encode() in await rebuild_request(other, KEY, 3)
+    [listed] = (await other.list_sessions("default", metadata=ANNA, include_context=True)).sessions
+    assert (listed.context_variables, listed.metadata["m"]) == (state.context_variables, f"{CANARY} too")
+    assert await list_problems(other) == {}
+    # It is counted as it is stored, and not found by its words.
+    assert await recount_totals(store.database, mend=False) == []
+    assert (await store.list_sessions("default", terms=parse_terms(CANARY))).sessions == []
+
+
+async def test_erased_person_is_unreadable_and_verifies(store: SqlStore, opened: Open) -> None:
+    state = await begin_persons(store)
+    other = opened()
+    await other.state(KEY)
+    await begin_persons(store, OTHER, "ben")
+    assert await erase_person(store, "default", "anna", REASON, dry_run=True) == Erasure(sessions=["s1"], erased=False)
+    assert CANARY in (await store.read(KEY))[2].payload
+    assert await erase_person(store, "default", "anna", REASON, by="Lee") == Erasure(sessions=["s1"], erased=True)
+    for reader in (store, other):
+        assert CANARY not in str(await reader.read(KEY))
+        assert CANARY not in str(await reader.state(KEY))
+        found = await verify(reader, KEY)
+        assert found.valid
+        assert found.redacted == list(range(1, state.seq + 1))
+    assert CANARY in str(await store.read(OTHER))
+    assert await list_problems(store) == {}
+    assert await recount_totals(store.database, mend=False) == []
+    entry = (await store.read_audit_log("default"))[-1]
+    assert (entry.type, entry.by) == ("person.erased", "Lee")
+    assert "anna" not in entry.payload
+    # Nothing is added to what is left, by whoever still has the key in memory either.
+    for writer in (store, other):
+        with pytest.raises(PersonErased):
+            await writer.append(KEY, await writer.state(KEY), draft_user_messages(CANARY))
+        with pytest.raises(PersonErased):
+            await fork_session(writer, KEY)
+    assert CANARY not in str(await store.read(KEY))
+    # A second time there is nothing left to do.
+    again = await store.state(KEY)
+    assert (await erase_person(store, "default", "anna", REASON)).erased
+    assert (await store.state(KEY)).seq == again.seq
+    # The same person may come back, with another key.
+    await begin_persons(other, new_key("anna"))
+    assert len(await store.find_person_keys("default", "anna")) == 2
+    await delete_session(store, KEY)
+
+
+async def test_copy_of_the_database_is_erased_with_it(opened: Open, ready_url: str, other_url: str) -> None:
+    store = opened()
+    state = await begin_persons(store)
+    await fork_session(store, KEY, at=3, session_id=OTHER.id)
+    made = io.BytesIO()
+    await asyncio.to_thread(write_backup, ready_url, made, AT)
+    await asyncio.to_thread(restore_backup, other_url, io.BytesIO(made.getvalue()))
+    assert CANARY in str(await opened(other_url).read(KEY))
+    await erase_person(store, "default", "anna", REASON)
+    backup = opened(other_url)
+    left = await backup.read(KEY)
+    assert [event.seq for event in left] == list(range(1, state.seq + 1))
+    assert CANARY not in f"{left}{await dump_database(backup)}{await export(backup, KEY, OTHER)!r}"
+    assert await list_problems(backup) == {}
+    assert (await verify(backup, KEY)).redacted == list(range(1, state.seq + 1))
+    listed = (await backup.list_sessions("default")).sessions
+    assert [(one.title, one.metadata) for one in listed] == [(None, {}), (None, {})]
+    assert (await backup.read_blobs(KEY, [digest(INSTRUCTIONS)]), await backup.read_files(KEY, [PICTURE_NAME])) == (
+        {},
+        {},
+    )
+    assert (await backup.check(KEY)).damage is None
+    with pytest.raises(PersonErased):
+        await backup.append(KEY, await backup.state(KEY), draft_user_messages("more"))
+    await erase_person(backup, "default", "anna", REASON)
+    assert await list_problems(backup) == {}
+
+
+async def test_forks_asked_agents_and_imports_are_encrypted(store: SqlStore) -> None:
+    await begin_persons(store)
+    await fork_session(store, KEY, session_id=OTHER.id)
+    child = SessionKey("default", "asked")
+    asked = SessionCreated(agent="B", parent=Parent(session_id=KEY.id, run_id="r", tool_call_id="c"))
+    begun = await store.append(child, State(), draft_events("B", [asked], None))
+    await store.append(child, begun.state, draft_user_messages(CANARY))
+    assert CANARY not in await dump_database(store)
+    family = (KEY, OTHER, child)
+    lines = await export(store, *family)
+    for key in family:
+        await delete_session(store, key, force=True)
+    await import_export(store, "default", io.BytesIO(lines))
+    assert CANARY in str(await store.read(child))
+    assert CANARY not in await dump_database(store)
+    assert await list_problems(store) == {}
+    assert await recount_totals(store.database, mend=False) == []
+    assert (await erase_person(store, "default", "anna", REASON)).sessions == ["asked", "s1", "s2"]
+    assert CANARY not in str([await store.read(key) for key in family])
+    assert await list_problems(store) == {}
+
+
+async def test_redaction_within_an_encrypted_session(store: SqlStore, opened: Open) -> None:
+    await begin_persons(store)
+    await redact(store, KEY, [2], "a name")
+    assert (await verify(opened(), KEY)).redacted == [2]
+    assert CANARY not in await dump_database(store)
+    state = await store.append(KEY, await store.state(KEY), draft_user_messages("more"))
+    assert (await opened().state(KEY)).seq == state.state.seq
+    assert await recount_totals(store.database, mend=False) == []
+    await erase_person(store, "default", "anna", REASON)
+    assert await list_problems(store) == {}
+
+
+async def test_busy_and_held_sessions_keep_the_key(store: SqlStore) -> None:
+    await begin_persons(store)
+    await begin_persons(store, OTHER)
+    await hold_session(store, OTHER, "case 12", by="Lee")
+    for dry_run in (True, False):
+        with pytest.raises(OnHold):
+            await erase_person(store, "default", "anna", REASON, dry_run=dry_run)
+    await release_session(store, OTHER, by="Lee")
+    state = await store.state(OTHER)
+    busy = await store.append(OTHER, state, draft_run_start(state), lease=Claim("a", 60))
+    with pytest.raises(SessionBusy):
+        await erase_person(store, "default", "anna", REASON)
+    assert CANARY in str(await store.read(KEY))
+    await store.append(OTHER, busy.state, draft_run_completion(busy.state), lease=busy.lease)
+    await erase_person(store, "default", "anna", REASON)
+    assert CANARY not in str([await store.read(KEY), await store.read(OTHER)])
+
+
+@pytest.mark.parametrize("reason", ["", "x" * 1001])
+async def test_unknown_person_and_bad_reason_refused(store: SqlStore, reason: str) -> None:
+    await begin_session(store, metadata={"customer": "old"})
+    with pytest.raises(InvalidRequest):
+        await erase_person(store, "default", "old", reason)
+    with pytest.raises(PersonNotFound, match="not encrypted"):
+        await erase_person(store, "default", "nobody", REASON)
+    with pytest.raises(PersonNotFound):
+        await erase_person(store, "other tenant", "old", REASON)
+
+
+async def test_session_stays_its_persons(store: SqlStore) -> None:
+    state = await begin_persons(store)
+    for metadata in ({"customer": "ben"}, {"customer": None}):
+        with pytest.raises(InvalidRequest, match="'customer' names the person"):
+            await store.append(KEY, state, draft_events("A", [SessionUpdated(metadata=metadata)], None))
+    with pytest.raises(InvalidRequest):
+        await fork_session(store, KEY, metadata={"customer": "ben"})
+    await store.append(KEY, state, draft_events("A", [SessionUpdated(metadata={"m": 2})], None))
+
+
+async def test_changed_and_moved_content_is_found(store: SqlStore, opened: Open) -> None:
+    await begin_persons(store)
+    rows = select(events.c.seq, events.c.payload).where(*of_session(events, KEY))
+    stored = {row.seq: row.payload for row in await store.database.read(lambda c: c.execute(rows).all())}
+    sealed, _, stand_in = stored[2].partition("\n")
+    wrong = [
+        stored[3],
+        f"{sealed[:-9]}AAAAAAAA=\n{stand_in}",
+        f"{sealed[:40]}\n{stand_in}",
+        f"~{'0' * 32}{stored[2][33:]}",
+        "~",
+    ]
+    for payload in wrong:
+        await put_payload(store, payload)
+        reader = opened()
+        assert (await reader.state(KEY)).damage is not None
+        assert 2 in [one.seq for one in (await verify(reader, KEY)).problems]
+    await put_payload(store, stored[2])
+    assert (await opened().check(KEY)).damage is None
+
+
+async def put_payload(store: SqlStore, payload: str) -> None:
+    change = update(events).where(*of_session(events, KEY), events.c.seq == 2).values(payload=payload)
+    await store.database.write(lambda connection: connection.execute(change).rowcount)
+
+
+async def test_archived_object_is_encrypted(store: SqlStore, opened: Open, tmp_path: Path) -> None:
+    old = opened(clock=lambda: datetime.now(UTC) - timedelta(days=365))
+    state = await begin_persons(old)
+    archive = Archive(store, ObjectStore(f"file://{tmp_path}/archive"))
+    assert await archive.archive_due(timedelta(days=90)) == 1
+    [file] = (tmp_path / "archive").rglob("*.gz")
+    with pytest.raises(gzip.BadGzipFile):
+        gzip.decompress(file.read_bytes())
+    assert (await verify(store, KEY)).valid
+    assert (await store.state(KEY)).hash == state.hash
+    assert CANARY not in await dump_database(store)
+    archive._clock = lambda: datetime.now(UTC) + timedelta(days=1)
+    assert await archive.archive_due(timedelta(days=90)) == 1
+    await erase_person(store, "default", "anna", REASON)
+    assert await list_problems(store) == {}
+    await archive.delete_garbage()
+    assert not list((tmp_path / "archive").rglob("*.gz"))
+
+
+async def test_writers_and_new_sessions_race_with_an_erasure(opened: Open) -> None:
+    stores = [opened(), opened()]
+    keys = [SessionKey("default", f"r{number}") for number in range(4)]
+    for key in keys:
+        await begin_persons(stores[0], key)
+
+    async def write(store: SqlStore, number: int) -> None:
+        for turn in range(8):
+            key = keys[(number + turn) % 4]
+            with suppress(PersonErased, SeqConflict):
+                await store.append(key, await store.state(key), draft_user_messages(f"{CANARY} {turn}"))
+            with suppress(PersonErased, SeqConflict):
+                await begin_persons(store, SessionKey("default", f"n{number}-{turn}"))
+
+    async def erase() -> None:
+        try:
+            await erase_person(stores[1], "default", "anna", REASON)
+        except Overloaded:
+            await erase()
+
+    await asyncio.gather(erase(), *(write(stores[number % 2], number) for number in range(4)))
+    reader = opened()
+    assert await list_problems(reader) == {}
+    erased = [id for id in await reader.find_person_keys("default", "anna") if await is_erased(reader, id)]
+    assert erased
+    for id in erased:
+        assert await reader.list_encrypted("default", id, unredacted=True) == []
+        for key in await reader.list_encrypted("default", id):
+            assert CANARY not in str(await reader.read(key))
+    # Whoever came later has another key.
+    for key in await reader.list_session_keys():
+        assert (CANARY in str(await reader.read(key))) == (await reader.find_person_key(key) not in erased)
+
+
+async def is_erased(store: SqlStore, id: str) -> bool:
+    erased = select(person_keys.c.erased_at).where(person_keys.c.id == id)
+    return await store.database.read(lambda connection: connection.scalar(erased)) != ""
+
+
+# Of the key "0" * 32 nothing is known, and the others are no ids.
+_ODD = ["~", "~\0" + "x" * 40, "~\ud800" + "x" * 40, f"~{'0' * 32}AAAA", f"~{'G' * 32}", "~é" * 40]
+
+
+@pytest.mark.parametrize("person", [None, "anna"])
+async def test_what_looks_encrypted_is_read_as_it_was_given(store: SqlStore, opened: Open, person: str | None) -> None:
+    await begin_persons(store, OTHER, "gone")
+    [gone] = await store.find_person_keys("default", "gone")
+    await erase_person(store, "default", "gone", REASON)
+    state = await begin_session(store, metadata={"customer": person})
+    texts = {digest(text): text for text in [*_ODD, f"~{gone}AAAA"]}
+    files = {hashlib.sha256(content).hexdigest(): content for content in
+             (text.encode(errors="surrogatepass") for text in texts.values())}  # fmt: skip
+    state = (await store.append(KEY, state, draft_user_messages(*texts.values()), blobs=dict(texts))).state
+    await store.append(KEY, state, draft_user_messages("and files"), blobs=dict(files))
+    reader = opened()
+    assert await reader.read_blobs(KEY, list(texts)) == texts
+    assert await reader.read_files(KEY, list(files)) == files
+    assert [entry.message["content"] for entry in (await reader.state(KEY)).messages] == [*texts.values(), "and files"]
+    assert {one for codes in (await list_problems(reader)).values() for one in codes} <= {"blob_stray", "file_stray"}
+
+
+async def erase_and_die(url: str, folder: str, cut: str) -> None:
+    """Erase a person in a process of its own, which is killed at some place."""
+    store = open_store(url, person="customer", person_keys=folder)
+
+    def die(*_: Any, **__: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if cut == "key":
+        store.erase_person_key = die  # type: ignore[method-assign]
+    elif cut == "file":
+        KeyFolder._sync = die  # type: ignore[method-assign]
+    else:
+        redact_one, left = store.redact, iter(range(int(cut)))
+
+        async def redact_some(*given: Any, **more: Any) -> Any:
+            return await redact_one(*given, **more) if next(left, None) is not None else die()
+
+        store.redact = redact_some  # type: ignore[method-assign]
+    await erase_person(store, "default", "anna", REASON)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cut", ["0", "1", "key", "file"])
+async def test_killed_erasure_is_taken_up_again(cut: str, opened: Open, ready_url: str, tmp_path: Path) -> None:
+    store, keys = opened(), (KEY, OTHER)
+    for key in keys:
+        await begin_persons(store, key)
+    given = (ready_url, str(tmp_path / "keys"), cut)
+    program = f"import asyncio; from {__name__} import erase_and_die; asyncio.run(erase_and_die(*{given!r}))"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    assert await process.wait() == -signal.SIGKILL
+    reader = opened()
+    assert await list_problems(reader) == {}
+    assert CANARY not in await dump_database(reader)
+    for _ in range(2):
+        assert (await erase_person(reader, "default", "anna", REASON)).sessions == ["s1", "s2"]
+    assert CANARY not in str([await reader.read(key) for key in keys])
+    assert await list_problems(reader) == {}
+    assert [file.name for file in (tmp_path / "keys").iterdir()] == ["swarmkeep-keys"]
+    await begin_persons(reader, new_key("anna"))
+
+
+# Where keys are.
+
+
+async def test_keys_in_the_database(opened: Open) -> None:
+    store = opened(person_keys="database")
+    await begin_persons(store)
+    assert CANARY not in await dump_database(store)
+    assert CANARY in str(await opened(person_keys=None).read(KEY))
+    await erase_person(store, "default", "anna", REASON)
+    [secret] = await store.database.read(lambda connection: connection.scalars(select(person_keys.c.secret)).all())
+    assert secret is None
+    assert await list_problems(store) == {}
+
+
+async def test_keys_elsewhere_are_needed(opened: Open, tmp_path: Path) -> None:
+    await begin_persons(opened())
+    with pytest.raises(StoreUnavailable, match="SWARMKEEP_PERSON_KEYS"):
+        await opened(person_keys=None).read(KEY)
+    # A folder that is not mounted is not one whose keys were erased.
+    (tmp_path / "keys").rename(tmp_path / "away")
+    reader = opened()
+    (tmp_path / "keys" / "swarmkeep-keys").unlink()
+    with pytest.raises(StoreUnavailable, match="not a folder of keys"):
+        await reader.read(KEY)
+
+
+class Vault:
+    """A key service, as a module of the operator's gives one."""
+
+    kept: ClassVar[dict[str, bytes]] = {}
+
+    def read(self, id: str) -> bytes | None:
+        return self.kept.get(id)
+
+    def write(self, id: str, secret: bytes) -> None:
+        self.kept[id] = secret
+
+    def erase(self, id: str) -> None:
+        self.kept.pop(id, None)
+
+
+async def test_keys_of_a_service(opened: Open) -> None:
+    store = opened(person_keys=f"{__name__}:Vault")
+    await begin_persons(store)
+    assert len(Vault.kept) == 1
+    assert CANARY in str(await opened(person_keys=f"{__name__}:Vault").read(KEY))
+    await erase_person(store, "default", "anna", REASON)
+    assert Vault.kept == {}
+    Vault.kept.clear()
+
+
+@pytest.mark.parametrize("named", ["no_module:X", f"{__name__}:KEY", "json:loads", "/proc/keys"])
+def test_bad_place_for_keys_refused(named: str) -> None:
+    with pytest.raises(PersonKeyError, match="SWARMKEEP_PERSON_KEYS"):
+        open_key_source(named)
+
+
+def test_foreign_folder_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(PersonKeyError, match="a folder of its own"):
+        KeyFolder(tmp_path).create()
