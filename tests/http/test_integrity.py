@@ -74,7 +74,8 @@ async def test_every_route_that_could_advance_it_refuses(ready_url: str, model: 
                 operation.method, operation.url(values), json=body, params=operation.needed
             )
             if operation.method == "GET":
-                assert answer.status_code in (200, 404, 409), (operation.name, answer.text)
+                # 400: no eval case is made of a message with a picture.
+                assert answer.status_code in (200, 400, 404, 409), (operation.name, answer.text)
                 assert "history_damaged" not in answer.text, operation.name
             elif operation.name not in NOT_ADVANCING:
                 assert check_problem(answer, 409, "history_damaged")["seq"] == seq, operation.name

@@ -212,7 +212,7 @@ async def _read_on(
     """Read the part of the log beyond the position; all of it if the session is not the one that the position is in.
 
     Each event comes after the pieces in `feed` that passed before it: those of a message are there by the time that the
-    message can be read.
+    message can be read, but for one that guardrails held back until it was recorded.
     """
     if position.after:
         last = await store.read(key, after=position.after - 1, upto=position.after)

@@ -395,9 +395,10 @@ export class Log {
     if (!kept) this.begun ??= node;
     if (kept) {
       keepOpen(kept.node, node);
-      const focused = kept.node.contains(document.activeElement);
+      const focused = kept.node.contains(document.activeElement) && document.activeElement;
       kept.node.replaceWith(node);
-      if (focused) this.node.focus({ preventScroll: true });
+      const thumb = focused && focused.closest(".rating") && node.querySelector(".rating button");
+      if (focused) (thumb || this.node).focus({ preventScroll: true });
     }
     this.nodes.set(item.key, { node, version });
     return node;
