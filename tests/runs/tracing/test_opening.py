@@ -30,7 +30,7 @@ from swarmkeep.runs.spans import (
     read_traceparent,
     set_attributes,
 )
-from swarmkeep.serve.app import open_tracing
+from swarmkeep.serve.traces import open_tracing
 from tests.http.server import server_settings
 from tests.runs.cluster import EngineCluster, run_to_end
 from tests.runs.tracing.conftest import MakeTracing
@@ -58,7 +58,7 @@ def test_no_traces_are_made(mode: str, environment: dict[str, str]) -> None:
 
 PROGRAM = """
 from swarmkeep.models.failures import NO_SECRETS
-from swarmkeep.serve.app import TracesError, open_tracing
+from swarmkeep.serve.traces import TracesError, open_tracing
 from swarmkeep.serve.settings import Settings
 try:
     opened = open_tracing(Settings(_env_file=None), NO_SECRETS, "1")
