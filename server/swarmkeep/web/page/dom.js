@@ -40,6 +40,7 @@ const PATHS = {
   pen: "M3 13l.7-3L11 2.700l2.300 2.300L6 12.300zM9.500 4.200l2.300 2.300",
   tag: "M2.500 7.800V2.500h5.300l5.700 5.700-5.300 5.300zM5 5h.01",
   bin: "M3 4.500h10M6 4.500V3h4v1.500M4.500 4.500l.6 8.500h5.800l.6-8.500M6.800 7v3.500M9.200 7v3.500",
+  copy: "M5.500 5.500h8v8h-8zM2.500 10.500v-8h8",
   check: "M3.5 8.5 6.5 11.5 12.5 4.5",
   cross: "M4 4l8 8M12 4l-8 8",
   flask: "M6 2h4M7 2v4.500L3.500 13h9L9 6.500V2M5 10.500h6",
@@ -69,19 +70,27 @@ export function button(label, { icon: sign, kind = "", quiet = false, ...props }
 }
 
 // Where the browser lets no page write to the clipboard, the text is not copied, and the button says nothing else.
-export function copyButton(textOf) {
-  const control = button(text.copy, {
-    kind: "small",
+export function copyButton(textOf, { label = text.copy, sign = null } = {}) {
+  const control = button(label, {
+    ...(sign ? { icon: sign, quiet: true, kind: "ghost small" } : { kind: "small" }),
     onclick: async () => {
       try {
         await navigator.clipboard.writeText(textOf());
       } catch {
         return;
       }
-      control.lastChild.textContent = text.copied;
-      setTimeout(() => (control.lastChild.textContent = text.copy), COPIED_MS);
+      show(text.copied, "check");
+      setTimeout(() => show(label, sign), COPIED_MS);
     },
   });
+  const show = (words, picture) => {
+    if (!sign) control.lastChild.textContent = words;
+    else {
+      control.replaceChildren(icon(picture));
+      control.title = words;
+      control.setAttribute("aria-label", words);
+    }
+  };
   return control;
 }
 
@@ -152,6 +161,17 @@ export function redraw(node, draw) {
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 export const timeOf = (at) => clock.format(new Date(at));
+
+// When something was said; the tooltip has the day and the seconds.
+const minutes = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+export const timeNode = (at) => h("time", { class: "muted said-at", datetime: at, title: dayAndTime(at) }, minutes.format(new Date(at)));
+
+const wholeDay = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+export function dayName(at, now = new Date()) {
+  const date = new Date(at);
+  const ago = (days) => new Date(now.getFullYear(), now.getMonth(), now.getDate() - days).toDateString() === date.toDateString();
+  return ago(0) ? text.today : ago(1) ? text.yesterday : wholeDay.format(date);
+}
 export const dayAndTime = (at) => `${day.format(new Date(at))}, ${timeOf(at)}`;
 
 const ago = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "narrow" });

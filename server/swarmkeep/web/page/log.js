@@ -4,7 +4,7 @@ import { get, sessionPath } from "./api.js";
 import { approvalNode, callParts, resultNode } from "./calls.js";
 import { filesNode } from "./content.js";
 import { whoIs } from "./descriptions.js";
-import { bdi, button, clear, dayAndTime, h, icon, lane, timeOf } from "./dom.js";
+import { bdi, button, clear, copyButton, dayName, h, icon, lane, timeNode } from "./dom.js";
 import { fold } from "./fold.js";
 import { escapedSigns, membersOfJson } from "./json.js";
 import { finishAll, Prose } from "./prose.js";
@@ -27,7 +27,7 @@ export function body(source, prose = new Prose()) {
 function speaker(by, at, index) {
   const name = whoIs(by) ?? "";
   const who = h("header", { class: "speaker" }, lane(h("span", { class: "avatar", "aria-hidden": "true" }, initials(name)), index), h("span", { class: "name", dir: "auto", title: by }, name));
-  if (at) who.append(h("time", { datetime: at, title: dayAndTime(at) }, timeOf(at)));
+  if (at) who.append(timeNode(at));
   return who;
 }
 
@@ -67,13 +67,13 @@ const KINDS = {
       h("div", { class: "said" },
         item.text || !item.files?.length ? h("div", { class: "bubble" }, h("div", { class: "prose plain", dir: "auto" }, item.text)) : null,
         act?.edit && act.may("run") && item.role === "user" ? button(text.edit.open, { icon: "fork", kind: "ghost small edit", quiet: true, onclick: () => act.edit(item) }) : null),
-      filesNode(() => act.session(), item.files ?? [])),
+      filesNode(() => act.session(), item.files ?? []), item.at && timeNode(item.at)),
   assistant: (item, { act, laneOf, continued, prose }) =>
     h("article", { class: `message assistant${item.person ? " person" : ""}`, "aria-label": whoIs(item.agent) },
       continued ? null : saidBy(item, laneOf),
       body(item.text, prose),
       item.partial && h("p", { class: "muted partial" }, text.chat.partial),
-      ratingNode(item, act)),
+      footNode(item, act, continued)),
   call: callNode,
   handoff: ({ from, to, made }) =>
     h("div", { class: `moment ${made ? "handoff" : "quiet"}` }, icon("handoff"), h("span", {}, bdi(made ? text.handoff.made(from, to) : text.handoff.ignored(from, to)))),
@@ -103,14 +103,16 @@ const KINDS = {
   end: endNode,
 };
 
-// What people think of an answer; who may, says so, or makes an eval case of its run.
-function ratingNode(item, act) {
+// What can be done with an answer: copying it, making an eval case of its run, and, by who may, saying what one thinks of it.
+function footNode(item, act, continued) {
   const { rating, seq, run_id: run } = item;
   const thumb = (value) => button(text.rate[value], { icon: value === "up" ? "good" : "bad", kind: "ghost small", quiet: true, "aria-pressed": String(rating?.value === value), onclick: () => act.rate(item, value) });
+  const copy = act?.rate && copyButton(() => item.text, { label: text.rate.copy, sign: "copy" });
   const acts = act?.rate && act.may("run") && [thumb("up"), thumb("down")];
   const toCase = act?.rate && run && button(text.rate.case, { icon: "flask", kind: "ghost small", quiet: true, onclick: () => act.makeCase(run) });
-  if (!acts && !toCase && !rating) return null;
-  return h("div", { class: `rating${rating ? " rated" : ""}`, "data-seq": seq }, acts, toCase, rating && h("bdi", { class: "muted", title: rating.by }, [text.rate[rating.value], whoIs(rating.by)].filter(Boolean).join(", "), rating.comment ? `: ${rating.comment}` : ""));
+  const time = continued && item.at && timeNode(item.at);
+  if (!copy && !rating && !time) return null;
+  return h("div", { class: `rating${rating ? " rated" : ""}`, "data-seq": seq }, time, copy, acts, toCase, rating && h("bdi", { class: "muted", title: rating.by }, [text.rate[rating.value], whoIs(rating.by)].filter(Boolean).join(", "), rating.comment ? `: ${rating.comment}` : ""));
 }
 
 function saidBy({ agent, at, person }, laneOf) {
@@ -176,6 +178,19 @@ function endNode(item, { act }) {
     error && h("p", { class: "muted" }, advice[error.code] ?? advice.fallback),
     actions.length > 0 && !item.over && h("div", { class: "row" }, actions));
 }
+
+// Where another day begins, and above what is shown first. What has no time of its own belongs to what is before it.
+function withDays(items) {
+  let shown = null;
+  return items.flatMap((item) => {
+    const day = item.at ? new Date(item.at).toDateString() : shown;
+    if (day === shown) return [item];
+    shown = day;
+    return [{ kind: "day", key: `day-${item.key}`, seq: item.seq, at: item.at, version: dayName(item.at) }, item];
+  });
+}
+
+const dayNode = ({ at }) => h("p", { class: "day" }, h("time", { datetime: at }, dayName(at)));
 
 // A button that does a thing once, unless it failed.
 function once(label, kind, work) {
@@ -363,7 +378,8 @@ export class Log {
     }
   }
 
-  reconcile(items, before) {
+  reconcile(said, before) {
+    const items = withDays(said);
     const wanted = new Set(items.map((item) => item.key));
     for (const [key, { node }] of this.nodes) {
       if (!wanted.has(key)) {
@@ -390,7 +406,7 @@ export class Log {
     const version = `${item.version} ${damaged} ${continued} ${item.agent && this.laneOf(item.agent)}`;
     if (kept?.version === version) return kept.node;
     const prose = kept ? undefined : this.ended?.takeProse(item);
-    const node = itemNode(item, { act: this.act, laneOf: this.laneOf, continued, damaged, prose });
+    const node = item.kind === "day" ? dayNode(item) : itemNode(item, { act: this.act, laneOf: this.laneOf, continued, damaged, prose });
     node.dataset.key = item.key;
     if (!kept) this.begun ??= node;
     if (kept) {

@@ -9,6 +9,8 @@ export const text = {
   close: "Close",
   copy: "Copy",
   copied: "Copied",
+  today: "Today",
+  yesterday: "Yesterday",
   retry: "Try again",
   reload: "Load the page again",
   viewAway: "This part of the page could not be loaded. The page tries again by itself. If the server was just updated, load the page again.",
@@ -413,7 +415,7 @@ export const text = {
     reasons: { waiting: "Waiting for an answer", failed: "Failed", interrupted: "Was interrupted", damaged: "Was found damaged" },
     several: (count) => `${plural(count, "session needs", "sessions need")} attention`,
   },
-  rate: { up: "Good answer", down: "Not a good answer", case: "Make an eval case" },
+  rate: { copy: "Copy this answer", up: "Good answer", down: "Not a good answer", case: "Make an eval case" },
   usage: {
     title: "Usage",
     runsOf: (name) => `Runs of ${name}`,
