@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -68,8 +69,8 @@ class Receiver:
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
-    """A receiver on a free port of the loopback."""
+def receiving(context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+    """A receiver on a free port of the loopback; with `context` it is `https://localhost`."""
     receiver = Receiver()
     loop = asyncio.new_event_loop()
     app = web.Application(client_max_size=10_000_000)
@@ -78,16 +79,25 @@ def receiving() -> Iterator[Receiver]:
 
     async def start() -> None:
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
 
-    loop.run_until_complete(start())
-    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
+    asyncio.run_coroutine_threadsafe(start(), loop).result()
+
+    async def stop() -> None:
+        # One of TLS would wait for the other side to take leave, whose loop may be waiting for this one.
+        for one in runner.server.connections if runner.server else ():
+            if one.transport is not None:
+                one.transport.abort()
+        await runner.cleanup()
+
+    host = "http://127.0.0.1" if context is None else "https://localhost"
+    receiver.url = f"{host}:{runner.addresses[0][1]}"
     try:
         yield receiver
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
+        asyncio.run_coroutine_threadsafe(stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -94,7 +94,7 @@ TYPE = """() => {
   }
   return [[...found.sizes], [...found.weights]];
 }"""
-VIEWS = ("#/chat", "#/agents", "#/inbox", "#/usage", "#/runs", "#/compare", "#/audit")
+VIEWS = ("#/chat", "#/agents", "#/inbox", "#/usage", "#/runs", "#/compare", "#/audit", "#/webhooks")
 
 
 def test_type_has_four_sizes_and_two_weights(window: Window, waiting: str) -> None:

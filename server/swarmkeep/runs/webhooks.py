@@ -180,6 +180,9 @@ class Sender:
             return Outcome(error=f"no answer within {self._seconds:g} s")
         except InvalidRequest as error:
             return Outcome(error=str(error))
+        except aiohttp.ClientConnectorCertificateError as error:
+            reason = getattr(error.certificate_error, "verify_message", "") or "it cannot be verified"
+            return Outcome(error=f"the certificate is refused: {reason.rstrip('.')}")
         except aiohttp.ClientConnectorError as error:
             known = isinstance(error.os_error, _NotPublic)
             return Outcome(error=str(error.os_error) if known else "the connection cannot be made")

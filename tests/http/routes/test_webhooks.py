@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from swarmkeep.store.feed import BEGINNING
 from swarmkeep.store.records import StoreUnavailable
 from tests.http.auth.keys import create_key
 from tests.http.server import RunningServer, check_problem, scripted, start_server
+from tests.support.certificates import Authority
 from tests.support.receiver import Received, Receiver, receiving
 from tests.support.scripted import ScriptedModel
 
@@ -357,3 +359,62 @@ async def test_webhooks_are_admins_and_bounded(ready_url: str, model: ScriptedMo
         assert {got.place[0] for got in receiver.received} == {"ours"}
         for body in ({}, {"url": receiver.url, "types": ["x"] * 51}, {"url": receiver.url, "after": "99-0"}):
             check_problem(await server.post(HOOKS, body, headers=other), 400, "invalid_request")
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    """One that this process trusts, and no other."""
+    found = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(found.file))
+    return found
+
+
+async def test_events_are_delivered_over_tls(server: RunningServer, authority: Authority) -> None:
+    asked: list[str | None] = []
+    context = authority.make_context("localhost")
+    context.sni_callback = lambda _socket, name, _context: asked.append(name)
+    with receiving(context) as receiver:
+        made = await make_hook(server, receiver)
+        assert receiver.url.startswith("https://localhost:")
+        await server.session(id="a")
+        await receiver.wait_until(lambda: [got.place for got in receiver.taken] == [("a", 1)])
+        [got] = receiver.taken
+        Verifier(made["secret"]).verify(got.body, dict(got.headers))
+        # The connection is to an address; the name is what the certificate has to be of.
+        assert set(asked) == {"localhost"}
+        assert got.headers["host"] == receiver.url.removeprefix("https://")
+
+
+@pytest.mark.parametrize("wrong", ["name", "authority", "age"])
+async def test_wrong_certificate_is_refused_until_it_is_right(
+    server: RunningServer, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    made_of = {
+        "name": lambda: authority.make_context("elsewhere.example"),
+        "authority": lambda: Authority(tmp_path, "unknown").make_context("localhost"),
+        "age": lambda: authority.make_context("localhost", days=-1),
+    }
+    monkeypatch.setattr(sending, "PAUSES_SECONDS", (0.05,) * 200)
+    right, context, handshakes, is_wrong = authority.make_context("localhost"), made_of[wrong](), 0, True
+
+    def choose(tls: Any, _name: str | None, _context: Any) -> None:
+        nonlocal handshakes
+        handshakes += 1
+        if not is_wrong:
+            tls.context = right
+
+    context.sni_callback = choose
+    with receiving(context) as receiver:
+        made = await make_hook(server, receiver)
+        path = f"{HOOKS}/{made['id']}"
+        tested = (await server.post(f"{path}/test")).json()
+        assert (tested["delivered"], tested["status"], handshakes) == (False, None, 1)
+        assert tested["error"].startswith("the certificate is refused: ")
+        await server.session(id="a")
+        while (shown := (await server.get(path)).json())["failures"] < 2:
+            pass
+        assert shown["error"] == tested["error"]
+        assert handshakes >= 3
+        assert receiver.received == []
+        is_wrong = False
+        await receiver.wait_until(lambda: [got.place for got in receiver.taken] == [("a", 1)])

@@ -177,6 +177,7 @@ const LOADS = {
   runs: async () => (await import("./runs.js")).RunsView,
   usage: async () => (await import("./usage.js")).UsageView,
   audit: async () => (await import("./auditlog.js")).AuditLog,
+  webhooks: async () => (await import("./webhooks.js")).WebhooksView,
 };
 const loaded = { chat: Chat };
 
@@ -203,7 +204,7 @@ class App {
     this.toasts = h("div", { class: "toasts", role: "alert" });
     this.waiting = new InboxLink({ onChange: () => this.tally() });
     this.sidebar = new Sidebar({ onError: (error) => this.fail(error), onNews: (changed) => this.noteChanges(changed) });
-    this.tabs = { inbox: this.waiting.node, chat: h("a", { class: "tab" }, text.nav.chat), timeline: h("a", { class: "tab" }, text.nav.timeline), agents: h("a", { class: "tab" }, text.nav.agents), runs: h("a", { class: "tab" }, text.runs.title), usage: h("a", { class: "tab" }, text.usage.title), compare: h("a", { class: "tab" }, text.compare.title), audit: h("a", { class: "tab", hidden: true }, text.audit.title) };
+    this.tabs = { inbox: this.waiting.node, chat: h("a", { class: "tab" }, text.nav.chat), timeline: h("a", { class: "tab" }, text.nav.timeline), agents: h("a", { class: "tab" }, text.nav.agents), runs: h("a", { class: "tab" }, text.runs.title), usage: h("a", { class: "tab" }, text.usage.title), compare: h("a", { class: "tab" }, text.compare.title), audit: h("a", { class: "tab", hidden: true }, text.audit.title), webhooks: h("a", { class: "tab", hidden: true }, text.webhooks.title) };
     this.keys = new KeyDialog({ onChange: () => this.start() });
     this.who = h("span", { class: "who", dir: "auto", hidden: true });
     const menu = button(text.nav.menu, { icon: "menu", kind: "ghost menu", quiet: true, "aria-controls": "sessions", "aria-expanded": "false", onclick: () => this.toggleMenu() });
@@ -244,7 +245,7 @@ class App {
     this.sidebar.lock(this.locked);
     this.waiting.follow(!this.locked);
     this.sidebar.fresh.hidden = !may("run");
-    this.tabs.audit.toggleAttribute("hidden", this.locked || !may("audit"));
+    for (const name of ["audit", "webhooks"]) this.tabs[name].toggleAttribute("hidden", this.locked || !may(name));
   }
 
   askForKey() {

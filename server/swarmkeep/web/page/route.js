@@ -84,11 +84,11 @@ function markedText(snippet, ranges) {
 }
 
 // Where the page is: `#/chat`, `#/chat/ID?at=12`, `#/timeline`, `#/timeline/ID?at=12&from=4&as=runs`, `#/agents`, `#/agents/NAME`,
-// `#/compare/ID?with=OTHER`, `#/audit`, `#/inbox/ID?show=failed`, `#/usage?days=90&measure=calls`, `#/runs?state=failed&sort=latency_ms`; and behind the `?` what is looked for in the list of sessions, which links leave as it is.
+// `#/compare/ID?with=OTHER`, `#/audit`, `#/webhooks`, `#/inbox/ID?show=failed`, `#/usage?days=90&measure=calls`, `#/runs?state=failed&sort=latency_ms`; and behind the `?` what is looked for in the list of sessions, which links leave as it is.
 
-const VIEWS = new Set(["chat", "timeline", "agents", "compare", "audit", "inbox", "usage", "runs"]);
+const VIEWS = new Set(["chat", "timeline", "agents", "compare", "audit", "inbox", "usage", "runs", "webhooks"]);
 // Views that are about no session: the one that was open stays so behind them.
-export const OF_NO_SESSION = new Set(["agents", "audit", "inbox", "usage", "runs"]);
+export const OF_NO_SESSION = new Set(["agents", "audit", "inbox", "usage", "runs", "webhooks"]);
 // What is chosen in these, by names that no filter of the list of sessions has.
 const CHOICES = { inbox: ["show", "seen"], usage: ["days", "measure", "of", "model"], runs: ["show", "state", "of", "model", "stop", "error", "since", "until", "sort", "by", "cols"] };
 const SHAPES_SHOWN = new Set(["runs", "waterfall"]);

@@ -464,6 +464,7 @@ export const text = {
       "webhook.resent": "Event sent again", "server.started": "Server started", "server.stopped": "Server stopped",
     },
   },
+  webhooks: { title: "Webhooks" },
   runs: {
     title: "Runs",
     shape: "Shape of the list",
