@@ -236,3 +236,5 @@ def test_usage_is_shown_by_day_agent_model(
         expect(main.get_by_role("combobox", name="Days")).to_have_value("7")
         expect(figures.first.locator("rect")).to_have_count(7)
         expect(figures.first).to_contain_text("Cost: $0.0028 in total")
+        figures.nth(1).locator("rect").click()
+        expect(page).to_have_url(re.compile(r"#/runs\?.*of=Sales"))
