@@ -24,7 +24,7 @@ from swarmkeep.history.redact import redact
 from swarmkeep.history.verify import Head, verify, verify_all
 from swarmkeep.runs import feed as feeds
 from swarmkeep.runs.feed import EventFeed
-from swarmkeep.runs.sessions import fork_session, hold_session
+from swarmkeep.runs.sessions import delete_session, fork_session, hold_session
 from swarmkeep.store.feed import BEGINNING
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey, StoreUnavailable
@@ -322,6 +322,31 @@ async def test_changed_object_is_told_and_not_taken(place: Place) -> None:
     place.storage.put(place.bucket, name, content)
     assert (await place.store.check(KEY)).seq == state.seq
     assert await place.store.find_damaged_seq(KEY) is None
+
+
+async def test_lost_object_keeps_nothing_else_from_the_feed(place: Place) -> None:
+    for key in (KEY, OTHER):
+        await place.make(key)
+    feed = EventFeed(place.store, poll_seconds=1, page_bytes=1_000_000)
+    before = [event.hash for _, event in (await feed.read("default")).events]
+    assert await place.archive.archive_due(AGE) == 2
+    [name] = [name for name in place.objects if "/s1/" in name]
+    content = place.storage.get(place.bucket, name)
+    place.storage.remove(place.bucket, name)
+    found = (await feed.read("default", BEGINNING)).events
+    assert [(event.session_id, event.seq) for _, event in found] == [("s1", 1), *(("s2", seq) for seq in range(1, 6))]
+    place.storage.put(place.bucket, name, content)
+    assert [event.hash for _, event in (await feed.read("default", BEGINNING)).events] == before
+
+
+async def test_session_whose_object_is_lost_can_be_deleted(place: Place) -> None:
+    await place.make()
+    assert await place.archive.archive_due(AGE) == 1
+    place.storage.remove(place.bucket, *place.objects)
+    with pytest.raises(HistoryDamaged):
+        await delete_session(place.store, KEY)
+    assert await delete_session(place.store, KEY, force=True) == [KEY]
+    assert {name: rows for name, rows in (await place.read_rows()).items() if rows} == {}
 
 
 async def test_outage_leaves_sessions_where_they_are(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,9 @@ from swarmkeep.history.export import iterate_keys, write_export
 from swarmkeep.history.import_export import import_export
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request
+from swarmkeep.history.retention import apply_retention, read_retention
 from swarmkeep.history.verify import verify, verify_all
+from swarmkeep.runs.feed import EventFeed
 from swarmkeep.runs.sessions import delete_session, fork_session, hold_session, release_session
 from swarmkeep.store.backup import restore_backup, write_backup
 from swarmkeep.store.opening import SqlStore, open_store
@@ -340,6 +342,36 @@ async def test_archived_object_is_encrypted(store: SqlStore, opened: Open, tmp_p
     assert await list_problems(store) == {}
     await archive.delete_garbage()
     assert not list((tmp_path / "archive").rglob("*.gz"))
+
+
+async def test_erased_sessions_keep_no_others_from_the_archive(store: SqlStore, opened: Open, tmp_path: Path) -> None:
+    old = opened(clock=lambda: datetime.now(UTC) - timedelta(days=365))
+    await begin_persons(old)
+    await erase_person(old, "default", "anna", REASON)
+    await begin_persons(old, OTHER, "ben")
+    archive = Archive(store, ObjectStore(f"file://{tmp_path}/archive"))
+    assert await archive.archive_due(timedelta(days=90)) == 1
+    assert await store.find_archived(OTHER) is not None
+    assert CANARY not in str([file.read_bytes() for file in (tmp_path / "archive").rglob("*.*")])
+
+
+async def test_archived_session_whose_key_is_gone_is_set_aside(store: SqlStore, opened: Open, tmp_path: Path) -> None:
+    old = opened(clock=lambda: datetime.now(UTC) - timedelta(days=365))
+    await begin_persons(old)
+    await Archive(store, ObjectStore(f"file://{tmp_path}/archive")).archive_due(timedelta(days=90))
+    # As in a backup that is restored after the person was erased.
+    [key] = (tmp_path / "keys").glob("*.key")
+    key.unlink()
+    restored = opened()
+    Archive(restored, ObjectStore(f"file://{tmp_path}/archive"))
+    await begin_persons(restored, OTHER, "ben")
+    feed = EventFeed(restored, poll_seconds=1, page_bytes=1_000_000)
+    found = (await feed.read("default")).events
+    assert [event.seq for _, event in found if event.session_id == OTHER.id] == list(range(1, 8))
+    assert await list_problems(restored) == {"s1": ["archive_erased"]}
+    assert await apply_retention(restored, read_retention("30d")) == 0
+    assert await delete_session(restored, KEY, force=True) == [KEY]
+    assert await list_problems(restored) == {}
 
 
 async def test_writers_and_new_sessions_race_with_an_erasure(opened: Open) -> None:

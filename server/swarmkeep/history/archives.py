@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from swarmkeep.events.codec import to_timestamp
-from swarmkeep.events.errors import HistoryDamaged, InvalidImport, SessionNotFound
+from swarmkeep.events.errors import HistoryDamaged, InvalidImport, PersonErased, SessionNotFound
 from swarmkeep.events.state import Damage
 from swarmkeep.history.export import iterate_keys, write_export
 from swarmkeep.history.import_export import MAX_SESSION_BYTES, read_chunks, verify_export
@@ -132,7 +132,8 @@ class Archive:
     async def bring_back(self, key: SessionKey) -> bool:
         """Insert a session's rows again, if it is archived. False if it is not.
 
-        Raises StoreUnavailable, and HistoryDamaged if the object is missing, or not what was archived.
+        Raises StoreUnavailable, and HistoryDamaged if the object is missing, not what was archived, or encrypted by a
+        key that is gone.
         """
         if await self._store.find_archived(key) is None:
             return False
@@ -161,8 +162,9 @@ class Archive:
             if content is None:
                 raise InvalidImport("the object is missing")
             return await asyncio.to_thread(_read_object, record, await self._decrypt(record, content))
-        except InvalidImport as error:
-            code = "archive_missing" if content is None else "archive_differs"
+        except (InvalidImport, PersonErased) as error:
+            unreadable = "archive_erased" if isinstance(error, PersonErased) else "archive_differs"
+            code = "archive_missing" if content is None else unreadable
             log.error("session %s: its object %s in the archive: %s", record.key.id, record.name, error)
             await self._store.note_damage(record.key, Damage(seq=2, code=code))
             raise HistoryDamaged(record.key.id, 2, problem=code) from None
@@ -275,8 +277,8 @@ class Archive:
     async def _archive_if_sound(self, session: ArchivableSession, by: str) -> bool:
         try:
             return await self.archive(session, by=by)
-        except SessionNotFound:
-            # Deleted meanwhile.
+        except (SessionNotFound, PersonErased):
+            # Deleted meanwhile, or of a person whose key is gone: nothing encrypts what is left of it.
             return False
         except HistoryDamaged:
             log.warning("session %s is not archived: it does not verify", session.key.id)

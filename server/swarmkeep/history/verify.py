@@ -69,6 +69,7 @@ CODES: Mapping[str, str] = {
     "redaction_undone": "a `session.redacted` event says that the payload was removed, but it is there",
     "archive_missing": "the session is archived, and its object is not there",
     "archive_differs": "the session is archived, and its object is not what was written there",
+    "archive_erased": "the session is archived, and the key of the person that encrypts its object is gone",
     "head_missing": "the session has rows, but no head row",
     "head_differs": "a column of the head row does not match the events",
     "stamp_missing": "the head row has no stamp, although there is an integrity key",

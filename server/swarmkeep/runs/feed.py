@@ -14,7 +14,7 @@ import msgspec
 from cachetools import LRUCache
 
 from swarmkeep.events.codec import to_timestamp
-from swarmkeep.events.errors import ConsumerNotFound, InvalidRequest
+from swarmkeep.events.errors import ConsumerNotFound, HistoryDamaged, InvalidRequest
 from swarmkeep.events.facts import EventView, RecordedEvent, view_event
 from swarmkeep.events.state import RunStatus, SessionStatus
 from swarmkeep.events.views import ListedSession
@@ -297,7 +297,9 @@ class EventFeed:
         if self._store.on_archived is not None:
             away = await self._store.list_archived_in_feed(tenant, after)
             for _, key in away[:_BROUGHT_BACK_AT_ONCE]:
-                await self._store.bring_back(key)
+                # One whose object is lost keeps no reader from the others; it is set aside, and said.
+                with suppress(HistoryDamaged):
+                    await self._store.bring_back(key)
             # The page ends there: one request is not to fetch a thousand.
             before = next((position for position, _ in away[_BROUGHT_BACK_AT_ONCE:]), None)
         return await self._store.read_feed(

@@ -213,7 +213,10 @@ async def find_descendants(store: SqlStore, key: SessionKey, state: State) -> di
     while waiting:
         above, known = waiting.pop()
         # The log knows them all; a state forgets the calls that were given up, and those that were taken out.
-        starts = await store.read(above, types=[ToolStarted.type])
+        starts: list[RecordedEvent] = []
+        # Of one whose object in the archive is lost nothing can be read, and it is to go all the same.
+        with contextlib.suppress(HistoryDamaged):
+            starts = await store.read(above, types=[ToolStarted.type])
         for child in list_children(above, known, starts):
             with contextlib.suppress(SessionNotFound, HistoryDamaged):
                 if child not in found:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, delete, exists, select, update
+from sqlalchemy import Connection, delete, exists, func, select, update
 
 from swarmkeep.store.audit import record_action
 from swarmkeep.store.contents import discard_copies, insert_file, list_archived
@@ -26,6 +26,7 @@ from swarmkeep.store.tables import (
     events,
     files,
     of_session,
+    person_keys,
     session_columns,
     sessions,
 )
@@ -84,7 +85,7 @@ class SqlArchives(OnDatabase):
         self, tenant: str, before: str, *, after: ArchivableSession | None = None, copied_before: str, limit: int
     ) -> list[ArchivableSession]:
         """Idle sessions in which nothing has happened since a time, the longest first; not those that were brought back
-        since `copied_before`, nor damaged ones."""
+        since `copied_before`, nor damaged ones, nor those of people who were erased."""
         return await self.database.read(
             lambda connection: _list_archivable(connection, tenant, before, after, copied_before, limit)
         )
@@ -165,12 +166,15 @@ def _list_archivable(
         archives.c.session_id == columns.id,
         (archives.c.state == "archived") | ((archives.c.state == "copy") & (archives.c.at >= copied_before)),
     )
+    # One value for each session: as a join PostgreSQL would read the keys of all people.
+    erased_at = select(person_keys.c.erased_at).where(person_keys.c.id == columns.person_key).scalar_subquery()
     begin = ("", "") if after is None else (after.active_at, after.key.id)
     page = (
         select(columns.id, columns.head_seq, columns.head_hash, columns.active_at)
         .where(columns.tenant == tenant, columns.active_at < before, columns.active_at >= begin[0])
         .where((columns.active_at > begin[0]) | (columns.id > begin[1]))
         .where(columns.status == "idle", columns.head_seq > _FIRST_SEQ, IS_SOUND, ~is_away)
+        .where(func.coalesce(erased_at, "") == "")
         .order_by(columns.active_at, columns.id)
         .limit(limit)
     )
