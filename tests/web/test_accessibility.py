@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
+from tests.web.test_files import PICTURE
 from tests.web.window import PHONE, Api, Window
 
 pytestmark = pytest.mark.long
@@ -58,6 +59,12 @@ def test_a_checker_finds_nothing(window: Window, waiting: str, api: Api, theme: 
         window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     window.open()
     expect(window.page.get_by_role("radio").first).to_be_attached()
+    chosen = ("square.png", PICTURE), ("page.png", b"<html>")
+    window.page.locator("input[type=file]").set_input_files(
+        [{"name": name, "mimeType": "image/png", "buffer": content} for name, content in chosen]
+    )
+    expect(window.page.get_by_role("alert").filter(has_text="page.png is not attached")).to_be_visible()
+    expect(window.page.get_by_text("square.png")).to_be_visible()
     check_accessibility(window)
     window.open_chat(waiting)
     expect(window.page.get_by_role("button", name="Approve")).to_be_visible()

@@ -130,6 +130,13 @@ async def test_open_server_tells_everyone_permissions(service: RunningServer) ->
         "key": None,
         "role": None,
         "permissions": ["approve", "audit", "read", "run", "write"],
+        "files": {
+            "types": ["image/png", "image/jpeg", "image/gif", "image/webp", "audio/*", "text/*", "application/*"],
+            "max_bytes": 5_000_000,
+            # As much as fits into a request.
+            "max_message_bytes": 7_425_000,
+            "max_count": 100,
+        },
     }
 
 

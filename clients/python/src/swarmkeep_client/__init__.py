@@ -77,15 +77,13 @@ if TYPE_CHECKING:
         UnsupportedMediaType,
         WebhookNotFound,
     )
+    from swarmkeep_client.keys import ApiKey, Caller, CallerKey, CreatedKey, FileRules
     from swarmkeep_client.models import (
         ActiveRun,
         AgentInfo,
-        ApiKey,
         Approval,
         AuditEntry,
         AwaitedApproval,
-        Caller,
-        CallerKey,
         ChainProblem,
         Change,
         ChangedSession,
@@ -94,7 +92,6 @@ if TYPE_CHECKING:
         Comparison,
         Consumer,
         Cost,
-        CreatedKey,
         Divergence,
         Done,
         DueSession,
@@ -203,6 +200,7 @@ __all__ = [
     "FeedPage",
     "Feedback",
     "FieldError",
+    "FileRules",
     "Forbidden",
     "Head",
     "Health",
@@ -296,7 +294,7 @@ __all__ = [
 ]
 
 # Types, errors and the two clients are loaded when they are first used: most of the time that it takes is HTTP's.
-_MODULES = ("models", "run_table", "webhooks", "errors", "session", "client", "async_session", "async_client")
+_MODULES = ("models", "keys", "run_table", "webhooks", "errors", "session", "client", "async_session", "async_client")
 
 
 if not TYPE_CHECKING:  # A type checker that saw it would take any name for one of this module.

@@ -26,18 +26,16 @@ from swarmkeep_client._requests import (
 from swarmkeep_client._tools import CallerTools
 from swarmkeep_client._wire import Answer, Call, Request
 from swarmkeep_client.errors import check_completed
+from swarmkeep_client.keys import ApiKey, Caller, CreatedKey
 from swarmkeep_client.models import (
     ActiveRun,
     ActiveStatus,
     AgentInfo,
-    ApiKey,
     AuditEntry,
-    Caller,
     Checkpoint,
     Compaction,
     Comparison,
     Consumer,
-    CreatedKey,
     DueSession,
     Erasure,
     Event,

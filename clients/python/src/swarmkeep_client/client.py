@@ -17,16 +17,14 @@ from swarmkeep_client._calls import Included, MetadataValue, SessionOrder
 from swarmkeep_client._sender import Sender
 from swarmkeep_client._settings import READ_TIMEOUT_SECONDS, STREAM_IDLE_SECONDS, make_settings
 from swarmkeep_client._streams import ChangeStream, FeedStream
+from swarmkeep_client.keys import ApiKey, Caller, CreatedKey
 from swarmkeep_client.models import (
     ActiveRun,
     ActiveStatus,
     AgentInfo,
-    ApiKey,
     AuditEntry,
-    Caller,
     Checkpoint,
     Consumer,
-    CreatedKey,
     DueSession,
     Erasure,
     FeedEvent,

@@ -699,48 +699,6 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 Role = Literal["read", "run", "approve", "support", "audit", "write", "admin"]
 
 
-class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key as lists show it. `role` says what it may do. Times are UTC, or None."""
-
-    id: str
-    tenant: str
-    name: str
-    role: str
-    created_at: str
-    last_used_at: str | None = None
-    revoked_at: str | None = None
-    expires_at: str | None = None
-
-
-class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The API key that a client uses."""
-
-    id: str
-    name: str
-    expires_at: str | None = None
-
-
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """The key, tenant and role that the server sees in a client. Without API keys, `key` and `role` are None."""
-
-    tenant: str
-    permissions: list[str]
-    key: CallerKey | None = None
-    role: str | None = None
-
-
-class CreatedKey(ApiKey, frozen=True, kw_only=True):
-    """A new key. `key` is the key itself: this once, and None when the request was made before.
-
-    It is not shown where this value is printed.
-    """
-
-    key: str | None = None
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id!r} {self.role}>"
-
-
 UsageGroup: TypeAlias = Literal["day", "agent", "model", "session", "run"]
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
+from swarmkeep.decide.checks import FileLimits
 from swarmkeep.http.auth import PERMISSION, PERMISSIONS, Permission, Principal
 from swarmkeep.http.bodies import Body, JsonResponse
 from swarmkeep.http.errors import problem_specs
@@ -54,6 +55,19 @@ class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
     """When it expires, or null."""
 
 
+class FileRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The files that a message may have. Sizes are in bytes, decoded."""
+
+    types: list[str]
+    """Their media types; `audio/*` is all of audio."""
+    max_bytes: int
+    """The size of one."""
+    max_message_bytes: int
+    """Their size together, in a request that is as large as the server reads; as base64 they are a third longer."""
+    max_count: int
+    """Their number."""
+
+
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """The caller, and what they may do."""
 
@@ -65,16 +79,36 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Its role; null while the server requires none."""
     permissions: list[Permission]
     """Their rights; others may be added."""
+    files: FileRules
+    """The server's limits for files in messages."""
+
+
+# What a request has beside the files of its message.
+_BESIDE_FILES_BYTES = 100_000
 
 
 @get("/me", operation_id="get_caller", summary="Get the caller, and what they may do", responses=problem_specs())
-async def get_caller(principal: NamedDependency[Principal]) -> Caller:
+async def get_caller(request: Request[Any, Any, Any], principal: NamedDependency[Principal]) -> Caller:
     used = principal.api_key
-    if used is None:
+    key = None if used is None else CallerKey(id=used.id, name=used.name, expires_at=used.expires_at)
+    return Caller(
+        tenant=principal.tenant,
+        key=key,
+        role=None if used is None else used.role,
         # The first key is made in the database only.
-        return Caller(tenant=principal.tenant, key=None, role=None, permissions=sorted(PERMISSIONS["write"]))
-    key = CallerKey(id=used.id, name=used.name, expires_at=used.expires_at)
-    return Caller(tenant=used.tenant, key=key, role=used.role, permissions=sorted(PERMISSIONS[used.role]))
+        permissions=sorted(PERMISSIONS["write" if used is None else used.role]),
+        files=_make_file_rules(principal.engine.limits.files, cast(int, request.app.request_max_body_size)),
+    )
+
+
+def _make_file_rules(limits: FileLimits, max_body_bytes: int) -> FileRules:
+    in_body = max(max_body_bytes - _BESIDE_FILES_BYTES, 0) // 4 * 3
+    return FileRules(
+        types=list(limits.blob_types),
+        max_bytes=min(limits.max_blob_bytes, in_body),
+        max_message_bytes=min(limits.max_message_blob_bytes, in_body),
+        max_count=limits.max_message_blobs,
+    )
 
 
 @get(

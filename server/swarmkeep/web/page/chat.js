@@ -189,6 +189,7 @@ export class Chat {
     this.taken = h("span", { class: "row" });
     this.head = h("header", { class: "view-head" }, this.title, this.link, h("span", { class: "grow" }), this.takeover.button, this.agent.select, this.way, this.taken);
     this.panel = h("section", { class: "chat", "aria-label": t.title });
+    this.composer.takeDrops(this.panel);
     this.aside = h("section", { class: "facts-pane scroll", id: "facts", tabindex: 0, "aria-label": t.facts });
     this.toFacts = button(t.facts, { icon: "info", kind: "ghost facts-button", quiet: true, "aria-controls": "facts", "aria-expanded": "false", onclick: () => this.toggleFacts() });
     this.node = h("div", { class: "case" }, this.panel);
@@ -341,7 +342,7 @@ export class Chat {
     }
   }
 
-  send(words, busy, mode) {
+  send(words, busy, mode, files) {
     return this.attempt(async () => {
       if (!this.id) {
         const session = await post("sessions", this.chosen ? { agent: this.chosen } : {});
@@ -353,7 +354,8 @@ export class Chat {
       if (mode === "note") return post(this.path("/notes"), { text: words });
       if (mode === "takeOver") await post(this.path("/takeover"), { force: this.state.taken !== null });
       if (mode !== "user") return post(this.path("/answer"), { content: words });
-      return this.run(words, busy, this.composer.how.hidden ? {} : { relayed: true });
+      const input = files.length ? (await import("./attach.js")).messageOf(words, files) : words;
+      return this.run(input, busy, this.composer.how.hidden ? {} : { relayed: true });
     });
   }
 

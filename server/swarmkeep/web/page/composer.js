@@ -1,7 +1,7 @@
 // The field that a message is written in, and drafts of messages.
 
 import { button, clear, h } from "./dom.js";
-import { text } from "./text.js";
+import { sizeOf, text } from "./text.js";
 
 // Drafts of messages, one for each session: kept in this tab, through reloads and changes of view.
 
@@ -20,7 +20,11 @@ function keepDraft(id, words) {
   }
 }
 
+// Files that were chosen are kept until the page is left.
+const chosenFiles = new Map();
+
 export function forgetDrafts() {
+  chosenFiles.clear();
   for (const name of Object.keys(sessionStorage)) if (name.startsWith(NAME)) sessionStorage.removeItem(name);
 }
 
@@ -33,6 +37,10 @@ export class Composer {
     this.input = h("textarea", { id: "composer", class: "input", rows: 1, dir: "auto", "aria-label": text.chat.input, "aria-describedby": "composer-hint", enterkeyhint: "send" });
     this.send = button(text.chat.send, { icon: "send", kind: "primary", quiet: true, type: "submit" });
     this.cancel = button(text.chat.cancel, { icon: "stop", kind: "danger", onclick: () => this.on.cancel(), hidden: true });
+    this.picker = h("input", { type: "file", multiple: true, hidden: true, onchange: () => this.attach([...this.picker.files]) });
+    this.clip = button(text.attach.open, { icon: "clip", kind: "ghost", quiet: true, onclick: () => this.pick() });
+    this.attached = h("ul", { class: "attached", "aria-label": text.attach.there, hidden: true });
+    this.refused = h("div", { class: "reason", role: "alert" });
     this.hint = h("p", { id: "composer-hint", class: "muted hint" }, text.chat.hint);
     this.modes = h("select", { class: "field", "aria-label": text.desk.how, onchange: () => this.choose() });
     this.how = h("div", { class: "row composer-how", hidden: true }, this.modes);
@@ -41,9 +49,17 @@ export class Composer {
       { class: "composer", onsubmit: (event) => this.submit(event) },
       h("div", { class: "column" },
         this.how,
-        h("div", { class: "composer-box" }, this.input, h("div", { class: "composer-actions" }, this.cancel, this.send)),
+        this.refused, this.attached,
+        h("div", { class: "composer-box", "data-drop": text.attach.drop }, this.clip, this.picker, this.input, h("div", { class: "composer-actions" }, this.cancel, this.send)),
         this.hint),
     );
+    this.input.addEventListener("paste", (event) => {
+      const files = [...event.clipboardData.files];
+      // What was copied from a document may be a picture of it, too.
+      if (!files.length || event.clipboardData.types.includes("text/plain")) return;
+      event.preventDefault();
+      this.attach(files);
+    });
     this.input.addEventListener("keydown", (event) => {
       // While an input method is composing, Enter chooses a character.
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.submit(event);
@@ -58,6 +74,8 @@ export class Composer {
   open(id) {
     this.id = id;
     this.chosen = null;
+    this.refused.replaceChildren();
+    this.showFiles();
     this.input.value = draftOf(id);
     requestAnimationFrame(() => this.grow());
   }
@@ -83,6 +101,8 @@ export class Composer {
     this.input.setAttribute("aria-label", words);
     this.input.disabled = !may;
     this.send.hidden = !may;
+    this.clip.hidden = !may || person;
+    this.attached.hidden = person || !this.files.length;
     this.cancel.hidden = !busy || !may;
     if (!busy) this.cancelling(false);
     this.hint.textContent = !may ? text.chat.readOnlyHint : mode === "note" ? text.desk.noteHint : person ? text.takeover.hint : busy ? text.chat.busyHint : text.chat.hint;
@@ -113,15 +133,90 @@ export class Composer {
   async submit(event) {
     event.preventDefault();
     const words = this.input.value;
-    if (!words.trim() || this.sending) return;
+    const files = this.mode === "user" ? this.files : [];
+    if (!(words.trim() || files.length) || this.sending) return;
     this.sending = true;
     this.send.disabled = true;
     this.put("");
-    const taken = await this.on.send(words, this.busy, this.mode);
+    if (files.length) this.keepFiles([]);
+    const taken = await this.on.send(words, this.busy, this.mode, files);
     this.sending = false;
     this.send.disabled = false;
     // Nothing that was written is lost.
     if (!taken && !this.input.value) this.put(words);
+    if (!taken && files.length) this.keepFiles([...files, ...this.files]);
+  }
+
+  get files() {
+    return chosenFiles.get(this.id) ?? [];
+  }
+
+  keepFiles(files) {
+    chosenFiles.set(this.id, files);
+    this.showFiles();
+  }
+
+  pick() {
+    this.loadAttach().then(({ ACCEPTED }) => {
+      this.picker.accept = ACCEPTED;
+      this.picker.click();
+    }, () => {});
+  }
+
+  // Files that are dropped anywhere on `place` are attached.
+  takeDrops(place) {
+    const isFile = ({ dataTransfer }) => dataTransfer?.types.includes("Files");
+    const mark = (yes) => this.node.classList.toggle("dropping", yes);
+    place.addEventListener("dragover", (event) => {
+      if (!isFile(event)) return;
+      event.preventDefault();
+      mark(true);
+    });
+    place.addEventListener("dragleave", ({ relatedTarget }) => place.contains(relatedTarget) || mark(false));
+    place.addEventListener("drop", (event) => {
+      mark(false);
+      if (!isFile(event)) return;
+      event.preventDefault();
+      this.attach([...event.dataTransfer.files]);
+    });
+  }
+
+  // What finds out what they are is loaded with the first ones.
+  loadAttach() {
+    return import("./attach.js").catch(() => {
+      clear(this.refused, h("p", {}, text.viewAway));
+      throw new Error(text.viewAway);
+    });
+  }
+
+  async attach(files) {
+    this.picker.value = "";
+    if (this.input.disabled) return null;
+    if (this.clip.hidden) return clear(this.refused, h("p", {}, text.attach.onlyAsUser));
+    const { id } = this;
+    try {
+      const { takeFiles } = await this.loadAttach();
+      const { taken, refused } = await takeFiles(files, this.files);
+      if (id !== this.id) return null;
+      clear(this.refused, refused.map((words) => h("p", { dir: "auto" }, words)));
+      this.keepFiles([...this.files, ...taken]);
+      this.focus();
+    } catch {
+      // It was said.
+    }
+    return null;
+  }
+
+  showFiles() {
+    const remove = (file) => {
+      this.keepFiles(this.files.filter((other) => other !== file));
+      this.focus();
+    };
+    clear(this.attached, this.files.map((file) => h("li", {},
+      file.type.startsWith("image/") && h("img", { src: file.url, alt: "" }),
+      h("span", { dir: "auto", title: file.name }, file.name), h("span", { class: "muted" }, sizeOf(file.size)),
+      button(text.attach.remove(file.name), { icon: "cross", kind: "ghost small", quiet: true, onclick: () => remove(file) }))));
+    this.attached.hidden = !this.files.length;
   }
 
   put(words) {

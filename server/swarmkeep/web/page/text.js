@@ -2,6 +2,8 @@
 
 export const plural = (count, one, many) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 
+export const sizeOf = (size) => (size < 1000 ? `${size} B` : size < 999_500 ? `${Math.round(size / 1000)} kB` : `${(size / 1_000_000).toFixed(1)} MB`);
+
 export const text = {
   product: "Swarmkeep",
   nav: { main: "Views", chat: "Chat", timeline: "Timeline", agents: "Agents", docs: "API", menu: "Sessions", skip: "Skip to content" },
@@ -159,11 +161,26 @@ export const text = {
     noteHint: "Colleagues read this. The agent and the customer do not",
     someone: "A person",
   },
+  attach: {
+    open: "Attach files",
+    there: "Attached files",
+    drop: "Drop pictures, audio or PDF here",
+    remove: (name) => `Remove ${name}`,
+    refused: (name, why) => `${name} is not attached: ${why}`,
+    kinds: "attach pictures (PNG, JPEG, GIF, WebP), audio (MP3, WAV) or PDF.",
+    notHere: (type) => `this server takes no ${type}.`,
+    isEmpty: "it is empty.",
+    unreadable: "it cannot be read.",
+    tooLarge: (most) => `it has more than ${sizeOf(most)}.`,
+    tooLargeTogether: (most) => `together they would have more than ${sizeOf(most)}. Send some of them in another message.`,
+    tooMany: (most) => `a message has up to ${plural(most, "file", "files")}.`,
+    onlyAsUser: "Only what is said as the customer can have files.",
+  },
   file: {
     image_url: "picture",
     input_audio: "audio",
     file: "file",
-    named: (what, name, media, size) => [what, name, media, size < 1000 ? `${size} B` : size < 999_500 ? `${Math.round(size / 1000)} kB` : `${(size / 1_000_000).toFixed(1)} MB`].filter(Boolean).join(", "),
+    named: (what, name, media, size) => [what, name, media, sizeOf(size)].filter(Boolean).join(", "),
     gone: (name) => `${name} is no longer there`,
     save: "Save this file",
   },
