@@ -36,7 +36,7 @@ def is_content_wanted(environment: Mapping[str, str]) -> bool:
 def describe_text(text: str, secrets: Secrets) -> str:
     """Describe a text as an attribute: masked before it is cut, so that no half of a secret stays."""
     # Encoded, and so that half a character, which a model may send, does not reach an exporter.
-    return _shorten(secrets.mask(text)).encode("utf-8", "backslashreplace").decode()
+    return _replace_surrogates(_shorten(secrets.mask(text)))
 
 
 def describe_instructions(text: str, secrets: Secrets) -> str:
@@ -131,6 +131,8 @@ _ERROR = 2
 _FAILED = ("error", "timeout", "unknown_outcome", "denied", "refused")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MOST_MILLISECONDS = 10.0**12
+# A collector refuses times that its type does not hold, and with one span all that came with it.
+_MOST_NANOSECONDS = 2**63 - 1
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -263,7 +265,7 @@ def _show_span(
     span: Json = {
         "traceId": _name_trace(session_id, run.id),
         "spanId": _name_span(session_id, run.id, name),
-        "name": title,
+        "name": _replace_surrogates(title),
         "kind": kind,
         "startTimeUnixNano": str(start),
         "endTimeUnixNano": str(end),
@@ -294,7 +296,8 @@ def _digest(*names: str) -> str:
 
 
 def _read_time(at: str) -> int:
-    return ((parse_timestamp(at) or _EPOCH) - _EPOCH) // timedelta(microseconds=1) * 1000
+    nanoseconds = ((parse_timestamp(at) or _EPOCH) - _EPOCH) // timedelta(microseconds=1) * 1000
+    return max(0, min(nanoseconds, _MOST_NANOSECONDS))
 
 
 def _find_times(entry: Entry, milliseconds: float) -> tuple[int, int]:
@@ -315,10 +318,15 @@ def _write_attributes(attributes: Attributes) -> Sequence[Json]:
 def _write_value(value: str | int | float | list[str]) -> Json:
     match value:
         case str():
-            return {"stringValue": value}
+            return {"stringValue": _replace_surrogates(value)}
         case int():
             return {"intValue": str(value)}
         case float():
             return {"doubleValue": value}
         case _:
-            return {"arrayValue": {"values": [{"stringValue": each} for each in value]}}
+            return {"arrayValue": {"values": [_write_value(each) for each in value]}}
+
+
+def _replace_surrogates(text: str) -> str:
+    """Write half characters, which models and imported logs may have in any name, as their escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,14 @@ from ocsf.events.application.application_lifecycle import ApplicationLifecycle
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from swarmkeep.cli.commands import forward
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.facts import MessageAdded
+from swarmkeep.events.records import CompletionRecord
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import Claim, SessionKey
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession
+from tests.store.sessions import begin_session, draft_run_completion, draft_run_start
 from tests.support.anchors import serving
 from tests.support.processes import ServerProcess
 
@@ -240,6 +248,45 @@ def test_traces_of_days_and_outages(db: CommandLine, recorded: RecordedSession) 
     )
     assert db("forward", "--traces", "--type", "x", "--to", "y").code == 2
     assert db("forward", "--content", "--to", "y").code == 2
+
+
+def test_half_a_line_of_traces_is_cut_off(db: CommandLine, recorded: RecordedSession) -> None:
+    file = db.folder / "traces.jsonl"
+    assert db("forward", "--traces", "--to", "traces.jsonl").code == 0
+    before = list_spans(read(file))
+    # As a crash or a full disk leaves it.
+    (db.folder / "traces.jsonl.state").unlink()
+    with file.open("ab") as opened:
+        opened.write(b'{"resourceSpans":[{"half')
+    assert db("forward", "--traces", "--to", "traces.jsonl").code == 0
+    assert list_spans(read(file)) == before * 2
+    assert db("forward", "--to", "siem.jsonl").code == 0
+    (db.folder / "siem.jsonl.state").unlink()
+    assert "has other lines" in db.expect_refusal("forward", "--traces", "--to", "siem.jsonl")
+    assert "has other lines" in db.expect_refusal("forward", "--to", "traces.jsonl", "--state", "other.state")
+
+
+async def record_odd_run(url: str, name: str, at: datetime) -> None:
+    """A run of the time and with the names that an imported log may have."""
+    store, key = open_store(url, clock=lambda: at), SessionKey("default", name)
+    begun = await begin_session(store, key, agent="half \ud83d")
+    started = await store.append(key, begun, draft_run_start(begun), lease=Claim("a", 60))
+    answer = MessageAdded(
+        message={"role": "assistant", "content": "half \ud83d", "sender": "half \ud83d"},
+        completion=CompletionRecord(id="half \ud83d", model="\ud83d", finish_reason="\ud83d", duration_ms=1e300),
+    )
+    answered = await store.append(key, started.state, draft_events("half \ud83d", [answer], "r1"), lease=started.lease)
+    await store.append(key, answered.state, draft_run_completion(answered.state), lease=started.lease)
+    await store.close()
+
+
+def test_collector_takes_any_times_and_names(db: CommandLine) -> None:
+    url = f"sqlite:///{db.folder / 'swarmkeep.db'}"
+    for name, at in (("early", datetime(1, 1, 1, tzinfo=UTC)), ("late", datetime(9999, 12, 31, tzinfo=UTC))):
+        asyncio.run(record_odd_run(url, name, at))
+    assert db("forward", "--traces", "--content", "--to", "traces.jsonl").code == 0
+    spans = list_spans(read(db.folder / "traces.jsonl"))
+    assert {"0", str(2**63 - 1)} <= {span["endTimeUnixNano"] for span in spans}
 
 
 def test_redacted_and_deleted_are_not_traced(db: CommandLine, recorded: RecordedSession) -> None:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -21,6 +22,10 @@ from swarmkeep.cli.sources import FeedChoice, Source, SourceOptions
 from swarmkeep.cli.terminal import Refused, describe_os_error, say
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.wording import pluralize
+
+if TYPE_CHECKING:
+    from swarmkeep.events.state import State
+    from swarmkeep.runs.genai import Score
 
 AUTHORIZATION = "SWARMKEEP_FORWARD_AUTHORIZATION"
 _AT_ONCE = 200
@@ -140,12 +145,20 @@ class _Target:
         """What is kept of the last event that was forwarded; nothing before the first. Raises Refused."""
         return _read_state(self._place)
 
+    def find_last_trace(self) -> Json:
+        """The same, once what a crash left of a line is cut off the file. Raises Refused."""
+        written = None if self._is_url else _read_last_line(Path(self._to))
+        if written is not None and "resourceSpans" not in written:
+            raise _refuse_other_lines(self._to)
+        return self.read_state()
+
     def find_last(self) -> Json:
         """The same, or what the file itself has of it. Raises Refused."""
         kept = self.read_state()
         written = None if self._is_url else _read_last_line(Path(self._to))
         if written is None:
             return kept
+        _check_event(written, self._to)
         event = written["metadata"]
         last = {"seq": event["sequence"], "hash": event["uid"], "log": event["log_name"]}
         if event["log_name"] == "events":
@@ -221,48 +234,66 @@ def _forward_traces(source: Source, target: _Target, days: _Days, *, has_content
     which brings the run that it is about once more, with the same ids."""
     from swarmkeep.runs.genai import export_spans
 
-    after = _refuse_other_log(target.read_state(), "traces").get("cursor")
+    after = _refuse_other_log(target.find_last_trace(), "traces").get("cursor")
     for page in source.feed(FeedChoice(after=after, types=_TRACED)):
+        # Of a session with many runs there are several batches in a page.
+        read = lru_cache(maxsize=1)(partial(_read_traced, source))
         for start in range(0, len(page), _TRACES_AT_ONCE):
             batch = page[start : start + _TRACES_AT_ONCE]
             sessions = dict.fromkeys(one.session_id for one in batch if days.contain(one.at))
             asked = {
                 name: {one.seq for one in batch if one.session_id == name and days.contain(one.at)} for name in sessions
             }
-            traces = [spans for name in sessions for spans in _list_traces(source, name, asked[name], has_content)]
+            traces = [spans for name in sessions for spans in _list_traces(name, read(name), asked[name], has_content)]
             last = {"seq": batch[-1].seq, "hash": batch[-1].hash, "log": "traces", "cursor": batch[-1].cursor}
             spans = [span for trace in traces for span in trace]
             target.write([export_spans(spans)] if spans else [], last, "application/json")
             yield len(traces)
 
 
-def _list_traces(source: Source, session_id: str, seqs: set[int], has_content: bool) -> Iterator[list[Json]]:
-    """The spans of each run of a session that one of these events is about. A session that was deleted has none."""
+class _Traced(NamedTuple):
+    state: State
+    scores: dict[int, Score]
+    runs: dict[int, str]
+    """Of each event the run that it is about."""
+
+
+def _read_traced(source: Source, session_id: str) -> _Traced | None:
+    """A session as it is recorded; None if it was deleted."""
     import swarmkeep_client
     from swarmkeep.events.errors import SessionNotFound
     from swarmkeep.events.facts import FeedbackAdded
     from swarmkeep.events.fold import fold
-    from swarmkeep.events.views import find_run
-    from swarmkeep.runs.genai import Score, list_spans
+    from swarmkeep.runs.genai import Score
 
     try:
         events = list(source.facts(session_id))
     except (SessionNotFound, swarmkeep_client.SessionNotFound):
-        return
+        return None
     state = fold(events)
     run_of_answer = {entry.seq: entry.run_id for entry in state.messages}
-    scores, runs = {}, dict[str, None]()
+    scores, runs = {}, dict[int, str]()
     for event in events:
         fact, run_id = event.fact, event.run_id
         if isinstance(fact, FeedbackAdded):
             scores[fact.seq] = Score(fact.value, fact.comment or "", event.at)
             run_id = run_of_answer.get(fact.seq)
-        if event.seq in seqs and run_id is not None:
-            runs[run_id] = None
-    for run_id in runs:
-        run = find_run(state, run_id)
+        if run_id is not None:
+            runs[event.seq] = run_id
+    return _Traced(state, scores, runs)
+
+
+def _list_traces(session_id: str, traced: _Traced | None, seqs: set[int], has_content: bool) -> Iterator[list[Json]]:
+    """The spans of each run of a session that one of these events is about. A session that was deleted has none."""
+    from swarmkeep.events.views import find_run
+    from swarmkeep.runs.genai import list_spans
+
+    if traced is None:
+        return
+    for run_id in dict.fromkeys(traced.runs[seq] for seq in sorted(seqs) if seq in traced.runs):
+        run = find_run(traced.state, run_id)
         if run is not None:
-            yield list(list_spans(session_id, state, run, has_content=has_content, scores=scores))
+            yield list(list_spans(session_id, traced.state, run, has_content=has_content, scores=traced.scores))
 
 
 _LOGS = {"audit": "the audit log was", "events": "events of sessions were", "traces": "traces were"}
@@ -286,7 +317,7 @@ def _read_state(place: Path) -> Json:
 
 
 def _read_last_line(file: Path) -> Json | None:
-    """The event of the last whole line, if there is one; what a crash left behind it is cut off."""
+    """The object of the last whole line, if there is one; what a crash left behind it is cut off."""
     try:
         with file.open("r+b") as opened:
             size, length = opened.seek(0, os.SEEK_END), _TAIL_BYTES
@@ -306,15 +337,23 @@ def _read_last_line(file: Path) -> Json | None:
         raise Refused(f"cannot write {file}: {describe_os_error(error)}") from None
     lines = whole.splitlines()
     try:
-        if not lines:
-            return None
-        event: Json = json.loads(lines[-1])
+        found: Json | None = dict(json.loads(lines[-1])) if lines else None
+        return found
+    except (ValueError, TypeError):
+        raise _refuse_other_lines(file) from None
+
+
+def _check_event(event: Json, file: str) -> None:
+    try:
         int(event["metadata"]["sequence"]), str(event["metadata"]["uid"])
         if event["metadata"]["log_name"] == "events":
             str(event["unmapped"]["cursor"])
-        return event
     except (ValueError, KeyError, TypeError):
-        raise Refused(f"{file} has other lines than those that were forwarded; name another file") from None
+        raise _refuse_other_lines(file) from None
+
+
+def _refuse_other_lines(file: str | Path) -> Refused:
+    return Refused(f"{file} has other lines than those that were forwarded; name another file")
 
 
 def _append(file: Path, lines: bytes) -> None:
