@@ -110,8 +110,9 @@ class Way:
 
 
 async def follow(path: str, body: dict[str, Any]) -> Way:
-    """Send one request to the application, three times, and follow the last of them."""
-    way = Way()
+    """Send one request to the application several times. Follows that of the last five which calls least: what runs
+    beside it by the clock (leases, polls, the index of words) falls into some of them, and is no part of it."""
+    ways: list[Way] = []
     import httpx2
 
     from swarmkeep.serve.app import create_app
@@ -128,12 +129,14 @@ async def follow(path: str, body: dict[str, Any]) -> Way:
         transport = httpx2.ASGITransport(app)
         async with app.lifespan(), httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
             session = (await client.post("/v1/sessions", json={})).json()
-            for is_last in (False, False, True):
-                way.is_counting = is_last
+            for number in range(7):
+                way = Way()
+                way.is_counting = number > 1
                 answer = await client.post(path.format(session=session["id"]), json=body)
                 answer.raise_for_status()
-            way.is_counting = False
-    return way
+                way.is_counting = False
+                ways.append(way)
+    return min(ways[2:], key=lambda way: way.calls.total())
 
 
 def measure_way(path: str, body: dict[str, Any]) -> Way:
