@@ -74,7 +74,12 @@ class Assembly:
     def add(self, chunk: Chunk) -> list[Json]:
         """Take a chunk; gives the deltas in it, in a regular shape."""
         if isinstance(chunk, TextChunk):
-            return [self._add_text(chunk)]
+            self._has_stray = False
+            if not self._head:
+                self._head = {key: value for key, value in (("id", chunk.id), ("model", chunk.model)) if value}
+            self._has_started = True
+            text = self._first.add_text("content", chunk.choices[0].delta.content)
+            return [{"content": text, "tool_calls": None}]
         if chunk is END_OF_STREAM:
             self._has_ended = True
             return []
@@ -119,14 +124,6 @@ class Assembly:
             )
         self.finish()
         return {**self._head, "usage": self._usage, "choices": [{"index": 0, **self._first.to_choice()}]}
-
-    def _add_text(self, chunk: TextChunk) -> Json:
-        self._has_stray = False
-        if not self._head:
-            self._head = {key: value for key, value in (("id", chunk.id), ("model", chunk.model)) if value}
-        text = chunk.choices[0].delta.content
-        self._has_started = True
-        return {"content": self._first.add_text("content", text), "tool_calls": None}
 
     def _find_part(self, index: object) -> _MessagePieces | None:
         """The message of a choice; None for one more than is looked at."""

@@ -229,19 +229,20 @@ class _Attempt:
             for chunk in chunks:
                 deltas += self._assembly.add(chunk)
         finally:
-            self._note_shown(deltas)
+            if not self.is_shown:
+                self._note_shown(deltas)
 
     def finish(self) -> list[Json]:
         """Return the rest to be shown once the stream has ended."""
         deltas = self._assembly.finish()
-        self._note_shown(deltas)
+        if not self.is_shown:
+            self._note_shown(deltas)
         return deltas
 
     def _note_shown(self, deltas: list[Json]) -> None:
-        if not self.is_shown:
-            self.is_shown = any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
-            if self.is_shown:
-                self._first_token_ms = self._measure_ms()
+        self.is_shown = any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
+        if self.is_shown:
+            self._first_token_ms = self._measure_ms()
 
     def _measure_ms(self) -> float:
         return round((time.perf_counter() - self._started) * 1000, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 
 import msgspec
 
@@ -44,43 +44,18 @@ class EventReader:
         self._lines: list[bytes] = []
         self._lines_size = 0
 
-    def feed(self, data: bytes) -> Iterator[list[Chunk]]:
-        """The chunks that `data` completes. Raises OversizedReply for a line or an event that does not end."""
-        return self._parse(self._split(data))
-
-    def finish(self) -> Iterator[list[Chunk]]:
-        """The chunks in what follows the last newline."""
-        return self._parse([b"".join(self._parts), b""])
-
-    def _split(self, data: bytes) -> list[bytes]:
-        if self._ends_in_return and data:
-            data = data.removeprefix(b"\n")
-            self._ends_in_return = False
-        if b"\r" in data:
-            self._ends_in_return = data.endswith(b"\r")
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        first, *others = data.split(b"\n")
-        self._parts.append(first)
-        self._parts_size += len(first)
-        self._check_size()
-        if not others:
-            return []
-        rest = others.pop()
-        ended = [b"".join(self._parts), *others]
-        self._parts, self._parts_size = [rest], len(rest)
-        return ended
-
-    def _check_size(self) -> None:
-        if self._parts_size + self._lines_size > self._limits.bytes:
-            raise OversizedReply(f"the model sent more than {self._limits.bytes:,} bytes in one line")
-
-    def _parse(self, lines: Iterable[bytes]) -> Iterator[list[Chunk]]:
-        """The chunks in lines, up to END_OF_STREAM, not too many together. Those before a line that cannot be read are
-        given first."""
+    def feed(self, data: bytes, *, is_last: bool = False) -> Iterator[list[Chunk]]:
+        """The chunks that `data` completes, up to END_OF_STREAM, not too many together. Those before a line that cannot
+        be read are given first. Raises OversizedReply for a line or an event that does not end."""
         chunks: list[Chunk] = []
         try:
-            for line in lines:
-                if (chunk := self._parse_line(line)) is None:
+            for line in [b"".join(self._parts), b""] if is_last else self._split(data):
+                if line.startswith(b"data:"):
+                    chunk = self._add_data(line[5:])
+                else:
+                    # Every other one is empty.
+                    chunk = self._read_other(line) if line or self._lines or self._event else None
+                if chunk is None:
                     continue
                 chunks.append(chunk)
                 if chunk is END_OF_STREAM:
@@ -92,12 +67,35 @@ class EventReader:
             if chunks:
                 yield chunks
 
-    def _parse_line(self, line: bytes) -> Chunk | None:
+    def finish(self) -> Iterator[list[Chunk]]:
+        """The chunks in what follows the last newline."""
+        return self.feed(b"", is_last=True)
+
+    def _split(self, data: bytes) -> list[bytes]:
+        if self._ends_in_return and data:
+            data = data.removeprefix(b"\n")
+            self._ends_in_return = False
+        if b"\r" in data:
+            self._ends_in_return = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *others = data.split(b"\n")
+        self._parts.append(first)
+        self._parts_size += len(first)
+        if self._parts_size + self._lines_size > self._limits.bytes:
+            raise self._make_size_error()
+        if not others:
+            return []
+        rest = others.pop()
+        ended = [b"".join(self._parts), *others]
+        self._parts, self._parts_size = [rest], len(rest)
+        return ended
+
+    def _make_size_error(self) -> OversizedReply:
+        return OversizedReply(f"the model sent more than {self._limits.bytes:,} bytes in one line")
+
+    def _read_other(self, line: bytes) -> Chunk | None:
         if not line:
-            # Every other one is empty.
-            return self._end_event() if self._lines or self._event else None
-        if line.startswith(b"data:"):
-            return self._add_data(line[5:])
+            return self._end_event()
         # A mark of the bytes' order may come first.
         line = line.removeprefix(b"\xef\xbb\xbf")
         if line.startswith(b"event:"):
@@ -120,7 +118,8 @@ class EventReader:
                     pass
         self._lines.append(data)
         self._lines_size += len(data)
-        self._check_size()
+        if self._parts_size + self._lines_size > self._limits.bytes:
+            raise self._make_size_error()
         return None
 
     def _end_event(self) -> Chunk | None:

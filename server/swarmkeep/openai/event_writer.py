@@ -105,12 +105,8 @@ class StreamedMessage:
     def add(self, piece: str) -> None:
         self._pieces.append(piece)
         self.length += len(piece)
-        self._digest = make_digest(piece, self._digest)
+        self._digest = zlib.crc32(piece.encode("utf-8", "surrogatepass"), self._digest)
         self.end = (self.length - 1) * STEP + self._digest % STEP
-
-
-def make_digest(text: str, before: int = 0) -> int:
-    return zlib.crc32(text.encode("utf-8", "surrogatepass"), before)
 
 
 # After a server has died, the next one's model may say less than the first one's did, or nothing. What comes behind has
@@ -227,8 +223,10 @@ class EventWriter(SequenceNumbers):
         if self._last_known >= NO_EVENTS or known > message.length:
             return []
         text = message.text
-        if known and not message.is_known and make_digest(text[:known]) % STEP != end % STEP:
-            return self._write_anew(message)
+        if known and not message.is_known:
+            digest = zlib.crc32(text[:known].encode("utf-8", "surrogatepass"))
+            if digest % STEP != end % STEP:
+                return self._write_anew(message)
         message.is_known = True
         if known == message.length:
             return []

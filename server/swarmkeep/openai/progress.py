@@ -237,6 +237,8 @@ class ResponseBuilder:
         self._agent = ""
         self._writer = EventWriter(after)
         self.outcome = Outcome()
+        self.is_over = False
+        """The response has ended, as far as was read."""
         self._input: list[Json | Entry] = []
         self.usage = UsageSum()
         self.below: dict[str, AwaitedApproval] = {}
@@ -262,11 +264,6 @@ class ResponseBuilder:
     def next_message_id(self) -> str:
         """The id that the message of its run's next reply has, if that says anything."""
         return self._reader.next_place(self.id.run_id).make_id("msg")
-
-    @property
-    def is_over(self) -> bool:
-        """True if the response has ended, as far as was read."""
-        return self.outcome.status in _OVER
 
     @property
     def output(self) -> list[Json]:
@@ -298,7 +295,9 @@ class ResponseBuilder:
             return []
         if isinstance(item, MessageDeltas):
             return self._writer.add_pieces(item.deltas)
-        return self._read_event(item)
+        events = self._read_event(item)
+        self.is_over = self.outcome.status in _OVER
+        return events
 
     async def read_to_end(self, batches: AsyncGenerator[Batch], passes: Callable[[Batch], Awaitable[bool]]) -> Json:
         """Read items until the response has ended, and give it. Raises SessionNotFound when it will not."""

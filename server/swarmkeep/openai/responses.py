@@ -121,7 +121,10 @@ def make_stream(principal: Principal, followed: FollowedResponse) -> Response[An
     builder = followed.builder
 
     def translate(batch: Batch) -> Written:
-        frames = [frame(event["type"], encode(event)) for item in batch for event in builder.read(item)]
+        frames: list[bytes] = []
+        for item in batch:
+            for event in builder.read(item):
+                frames.append(frame(event["type"], encode(event)))
         return b"".join(frames), DONE if builder.is_over else None
 
     return make_event_stream(principal, followed.write_frames(principal, translate))

@@ -115,8 +115,8 @@ class Feed:
             len(self.items) + self._pieces_beside > self._size or self._character_count > self._max_characters
         ):
             self.take()
-        if self._waiter is not None:
-            self._wake()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def close(self) -> None:
         """Get nothing more. One that is closed already stays so."""

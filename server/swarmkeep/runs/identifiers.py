@@ -121,27 +121,28 @@ def _read_visits(armed: str) -> dict[tuple[str, str], int]:
     return visits
 
 
-_visits_left = _read_visits(os.environ.get("SWARMKEEP_KILL_AT", ""))
+armed_points = _read_visits(os.environ.get("SWARMKEEP_KILL_AT", ""))
+"""The points that are still to be reached, so and so often. Where it is empty, `reach` need not be called."""
 _session_id: ContextVar[str] = ContextVar("session_id", default="")
 _never = asyncio.Event()
 
 
 async def reach(point: str, session_id: str = "", *, visits: int = 1) -> None:
     """Die here if this is an armed point and its turn has come; without a session it is the last one's of this task."""
-    if not _visits_left:
+    if not armed_points:
         return
     if session_id:
         _session_id.set(session_id)
     for place in (("", point), (_session_id.get(), point)):
-        if place in _visits_left:
+        if place in armed_points:
             await _count_visits(place, visits)
 
 
 async def _count_visits(place: tuple[str, str], visits: int) -> None:
-    _visits_left[place] -= visits
-    if _visits_left[place] > 0:
+    armed_points[place] -= visits
+    if armed_points[place] > 0:
         return
-    del _visits_left[place]
-    if not _visits_left:
+    del armed_points[place]
+    if not armed_points:
         os.kill(os.getpid(), signal.SIGKILL)
     await _never.wait()

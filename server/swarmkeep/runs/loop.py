@@ -43,6 +43,7 @@ from swarmkeep.request.request import (
     count_turns,
     measure_new_history,
 )
+from swarmkeep.runs import identifiers
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.calls import Perform, RunTogether, StartedCalls, ToolCalls, mask, run_together
 from swarmkeep.runs.guardrails import Guards, judge_reply
@@ -177,8 +178,10 @@ class ModelTurn:
         """True if nothing is shown before the agent's guardrails have looked at the whole reply."""
         return self.request is not None and bool(self.agent.output_guardrails)
 
-    def show(self, said: Deltas) -> list[Item]:
+    async def show(self, said: Deltas) -> list[Item]:
         """Keep pieces; what may be shown of them at once."""
+        if identifiers.armed_points:
+            await reach(MODEL_DELTA, visits=len(said.deltas))
         self._said += said.deltas
         if self.agent.output_guardrails:
             return []
@@ -298,8 +301,7 @@ class Loop:
                     async with turn.send(self._model, self._log.read_files) as pieces:
                         async for piece in pieces:
                             if isinstance(piece, Deltas):
-                                await reach(MODEL_DELTA, visits=len(piece.deltas))
-                                items = turn.show(piece)
+                                items = await turn.show(piece)
                             else:
                                 items = await self._record_reply(turn, piece)
                             for item in items:

@@ -196,9 +196,11 @@ def _take_batch(feed: Feed, position: ReadPosition) -> tuple[Batch | None, bool]
         return batch, True
     while feed.items and len(batch) < _BATCH_ITEMS:
         item = feed.take()
-        if position.is_fresh(item):
-            batch.append(item)
-        elif item.seq == position.after + 1 and isinstance(item, RecordedEvent):
+        if not isinstance(item, RecordedEvent):
+            # Nearly all are said on the very history that the reader has.
+            if item.seq == position.after or position.is_fresh(item):
+                batch.append(item)
+        elif item.seq == position.after + 1:
             position.note(item)
             batch.append(item)
         elif item.seq > position.after:

@@ -14,6 +14,7 @@ from swarmkeep.events.errors import DomainError, LeaseLost, SeqConflict, Session
 from swarmkeep.events.facts import ApprovalRequested, EventDraft, RecordedEvent, RunResumed, RunStarted
 from swarmkeep.events.messages import list_fact_files
 from swarmkeep.events.state import State, ToolCall, refuse_damaged
+from swarmkeep.runs import identifiers
 from swarmkeep.runs.approvals import ApprovalRules
 from swarmkeep.runs.identifiers import derive_child, reach
 from swarmkeep.runs.loop import UNAVAILABLE, Attempts
@@ -211,7 +212,7 @@ class StoreSessionLog:
         self.state, self.lease = appended.state, appended.lease
         self._settled = self.state
         self._stored_blobs.update(name for name, text in blobs.items() if isinstance(text, str))
-        for event in appended.events:
+        for event in appended.events if identifiers.armed_points else ():
             await reach(event.type, self.key.id)
         return appended.events
 

@@ -426,7 +426,14 @@ class Worker:
             return await self._interrupt(session_log)
         while True:
             try:
-                return await self._run_loop(session_log, begun)
+                async with aclosing(self._open_loop(session_log, begun)) as items:
+                    async for item in items:
+                        if isinstance(item, RecordedEvent):
+                            follow_run(item)
+                            self.publish(session_log.key, [item], session_log.state)
+                        else:
+                            self._hub.show(session_log.key, item)
+                return None
             except ServerStopping:
                 return await self._interrupt(session_log)
             except LeaseLost:
@@ -439,22 +446,11 @@ class Worker:
                 if not begun or session_log.lease is None:
                     return None
 
-    async def _run_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> None:
+    def _open_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> AsyncGenerator[Item]:
+        """Yield the items of the loop; with traces, each run is a span, and so are its calls."""
         key, agents = session_log.key, self.teams.open_agents(session_log.key)
         policy = SessionPolicy(self._store, self._limits, self._hub, key, self._rules, self._secrets, agents)
-        async with aclosing(self._run_items(session_log, policy, begun)) as items:
-            async for item in items:
-                if isinstance(item, RecordedEvent):
-                    follow_run(item)
-                    self.publish(session_log.key, [item], session_log.state)
-                else:
-                    self._hub.show(session_log.key, item)
-
-    def _run_items(
-        self, session_log: StoreSessionLog, policy: SessionPolicy, begun: list[RecordedEvent]
-    ) -> AsyncGenerator[Item]:
-        """Yield the items of the loop; with traces, each run is a span, and so are its calls."""
-        key, scope = session_log.key, name_scope(session_log.key, session_log.state.created_at)
+        scope = name_scope(key, session_log.state.created_at)
         read_texts = partial(read_sound_texts, self._store, key)
         toolbox = self._servers.make_toolbox(scope, self._tool_runner, read_texts)
         parts = (session_log, self._registry, self._model, self._tool_runner, policy, begun)

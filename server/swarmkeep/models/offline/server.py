@@ -278,10 +278,9 @@ class Completion:
         frame = self._make_frame("chat.completion.chunk")
         if include_usage:
             frame["usage"] = None
-        for delta in self._iterate_deltas():
-            yield _encode_event(
-                {**frame, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]}
-            )
+        for delta in self._list_deltas():
+            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+            yield _encode_event({**frame, "choices": [choice]})
         last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": self._choose_finish_reason()}
         yield _encode_event({**frame, "choices": [last]})
         if include_usage:
@@ -306,19 +305,18 @@ class Completion:
         function = {"name": self.answer.name, "arguments": encode_arguments(self.answer)}
         return {"tool_calls": [{"id": self.ids.tool_call, "type": "function", "function": function}]}
 
-    def _iterate_deltas(self) -> Iterator[dict[str, Any]]:
+    def _list_deltas(self) -> list[dict[str, Any]]:
         if isinstance(self.answer, TextAnswer):
-            yield {"role": "assistant", "content": "", "refusal": None}
-            for piece in _WORD_WITH_SPACE.findall(self.answer.text):
-                yield {"content": piece}
-            return
+            pieces = [{"content": piece} for piece in _WORD_WITH_SPACE.findall(self.answer.text)]
+            return [{"role": "assistant", "content": "", "refusal": None}, *pieces]
         function = {"name": self.answer.name, "arguments": ""}
         call = {"index": 0, "id": self.ids.tool_call, "type": "function", "function": function}
-        yield {"role": "assistant", "content": None, "tool_calls": [call]}
         text = encode_arguments(self.answer)
-        for start in range(0, len(text), ARGUMENT_PIECE_CHARACTERS):
-            piece = text[start : start + ARGUMENT_PIECE_CHARACTERS]
-            yield {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
+        pieces = [
+            {"tool_calls": [{"index": 0, "function": {"arguments": text[start : start + ARGUMENT_PIECE_CHARACTERS]}}]}
+            for start in range(0, len(text), ARGUMENT_PIECE_CHARACTERS)
+        ]
+        return [{"role": "assistant", "content": None, "tool_calls": [call]}, *pieces]
 
 
 def _encode_event(data: dict[str, Any]) -> bytes:
