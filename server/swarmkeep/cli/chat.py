@@ -20,7 +20,7 @@ from swarmkeep.cli.configure import load_agents
 from swarmkeep.cli.output import Background
 from swarmkeep.cli.render import format_event_line, format_message, put_state
 from swarmkeep.cli.screen import Screen
-from swarmkeep.cli.sources import ChatSource, to_client, to_client_event
+from swarmkeep.cli.sources import ChatSource, make_approval, to_client, to_client_event
 from swarmkeep.cli.terminal import Refused, find_refusal, is_interactive, put, say
 from swarmkeep.decide import commands
 from swarmkeep.decide.commands import StartRun
@@ -551,15 +551,11 @@ class Chat:
                 self._try(run_command, self, text, asked=True)
                 continue
             answer, _, reason = text.strip().partition(" ")
-            shown: Approval = {"tool_call_id": call.tool_call_id, "decision": "approve"}
-            if call.arguments_digest is not None:
-                shown["arguments_digest"] = call.arguments_digest
             match answer.lower().rstrip(",.:;"):
                 case "y" | "yes" | "approve":
-                    return shown
+                    return make_approval(call, "approve")
                 case "n" | "no" | "deny":
-                    denied: Approval = {**shown, "decision": "deny"}
-                    return {**denied, "reason": reason.strip()} if reason.strip() else denied
+                    return make_approval(call, "deny", reason.strip())
             say("please answer yes or no; no may be followed by a reason, and /state shows the session")
 
 

@@ -440,6 +440,9 @@ class DatabaseSource:
     def read_clock(self) -> datetime:
         return self._background.run(self._store.read_clock())
 
+    def read_metrics(self) -> None:
+        return None
+
     def close(self) -> None:
         try:
             self._background.run(self._store.close())

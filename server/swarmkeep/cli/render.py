@@ -36,6 +36,14 @@ def format_event_line(event: Event, *, clock_only: bool = False) -> str:
     return (start + shorten(summarize(event.type, event.data), length)).rstrip()
 
 
+def format_seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f} s"
+
+
+def format_milliseconds(milliseconds: float | None) -> str:
+    return format_seconds(None if milliseconds is None else milliseconds / 1000)
+
+
 # A session and its messages, as text.
 
 MAX_TEXT = 400

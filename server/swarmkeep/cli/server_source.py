@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
@@ -68,7 +70,13 @@ from swarmkeep_client import (
 RETRIES = 2
 PATIENT_RETRIES = 8
 NOTICE_AFTER_SECONDS = 1.0
-_CLOCK_SECONDS = 5.0
+_PROBE_SECONDS = 5.0
+_MAX_METRICS_BYTES = 4_000_000
+_SAMPLE = re.compile(r"^swarmkeep_([a-z_]+?)(?:_total)?(?:\{[^\n]*\})? ([0-9.e+]+)$", re.ASCII | re.MULTILINE)
+_METRICS = {
+    "stream_readers": "streams", "sessions_driven": "sessions_driven", "writes_waiting": "writes_waiting",
+    "takeovers": "takeovers", "run_errors": "run_errors",
+}  # fmt: skip
 _PAGE_SIZE = 200
 
 
@@ -330,15 +338,33 @@ class ServerSource:
 
     def read_clock(self) -> datetime | None:
         """As its answers are dated, to the second."""
-        request = Request(f"{self._url.rstrip('/')}/health/live")
-        try:
-            with urlopen(request, timeout=_CLOCK_SECONDS) as answer:
-                return parsedate_to_datetime(answer.headers["date"])
-        except (OSError, HTTPException, TypeError, ValueError):
-            return None
+        with suppress(OSError, HTTPException, TypeError, ValueError), self._open("/health/live") as answer:
+            return parsedate_to_datetime(answer.headers["date"])
+        return None
+
+    def read_metrics(self) -> dict[str, int] | None:
+        token = os.environ.get("SWARMKEEP_METRICS_TOKEN")
+        # What else is asked says what is the matter.
+        with suppress(OSError, HTTPException, ValueError), self._open("/metrics", token) as answer:
+            return parse_metrics(answer.read(_MAX_METRICS_BYTES).decode(errors="replace"))
+        return None
+
+    def _open(self, path: str, token: str | None = None) -> Any:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return urlopen(Request(self._url.rstrip("/") + path, headers=headers), timeout=_PROBE_SECONDS)
 
     def close(self) -> None:
         self._client.close()
+
+
+def parse_metrics(text: str) -> dict[str, int] | None:
+    """Add up over labels and workers. None of what is no text of such metrics."""
+    samples = [(_METRICS[name], value) for name, value in _SAMPLE.findall(text) if name in _METRICS]
+    try:
+        sums = {name: int(sum(float(value) for found, value in samples if found == name)) for name in _METRICS.values()}
+    except (ValueError, OverflowError):
+        return None
+    return sums if samples else None
 
 
 def _to_session_state(session: Session) -> SessionState:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from swarmkeep.store.records import SessionOrder
     from swarmkeep_client import (
         ActiveRun,
+        Approval,
         AuditEntry,
         Checkpoint,
         Comparison,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         ImportReport,
         Leaf,
         Message,
+        PendingCall,
         Redaction,
         RunFigures,
         Session,
@@ -274,6 +276,11 @@ class Source(ChatSource, Protocol):
         """Return the time at the place of the sessions; None if that cannot be told."""
         ...
 
+    def read_metrics(self) -> dict[str, int] | None:
+        """Return what a person watches of a server: once it has API keys, it asks for SWARMKEEP_METRICS_TOKEN. None of
+        a database, and where it does not say."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -298,6 +305,16 @@ def to_client_event(event: RecordedEvent) -> Event:
         session_id=event.session_id, seq=event.seq, type=event.type, version=event.version, run_id=event.run_id,
         agent=event.agent, at=event.at, data=decode(read_data(event)), hash=event.hash,
     )  # fmt: skip
+
+
+def make_approval(call: PendingCall, decision: Literal["approve", "deny"], reason: str = "") -> Approval:
+    """A decision on a call as it was shown: of one with other arguments by then, the server refuses it."""
+    approval: Approval = {"tool_call_id": call.tool_call_id, "decision": decision}
+    if call.arguments_digest is not None:
+        approval["arguments_digest"] = call.arguments_digest
+    if reason:
+        approval["reason"] = reason
+    return approval
 
 
 # Find a command's sessions by its options and the environment.

@@ -12,6 +12,7 @@ import typer
 from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, FirstDay, JsonOutput, LastDay, Quiet
+from swarmkeep.cli.render import format_milliseconds
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import put_bytes, put_json, put_table, say, show_progress
 
@@ -129,13 +130,9 @@ def _list_cells(run: EndedRun) -> tuple[str, ...]:
     status = run.status if run.error is None else f"{run.status}: {run.error}"
     cost = "-" if run.cost is None else f"{run.cost.amount:.4f} {run.cost.currency}"
     return (
-        run.created_at[:19], status, _format_seconds(run.latency_ms), _format_seconds(run.first_token_ms),
+        run.created_at[:19], status, format_milliseconds(run.latency_ms), format_milliseconds(run.first_token_ms),
         str(run.total_tokens), cost, run.agent, run.model or "-", run.session_id, run.id,
     )  # fmt: skip
-
-
-def _format_seconds(milliseconds: float | None) -> str:
-    return "-" if milliseconds is None else f"{milliseconds / 1000:.2f} s"
 
 
 def _show_figures(
@@ -188,7 +185,7 @@ def _list_figures(row: RunFigures, by: tuple[RunGroup, ...]) -> tuple[str, ...]:
 
 
 def _format_percentiles(found: Percentiles) -> str:
-    return " / ".join(_format_seconds(value) for value in (found.p50, found.p90, found.p99))
+    return " / ".join(format_milliseconds(value) for value in (found.p50, found.p90, found.p99))
 
 
 def _drop_other_groups(row: RunFigures, by: tuple[RunGroup, ...]) -> dict[str, object]:

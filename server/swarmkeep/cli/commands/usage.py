@@ -12,6 +12,7 @@ import typer
 from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, FirstDay, JsonOutput, LastDay, Quiet
+from swarmkeep.cli.render import format_milliseconds
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import can_show, put, put_json, put_table, say, show_progress
 
@@ -123,7 +124,7 @@ def _build_cells(row: UsageRow, by: tuple[str, ...]) -> tuple[str, ...]:
         row.model_calls, row.tool_calls, row.total_tokens, row.prompt_tokens, row.cached_tokens,
         row.completion_tokens, row.reasoning_tokens,
     )  # fmt: skip
-    return (*groups, *map(str, counts), _format_seconds(row.model_ms), _format_seconds(row.tool_ms))
+    return (*groups, *map(str, counts), format_milliseconds(row.model_ms), format_milliseconds(row.tool_ms))
 
 
 def _add_costs(
@@ -153,9 +154,5 @@ def _sum_rows(rows: list[UsageRow], groups: int) -> list[tuple[str, ...]]:
         "reasoning_tokens",
     )  # fmt: skip
     counts = (str(sum(getattr(row, name) for row in rows)) for name in names)
-    times = (_format_seconds(sum(getattr(row, name) for row in rows)) for name in ("model_ms", "tool_ms"))
+    times = (format_milliseconds(sum(getattr(row, name) for row in rows)) for name in ("model_ms", "tool_ms"))
     return [("total", *[""] * (groups - 1), *counts, *times)]
-
-
-def _format_seconds(milliseconds: float) -> str:
-    return f"{milliseconds / 1000:.2f} s"
