@@ -270,7 +270,7 @@ def make_static_response(
 # The page at `/`: chat, and a timeline of any session. Plain files; nothing comes from elsewhere.
 
 _FILES = {file.name: file for file in (WEB / "page").iterdir() if file.suffix in (".html", ".css", ".js")}
-_LIBRARIES = ("marked/marked.esm.js", "dompurify/purify.min.js", "highlight.js/highlight.min.js")
+_LIBRARIES = ("marked/marked.esm.js", "dompurify/purify.min.js", "highlight.js/highlight.min.js", "katex/katex.min.js")
 _FILES |= {file.name: file for file in (VENDOR / path for path in _LIBRARIES)}
 # What the page of a release that joined nothing may ask for.
 _PARTS = {name: file for name, file in _FILES.items() if name != "index.html"}

@@ -1,6 +1,7 @@
 // Markdown from models and people, made harmless: no scripts, no images, no forms, no styles, no foreign frames.
 
 import { copyButton, h, plain } from "./dom.js";
+import { drawFormula, extensions, mayHaveFormulas } from "./formulas.js";
 import { highlight, sanitized } from "./highlighting.js";
 import { Lexer, Marked } from "./marked.esm.js";
 import { text } from "./text.js";
@@ -17,7 +18,9 @@ const renderer = {
   html: ({ text: written, block }) => (block ? `<p>${escaped(written)}</p>` : escaped(written)),
   image: ({ href, text: words }) => `<a href="${escaped(href)}">${escaped(words || href)}</a>`,
 };
-const marked = new Marked({ gfm: true, breaks: true, renderer });
+const OPTIONS = { gfm: true, breaks: true, renderer };
+const bare = new Marked(OPTIONS);
+const marked = new Marked(OPTIONS, { extensions });
 
 const ALLOWED = {
   ALLOWED_TAGS: [
@@ -42,7 +45,7 @@ const LEVELS = { H1: "h4", H2: "h5", H3: "h6", H4: "h6", H5: "h6" };
 const DEEP = /^(?:[ \t]*(?:>|[-+*]|\d{1,9}[.)])){50}/m;
 const MOST_MARKS = 4_000;
 
-const isTooMuch = (source) => DEEP.test(source) || (source.match(/[_*]/g)?.length ?? 0) > MOST_MARKS;
+const isTooMuch = (source) => DEEP.test(source) || (source.match(/[_*$]/g)?.length ?? 0) > MOST_MARKS;
 
 // What is drawn in one step is about as long.
 const STEP = 2_000;
@@ -66,7 +69,7 @@ export function* draw(source, { grows = false, into = null } = {}) {
 }
 
 function* drawBlocks(source, grows, fixed, last) {
-  const lexer = new Lexer(marked.defaults);
+  const lexer = new Lexer((mayHaveFormulas(source) ? marked : bare).defaults);
   const blocks = lexer.blockTokens(source, lexer.tokens);
   for (const { src, tokens } of lexer.inlineQueue) {
     lexer.inlineTokens(src, tokens);
@@ -136,6 +139,7 @@ function takeLanguage(node) {
 
 function format(blocks, unfinished) {
   const fragment = sanitized(marked.parser(blocks), ALLOWED);
+  const formulas = fragment.querySelectorAll("code.tex");
   for (const node of fragment.querySelectorAll("[class]")) {
     const language = takeLanguage(node);
     if (language && !unfinished) highlight(node, language);
@@ -155,6 +159,7 @@ function format(blocks, unfinished) {
     block.tabIndex = 0;
     wrap(block, h("div", { class: "copied" })).append(copyButton(() => block.textContent));
   }
+  formulas.forEach(drawFormula);
   // Lists and tables go one way as a whole, so that numbers and columns do, too; each line in them reads its own way.
   for (const block of fragment.children) if (!block.matches(".copied")) block.dir = "auto";
   return fragment;

@@ -121,6 +121,7 @@ export const text = {
     earlier: (count) => `Show earlier (${count.toLocaleString("en")} more)`,
     latest: "Latest",
     table: "Table",
+    formula: "Formula",
     empty: "Nothing has been said yet.",
     thinking: (agent) => `${agent} is thinking`,
     writing: (agent) => `${agent} is writing`,
