@@ -60,6 +60,15 @@ _INSTRUCTIONS = (
 )
 _SCHEME = "swarmkeep"
 _MAX_MESSAGE_BYTES = 256 * 1024
+_MAX_ANSWER_BYTES = 8 * 1024 * 1024
+"""The SDK writes an answer as a whole, and a transcript may have any length."""
+_TOO_LARGE = encode(
+    {
+        "code": "too_large",
+        "detail": f"the answer has more than {_MAX_ANSWER_BYTES} bytes: ask for less, such as a page of list_messages "
+        "with a smaller `limit`, or read it below `/v1`",
+    }
+)
 _ITEMS = 20
 """How many items a tool returns, unless it is asked for more: they are read by a model."""
 _METADATA = {
@@ -231,26 +240,43 @@ class _Requests:
             "state": {}, "extensions": {},
         }  # fmt: skip
         status, media_type, parts = 500, "", list[bytes]()
-        is_sent = False
+        is_sent, size, is_full = False, 0, asyncio.Event()
 
         async def receive() -> Message:
             nonlocal is_sent
             if is_sent:
-                # What comes behind the body is that its caller has left.
-                return cast(Message, await self._request.receive())
+                # What comes behind the body is that its caller has left, or takes no more.
+                return await self._receive_end(is_full)
             is_sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Message) -> None:
-            nonlocal status, media_type
+            nonlocal status, media_type, size
             if message["type"] == "http.response.start":
                 status = message["status"]
                 media_type = dict(message["headers"]).get(b"content-type", b"").decode("latin-1")
+                return
+            size += len(message.get("body", b""))
+            if size > _MAX_ANSWER_BYTES:
+                is_full.set()
+                parts.clear()
             else:
                 parts.append(message.get("body", b""))
 
         await cast(Application, self._request.app)(scope, receive, send)
+        if is_full.is_set():
+            return _Answer(413, "application/problem+json", _TOO_LARGE)
         return _Answer(status, media_type.partition(";")[0], b"".join(parts))
+
+    async def _receive_end(self, is_full: asyncio.Event) -> Message:
+        """That the caller has left; as soon as the answer is full, it is as if it had."""
+        full, left = asyncio.ensure_future(is_full.wait()), asyncio.ensure_future(self._request.receive())
+        try:
+            await asyncio.wait((full, left), return_when=asyncio.FIRST_COMPLETED)
+            return cast(Message, {"type": "http.disconnect"} if full.done() else left.result())
+        finally:
+            full.cancel()
+            left.cancel()
 
 
 # The server of one request, by the SDK.

@@ -199,6 +199,20 @@ async def test_no_message_is_an_internal_error(plain: RunningServer) -> None:
 
 
 @pytest.mark.one_database
+async def test_answer_is_bounded(plain: RunningServer) -> None:
+    path = await plain.session(id="s")
+    for _ in range(9):
+        answer = await plain.post(f"{path}/messages", {"messages": [{"role": "user", "content": "x" * 1_000_000}]})
+        assert answer.status_code < 300, answer.text
+    for tool, arguments in (("resources/read", {"uri": "swarmkeep://sessions/s/transcript"}), ("ping", {})):
+        answer = await send(plain, {"jsonrpc": "2.0", "id": 1, "method": tool, "params": arguments})
+        assert len(answer.content) < 1_000, tool
+        assert ("too_large" in answer.text) == (tool != "ping")
+    # A page of a list ends early by itself.
+    async with connect(plain) as session:
+        assert (await call(session, "list_messages", session_id="s"))["next_cursor"]
+
+
 async def test_any_server_answers_and_names_the_request(pair: tuple[RunningServer, RunningServer]) -> None:
     one, other = pair
     await one.session(id="s")

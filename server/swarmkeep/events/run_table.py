@@ -181,7 +181,8 @@ def read_days(first: date | None, last: date | None, pointer: str = "/from") -> 
 
 _PLAIN_COLUMNS = tuple(name for name in EndedRun.__struct_fields__ if name != "cost")
 CSV_COLUMNS = (*_PLAIN_COLUMNS, "cost", "currency")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# The wide forms, too, which spreadsheets of East Asia take for the others.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def list_cells(run: Any) -> list[Any]:

@@ -6,11 +6,13 @@ import csv
 import io
 import json
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from sqlalchemy import insert
 
+from swarmkeep.events.run_table import CSV_COLUMNS, list_cells, write_csv
 from swarmkeep.serve.app import ServeError
 from swarmkeep.store.tables import runs
 from swarmkeep_client import ActiveRun, AsyncClient, EndedRun
@@ -122,8 +124,18 @@ async def test_wrong_questions_are_refused(plain: RunningServer) -> None:
         "runs/figures?status=running", "runs/figures?group_by=day&cursor=x",
     ):  # fmt: skip
         check_problem(await plain.get(f"/v1/{path}"), 400, "invalid_request")
+    for form in ("text/csv", "application/x-ndjson"):
+        check_problem(await plain.client.get("/v1/runs?cursor=x", headers={"Accept": form}), 400, "invalid_request")
     refused = await plain.client.get("/v1/runs?status=running", headers={"Accept": "text/csv"})
     assert "status=ended" in check_problem(refused, 400, "invalid_request")["detail"]
+
+
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
+def test_no_cell_is_a_formula(sign: str) -> None:
+    # A provider's answer names the model.
+    listed = SimpleNamespace(**{**dict.fromkeys(CSV_COLUMNS, f"{sign}1+1"), "cost": None})
+    (row,) = csv.reader(io.StringIO(write_csv([list_cells(listed)]).decode(), newline=""))
+    assert {cell[:2] for cell in row} == {f"'{sign}", ""}
 
 
 async def test_tenants_see_their_own_runs(service: RunningServer, model: ScriptedModel) -> None:

@@ -116,11 +116,14 @@ async def list_active_runs(
         return JsonResponse(await _list_active(principal, status or "running", limit, cursor))
     prices = principal.service.prices
     query = RunQuery(only=only, sort=sort or "created_at", limit=limit, cursor=cursor, with_shares=prices is not None)
-    if form == CSV:
-        return StreamResponse(_write_csv(principal, query), CSV)
-    if form == JSON_LINES:
-        return StreamResponse(_write_json_lines(principal, query), JSON_LINES)
+    if form in (CSV, JSON_LINES):
+        query = msgspec.structs.replace(query, limit=_STREAM_PAGE)
+    # Before an answer begins, of whatever form: what is wrong with the request, or the database, is an error.
     page = await principal.store.list_ended_runs(principal.tenant, query)
+    if form == CSV:
+        return StreamResponse(_write_csv(principal, query, page), CSV)
+    if form == JSON_LINES:
+        return StreamResponse(_write_json_lines(principal, query, page), JSON_LINES)
     return JsonResponse(EndedRunList(data=_price(principal, page), next_cursor=page.next_cursor))
 
 
@@ -136,26 +139,23 @@ def _price(principal: Principal, page: RunPage) -> list[EndedRun]:
     return page.runs if prices is None else prices.price_each(page.runs, page.shares)
 
 
-async def _read_pages(principal: Principal, query: RunQuery) -> AsyncGenerator[list[EndedRun]]:
-    """Every run from the cursor on, a page at a time."""
-    cursor: str | None = query.cursor
-    while True:
-        asked = msgspec.structs.replace(query, limit=_STREAM_PAGE, cursor=cursor)
+async def _read_pages(principal: Principal, query: RunQuery, page: RunPage) -> AsyncGenerator[list[EndedRun]]:
+    """Every run from the first page on, a page at a time."""
+    yield _price(principal, page)
+    while page.next_cursor is not None:
+        asked = msgspec.structs.replace(query, cursor=page.next_cursor)
         page = await principal.store.list_ended_runs(principal.tenant, asked)
         yield _price(principal, page)
-        cursor = page.next_cursor
-        if cursor is None:
-            return
 
 
-async def _write_json_lines(principal: Principal, query: RunQuery) -> AsyncGenerator[bytes]:
-    async for page in _read_pages(principal, query):
+async def _write_json_lines(principal: Principal, query: RunQuery, first: RunPage) -> AsyncGenerator[bytes]:
+    async for page in _read_pages(principal, query, first):
         yield b"".join(encode(run) + b"\n" for run in page)
 
 
-async def _write_csv(principal: Principal, query: RunQuery) -> AsyncGenerator[bytes]:
+async def _write_csv(principal: Principal, query: RunQuery, first: RunPage) -> AsyncGenerator[bytes]:
     yield write_csv([CSV_COLUMNS])
-    async for page in _read_pages(principal, query):
+    async for page in _read_pages(principal, query, first):
         yield write_csv(map(list_cells, page))
 
 
