@@ -70,6 +70,20 @@ def list_sent(state: State, **options: Any) -> list[str]:
     ]
 
 
+def test_content_is_taken_out_once_while_calls_stay() -> None:
+    state = given(
+        make_run_started(),
+        model_reply(calling_message(tool_call("c1")) | {"content": "Look."}),
+        tool_result("c1", "one"),
+        ENDED,
+    )
+    gone = when(state, *remove_message(state, 3, content_only=True))
+    assert gone.messages[0].removed_content
+    assert remove_message(gone, 3, content_only=True) == []
+    asked, result = (entry.message for entry in list_shown(gone.messages))
+    assert ([call["id"] for call in asked["tool_calls"]], result["tool_call_id"]) == (["c1"], "c1")
+
+
 def list_views(state: State) -> list[int]:
     return [entry.view()["seq"] for entry in list_shown(state.messages)]
 

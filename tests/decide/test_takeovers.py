@@ -173,6 +173,7 @@ def test_note_changes_nothing_that_a_model_is_sent() -> None:
     assert (after.messages, after.run, after.context_variables) == (
         before.messages, before.run, before.context_variables,
     )  # fmt: skip
+    assert len(add_note(before, "n" * 10_000, by="Ann")) == 1
     for text in ("", "  \n", "n" * 10_001):
         with pytest.raises(InvalidRequest):
             add_note(before, text, by="Ann")
