@@ -47,7 +47,7 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.fold import fold
 from swarmkeep.events.messages import read_tool_calls
 from swarmkeep.events.redaction import REDACTED, redact_payload
-from swarmkeep.events.state import State, refuse_damaged
+from swarmkeep.events.state import Run, State, refuse_damaged
 from swarmkeep.events.views import SessionView, view_session
 from swarmkeep.history.verify import read_pages
 from swarmkeep.runs.identifiers import derive_child_run
@@ -631,7 +631,8 @@ def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _
     free_state_aside(state)
     refuse_damaged(key.id, replace(state, damage=check.findings.make_damage(state.seq)))
     refuse_if_held(key.id, state)
-    refuse_if_busy(state)
+    if not _is_waiting(state):
+        refuse_if_busy(state)
     known = {one.event.seq: one for one in log}
     for seq in seqs:
         if seq not in known:
@@ -639,8 +640,29 @@ def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _
     events = [one.event for one in log]
     wanted = {*seqs, *find_same_text(events, seqs)}
     chosen = sorted(seq for seq in wanted if seq in known and known[seq].salt is not None)
+    if state.run is not None and not _find_awaited(events, state.run).isdisjoint(chosen):
+        raise SessionBusy(state.run.id, state.run.status)
     stand_ins = {seq: redact_payload(known[seq].event) for seq in chosen}
     return _Plan(state, stand_ins, find_forgotten_texts(events, wanted))
+
+
+def _is_waiting(state: State) -> bool:
+    return state.run is not None and state.run.status == "waiting" and not state.queue
+
+
+def _find_awaited(events: Events, run: Run) -> set[int]:
+    """Find the events that a waiting run goes on from: its options, and its turn from the calls that it waits for on.
+
+    All else may be redacted meanwhile. A call that is approved must be the one that was asked for.
+    """
+    waiting = {call.id for call in run.calls}
+    begins = [call.message for call in _list_calls(events) if call.run_id == run.id and call.id in waiting]
+    return {
+        event.seq
+        for event in events
+        if event.run_id == run.id
+        and ((begins and event.seq >= min(begins)) or isinstance(event.fact, RunQueued | RunStarted | RunResumed))
+    }
 
 
 async def read_whole_log(store: SqlStore, key: SessionKey) -> list[SealedEvent]:

@@ -66,11 +66,42 @@ async def test_dry_run_reports_without_removing(service: RunningServer, model: S
     assert (await redact(service, session, **body, dry_run=True))["seqs"] == []
 
 
-async def test_session_with_active_run_busy(service: RunningServer, model: ScriptedModel) -> None:
+async def test_words_are_redacted_while_a_run_waits(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("refund", {"order": "A-17"}, id="c1")
+    session = await service.session()
+    run = await service.run(session, f"Refund A-17, my card is {CANARY}")
+    assert run["status"] == "waiting"
+    events = await service.events(session)
+    (said,) = [event["seq"] for event in events if CANARY in str(event["data"])]
+    # What the run goes on from stays: its options, and the call that a person looks at.
+    awaited = [event["seq"] for event in events if event["run_id"] and event["seq"] != said]
+    assert len(awaited) >= 4
+    for seq in awaited:
+        for dry_run in (True, False):
+            body = {"seqs": [said, seq], "reason": "x", "dry_run": dry_run}
+            found = check_problem(await service.post(f"{session}/redact", body), 409, "session_busy")
+            assert found["active_run_id"] == run["id"]
+    redacted = await redact(service, session, seqs=[said], reason="a card number")
+    assert redacted["seqs"] == [said]
+    assert CANARY not in str(await service.events(session))
+    assert (await service.get(f"{session}/verify")).json()["valid"] is True
+    # It goes on with the call as it was shown.
+    model.say("It is paid back.")
+    decided = {"approvals": [{"tool_call_id": "c1", "decision": "approve"}]}
+    ended = (await service.post(f"{session}/runs/{run['id']}/resume", decided)).json()
+    assert ended["status"] == "completed"
+    sent = str(model.requests[-1]["messages"])
+    assert "[redacted]" in sent
+    assert "A-17" in sent
+    assert CANARY not in sent
+    assert (await service.get(f"{session}/verify")).json()["valid"] is True
+
+
+async def test_session_with_queued_run_busy(service: RunningServer, model: ScriptedModel) -> None:
     model.call("refund", {"order": "A-17"})
     session = await service.session()
     run = await service.run(session)
-    assert run["status"] == "waiting"
+    await service.post(f"{session}/runs", {"input": "next", "on_busy": "queue", "background": True})
     found = check_problem(await service.post(f"{session}/redact", {"seqs": [1], "reason": "x"}), 409, "session_busy")
     assert found["active_run_id"] == run["id"]
 

@@ -220,7 +220,7 @@ class Session(SessionFields):
 
         The answer names the other sessions that hold the same events; `include_forks` redacts them there as well.
         A `dry_run` removes nothing: `seqs` and `forks` say what would be.
-        Raises SessionBusy while a run is active.
+        Raises SessionBusy while a run is active; of one that waits, for what it goes on from only.
         """
         call = calls.redact(
             self.id, seqs, reason, include_forks=include_forks, dry_run=dry_run, idempotency_key=idempotency_key

@@ -136,7 +136,8 @@ class RedactionRequest(Body, frozen=True, kw_only=True):
 async def redact_session(
     session_id: FromPath[str], data: JSONBody[RedactionRequest], principal: NamedDependency[Principal]
 ) -> Redaction:
-    """The chain still verifies. Repeating the request is harmless. With `dry_run` nothing is removed: `seqs` and
+    """The chain still verifies. Repeating the request is harmless. While a run waits, what it goes on from stays: its
+    options, and its turn from the calls that it waits for on. With `dry_run` nothing is removed: `seqs` and
     `forks` say what would be, and where else the same events are, and `seq` is null."""
     return await redact(
         principal.store,

@@ -2,13 +2,13 @@
 
 import { get, getText, may, post, sessionPath } from "./api.js";
 import { filesNode, filesOf, textOf } from "./content.js";
-import { changes, summaryOf, titleOf, whoIs } from "./descriptions.js";
+import { changes, titleOf, whoIs } from "./descriptions.js";
 import { bdi, button, clear, copyButton, dayAndTime, h, pretty } from "./dom.js";
 import { apply, initial } from "./fold.js";
 import { escapedSigns } from "./json.js";
 import { body } from "./log.js";
+import { RedactDialog } from "./redact.js";
 import { go, hrefOf, replaceRoute } from "./route.js";
-import { stateTitle } from "./session.js";
 import { runTable } from "./spans.js";
 import { text } from "./text.js";
 import { viewText } from "./viewtext.js";
@@ -84,8 +84,9 @@ function curlOf(body) {
 
 const diffText = viewText.diff;
 
-// `from` is the event to begin at, if the address named one; it is looked at at once then.
-function eventDiff(app, id, at, last, { from, as }) {
+// A button, and the panel that it opens: the state at two events, side by side. `from` is the event to begin at, if the address named
+// one; it is looked at at once then.
+function eventDiff(id, at, last, { from, as }) {
   const other = h("input", { class: "field", type: "number", min: 0, max: last, value: String(from ?? Math.max(at - 1, 0)), required: true, "aria-label": diffText.other });
   const found = h("div", { class: "diff", role: "status" });
   const show = async () => {
@@ -97,14 +98,26 @@ function eventDiff(app, id, at, last, { from, as }) {
       clear(found, h("p", { class: "reason" }, error.message));
     }
   };
-  const submit = (event) => {
-    event.preventDefault();
+  const compare = () => {
+    if (!other.checkValidity()) return;
     replaceRoute({ view: "timeline", id, at, from: Number(other.value), as });
     show();
   };
-  if (from !== null) show();
-  return h("details", { class: "fold", open: from !== null }, h("summary", {}, diffText.title),
+  const submit = (event) => {
+    event.preventDefault();
+    compare();
+  };
+  const panel = h("section", { class: "diff-panel", "aria-label": diffText.title, hidden: from === null },
     h("form", { class: "row", onsubmit: submit }, h("label", { class: "row" }, h("span", {}, diffText.label), other), button(diffText.show, { type: "submit" })), found);
+  const control = button(diffText.title, { icon: "compare", "aria-expanded": String(from !== null), onclick: () => {
+    panel.hidden = !panel.hidden;
+    control.setAttribute("aria-expanded", String(!panel.hidden));
+    if (panel.hidden) return replaceRoute({ view: "timeline", id, at, as });
+    other.focus();
+    return compare();
+  } });
+  if (from !== null) show();
+  return { control, panel };
 }
 
 function diffNodes({ before, after, changes: places, messages, removed, runs }) {
@@ -130,111 +143,6 @@ function messageLine({ seq, role, content, tool_calls: calls }) {
   const said = [textOf(content), ...(calls ?? []).map((call) => `${call.function?.name} ${call.function?.arguments}`)].filter(Boolean).join(" · ");
   return h("li", {}, h("span", { class: "muted" }, `#${seq} `), h("b", {}, text.event[role] ?? role), " ", h("span", { dir: "auto" }, said));
 }
-
-// Events redacted from the page: first the server says what that removes, and where else the same events are.
-
-const redactText = viewText.redact;
-const MOST_LISTED = 100;
-
-class RedactDialog {
-  constructor(app, session) {
-    this.app = app;
-    this.session = session;
-    this.seqs = h("input", { class: "field", id: "redact-seqs", inputmode: "numeric", autocomplete: "off", required: true, onchange: () => this.preview() });
-    this.about = h("p", { dir: "auto" });
-    this.reason = h("textarea", { class: "field", id: "redact-reason", rows: 2, required: true, maxlength: 1000, dir: "auto" });
-    this.forks = h("input", { type: "checkbox" });
-    this.forksLabel = h("label", { class: "tick", hidden: true }, this.forks, redactText.forks);
-    this.found = h("div", { class: "redact-found scroll", role: "status", tabindex: 0, "aria-label": redactText.removes });
-    this.wrong = h("p", { class: "reason", role: "alert" });
-    this.confirm = button(redactText.confirm, { kind: "danger", type: "submit", disabled: true });
-    this.node = h("dialog", { class: "dialog wider", "aria-labelledby": "redact-title" },
-      h("form", { onsubmit: (event) => this.submit(event) },
-        h("h2", { id: "redact-title" }, redactText.title), this.about, h("p", { class: "muted" }, redactText.hint),
-        h("label", { for: "redact-seqs" }, redactText.seqs), this.seqs, this.found, this.forksLabel,
-        h("label", { for: "redact-reason" }, redactText.reason), this.reason, this.wrong,
-        h("div", { class: "row" }, this.confirm, button(text.close, { kind: "ghost", onclick: () => this.node.close() }))));
-    this.node.addEventListener("close", () => this.node.remove());
-  }
-
-  open(seq) {
-    const name = stateTitle(this.session.id, this.session.state);
-    this.about.textContent = name === this.session.id ? name : text.forks.named(name, this.session.id);
-    this.seqs.value = String(seq);
-    this.reason.value = "";
-    this.forks.checked = false;
-    document.body.append(this.node);
-    this.node.showModal();
-    return this.preview();
-  }
-
-  redact(body) {
-    return post(sessionPath(this.session.id, "/redact"), { seqs: this.asked, include_forks: this.forks.checked, ...body });
-  }
-
-  async preview() {
-    this.confirm.disabled = true;
-    this.wrong.textContent = "";
-    const [asked, wrong] = seqsIn(this.seqs.value);
-    this.asked = asked;
-    clear(this.found, wrong === null && h("p", { class: "muted" }, text.timeline.loading));
-    if (wrong !== null) {
-      this.wrong.textContent = redactText.noEvents(wrong);
-      return;
-    }
-    try {
-      const found = await this.redact({ reason: redactText.title, dry_run: true });
-      if (this.asked !== asked) return;
-      this.show(found);
-    } catch (error) {
-      if (this.asked !== asked) return;
-      clear(this.found);
-      this.wrong.textContent = error.message;
-    }
-  }
-
-  show({ seqs, forks }) {
-    const { events } = this.session;
-    const line = (seq) => h("li", {}, h("span", { class: "muted" }, `#${seq} `), h("b", {}, titleOf(events[seq - 1] ?? { type: "?" })), " ", h("span", { dir: "auto" }, summaryOf(events[seq - 1] ?? { type: "?", data: null }).slice(0, 300)), !this.asked.includes(seq) && h("span", { class: "muted" }, ` ${redactText.copied}`));
-    clear(this.found,
-      h("p", {}, seqs.length ? redactText.count(seqs.length) : redactText.nothing),
-      h("ul", {}, seqs.slice(0, MOST_LISTED).map(line)),
-      seqs.length > MOST_LISTED && h("p", { class: "muted" }, text.timeline.damagedMore(seqs.length - MOST_LISTED)),
-      forks.length > 0 && [h("p", {}, redactText.elsewhere(forks.length)), h("ul", {}, forks.slice(0, MOST_LISTED).map((copy) => h("li", {}, h("code", { dir: "auto" }, copy.session_id), " ", copy.seqs.join(", "))))]);
-    this.forksLabel.hidden = !forks.length;
-    this.confirm.disabled = !seqs.length && !forks.length;
-  }
-
-  async submit(event) {
-    event.preventDefault();
-    if (this.confirm.disabled || !this.reason.value.trim()) return;
-    this.confirm.disabled = true;
-    try {
-      const { seqs, forks } = await this.redact({ reason: this.reason.value.trim() });
-      this.node.close();
-      this.app.say(redactText.done(seqs.length));
-      const left = this.forks.checked ? forks.filter((copy) => !copy.redacted) : [];
-      if (left.length) this.app.fail({ message: redactText.left(left.map((copy) => copy.session_id).join(", ")) });
-    } catch (error) {
-      this.wrong.textContent = error.message;
-      this.confirm.disabled = false;
-    }
-  }
-}
-
-// "4, 6-9" as numbers, and the first part that is none of that: what is removed for good is not guessed at.
-function seqsIn(written) {
-  const found = new Set();
-  for (const part of written.split(/[\s,;]+/).filter(Boolean)) {
-    const [first, last = first] = /^\d{1,15}([-–]\d{1,15})?$/.test(part) ? part.split(/[-–]/).map(Number) : [NaN];
-    if (!(first >= 1 && first <= last)) return [[], part];
-    for (let seq = first; seq <= last && found.size <= MOST_SEQS; seq += 1) found.add(seq);
-  }
-  return [[...found], null];
-}
-
-// One more than the server takes, so that it says so.
-const MOST_SEQS = 1000;
 
 // One event in full, what it changed, the request behind it, and the state that it led to.
 
@@ -268,17 +176,18 @@ export class Detail {
     const run = runs?.byId.get(event.run_id);
     const wasOpen = this.node.querySelector(".fold.of-run")?.open;
     const focused = this.node.contains(document.activeElement);
+    const diff = eventDiff(this.id, seq, events.length, { from, as });
     clear(this.node,
       h("header", { class: "detail-head" }, h("h2", {}, titleOf(event)), h("span", { class: "muted" }, `#${seq}`)),
-      h("div", { class: "row" }, may("run") && button(t.fork, { icon: "fork", title: t.forkHint, onclick: () => this.fork(seq) }), h("a", { class: "button ghost", href: hrefOf({ view: "chat", id: this.id, at: seq }) }, t.chat),
-        may("write") && button(viewText.redact.open, { kind: "danger", onclick: () => this.redaction.open(seq) })),
+      h("div", { class: "row" }, may("run") && button(t.fork, { icon: "fork", title: t.forkHint, onclick: () => this.fork(seq) }), h("a", { class: "button ghost", href: hrefOf({ view: "chat", id: this.id, at: seq }) }, t.chat), diff.control,
+        may("write") && button(viewText.redact.open, { kind: "danger", onclick: () => this.redaction.open(seq, chosenWords(this.node)) })),
+      diff.panel,
       facts(event, events, after),
       readable(event, this.id),
       changesNode(before, after.context),
       run && makeFold(text.runs.table(run.number), () => runTable(run, this.id, as), { open: wasOpen, kind: "of-run" }),
       this.request(event),
       stateNode(after),
-      eventDiff(this.app, this.id, seq, events.length, { from, as }),
       makeFold(t.raw, () => code(JSON.stringify(event, null, 2))));
     this.node.scrollTop = 0;
     if (focused) this.node.focus();
@@ -298,6 +207,15 @@ export class Detail {
     }
   }
 }
+
+// What is marked in a node, if that may be what is to be removed.
+function chosenWords(node) {
+  const chosen = getSelection();
+  const words = node.contains(chosen?.anchorNode) ? String(chosen).trim() : "";
+  return words.length <= MOST_CHOSEN ? words : "";
+}
+
+const MOST_CHOSEN = 200;
 
 const code = (value) => h("pre", { class: "code", tabindex: 0, dir: "auto" }, value);
 const table = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", { dir: "auto" }, value)]));
