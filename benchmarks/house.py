@@ -79,39 +79,47 @@ def count_words(files: list[Path]) -> int:
 
 
 class Way:
-    """Counts what of the server's own code runs, in all threads, while it is asked to."""
+    """What of the server's own code ran, how often, and how deep."""
 
     def __init__(self) -> None:
         self.calls: Counter[CodeType] = Counter()
         self.depth = 0
-        self.is_counting = False
-        self._own: dict[CodeType, bool] = {}
-        threading.setprofile(self._note)
-        sys.setprofile(self._note)
-
-    def _note(self, frame: FrameType, event: str, argument: Any) -> None:
-        if not self.is_counting or event != "call" or not self._is_own(frame.f_code):
-            return
-        self.calls[frame.f_code] += 1
-        depth, above = 0, frame
-        while above is not None:
-            depth += self._is_own(above.f_code)
-            above = above.f_back  # type: ignore[assignment]
-        self.depth = max(self.depth, depth)
-
-    def _is_own(self, code: CodeType) -> bool:
-        if code not in self._own:
-            self._own[code] = code.co_filename.startswith(str(SERVER))
-        return self._own[code]
 
     @property
     def modules(self) -> int:
         return len({code.co_filename for code in self.calls})
 
 
+class Follower:
+    """Counts what runs in all threads that begin from here on, into the way that it is given, if any."""
+
+    def __init__(self) -> None:
+        self.way: Way | None = None
+        self._own: dict[CodeType, bool] = {}
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+
+    def _note(self, frame: FrameType, event: str, argument: Any) -> None:
+        way = self.way
+        if way is None or event != "call" or not self._is_own(frame.f_code):
+            return
+        way.calls[frame.f_code] += 1
+        depth, above = 0, frame
+        while above is not None:
+            depth += self._is_own(above.f_code)
+            above = above.f_back  # type: ignore[assignment]
+        way.depth = max(way.depth, depth)
+
+    def _is_own(self, code: CodeType) -> bool:
+        if code not in self._own:
+            self._own[code] = code.co_filename.startswith(str(SERVER))
+        return self._own[code]
+
+
 async def follow(path: str, body: dict[str, Any]) -> Way:
     """Send one request to the application several times. Follows that of the last five which calls least: what runs
     beside it by the clock (leases, polls, the index of words) falls into some of them, and is no part of it."""
+    follower = Follower()
     ways: list[Way] = []
     import httpx2
 
@@ -129,13 +137,12 @@ async def follow(path: str, body: dict[str, Any]) -> Way:
         transport = httpx2.ASGITransport(app)
         async with app.lifespan(), httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
             session = (await client.post("/v1/sessions", json={})).json()
-            for number in range(7):
-                way = Way()
-                way.is_counting = number > 1
+            for _ in range(7):
+                follower.way = Way()
+                ways.append(follower.way)
                 answer = await client.post(path.format(session=session["id"]), json=body)
                 answer.raise_for_status()
-                way.is_counting = False
-                ways.append(way)
+                follower.way = None
     return min(ways[2:], key=lambda way: way.calls.total())
 
 
