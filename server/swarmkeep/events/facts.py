@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
-from swarmkeep.events.codec import Json, MalformedJson, decode, encode, encode_text
+from swarmkeep.events.codec import Json, MalformedJson, decode, encode
 from swarmkeep.events.records import (
     CompletionRecord,
     RunOptions,
@@ -757,7 +757,7 @@ def read_data(event: RecordedEvent) -> bytes:
 
 def encode_payload(fact: Fact) -> str:
     """The text that is stored and hashed."""
-    return encode_text(fact)
+    return encode(fact).decode()
 
 
 def decode_fact(type_: str, payload: str) -> SessionEvent:

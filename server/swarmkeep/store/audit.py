@@ -384,10 +384,8 @@ _LAST = PreparedStatement(
 )
 
 
-def has_audited_events(sealed: Sequence[SealedEvent]) -> bool:
-    """Tell if `record_audited_events` has anything to add."""
-    audited = ApprovalDecided | SessionRedacted | SessionHeld | SessionReleased
-    return any(isinstance(one.event.fact, audited) for one in sealed)
+AUDITED = frozenset({ApprovalDecided, SessionRedacted, SessionHeld, SessionReleased})
+"""The facts that `record_audited_events` adds something for."""
 
 
 def record_audited_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:

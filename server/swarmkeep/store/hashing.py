@@ -97,7 +97,10 @@ def find_format(previous: bytes, header: bytes, commitment: bytes, hash: bytes, 
 
 def _hash_parts(name: bytes, *parts: bytes) -> bytes:
     """A digest that says where each part ends, and what it is a digest of."""
-    return hashlib.sha256(b"".join([_SIZE.pack(len(part)) + part for part in (name, *parts)])).digest()
+    hashed = _sha256()
+    for part in (name, *parts):
+        hashed.update(_pack_size(len(part)) + part)
+    return hashed.digest()
 
 
 def continues(previous: bytes, sealed: SealedEvent, salt: bytes) -> bool:
@@ -143,7 +146,7 @@ def seal(
     Raises InvalidRequest for a fact that JSON cannot hold.
     """
     previous = last_hash(base)
-    sealed = []
+    sealed: list[SealedEvent] = []
     for seq, (draft, salt) in enumerate(zip(drafts, salts(len(drafts)), strict=True), base.seq + 1):
         fact = draft.fact
         payload, stored = _encode_payload(fact)

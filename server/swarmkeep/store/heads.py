@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from sqlalchemy import (
 
 from swarmkeep.events.codec import encode_text
 from swarmkeep.events.errors import HistoryDamaged, LeaseLost, SeqConflict
-from swarmkeep.events.facts import MessageRemoved, SessionRedacted
+from swarmkeep.events.facts import MessageRemoved, SessionEvent, SessionRedacted
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
 from swarmkeep.events.views import find_last_run_status, view_stored_session
@@ -73,6 +73,9 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
     blobs: Mapping[str, str | bytes]
     idempotency: IdempotencyRecord | None
     quota: StorageQuota | None
+    kinds: Set[type[SessionEvent]]
+    """The kinds of facts that are recorded."""
+    is_running: bool
     stamp: bytes | None = None
 
     @property
@@ -85,13 +88,9 @@ class AppendPlan(msgspec.Struct, frozen=True, kw_only=True):
         return "claim" if _active_run_id(self.base) == _active_run_id(self.state) else "take_over"
 
     @property
-    def is_running(self) -> bool:
-        return self.state.status == "running"
-
-    @property
     def changes_index(self) -> bool:
         """Tell if the session is to be indexed: at the end of a turn, and at once when a message is taken out."""
-        return not self.is_running or any(isinstance(one.event.fact, MessageRemoved) for one in self.sealed)
+        return not self.is_running or MessageRemoved in self.kinds
 
     def make_lease(self, epoch: int) -> Lease | None:
         """Return the lease that is granted with the epoch that the head row has after it."""
@@ -113,7 +112,7 @@ def plan_append(
     quota: StorageQuota | None = None,
     keys: IntegrityKeys = NO_KEYS,
 ) -> AppendPlan:
-    state = fold((one.event for one in sealed), base)
+    state = fold([one.event for one in sealed], base)
     return AppendPlan(
         key=key,
         base=base,
@@ -125,7 +124,9 @@ def plan_append(
         blobs=blobs or {},
         idempotency=idempotency,
         quota=quota,
-        stamp=keys.sign(key, state.seq, last_hash(state)),
+        kinds={type(one.event.fact) for one in sealed},
+        is_running=state.status == "running",
+        stamp=keys.sign(key, state.seq, last_hash(state)) if keys else None,
     )
 
 
@@ -174,21 +175,21 @@ def insert_head(connection: Connection, plan: AppendPlan) -> Lease | None:
 def advance_head(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Move a session from the plan's base to its state, if it still is there and the lease allows."""
     # An index is written to wherever a column of it is set, even to what it was.
-    hands_over = plan.state.agent != plan.base.agent
-    # The base of a redaction is what it leaves of the log already.
-    is_redaction = any(isinstance(one.event.fact, SessionRedacted) for one in plan.sealed)
-    relists = _list_found_by(plan.state) != _list_found_by(plan.base) or is_redaction
-    encrypted = plan.state.person_key is not None
+    state, base = plan.state, plan.base
+    hands_over = state.agent != base.agent
+    relists = (
+        state.assignee != base.assignee
+        or (state.feedback is not base.feedback and state.feedback.verdict != base.feedback.verdict)
+        # The base of a redaction is what it leaves of the log already.
+        or SessionRedacted in plan.kinds
+    )
+    encrypted = state.person_key is not None
     statement = _prepare_head_update(plan.lease_mode, plan.is_running, hands_over, relists, encrypted)
     advanced = statement.fetch_all(connection, make_advance_row(plan))
     if not advanced:
         raise _find_refusal(connection, plan)
     [[epoch]] = advanced
     return plan.make_lease(epoch)
-
-
-def _list_found_by(state: State) -> tuple[str | None, str | None]:
-    return state.assignee, state.feedback.verdict
 
 
 def make_advance_row(plan: AppendPlan) -> Row:

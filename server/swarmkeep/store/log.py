@@ -43,7 +43,7 @@ from swarmkeep.events.fold import fold
 from swarmkeep.events.sizes import is_heavy
 from swarmkeep.events.state import Damage, State, refuse_damaged
 from swarmkeep.store import writes
-from swarmkeep.store.audit import has_audited_events, record_audited_events
+from swarmkeep.store.audit import AUDITED, record_audited_events
 from swarmkeep.store.contents import (
     NamedContents,
     collect_named,
@@ -242,9 +242,9 @@ def is_plain(plan: AppendPlan) -> bool:
         and len(plan.blobs) <= _MAX_TEXTS
         and not any(isinstance(text, bytes) for text in plan.blobs.values())
         and plan.state.metadata is plan.base.metadata
-        and not has_audited_events(plan.sealed)
+        and SessionForked not in plan.kinds
+        and plan.kinds.isdisjoint(AUDITED)
         and not (plan.idempotency is not None and plan.base.forgot_keys)
-        and not any(isinstance(one.event.fact, SessionForked) for one in plan.sealed)
         and find_reopened(plan.base, plan.state) is None
     )
 
@@ -272,7 +272,7 @@ def render_append(plan: AppendPlan, dialect: Dialect) -> tuple[str, Sequence[Any
     row |= name_parameters(runs, ended)
     row |= name_parameters(usage_days, days)
     row |= name_parameters(blobs, [{"hash": name, "text": text} for name, text in plan.blobs.items()])
-    return prepare_append(shape).render(dialect, row | _make_record_row(plan) | _make_totals_row(plan))
+    return prepare_append(shape).render(dialect, row | _make_record_row(plan) | _make_totals_row(plan, calls))
 
 
 def _make_record_row(plan: AppendPlan) -> Row:
@@ -282,8 +282,8 @@ def _make_record_row(plan: AppendPlan) -> Row:
     return {"record_key": record.key, "record_digest": record.digest, "record_run_id": record.run_id}
 
 
-def _make_totals_row(plan: AppendPlan) -> Row:
-    growth = measure_growth(plan)
+def _make_totals_row(plan: AppendPlan, calls: Sequence[Row]) -> Row:
+    growth = measure_growth(plan, calls)
     row = {f"totals_{name}": value for name, value in make_totals_row(plan.key, growth).items()}
     if plan.quota is not None:
         # As if all texts were new: where that makes the difference, the quota is checked by the general way.
@@ -305,6 +305,8 @@ log = logging.getLogger(__name__)
 CACHE_BYTES = 64 * 1024 * 1024
 # PostgreSQL cannot index a key of more than about 2,700 bytes; refused alike on both.
 _MAX_KEY_BYTES = 1000
+# In whatever form so many characters are written, none of which takes more than 12 bytes: no longer than that.
+_SHORT_KEY = 80
 _BYTES_PER_EVENT = 4096
 # While another writes to the same session.
 _MOST_TRIES = 5
@@ -383,7 +385,7 @@ class SqlEventLog(SqlEventReader, SqlPeople):
 
             plan = await self._encrypt(await run_off_loop(_count_work(drafts), make_plan))
             try:
-                return await self._append(plan)
+                return await self._finish(plan, self._record(plan))
             except SeqConflict:
                 # By a later event, or by a log that does not end where the head row says.
                 if base.seq:
@@ -393,9 +395,6 @@ class SqlEventLog(SqlEventReader, SqlPeople):
                 # Found by another process. It may have been mended since.
                 self._cache.drop(key)
                 raise
-
-    async def _append(self, plan: AppendPlan) -> AppendResult:
-        return await self._finish(plan, self._record(plan))
 
     async def _finish(self, plan: AppendPlan, recording: Awaitable[Lease | None]) -> AppendResult:
         try:
@@ -699,7 +698,7 @@ class SqlEventLog(SqlEventReader, SqlPeople):
     def _cache_state(self, plan: AppendPlan) -> None:
         free_state_aside(plan.state)
         # What a redaction removed may still be in the folded state.
-        if any(isinstance(one.event.fact, SessionRedacted) for one in plan.sealed):
+        if SessionRedacted in plan.kinds:
             self._cache.drop(plan.key)
         else:
             self._cache.put(plan.key, plan.state)
@@ -726,13 +725,14 @@ def _name(key: SessionKey) -> dict[str, str]:
 
 def _count_work(drafts: Sequence[EventDraft]) -> int:
     """Count the events that sealing and folding these is worth."""
-    return MANY_EVENTS if is_heavy(*(draft.fact for draft in drafts)) else len(drafts)
+    return MANY_EVENTS if is_heavy(*[draft.fact for draft in drafts]) else len(drafts)
 
 
 def _append_with_audit(connection: Connection, plan: AppendPlan) -> Lease | None:
     hold_plan_key(connection, plan)
     lease = writes.append(connection, plan)
-    record_audited_events(connection, plan.key, plan.sealed)
+    if not plan.kinds.isdisjoint(AUDITED):
+        record_audited_events(connection, plan.key, plan.sealed)
     return lease
 
 
@@ -761,5 +761,5 @@ def _refuse_long_keys(key: SessionKey, idempotency: IdempotencyRecord | None) ->
         ("idempotency key", "" if idempotency is None else idempotency.key),
     ]
     for name, text in parts:
-        if len(escape(text).encode()) > _MAX_KEY_BYTES:
+        if len(text) > _SHORT_KEY and len(escape(text).encode()) > _MAX_KEY_BYTES:
             raise InvalidRequest(f"the {name} is longer than {_MAX_KEY_BYTES} bytes")

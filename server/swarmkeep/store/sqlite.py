@@ -121,8 +121,7 @@ def _end(transaction: Transaction) -> None:
 
 
 def deliver(batch: list[Job]) -> None:
-    loops = {job.loop for job in batch}
-    for loop in loops:
+    for loop in {job.loop for job in batch}:
         # The loop may have ended while the job waited; then there is no one to tell.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_resolve_futures, [job for job in batch if job.loop is loop])
@@ -255,6 +254,7 @@ class SqliteDatabase:
         self._snapshot_readers = ThreadPoolExecutor(_SNAPSHOT_READERS, thread_name_prefix="swarmkeep-snapshot")
         self._local = threading.local()
         self._readable: list[ReadOnlyFile] = []
+        self._display = file.display
         self._files = OpenFiles(file)
         self._closed = False
         self._has_written = self._has_failed = False
@@ -276,7 +276,7 @@ class SqliteDatabase:
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
         self._check_open()
         if self._read_only:
-            raise StoreUnavailable(f"the database at {self._file.display} is open read-only")
+            raise StoreUnavailable(f"the database at {self._display} is open read-only")
         if self._jobs.qsize() >= self._max_waiting:
             raise Overloaded
         if self._writer is None:
@@ -386,18 +386,19 @@ class SqliteDatabase:
 
     def _run_writer(self) -> None:
         connection: Connection | None = None
-        scrubber = LogScrubber(self._file.display)
+        scrubber = LogScrubber(self._display)
         erasers: list[Job] = []
         while (batch := self._take_batch(scrubber.wait_seconds)) is not None:
             connection = self._write_batch(connection, batch, scrubber)
-            if any(job.erases for job in batch):
+            if erasing := [job for job in batch if job.erases]:
                 scrubber.note_erased()
+                batch = [job for job in batch if not job.erases]
+                erasers += erasing
             # Regardless of the log, what is committed is committed. An eraser is told once that was tried.
-            deliver([job for job in batch if not job.erases])
-            erasers += [job for job in batch if job.erases]
+            deliver(batch)
             if connection is not None:
                 scrubber.scrub(connection)
-            if connection is None or not scrubber.is_waited_for:
+            if erasers and (connection is None or not scrubber.is_waited_for):
                 deliver(erasers)
                 erasers = []
         if connection is not None:
@@ -418,7 +419,7 @@ class SqliteDatabase:
                 connection = connect(self._file, "rw", busy_seconds=self._busy_seconds)
             self._files.check()
             if batch:
-                commit(connection, batch, self._file.display)
+                commit(connection, batch, self._display)
                 self._files.note_written()
         except FilesChanged as error:
             # The connection stays: it has open what a user may put back, or what is to be saved.
@@ -459,11 +460,11 @@ class SqliteDatabase:
 
     def _translate_error(self, error: Exception) -> Exception:
         if isinstance(error, CommitFailed):
-            return OutcomeUnknown(describe_failed_commit(error.cause, self._file.display))
+            return OutcomeUnknown(describe_failed_commit(error.cause, self._display))
         cause = error.cause if isinstance(error, RolledBack) else error
-        fault = translate_sqlite_error(cause, self._file.display)
+        fault = translate_sqlite_error(cause, self._display)
         if fault is cause and not isinstance(cause, StoreUnavailable):
-            return StoreUnavailable(f"cannot write to the database at {self._file.display}: {cause}")
+            return StoreUnavailable(f"cannot write to the database at {self._display}: {cause}")
         return Overloaded(detail=str(fault)) if isinstance(fault, Overloaded) else type(fault)(*fault.args)
 
 

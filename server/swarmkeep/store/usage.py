@@ -82,7 +82,8 @@ def record_usage(connection: Connection, key: SessionKey, events: Iterable[Recor
             connection.execute(delete(usage).where(*mine))
         elif (row := make_usage_row(event)) is not None:
             rows.append({**session_columns(key), **row})
-    insert_usage(connection, rows)
+    if rows:
+        _INSERT.insert_many(connection, rows)
     return rows
 
 
@@ -122,9 +123,9 @@ def _count_model_call(completion: CompletionRecord) -> Row:
     return {
         "model": completion.named_model,
         "model_calls": 1,
-        "prompt_tokens": _read_count(reported, "prompt_tokens"),
-        "completion_tokens": _read_count(reported, "completion_tokens"),
-        "total_tokens": _read_count(reported, "total_tokens"),
+        "prompt_tokens": read_count(reported.get("prompt_tokens")),
+        "completion_tokens": read_count(reported.get("completion_tokens")),
+        "total_tokens": read_count(reported.get("total_tokens")),
         "cached_tokens": _read_count(reported.get("prompt_tokens_details"), "cached_tokens"),
         "reasoning_tokens": _read_count(reported.get("completion_tokens_details"), "reasoning_tokens"),
         "model_ms": _read_duration(completion.duration_ms),
@@ -261,12 +262,11 @@ _SUM = PreparedStatement(
 )
 
 
-def count_tokens(recorded: Iterable[RecordedEvent]) -> tuple[str, int]:
-    """The day of the model calls among these events, and what they took; an empty day if none is."""
+def count_tokens(rows: Iterable[Row]) -> tuple[str, int]:
+    """The day of the model calls among these rows of usage, and what they took; an empty day if none is."""
     day, tokens = _NO_DAY, 0
-    for event in recorded:
-        row = make_usage_row(event)
-        if row is not None and row["model_calls"]:
+    for row in rows:
+        if row["model_calls"]:
             day = row["day"]
             tokens += max(row["total_tokens"], row["prompt_tokens"] + row["completion_tokens"])
     return day, tokens
@@ -274,7 +274,7 @@ def count_tokens(recorded: Iterable[RecordedEvent]) -> tuple[str, int]:
 
 def measure_events(recorded: Iterable[SealedEvent]) -> int:
     """The bytes of these events' payloads, as they are stored."""
-    return sum(len((one.encrypted or one.event.payload).encode()) for one in recorded)
+    return sum([len((one.encrypted or one.event.payload).encode()) for one in recorded])
 
 
 def measure_session(connection: Connection, key: SessionKey) -> int:

@@ -94,14 +94,14 @@ def append(connection: Connection, plan: AppendPlan) -> Lease | None:
     """Record what is planned, and grant, renew or end the lease. Raises QuotaExceeded if the plan has a quota."""
     lease, text_bytes, calls = insert_append(connection, plan)
     # Always in this order: a writer of two rows that others change, too, would wait for them for ever otherwise.
-    count_change(connection, plan.key, measure_growth(plan, text_bytes), plan.quota)
+    count_change(connection, plan.key, measure_growth(plan, calls, text_bytes), plan.quota)
     change_days(connection, plan.key, {}, sum_rows(calls))
     return lease
 
 
-def measure_growth(plan: AppendPlan, text_bytes: int = 0) -> Growth:
-    """By how much the tenant's totals change, if these are the bytes of new texts."""
-    day, tokens = count_tokens([one.event for one in plan.sealed])
+def measure_growth(plan: AppendPlan, calls: Sequence[Row], text_bytes: int = 0) -> Growth:
+    """By how much the tenant's totals change, if these are the rows of usage, and the bytes of new texts."""
+    day, tokens = count_tokens(calls)
     size = measure_events(plan.sealed) + text_bytes
     return Growth(sessions=int(plan.base.seq == 0), bytes=size, day=day, tokens=tokens)
 
@@ -236,8 +236,8 @@ def _insert_batches(connection: Connection, key: SessionKey, batches: Iterable[S
     text_bytes = 0
     statement = prepare_insert_if_absent(blobs, connection.dialect.name)
     for batch in batches:
-        _insert_events(connection, key, batch.events)
-        calls += record_usage(connection, key, (one.event for one in batch.events))
+        insert_event_rows(connection, make_event_rows(key, batch.events))
+        calls += record_usage(connection, key, [one.event for one in batch.events])
         for name, content in batch.files.items():
             text_bytes += insert_file(connection, key, name, content)
         for name, text in batch.blobs.items():
@@ -247,19 +247,16 @@ def _insert_batches(connection: Connection, key: SessionKey, batches: Iterable[S
     return calls, text_bytes
 
 
-def _insert_events(connection: Connection, key: SessionKey, sealed: Sequence[SealedEvent]) -> None:
-    insert_event_rows(connection, make_event_rows(key, sealed))
-
-
 def insert_event_rows(connection: Connection, rows: Sequence[Row]) -> None:
     if rows:
         _INSERT_EVENT.insert_many(connection, rows)
 
 
 def make_event_rows(key: SessionKey, sealed: Sequence[SealedEvent]) -> list[Row]:
+    columns = session_columns(key)
     return [
         {
-            **session_columns(key),
+            **columns,
             "seq": one.event.seq,
             "run_id": one.event.run_id,
             "type": one.event.type,

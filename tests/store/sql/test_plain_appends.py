@@ -127,7 +127,7 @@ async def test_plain_statement_leaves_the_general_rows(
     assert is_plain(plan)
     granted, rows = await write_generally(store, plan)
     before = len(statements.rows)
-    assert (await store._append(plan)).lease == granted
+    assert (await store._finish(plan, store._record(plan))).lease == granted
     assert [len(each) for each in statements.rows[before:]] == [1]
     assert without_clock(await store.database.read(read_rows)) == without_clock(rows)
 
