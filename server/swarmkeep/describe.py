@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal, assert_never
 
 import msgspec
@@ -39,6 +40,7 @@ from swarmkeep.events.facts import (
     RunWaiting,
     SessionAssigned,
     SessionCreated,
+    SessionEvent,
     SessionForked,
     SessionHandedBack,
     SessionHeld,
@@ -318,7 +320,7 @@ def _describe_start(make_entry: MakeEntry, fact: CompactionStarted) -> TimelineE
         done.append(f"what was said up to message {fact.last_seq} to a summary")
     headline = f"the history is shortened for the model, because {_REASONS.get(fact.reason, full)}"
     return make_entry(
-        speaker=name_actor(fact.by) if fact.by else "", headline=headline, text="\n".join(done), tone="notice"
+        speaker=name_actor(fact.by) if fact.by else "", headline=headline, text=";\n".join(done), tone="notice"
     )
 
 
@@ -533,7 +535,7 @@ def _describe_session_event(
             text = f"from here on this is a fork of {fact.from_session_id}, which shares events 1 to {fact.from_seq}"
             return make_entry(headline=text, tone="notice")
         case SessionImported():
-            told = f"events 1 to {fact.last_seq} were imported, so none of it was decided here"
+            told = f"imported events 1 to {fact.last_seq}, so none of it was decided here"
             return make_entry(speaker=name_actor(fact.by), headline=told, text=_describe_file(fact), tone="notice")
         case SessionUpdated():
             new = "" if fact.agent is UNSET else f"{fact.agent} becomes the active agent"
@@ -566,154 +568,57 @@ def _describe_unknown(make_entry: MakeEntry, event: RecordedEvent, fact: Unknown
     return make_entry(text="" if fact.data is None else json.dumps(fact.data, ensure_ascii=False), warning=warning)
 
 
-# Sum up an event in a line of a log, from its data alone. A line needs no state, so one event can be shown by itself.
+# One event by itself, without the state before it: in a line of a log, or of a chat.
 
 
-def summarize(type: str, data: Any) -> str:
-    """Sum up an event. A type or a form that this release does not know, and what is redacted, is shown as JSON."""
-    try:
-        return _SUMMARIES.get(type, format_json)(data)
-    except (KeyError, TypeError, AttributeError):
-        return format_json(data)
+def describe_alone(event: RecordedEvent) -> TimelineEntry:
+    make_entry = partial(TimelineEntry, seq=event.seq, at=event.at, type=event.type, run_id=event.run_id)
+    return describe(partial(make_entry, agent=event.agent), State(), event)
 
 
-def _join_parts(separator: str, *parts: str | None) -> str:
+def join_entry(entry: TimelineEntry) -> str:
+    """Join the words of an entry that is not a message."""
+    said = _join_parts(" ", entry.speaker, entry.headline.removesuffix(":"))
+    return _join_parts(": ", said, "; ".join(entry.calls), entry.text)
+
+
+def summarize(event: RecordedEvent) -> str:
+    """Sum up an event in a line that has its type and agent: what these say already is left out."""
+    entry, fact = describe_alone(event), event.fact
+    match fact:
+        case MessageAdded(message={"role": "tool"}, tool=tool):
+            status = "" if tool is None or tool.status == "ok" else f" ({tool.status})"
+            return f"{entry.speaker}{status} → {entry.text}"
+        case MessageAdded(message=message) if not entry.headline:
+            return f"{message.get('role')}: {_join_parts(' ', entry.text, '; '.join(entry.calls))}"
+        case ToolStarted(attempt=1):
+            return entry.calls[0] if fact.session_id is UNSET else f"{entry.calls[0]}, in session {fact.session_id}"
+        case HandoffMade() | HandoffIgnored():
+            return f"{fact.from_agent} → {fact.to_agent}"
+        case RunStarted() | RunQueued() if not entry.speaker:
+            return _join_parts(": ", " ".join(_describe_options(fact.options)), entry.text)
+        case RunEnded():
+            return _join_parts(": ", fact.stop_reason, entry.text)
+        case _:
+            return _sum_up_changes(fact) or join_entry(entry)
+
+
+def _sum_up_changes(fact: SessionEvent) -> str:
+    """Show what an event sets or changes, as JSON: by itself it says no more."""
+    match fact:
+        case SessionCreated():
+            asked = "" if fact.parent is UNSET else f"asked by {fact.parent.session_id}"
+            return _join_parts(" ", f"with {fact.agent}", asked, format_json(fact.context_variables))
+        case SessionUpdated():
+            agent = "" if fact.agent is UNSET else f"agent {fact.agent}"
+            return _join_parts(", ", agent, "" if fact.metadata is UNSET else f"metadata {format_json(fact.metadata)}")
+        case ContextUpdated():
+            return format_json(fact.patch)
+        case UnknownFact():
+            return format_json(fact.data)
+        case _:
+            return ""
+
+
+def _join_parts(separator: str, *parts: str) -> str:
     return separator.join(part for part in parts if part)
-
-
-def _sum_up_actor(data: Json) -> str:
-    return f"by {put_name_first(data['by'])}" if data.get("by") else ""
-
-
-def _sum_up_why(data: Json) -> str:
-    return _join_parts(": ", _sum_up_actor(data), data.get("note") or data.get("reason"))
-
-
-def _sum_up_message(data: Json) -> str:
-    message = data["message"]
-    said = join_content(message.get("content"))
-    if message["role"] == "tool":
-        tool = data.get("tool") or {}
-        status = "" if tool.get("status", "ok") == "ok" else f" ({tool['status']})"
-        return f"{tool.get('name') or 'tool'}{status} → {said}"
-    if "correction" in data:
-        return f"correction {data['correction']}: {said}"
-    if "person" in data:
-        return f"{put_name_first(data['person'])}: {said}"
-    calls = "; ".join(format_calls(message)) if message["role"] == "assistant" else ""
-    return f"{message['role']}: {_join_parts(' ', said, calls)}"
-
-
-def _sum_up_removal(data: Json) -> str:
-    call = f"call {data['tool_call_id']}" if data.get("tool_call_id") else ""
-    content = "only its content" if data.get("content") else ""
-    return _join_parts(", ", f"message {data['message_seq']}", call, content, _sum_up_actor(data))
-
-
-def _sum_up_hiding(data: Json) -> str:
-    return _join_parts(", ", f"part {data['part']}" if data.get("part") is not None else "", _sum_up_actor(data))
-
-
-def _sum_up_compaction(data: Json) -> str:
-    shortened = f"shortens {pluralize(len(data['shortened']), 'result')}" if data["shortened"] else ""
-    summary = f"sums up to {data['last_seq']}" if data["last_seq"] else ""
-    return f"{data['reason']}: {_join_parts(', ', shortened, summary)}"
-
-
-def _sum_up_listing(data: Json) -> str:
-    names = ", ".join(tool["name"] for tool in data["tools"])
-    return f"{put_name_first(data['server'])}: {data.get('error') or names or 'no tools'}"
-
-
-def _sum_up_creation(data: Json) -> str:
-    asked = f"asked by {data['parent']['session_id']}" if data.get("parent") else ""
-    return _join_parts(" ", f"with {data['agent']}", asked, format_json(data.get("context_variables")))
-
-
-def _sum_up_update(data: Json) -> str:
-    agent = f"agent {data['agent']}" if "agent" in data else ""
-    return _join_parts(", ", agent, f"metadata {format_json(data['metadata'])}" if "metadata" in data else "")
-
-
-def _sum_up_begin(data: Json) -> str:
-    options = data.get("options") or {}
-    # The server's own limits are the same with every run.
-    asked = {key: options[key] for key in ("model", "max_turns", "model_settings") if options.get(key) is not None}
-    return f"{_sum_up_actor(data)} {format_json(asked)}" if data.get("by") else format_json(asked)
-
-
-def _sum_up_tool_start(data: Json) -> str:
-    again = f"attempt {data['attempt']}" if data.get("attempt", 1) > 1 else ""
-    asked = f"in session {data['session_id']}" if data.get("session_id") else ""
-    return _join_parts(", ", format_call(data["name"], data["arguments"]), again, asked)
-
-
-def _sum_up_decision(data: Json) -> str:
-    said = " ".join(put_name_first(str(data[key])) for key in ("decision", "by", "reason") if data.get(key))
-    return f"{said}, with other arguments: {data['arguments']}" if data.get("arguments") else said
-
-
-def _sum_up_pending(call: Json) -> str:
-    if call.get("reason") == "person":
-        return "the person who has taken over"
-    asked = f" in session {call['session_id']}" if call.get("session_id") else ""
-    return format_call(call["name"], call["arguments"]) + asked
-
-
-def _sum_up_end(data: Json) -> str:
-    error = data.get("error")
-    return _join_parts(": ", str(data["stop_reason"]), f"{error['code']}: {error['message']}" if error else "")
-
-
-def _sum_up_refusal(data: Json) -> str:
-    error = f" ({data['error']})" if data.get("error") else ""
-    return f"{data['stage']} refused by {data['name']}: {data['message']}{error}"
-
-
-def _sum_up_handoff(data: Json) -> str:
-    return f"{data['from']} → {data['to']}"
-
-
-def _sum_up_feedback(data: Json) -> str:
-    said = _join_parts(": ", _sum_up_actor(data), data.get("comment"))
-    return _join_parts(", ", f"event {data['seq']} {data['value']}", said)
-
-
-_SUMMARIES: dict[str, Callable[[Json], str]] = {
-    "session.created": _sum_up_creation,
-    "session.forked": lambda data: f"from {data['from_session_id']} at {data['from_seq']}",
-    "session.imported": lambda data: (
-        f"events 1 to {data['last_seq']} from {data['source']}, by {name_actor(data['by'])}"
-    ),
-    "session.taken_over": _sum_up_why,
-    "session.handed_back": _sum_up_why,
-    "session.held": _sum_up_why,
-    "session.released": _sum_up_why,
-    "session.assigned": lambda data: _join_parts(", ", f"to {data['to'] or 'no one in particular'}", _sum_up_why(data)),
-    "feedback.added": _sum_up_feedback,
-    "note.added": lambda data: _join_parts(": ", _sum_up_actor({"by": data["by"]}), data["text"]),
-    "session.updated": _sum_up_update,
-    "session.redacted": lambda data: f"{', '.join(map(str, data['seqs']))}: {data['reason']}",
-    "run.queued": _sum_up_begin,
-    "run.started": _sum_up_begin,
-    "message.added": _sum_up_message,
-    "message.removed": _sum_up_removal,
-    "guardrail.tripped": _sum_up_refusal,
-    "tool.started": _sum_up_tool_start,
-    "handoff.made": _sum_up_handoff,
-    "handoff.ignored": _sum_up_handoff,
-    "context.updated": lambda data: format_json(data["patch"]),
-    "approval.requested": lambda data: format_call(data["name"], data["arguments"]),
-    "approval.decided": _sum_up_decision,
-    "run.waiting": lambda data: f"for {', '.join(map(_sum_up_pending, data['pending']))}",
-    "run.resumed": lambda data: f"after {data['reason']}",
-    "run.completed": _sum_up_end,
-    "run.failed": _sum_up_end,
-    "run.cancelled": _sum_up_end,
-    "run.interrupted": _sum_up_end,
-    "compaction.started": _sum_up_compaction,
-    "compaction.summarised": lambda data: f"{data['first_seq']} to {data['last_seq']}: {data['summary']}",
-    "compaction.failed": lambda data: f"{data['code']}: {data['message']}",
-    "tools.listed": _sum_up_listing,
-    "run.hidden": _sum_up_hiding,
-}

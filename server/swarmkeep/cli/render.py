@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from swarmkeep.cli.agent_graph import APPROVAL
+from swarmkeep.cli.sources import read_event
 from swarmkeep.cli.terminal import is_terminal, put, shorten
 from swarmkeep.describe import summarize
 from swarmkeep.events.codec import Json, encode_text
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 
 MAX_LENGTH = 160
+TONE_STYLES = {"plain": "", "good": "green", "notice": "cyan", "bad": "red"}
 
 
 def format_event_line(event: Event, *, clock_only: bool = False) -> str:
@@ -33,7 +35,7 @@ def format_event_line(event: Event, *, clock_only: bool = False) -> str:
     start = f"{event.seq:>4}  {time}  {shorten(event.agent or '', 80):<24}  {shorten(event.type, 80):<18}  "
     width = shutil.get_terminal_size((len(start) + MAX_LENGTH, 24)).columns if is_terminal(sys.stdout) else 0
     length = max(width - len(start), 40) if width else MAX_LENGTH
-    return (start + shorten(summarize(event.type, event.data), length)).rstrip()
+    return (start + shorten(summarize(read_event(event)), length)).rstrip()
 
 
 def format_seconds(seconds: float | None) -> str:

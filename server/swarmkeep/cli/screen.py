@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import sys
 
+from msgspec import UNSET
 from rich.text import Text
 
 from swarmkeep.cli.outcomes import make_console
+from swarmkeep.cli.render import TONE_STYLES
+from swarmkeep.cli.sources import read_event
 from swarmkeep.cli.terminal import shorten
-from swarmkeep.events.codec import Json
+from swarmkeep.describe import describe_alone, join_entry
+from swarmkeep.events.facts import (
+    ContextUpdated,
+    GuardrailTripped,
+    HandoffMade,
+    MessageAdded,
+    PendingCall,
+    RecordedEvent,
+    RunCancelled,
+    RunFailed,
+    RunInterrupted,
+    RunResumed,
+    RunWaiting,
+    SessionHandedBack,
+    SessionTakenOver,
+    ToolStarted,
+)
+from swarmkeep.events.records import ToolRecord
 from swarmkeep.events.wording import (
     escape_controls,
     format_call,
@@ -77,36 +97,54 @@ class Screen:
         self._open = self._streamed = True
 
     def _event(self, event: Event) -> None:
-        shown = getattr(self, f"_show_{event.type.replace('.', '_')}", None)
-        if shown is not None and isinstance(event.data, dict):
-            shown(event, event.data)
+        recorded = read_event(event)
+        match recorded.fact:
+            case MessageAdded() as fact:
+                self._show_message(recorded.agent, fact)
+                self._streamed = False
+            case ToolStarted() as fact:
+                self._at_once = self._at_once or bool(self._started)
+                self._started[fact.tool_call_id] = shorten(format_call(fact.name, fact.arguments), MAX_TEXT)
+                if fact.attempt > 1:
+                    self._describe(recorded)
+            case ContextUpdated(patch=patch):
+                self.line(f"  context: {shorten(format_json(patch), MAX_TEXT)}", "green")
+            case RunWaiting(pending=pending):
+                for call in pending:
+                    self._show_wait(call)
+            case (
+                HandoffMade() | GuardrailTripped() | SessionTakenOver() | SessionHandedBack()
+                | RunFailed() | RunInterrupted() | RunCancelled() | RunResumed(reason="recovery")
+            ):  # fmt: skip
+                self._describe(recorded)
 
-    def _show_message_added(self, event: Event, data: Json) -> None:
-        message = data.get("message") or {}
-        if "person" in data:
-            name, text = put_name_first(str(data["person"])), join_content(message.get("content"))
-            self.line(f"{name}: {text}" if message.get("role") == "assistant" else f"  {name} to the agent: {text}")
-        elif message.get("role") == "assistant":
-            text = join_content(message.get("content"))
+    def _describe(self, event: RecordedEvent) -> None:
+        entry = describe_alone(event)
+        self.line(f"  {join_entry(entry)}", TONE_STYLES[entry.tone])
+
+    def _show_message(self, agent: str, fact: MessageAdded) -> None:
+        role, text = fact.message.get("role"), join_content(fact.message.get("content"))
+        if fact.person is not UNSET:
+            name = put_name_first(fact.person)
+            self.line(f"{name}: {text}" if role == "assistant" else f"  {name} to the agent: {text}")
+        elif role == "assistant":
             if not self._streamed:
-                self._say(event.agent or "", text)
+                self._say(agent, text)
             self.end_line()
             self._started, self._at_once = {}, False
-            for call in format_calls(message):
-                self.write(event.agent or "", "bold blue", end=": ")
+            for call in format_calls(fact.message):
+                self.write(agent, "bold blue", end=": ")
                 self.write(call, "magenta")
-        elif message.get("role") == "tool":
-            call = self._end_call(str(message.get("tool_call_id")))
-            self._put_tool_result(data.get("tool") or {}, join_content(message.get("content")), call)
-        elif "correction" in data:
+        elif role == "tool":
+            self._show_result(fact.tool, text, self._end_call(str(fact.message.get("tool_call_id"))))
+        elif fact.correction is not UNSET:
             self.line("  the answer is sent back: it does not have the required form", "yellow")
-        self._streamed = False
 
-    def _put_tool_result(self, tool: Json, text: str, call: str) -> None:
-        if tool.get("handoff") and text.startswith('{"assistant"'):
+    def _show_result(self, tool: ToolRecord | None, text: str, call: str) -> None:
+        if tool is not None and tool.handoff is not UNSET and text.startswith('{"assistant"'):
             # What the model is told of a handoff; the event that follows says it to people.
             return
-        status = tool.get("status", "ok")
+        status = "ok" if tool is None else tool.status
         prefix = "" if status == "ok" else f"{status}: "
         self.line(f"  → {call}{prefix}{shorten(text, MAX_TEXT)}", "dim" if status == "ok" else "red")
 
@@ -117,55 +155,10 @@ class Screen:
         self._at_once = self._at_once and bool(self._started)
         return named
 
-    def _show_tool_started(self, event: Event, data: Json) -> None:
-        self._at_once = self._at_once or bool(self._started)
-        self._started[str(data.get("tool_call_id"))] = shorten(
-            format_call(str(data.get("name")), str(data.get("arguments"))), MAX_TEXT
-        )
-        if data.get("attempt", 1) > 1:
-            call = format_call(str(data.get("name")), str(data.get("arguments")))
-            self.line(f"  {call} is started again, with the same id: attempt {data['attempt']}", "yellow")
-
-    def _show_guardrail_tripped(self, event: Event, data: Json) -> None:
-        stages = {"input": "what was said", "history": "what was brought along", "output": "the answer"}
-        what = stages.get(str(data.get("stage")), "the call")
-        error = f": {data['error']}" if data.get("error") else ""
-        self.line(f"  the guardrail {data.get('name')} refuses {what}{error}", "yellow")
-
-    def _show_handoff_made(self, event: Event, data: Json) -> None:
-        self.line(f"  {data.get('from')} hands over to {data.get('to')}", "cyan")
-
-    def _show_context_updated(self, event: Event, data: Json) -> None:
-        self.line(f"  context: {shorten(format_json(data.get('patch')), MAX_TEXT)}", "green")
-
-    def _show_run_resumed(self, event: Event, data: Json) -> None:
-        if data.get("reason") == "recovery":
-            self.line("  the run continues where it was cut off", "yellow")
-
-    def _show_run_waiting(self, event: Event, data: Json) -> None:
-        for call in data.get("pending") or ():
-            if call.get("reason") == "person":
-                self.line("  waits for the person who has taken over", "yellow")
-                continue
-            text = format_call(str(call.get("name")), str(call.get("arguments")))
-            what = {"approval": "an approval", "session": f"an approval in session {call.get('session_id')}"}.get(
-                str(call.get("reason")), "a result from outside"
-            )
-            self.line(f"  {text} waits for {what}", "yellow")
-
-    def _show_session_taken_over(self, event: Event, data: Json) -> None:
-        self.line(f"  {put_name_first(data.get('by') or 'a person')} takes over from the agent", "yellow")
-
-    def _show_session_handed_back(self, event: Event, data: Json) -> None:
-        self.line(f"  {put_name_first(data.get('by') or 'a person')} hands back to the agent", "yellow")
-
-    def _show_run_failed(self, event: Event, data: Json) -> None:
-        error = data.get("error") or {}
-        self.line(f"  the run failed: {error.get('code')}: {error.get('message')}", "red")
-
-    def _show_run_interrupted(self, event: Event, data: Json) -> None:
-        error = data.get("error") or {}
-        self.line(f"  the run was interrupted: {error.get('code')}: {error.get('message')}", "red")
-
-    def _show_run_cancelled(self, event: Event, data: Json) -> None:
-        self.line("  the run was cancelled; what it produced stays", "yellow")
+    def _show_wait(self, call: PendingCall) -> None:
+        if call.reason == "person":
+            self.line("  waits for the person who has taken over", "yellow")
+            return
+        what = {"approval": "an approval", "session": f"an approval in session {call.session_id}"}
+        waits = what.get(call.reason, "a result from outside")
+        self.line(f"  {format_call(call.name, call.arguments)} waits for {waits}", "yellow")

@@ -6,17 +6,18 @@ import getpass
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
 import typer
 
 from swarmkeep.cli.terminal import Refused, say
 from swarmkeep.events.codec import Json, decode
-from swarmkeep.events.facts import RecordedEvent, read_data
+from swarmkeep.events.facts import FACTS, RecordedEvent, UnknownFact, read_data
 
 if TYPE_CHECKING:
     from swarmkeep.events.records import UsageQuery
@@ -304,6 +305,18 @@ def to_client_event(event: RecordedEvent) -> Event:
     return Event(
         session_id=event.session_id, seq=event.seq, type=event.type, version=event.version, run_id=event.run_id,
         agent=event.agent, at=event.at, data=decode(read_data(event)), hash=event.hash,
+    )  # fmt: skip
+
+
+def read_event(event: Event) -> RecordedEvent:
+    """The event with its fact, as far as this release knows it; without the text that was stored."""
+    fact: Any = UnknownFact(data=event.data)
+    if event.type in FACTS:
+        with suppress(msgspec.ValidationError):
+            fact = msgspec.convert(event.data, FACTS[event.type])
+    return RecordedEvent(
+        session_id=event.session_id, seq=event.seq, type=event.type, version=event.version, run_id=event.run_id,
+        agent=event.agent or "", at=event.at, hash=event.hash, payload="", fact=fact,
     )  # fmt: skip
 
 

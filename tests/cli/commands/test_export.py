@@ -48,7 +48,7 @@ def test_what_is_exported_is_imported_elsewhere(
     told = json.loads(imported)
     assert (told["type"], told["data"]["source"], bool(told["data"]["by"])) == ("session.imported", "export", True)
     assert "session.imported" in cli("audit").out
-    assert "were imported" in cli("replay", recorded.session_id).out
+    assert "imported events 1 to" in cli("replay", recorded.session_id).out
     *events, end = cli("export", "--all").out.splitlines()
     assert json.loads(end)["events"] == len(events)
     # And back, where it is known.

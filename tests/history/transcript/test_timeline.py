@@ -166,7 +166,7 @@ def test_deciders_importers_and_redactors_are_named() -> None:
     decided = ApprovalDecided(tool_call_id="c1", decision="approve", by=KEY)
     imported = SessionImported(source="export", digest="", last_seq=1, by=KEY)
     redacted = SessionRedacted(seqs=(2, 3), reason="asked for", by=KEY)
-    for fact, headline in ((decided, "approves c1"), (imported, "events 1 to 1 were"), (redacted, "redacts 2, 3")):
+    for fact, headline in ((decided, "approves c1"), (imported, "imported events 1 to 1"), (redacted, "redacts 2, 3")):
         entry = build_last_entry(fact)
         assert entry.speaker == "Ann (key_0123456789abcdef)"
         assert entry.headline.startswith(headline)

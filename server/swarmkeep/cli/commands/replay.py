@@ -19,7 +19,7 @@ from rich.text import Text
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, JsonOutput, SessionId
 from swarmkeep.cli.outcomes import make_console
-from swarmkeep.cli.render import format_change
+from swarmkeep.cli.render import TONE_STYLES, format_change
 from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
 from swarmkeep.cli.terminal import is_terminal, put_json, say
 from swarmkeep.describe import TimelineEntry
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 StyledPart = tuple[str, str]
 StyledLine = list[StyledPart]
 
-_TONE_STYLES = {"plain": "", "good": "green", "notice": "cyan", "bad": "red"}
 # Seq and time, before what happened.
 _INDENT = " " * 17
 _MIN_TEXT_WIDTH = 10
@@ -79,7 +78,7 @@ class TimelinePrinter:
 
 def format_lines(entry: TimelineEntry) -> Iterator[StyledLine]:
     """Format an entry line by line, each in parts with their styles."""
-    tone = _TONE_STYLES[entry.tone]
+    tone = TONE_STYLES[entry.tone]
     first: StyledLine = [(entry.speaker, "bold blue")] if entry.speaker else []
     rest: list[StyledLine] = [[(f"  {call}", "magenta")] for call in entry.calls]
     speaks = entry.type == "message.added" and not entry.headline
