@@ -16,6 +16,7 @@ REVISIONS = (
     "0023",
     "0024",
     "0025",
+    "0026",
 )
 """Every revision, oldest first: known without loading Alembic, which takes a second."""
 

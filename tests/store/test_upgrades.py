@@ -19,6 +19,7 @@ from swarmkeep.store.archives import ArchivedSession
 from swarmkeep.store.automations import StoredAutomation
 from swarmkeep.store.feed import BEGINNING, FeedCursor, FeedFilter
 from swarmkeep.store.keys import Role, SqlApiKeys
+from swarmkeep.store.made_agents import MadeAgent
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.person_keys import take_key
 from swarmkeep.store.records import IdempotencyRecord, SessionKey
@@ -133,6 +134,9 @@ async def record_everything(store: SqlStore) -> dict[SessionKey, State]:
     await SqlApiKeys(store.database).note_use(key.id)
     await store.add_automation(StoredAutomation("default", "a \0", "{}", 0, 1))
     await store.invoke_automation("default", "a \0", lambda known, _: (known, '"\ud800"', 1))
+    await store.add_made_agent(
+        MadeAgent(tenant="default", id="agent", data='"\ud800"', created_at=1, updated_at=1), by=None
+    )
     due = text("UPDATE sessions SET due_at = 1.5 WHERE id = 'm'")
     await store.database.write(lambda connection: connection.execute(due).rowcount)
     return {key: await store.state(key) for key in keys}

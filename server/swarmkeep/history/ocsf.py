@@ -28,6 +28,9 @@ _ACTIVITIES = {
     "webhook.rotated": _UPDATE,
     "webhook.disabled": _UPDATE,
     "webhook.deleted": _DELETE,
+    "agent.created": _CREATE,
+    "agent.updated": _UPDATE,
+    "agent.deleted": _DELETE,
 }
 _SEVERITIES = {
     "session.deleted": _MEDIUM,

@@ -20,9 +20,10 @@ from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import Body, JsonResponse
 from swarmkeep.openai.agent_contents import AfterId, answer_list, find_session
 from swarmkeep.openai.agent_events import show_agent, show_input_part
-from swarmkeep.openai.agent_input import NewSession, choose_agent, read_messages, read_options, refuse_unserved
+from swarmkeep.openai.agent_input import NewSession, read_messages, read_options, refuse_unserved
 from swarmkeep.openai.fields import Metadata
 from swarmkeep.openai.items import show_input_content
+from swarmkeep.openai.made_agents import choose_session_agent
 from swarmkeep.openai.output_items import ItemLimit, Order
 from swarmkeep.openai.problems import Refused, make_not_found
 from swarmkeep.runs.automations import (
@@ -88,7 +89,7 @@ async def _read_target(principal: Principal, data: NewSessionTarget | ExistingSe
             shown = {"type": "existing_session", "session_id": key.id, "instructions": data.instructions}
             target = Target(messages=tuple(told), session_id=key.id, shown=shown)
         else:
-            target = _read_new_session(principal, data)
+            target = await _read_new_session(principal, data)
     if len(encode(target)) > _MAX_BYTES:
         raise _make_too_large()
     return target
@@ -98,22 +99,24 @@ def _make_too_large() -> TooLarge:
     return TooLarge(f"what an automation begins with may have at most {_MAX_BYTES} bytes")
 
 
-def _read_new_session(principal: Principal, data: NewSessionTarget) -> Target:
+async def _read_new_session(principal: Principal, data: NewSessionTarget) -> Target:
     refuse_unserved(data)
-    name = choose_agent(principal, data)
-    options = read_options(principal, data, name)
+    agent = await choose_session_agent(principal, data)
+    options = read_options(principal, agent.config, agent.name, agent.made)
     messages = read_messages(data.input, "input", principal.engine.limits.max_messages)
     labels = data.metadata or {}
     shown = {
         "type": "new_session",
-        "agent": None if data.agent is None else _show_config(name, options),
-        "agent_id": name if data.agent is None else None,
+        "agent": None if data.agent is None else _show_config(agent.name, options),
+        "agent_id": agent.id if data.agent is None else None,
         "environment": {"type": "none"},
         "input": [_show_message(message) for message in messages],
         "metadata": labels,
         "vault_ids": [],
     }
-    return Target(messages=tuple(messages), agent=name, options=options, metadata=dict(labels), shown=shown)
+    return Target(
+        messages=tuple(messages), agent=agent.name, options=options, metadata=agent.label(labels), shown=shown
+    )
 
 
 @contextmanager

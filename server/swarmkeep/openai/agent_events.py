@@ -37,6 +37,7 @@ from swarmkeep.events.views import ListedSession, find_run
 from swarmkeep.events.wording import join_text
 from swarmkeep.http.auth import Principal
 from swarmkeep.http.threads import run_aside
+from swarmkeep.openai.agent_input import MADE_LABEL
 from swarmkeep.openai.event_writer import NO_EVENTS
 from swarmkeep.openai.history import FEW_MESSAGES
 from swarmkeep.openai.items import ItemPlace, ResponseId, list_requests_below
@@ -62,8 +63,8 @@ def show_agent(name: str, *, asks: bool = False, options: RunOptions | None = No
     tools = () if options is None else options.caller_tools
     text = asked.get("text") or {}
     return {
-        "id": name,
-        "name": name,
+        "id": asked.get("id") or name,
+        "name": asked.get("name") if "id" in asked else name,
         "model": name,
         "instructions": None if options is None or options.instructions is UNSET else options.instructions,
         "multi_agent": {"enabled": asks, "max_concurrent_subagents": None},
@@ -88,8 +89,17 @@ def _show_tool(tool: Json) -> Json:
 def show_labels(metadata: Json) -> Json:
     """Metadata as texts: other doors take any JSON."""
     return {
-        key: value if isinstance(value, str) else msgspec.json.encode(value).decode() for key, value in metadata.items()
+        key: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for key, value in metadata.items()
+        if key != MADE_LABEL
     }
+
+
+def _name_made(options: RunOptions) -> str | None:
+    """The id of the agent of a client that a run is of, if it is."""
+    asked = {} if options.request is UNSET else options.request.get(CONFIG)
+    found = asked.get("id") if isinstance(asked, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def show_session(session_id: str, state: State) -> Json:
@@ -114,7 +124,7 @@ def show_listed(listed: ListedSession) -> Json:
     return {
         "id": listed.id,
         "object": "agent.session",
-        "agent": show_agent(listed.agent),
+        "agent": {**show_agent(listed.agent), "id": listed.metadata.get(MADE_LABEL) or listed.agent},
         "created_at": to_seconds(listed.created_at),
         "last_active_at": to_seconds(listed.updated_at),
         "environment": {"type": "none"},
@@ -190,7 +200,7 @@ def show_turn(session_id: str, run: Run, subagent_id: str | None = None) -> Json
         "id": run.id,
         "object": "agent.session.turn",
         "session_id": session_id,
-        "agent_id": run.agent,
+        "agent_id": _name_made(run.options) or run.agent,
         "subagent_id": subagent_id,
         "status": status,
         "created_at": to_seconds(run.created_at),

@@ -94,6 +94,15 @@ class SubmitEvents(Body, frozen=True, kw_only=True):
 
 # How a session's agent is to be.
 
+MADE_LABEL = "openai_agent_id"
+"""The key in the metadata of a session under which lists find those of an agent that a client has made."""
+
+
+def find_served(principal: Principal, name: str) -> str | None:
+    """The name of an agent of this server, which may be asked for by an earlier one; None if there is none."""
+    registry = principal.engine.registry
+    return registry.get(name).name if name in registry else None
+
 
 def choose_agent(principal: Principal, data: NewSession) -> str:
     """The agent that a session begins with. Raises Refused."""
@@ -126,62 +135,90 @@ def refuse_unserved(data: NewSession) -> None:
     refuse_unknown(data.environment, ("type",), "environment")
     if data.vault_ids:
         raise Refused("vaults are not served; an agent's functions have their own credentials", "vault_ids")
-    if data.agent is not None and data.agent.multi_agent is not None:
-        if data.agent.multi_agent.get("enabled"):
-            raise Refused("which agents an agent may ask is said in its Python file", "agent.multi_agent.enabled")
-        refuse_unknown(data.agent.multi_agent, ("enabled",), "agent.multi_agent")
+    refuse_label(data.metadata)
 
 
-def _read_format(text: TextConfig | None) -> Json | UnsetType:
+def refuse_label(metadata: Metadata | UnsetType | None) -> None:
+    """Raise Refused for metadata that would tell lists of another agent."""
+    if metadata and MADE_LABEL in metadata:
+        raise Refused("this key is the server's", f"metadata.{MADE_LABEL}")
+
+
+def _name_field(place: str, field: str) -> str:
+    return f"{place}.{field}" if place else field
+
+
+def _refuse_multi_agent(asked: Json | None, place: str) -> None:
+    if asked is None:
+        return
+    if asked.get("enabled"):
+        param = _name_field(place, "multi_agent.enabled")
+        raise Refused("which agents an agent may ask is said in its Python file", param)
+    refuse_unknown(asked, ("enabled",), _name_field(place, "multi_agent"))
+
+
+def _read_format(text: TextConfig | None, param: str) -> Json | UnsetType:
     asked = None if text is None else text.format
     match asked:
         case None:
             return UNSET
         case {"type": "text"}:
-            refuse_unknown(asked, ("type",), "agent.text.format")
+            refuse_unknown(asked, ("type",), param)
             return UNSET
         case {"type": "json_schema", "schema": dict() as schema}:
-            refuse_unknown(asked, ("type", "schema"), "agent.text.format")
+            refuse_unknown(asked, ("type", "schema"), param)
             described = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
             return {"type": "json_schema", "json_schema": described}
         case _:
-            raise Refused("`format` must be text, or json_schema with a `schema`", "agent.text.format")
+            raise Refused("`format` must be text, or json_schema with a `schema`", param)
 
 
-def _read_tools(tools: list[Json] | None) -> list[Json]:
-    for place, tool in enumerate(tools or ()):
+def _read_tools(tools: list[Json] | None, place: str) -> list[Json]:
+    for number, tool in enumerate(tools or ()):
         if tool.get("async"):
-            raise Refused("an agent waits for the results of its functions", f"agent.tools[{place}].async")
+            raise Refused(
+                "an agent waits for the results of its functions", _name_field(place, f"tools[{number}].async")
+            )
     bare = [
         {name: value for name, value in tool.items() if name not in ("async", "defer_loading")} for tool in tools or ()
     ]
-    deferred = next((place for place, tool in enumerate(tools or ()) if tool.get("defer_loading")), None)
+    deferred = next((number for number, tool in enumerate(tools or ()) if tool.get("defer_loading")), None)
     if deferred is not None:
-        raise Refused("functions are not searched for: all are sent", f"agent.tools[{deferred}].defer_loading")
+        param = _name_field(place, f"tools[{deferred}].defer_loading")
+        raise Refused("functions are not searched for: all are sent", param)
     try:
         return read_tools(bare)
     except Refused as error:
-        raise Refused(str(error), f"agent.{error.param}") from None
+        raise Refused(str(error), _name_field(place, error.param or "tools")) from None
 
 
-def read_options(principal: Principal, data: NewSession, name: str) -> RunOptions:
-    """The options of a session's first run, and of those after it. Raises Refused, InvalidRequest."""
-    config = data.agent or AgentConfig()
+def read_options(
+    principal: Principal, config: AgentConfig | None, name: str, made: Json | None = None, place: str = "agent"
+) -> RunOptions:
+    """The options of a session's first run, and of those after it. `made` says which agent of a client they are of,
+    `place` where in the body the config stands.
+
+    Raises Refused, InvalidRequest.
+    """
+    config = config or AgentConfig()
+    _refuse_multi_agent(config.multi_agent, place)
     settings: Json = {}
     if config.reasoning is not None and config.reasoning.effort is not None:
         settings["reasoning_effort"] = config.reasoning.effort
     if config.text is not None and config.text.verbosity is not None:
         settings["verbosity"] = config.text.verbosity
-    tools, answer_format = _read_tools(config.tools), _read_format(config.text)
+    tools = _read_tools(config.tools, place)
+    answer_format = _read_format(config.text, _name_field(place, "text.format"))
     asked = {"reasoning": config.reasoning, "text": config.text}
     kept = {field: msgspec.to_builtins(value) for field, value in asked.items() if value is not None}
+    pointer = "/" + _name_field(place, "text.format").replace(".", "/")
     options = RunOptions(
         stream=True,
         tools=check_tools(tools) if tools else UNSET,
         model_settings=check_settings(settings, "") or UNSET,
         instructions=config.instructions or UNSET,
-        response_format=UNSET if answer_format is UNSET else check_format(answer_format, "/agent/text/format"),
-        request=check_object({"model": name, CONFIG: kept}, ""),
+        response_format=UNSET if answer_format is UNSET else check_format(answer_format, pointer),
+        request=check_object({"model": name, CONFIG: {**(made or {}), **kept}}, ""),
     )
     refuse_wrong_functions(options, principal.engine.registry)
     return options

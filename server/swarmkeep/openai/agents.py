@@ -19,47 +19,47 @@ from msgspec import UNSET
 
 from swarmkeep.decide.commands import Approval, StartRun, ToolAnswer
 from swarmkeep.events.codec import Json, encode
-from swarmkeep.events.errors import AgentNotFound, AlreadyDecided, RunNotWaiting, SessionNotFound
+from swarmkeep.events.errors import AlreadyDecided, RunNotWaiting, SessionNotFound
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.sizes import is_heavy
 from swarmkeep.events.state import Run, State
 from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.parameters import MAX_METADATA_FILTERS, OPEN_QUERY_PREFIX, LastEventId
-from swarmkeep.http.routes.agents import AgentName, read_name
 from swarmkeep.http.sse import frame
 from swarmkeep.http.streams import StreamCheck, Written, make_event_stream, write_parts
 from swarmkeep.http.threads import run_aside
-from swarmkeep.openai import agent_contents
+from swarmkeep.openai import agent_contents, made_agents
 from swarmkeep.openai.agent_contents import AfterId, find_session
 from swarmkeep.openai.agent_events import (
     EventTranslator,
     open_stream,
     parse_event_id,
-    show_agent,
     show_listed,
     show_session,
 )
 from swarmkeep.openai.agent_input import (
     CANCEL,
     DECISION,
+    MADE_LABEL,
     MESSAGE,
     RESULT,
     CreateAgentSession,
     SubmitEvents,
     UpdateAgentSession,
-    choose_agent,
     make_unknown_call,
     read_decision,
     read_kind,
     read_messages,
     read_options,
     read_result,
+    refuse_label,
     refuse_unserved,
 )
 from swarmkeep.openai.items import Input
-from swarmkeep.openai.output_items import ItemLimit, Order, list_page, make_page
-from swarmkeep.openai.problems import PREFIX, Refused, make_not_found
+from swarmkeep.openai.made_agents import choose_session_agent, is_made
+from swarmkeep.openai.output_items import ItemLimit, Order, make_page
+from swarmkeep.openai.problems import Refused
 from swarmkeep.openai.submit import map_error_params
 from swarmkeep.runs.automations import continue_options
 from swarmkeep.runs.identifiers import make_id
@@ -71,37 +71,6 @@ AfterEvent = Annotated[
     str | None, QueryParameter(name="after", description="The id of an event; the stream continues after it.")
 ]
 Obfuscation = Annotated[bool | None, QueryParameter(description="Has no effect: nothing is padded.")]
-
-# Agents: those that the server serves, by their names.
-
-
-def _show_agent(principal: Principal, name: str) -> Json:
-    registry = principal.engine.registry
-    agent = registry.get(name)
-    # Agents are not dated.
-    shown = show_agent(agent.name, asks=bool(registry.list_asked(agent)))
-    instructions = agent.instructions if isinstance(agent.instructions, str) else None
-    return {**shown, "instructions": instructions, "object": "agent", "created_at": 0, "updated_at": 0, "metadata": {}}
-
-
-@get("/agents", operation_id="list_openai_agents", summary="List the agents")
-async def list_agents(
-    principal: NamedDependency[Principal], limit: ItemLimit = 20, order: Order = "desc", after: AfterId = None
-) -> dict[str, Any]:
-    shown = [_show_agent(principal, name) for name in reversed(principal.engine.registry.names)]
-    return list_page(shown, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes)
-
-
-@get("/agents/{name:path}", operation_id="get_openai_agent", summary="Get an agent")
-async def get_agent(
-    request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
-) -> dict[str, Any]:
-    wanted = read_name(request, f"{PREFIX}/agents/")
-    try:
-        return _show_agent(principal, wanted)
-    except AgentNotFound:
-        raise make_not_found("agent", wanted) from None
-
 
 # Sessions.
 
@@ -131,15 +100,15 @@ def _make_command(
 async def create_session(data: JSONBody[CreateAgentSession], principal: NamedDependency[Principal]) -> Response[Any]:
     """With `stream` the events up to the end of that turn; else the session, once it and its input are recorded."""
     refuse_unserved(data)
-    name = choose_agent(principal, data)
     if data.input is None:
         raise Refused("a session without an environment begins with an `input`", "input")
-    options = read_options(principal, data, name)
+    agent = await choose_session_agent(principal, data)
+    options = read_options(principal, agent.config, agent.name, agent.made)
     messages = await _read_messages(principal, data.input, "input")
     idempotency = await principal.read_idempotency()
     session_id = make_id("sess") if idempotency is None else idempotency.derive_session_id(principal.tenant)
     key = SessionKey(principal.tenant, session_id)
-    plan = await principal.engine.sessions.plan(agent=name, metadata=dict(data.metadata or {}))
+    plan = await principal.engine.sessions.plan(agent=agent.name, metadata=agent.label(data.metadata))
     feed = principal.reader.open_feed(key) if data.stream else None
     try:
         if await find_record(principal.store, key, idempotency) is None:
@@ -195,10 +164,11 @@ async def list_sessions(
     if after is not None:
         known, state = await find_session(principal, after)
         cursor = make_session_cursor((state.created_at, known.id), "created")
+    made = {MADE_LABEL: agent_id} if agent_id is not None and is_made(principal, agent_id) else {}
     page = await principal.reader.list_page(
         principal.tenant,
-        agent=agent_id,
-        metadata=_read_filter(request),
+        agent=None if made else agent_id,
+        metadata={**_read_filter(request), **made},
         limit=limit,
         cursor=cursor,
         children=False,
@@ -243,7 +213,9 @@ async def update_session(
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id, to_change=True)
     if data.metadata is not UNSET:
-        patch = dict.fromkeys(state.metadata) | dict(data.metadata or {})
+        kept = {MADE_LABEL: state.metadata[MADE_LABEL]} if MADE_LABEL in state.metadata else {}
+        refuse_label(data.metadata)
+        patch = dict.fromkeys(state.metadata) | dict(data.metadata or {}) | kept
         idempotency = await principal.read_idempotency()
         await principal.engine.sessions.update(key, metadata=patch, idempotency=idempotency)
         state = await principal.reader.state(key)
@@ -398,8 +370,7 @@ async def stream_events(
 
 
 ROUTES = [
-    list_agents,
-    get_agent,
+    *made_agents.ROUTES,
     create_session,
     list_sessions,
     get_session,
@@ -425,7 +396,6 @@ def _refuse(path: list[str], methods: list[HttpMethod], message: str) -> Any:
 
 
 UNSERVED_ROUTES = [
-    _refuse(["/agents"], [HttpMethod.POST], "agents are made in Python files of this server, not over this API"),
     _refuse(
         ["/agents/environments", "/agents/environments/{rest:path}"],
         _ANY,

@@ -91,6 +91,8 @@ _ANSWERS = {
     "create_items": "ConversationItemList",
     "get_model": "Model",
     "get_openai_agent": "Agent",
+    "create_openai_agent": "Agent",
+    "update_openai_agent": "Agent",
     "create_agent_session": "AgentSession",
     "get_agent_session": "AgentSession",
     "update_agent_session": "AgentSession",

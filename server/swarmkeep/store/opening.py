@@ -16,6 +16,7 @@ from swarmkeep.store.heads import SqlLeases
 from swarmkeep.store.index import SqlActiveRuns, SqlSessionIndex
 from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
 from swarmkeep.store.log import CACHE_BYTES, OnAppend, OnDamage, SqlEventLog
+from swarmkeep.store.made_agents import SqlMadeAgents
 from swarmkeep.store.person_keys import Keyring, open_key_source
 from swarmkeep.store.records import Clock, SessionKey, utc_now
 from swarmkeep.store.runs import SqlRunTable
@@ -44,6 +45,7 @@ class SqlStore(
     SqlWebhooks,
     SqlArchives,
     SqlAutomations,
+    SqlMadeAgents,
 ):
     """A database of sessions. Each call is atomic and, once it returns, durable.
 

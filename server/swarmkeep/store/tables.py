@@ -601,6 +601,30 @@ invocations = Table(
     Index("ix_invocations_due", "due_at"),
     comment="the last times of each automation, and what became of them",
 )
+
+made_agents = Table(
+    "made_agents",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("id", Verbatim, primary_key=True),
+    Column("version", BigInteger, nullable=False, comment="the last one"),
+    Column("created_at", BigInteger, nullable=False, comment="in seconds"),
+    Column("updated_at", BigInteger, nullable=False, comment="when the last version was made, in seconds"),
+    Column("request", Verbatim, nullable=False, comment="the digest of the request that made it, if it had a key"),
+    comment="agents that clients have made",
+)
+
+made_agent_versions = Table(
+    "made_agent_versions",
+    metadata,
+    Column("tenant", Verbatim, primary_key=True),
+    Column("agent_id", Verbatim, primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("data", Verbatim, nullable=False, comment="how the agent is to be"),
+    Column("updated_at", BigInteger, nullable=False, comment="when the version was made, in seconds"),
+    comment="the last versions of agents that clients have made",
+)
+
 SESSION_TABLES = (events, blobs, files, idempotency, creations, session_labels, usage, runs)
 """The tables that hold a session's rows beside its head row; each has `tenant` and `session_id`."""
 

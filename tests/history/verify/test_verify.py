@@ -496,6 +496,8 @@ _BESIDE = {
         "feed_positions",
         "automations",
         "invocations",
+        "made_agents",
+        "made_agent_versions",
         "archives",
         "person_keys",
         "webhooks",

@@ -129,7 +129,7 @@ async def test_open_server_tells_everyone_permissions(service: RunningServer) ->
         "tenant": "default",
         "key": None,
         "role": None,
-        "permissions": ["approve", "audit", "read", "run", "write"],
+        "permissions": ["approve", "audit", "read", "run", "webhooks", "write"],
         "files": {
             "types": ["image/png", "image/jpeg", "image/gif", "image/webp", "audio/*", "text/*", "application/*"],
             "max_bytes": 5_000_000,

@@ -493,7 +493,6 @@ async def test_what_is_not_served_says_so(service: RunningServer, openai: AsyncO
     session = (await service.session()).rpartition("/")[2]
     agents: Any = openai.beta.agents
     asked: list[tuple[Any, str]] = [
-        (agents.create(model="Front"), "Python files"),
         (agents.vaults.list(), "vaults"),
         (agents.environments.retrieve("e"), "environments"),
         (agents.environments.templates.list(), "environments"),

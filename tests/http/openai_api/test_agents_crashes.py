@@ -63,6 +63,26 @@ def test_stream_goes_on_from_another_server(cluster: ServerCluster) -> None:
 
 
 @pytest.mark.long
+def test_run_of_a_made_agent_survives_server_and_agent(cluster: ServerCluster) -> None:
+    """The server is killed in the run, and the agent deleted: another server ends the run as it began."""
+    plan = make_plan(call_step(("put", {"what": "it"})), say_step("Done.", hold="gate"))
+    first = cluster.server()
+    with connect(first) as client:
+        made = client.beta.agents.create(model="Clerk", instructions="Be a made one.")
+        session_id = client.beta.agents.sessions.create(environment=NONE, agent_id=made.id, input=plan).id
+        cluster.planned_model.wait_for("gate")
+        client.beta.agents.delete(made.id)
+        first.kill()
+    with connect(cluster.server()) as other:
+        events = read_to_idle(other, session_id, "evt_1-0-0")
+        assert events[-1].session.agent.instructions == "Be a made one."
+        [turn] = other.beta.agents.sessions.turns.list(session_id)
+        assert (turn.status, turn.agent_id) == ("completed", made.id)
+    assert cluster.effects.count("end").total() == 1
+    cluster.read_checked_log(session_id)
+
+
+@pytest.mark.long
 def test_accepted_input_survives_its_server(cluster: ServerCluster) -> None:
     """The 202 says that it is recorded; the same with the same key adds nothing, on any server."""
     server = cluster.server()

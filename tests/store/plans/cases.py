@@ -39,6 +39,7 @@ from swarmkeep.store.feed import FeedCursor, FeedFilter
 from swarmkeep.store.head_log import prove_inclusion
 from swarmkeep.store.integrity import IntegrityKeys
 from swarmkeep.store.keys import SqlApiKeys
+from swarmkeep.store.made_agents import MadeAgent
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import (
     AuditAction,
@@ -555,9 +556,21 @@ AUTOMATIONS: Mapping[str, Case] = {
     "delete": Case(lambda store: store.delete_automation(TENANT, "a")),
 }
 
+_MADE = MadeAgent(tenant=TENANT, id="a", data="{}", created_at=0, updated_at=0)
+MADE_AGENTS: Mapping[str, Case] = {
+    "make": Case(lambda store: _twice(lambda: store.add_made_agent(_MADE, by=None))),
+    "find": Case(lambda store: store.find_made_agent(TENANT, "a")),
+    "find, a version": Case(lambda store: store.find_made_agent(TENANT, "a", 1)),
+    "list": Case(lambda store: store.list_made_agents(TENANT), sorts="at most 1,000 of a tenant"),
+    "read": Case(lambda store: store.read_made_agents(TENANT, ["a", "b"])),
+    "change": Case(lambda store: store.change_made_agent(_MADE, "[]", at=1, by=None), filters="the last 100 versions"),
+    "delete": Case(lambda store: store.delete_made_agent(TENANT, "a", by=None)),
+}
+
 CASES: Mapping[str, Mapping[str, Case]] = {
     "people": PEOPLE,
     "automations": AUTOMATIONS,
+    "made agents": MADE_AGENTS,
     "archive": ARCHIVE,
     "feed": FEED,
     "webhooks": WEBHOOKS,

@@ -36,6 +36,7 @@ NOT_OF_A_SESSION = {
     "totals": "what a tenant's sessions come to, in slices",
     "person_keys": "a person's key is found by its id, which stands in what it encrypts",
     "invocations": "of an automation of a tenant, before there is a session",
+    "made_agent_versions": "of an agent of a tenant, before there is a session",
     "api_keys": "a key is found by its id before anybody knows its tenant",
 }
 # What one transaction may change beside the rows of one session.
@@ -64,6 +65,7 @@ WIDER: dict[str, tuple[str, str]] = {
     "automations": ("tenant", "they are a tenant's"),
     "automations, due": ("all", "each server begins what is due, of any tenant"),
     "automations, due, invocations": ("all", "each server begins what is due, of any tenant"),
+    "made agents": ("tenant", "they are a tenant's"),
     "keys, make": ("tenant", "the last entry of the audit log"),
     "keys": ("all", "keys are found before their tenant is known"),
     "leases, abandoned": ("all", "whoever is free takes over any tenant's session"),
@@ -101,7 +103,7 @@ def test_primary_keys_start_with_tenant_and_session() -> None:
     assert {name for name in others if found[name][0] != "tenant"} == {"api_keys", "person_keys"}
     # Where a session's object is says nothing of the session, and outlives it.
     kept = {table.name for table in (sessions, *SESSION_TABLES, *SEARCH_TABLES)}
-    kept |= {"archives", "webhooks", "automations"}
+    kept |= {"archives", "webhooks", "automations", "made_agents"}
     assert kept == set(found) - others | {"creations"}
 
 

@@ -64,6 +64,8 @@ KEYS: dict[str, tuple[set[str], ...]] = {
     "person_keys": ({"id"}, {"tenant", "person"}),
     "automations": ({"tenant"}, {"due_at"}),
     "invocations": ({"tenant", "automation_id"}, {"due_at"}),
+    "made_agents": ({"tenant"},),
+    "made_agent_versions": ({"tenant", "agent_id"},),
 }
 RUNS = {"execute", "fetch_all", "insert_many", "insert_together", "iterate", "scalar", "scalars"}
 

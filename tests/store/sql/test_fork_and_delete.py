@@ -144,6 +144,8 @@ async def test_deletion_leaves_no_session_row(store: SqlStore) -> None:
         "invocations",
         "log_checkpoints",
         "log_leaves",
+        "made_agent_versions",
+        "made_agents",
         "person_keys",
         "trail",
         "usage",

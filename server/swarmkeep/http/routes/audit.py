@@ -263,6 +263,7 @@ async def list_audit(
     - `key.created`, `key.revoked`: `key_id`, `name`, `role` and `expires_at`.
     - `webhook.created`, `webhook.updated`, `webhook.rotated`, `webhook.deleted`, `webhook.disabled` (the receiver
       answered 410): `webhook_id`, its `state`, and its `url` without the path; `webhook.resent` also the `cursor`.
+    - `agent.created`, `agent.updated`, `agent.deleted`, of agents that clients make: `agent_id` and `version`.
     - `server.started`, `server.stopped`: `server`, an id of this one start, `version`, and the number of its `worker`
       if there are several; a start also has `address`, `api_keys` (it needed keys then) and `settings`: those that
       decide who may do what, without secrets: `agents`, `offline`, `cors_origins`, `allowed_hosts`,

@@ -96,7 +96,7 @@ async def get_caller(request: Request[Any, Any, Any], principal: NamedDependency
         key=key,
         role=None if used is None else used.role,
         # The first key is made in the database only.
-        permissions=sorted(PERMISSIONS["write" if used is None else used.role]),
+        permissions=sorted(PERMISSIONS["admin"] - {"keys"} if used is None else PERMISSIONS[used.role]),
         files=_make_file_rules(principal.engine.limits.files, cast(int, request.app.request_max_body_size)),
     )
 

@@ -479,6 +479,7 @@ export const text = {
       "session.deleted": "Session deleted", "session.imported": "Session imported", "session.redacted": "Session redacted", "session.archived": "Session archived", "session.held": "Put on hold", "session.released": "Hold lifted", "session.damaged": "Session damaged", "session.mended": "Session mended", "approval.decided": "Approval decided",
       "key.created": "Key made", "key.revoked": "Key revoked", "webhook.created": "Webhook made", "webhook.updated": "Webhook changed",
       "webhook.rotated": "Webhook secret changed", "webhook.deleted": "Webhook deleted", "webhook.disabled": "Webhook gone",
+      "agent.created": "Agent made", "agent.updated": "Agent changed", "agent.deleted": "Agent deleted",
       "webhook.resent": "Event sent again", "server.started": "Server started", "server.stopped": "Server stopped",
     },
   },
