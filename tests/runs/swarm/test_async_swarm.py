@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -149,53 +148,6 @@ async def test_self_cancelled_tool_is_an_error(swarm: AsyncSwarm, model: Scripte
     response = await swarm.run(Agent(functions=[give_up]), [user_message("Hi")])
     assert "give_up failed: CancelledError" in list_tool_texts(response)[0]
     assert response.messages[-1]["content"] == "It gave up."
-
-
-@pytest.mark.parametrize("word", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration])
-async def test_a_thread_cannot_stop_the_program(
-    swarm: AsyncSwarm, model: ScriptedModel, word: type[BaseException]
-) -> None:
-    def stop() -> str:
-        raise word
-
-    model.call("stop")
-    model.say("It stopped.")
-    response = await swarm.run(Agent(functions=[stop]), [user_message("Hi")])
-    assert word.__name__ in list_tool_texts(response)[0]
-
-
-async def test_slow_async_tool_is_cancelled(swarm: AsyncSwarm, model: ScriptedModel) -> None:
-    ended = asyncio.Event()
-
-    @tool(timeout=0.01)
-    async def wait() -> str:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-        return "never"
-
-    model.call("wait")
-    model.say("Too slow.")
-    [text] = list_tool_texts(await swarm.run(Agent(functions=[wait]), [user_message("Hi")]))
-    assert "did not finish within 0.01 s" in text
-    assert ended.is_set()
-
-
-async def test_tools_see_the_callers_context(swarm: AsyncSwarm, model: ScriptedModel) -> None:
-    who = contextvars.ContextVar("who", default="nobody")
-
-    def plain() -> str:
-        return f"plain {who.get()}"
-
-    async def waits() -> str:
-        return f"async {who.get()}"
-
-    who.set("Ann")
-    model.calls([("plain", {}), ("waits", {})])
-    model.say("Done.")
-    response = await swarm.run(Agent(functions=[plain, waits]), [user_message("Hi")])
-    assert list_tool_texts(response) == ["plain Ann", "async Ann"]
 
 
 async def test_a_synchronous_client_is_refused(client: OpenAI) -> None:
