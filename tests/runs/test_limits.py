@@ -10,8 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep import Agent, tool
-from swarmkeep.events.errors import AlreadyDecided
-from swarmkeep.events.facts import ApprovalDecided, Fact, MessageAdded, RunStarted
+from swarmkeep.events.facts import Fact, MessageAdded, RunStarted
 from swarmkeep.events.records import RunOptions
 from swarmkeep.runs.engine import Engine
 from tests.runs.cluster import (
@@ -26,7 +25,6 @@ from tests.runs.cluster import (
     wait_for_end,
     wait_for_state,
 )
-from tests.runs.runs.sessions import approve
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -162,21 +160,6 @@ def make_rocket(launched: list[str]) -> Agent:
         return "launched"
 
     return Agent(name="A", functions=[launch])
-
-
-async def test_undecided_approval_is_denied_in_time(cluster: EngineCluster, model: ScriptedModel) -> None:
-    launched: list[str] = []
-    engine = await open_engine(cluster, make_rocket(launched), approval_seconds=0.3, recovery_seconds=0.05)
-    model.call("launch", {"where": "Mars"})
-    model.say("Then not.")
-    await run_to_end(engine)
-    await wait_for_state(engine, lambda state: state.status == "idle")
-    view = await wait_for_end(engine)
-    assert (view.status, view.output_text, launched) == ("completed", "Then not.", [])
-    [decided] = await read_facts(engine, ApprovalDecided)
-    assert (decided.decision, decided.by) == ("deny", None)
-    with pytest.raises(AlreadyDecided):
-        await engine.runs.resume(KEY, "r1", approvals=[approve(decided.tool_call_id)])
 
 
 async def test_approvals_expire_while_no_server_runs(cluster: EngineCluster, model: ScriptedModel) -> None:

@@ -25,7 +25,6 @@ from swarmkeep.events.errors import (
 )
 from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.records import RunOptions
-from swarmkeep.events.state import Origin
 from swarmkeep.history.redact import redact
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.hub import Hub
@@ -37,7 +36,6 @@ from tests.runs.cluster import (
     EngineCluster,
     collect_stream,
     kill_engine,
-    list_contents,
     make_start_run,
     open_session,
     pick_recorded,
@@ -67,28 +65,6 @@ async def create(engine: Engine, **given: Any) -> tuple[Any, bool]:
 
 
 # Making one.
-
-
-async def test_session_defaults_to_first_agent_and_id(engine: Engine) -> None:
-    view, made = await create(engine)
-    assert made
-    assert view.id.startswith("sess_")
-    assert (view.agent, view.status, view.seq, view.active_run_id) == ("Triage", "idle", 1, None)
-    assert view.created_at == view.updated_at
-    assert (await engine.reader.view(SessionKey("default", view.id))) == view
-
-
-async def test_a_session_can_begin_with_everything(engine: Engine) -> None:
-    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello", "sender": "Old"}]
-    view, _ = await create(
-        engine, session_id="s1", agent="Sales", context_variables={"a": None}, metadata={"m": 1}, messages=messages
-    )
-    assert (view.id, view.agent, view.context_variables, view.metadata) == ("s1", "Sales", {"a": None}, {"m": 1})
-    assert (view.seq, view.message_count) == (3, 2)
-    assert [entry.message for entry in (await read_state(engine)).messages] == [
-        {"role": "user", "content": "Hi", "sender": "user"},
-        {"role": "assistant", "content": "Hello", "sender": "Old"},
-    ]
 
 
 async def test_repeated_creation_returns_original_session(engine: Engine, model: ScriptedModel) -> None:
@@ -130,17 +106,6 @@ async def test_concurrent_creation_makes_one_session(cluster: EngineCluster, eng
     assert len(await read_log(engine)) == 1
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 129, "é", "a\n", "%", ".", ".."])
-async def test_an_id_is_of_plain_characters(engine: Engine, name: str) -> None:
-    with pytest.raises(InvalidRequest):
-        await create(engine, session_id=name)
-
-
-async def test_id_may_use_every_allowed_character(engine: Engine) -> None:
-    for name in ("A-Z_a.z:0-9", "x" * 128, "...", ":"):
-        assert (await create(engine, session_id=name))[0].id == name
-
-
 @pytest.mark.parametrize(
     ("given", "pointer"),
     [
@@ -170,76 +135,7 @@ async def test_an_agent_that_is_not_there(engine: Engine) -> None:
 # Reading.
 
 
-async def test_a_session_as_it_was(engine: Engine, model: ScriptedModel) -> None:
-    await open_session(engine, context_variables={"n": 0})
-    await engine.sessions.update(KEY, context_variables={"n": 1})
-    await engine.sessions.update(KEY, context_variables={"n": 2})
-    assert [(await engine.reader.view(KEY, at=n)).context_variables for n in (1, 2, 3)] == [{"n": n} for n in range(3)]
-    for at in (0, 4, -1):
-        with pytest.raises(EventNotFound):
-            await engine.reader.view(KEY, at=at)
-    with pytest.raises(SessionNotFound):
-        await engine.reader.view(OTHER)
-
-
-async def test_events_by_place_and_type(engine: Engine, model: ScriptedModel) -> None:
-    await open_session(engine)
-    model.say("Hello.")
-    await run_to_end(engine)
-    events = await engine.reader.read_events(KEY)
-    assert [event.seq for event in events] == [1, 2, 3, 4, 5]
-    assert [event.seq for event in await engine.reader.read_events(KEY, after=2, limit=2)] == [3, 4]
-    assert [event.seq for event in await engine.reader.read_events(KEY, types=["message.added"])] == [3, 4]
-    assert await engine.reader.read_events(KEY, after=5) == []
-    with pytest.raises(SessionNotFound):
-        await engine.reader.read_events(OTHER)
-
-
-async def test_a_tenant_sees_its_own_only(engine: Engine) -> None:
-    await open_session(engine)
-    with pytest.raises(SessionNotFound):
-        await engine.reader.view(SessionKey("other", KEY.id))
-    assert (await engine.reader.list_page("other")).sessions == []
-    await engine.sessions.create("other", session_id=KEY.id)
-    assert [view.id for view in (await engine.reader.list_page("default")).sessions] == ["s1"]
-
-
-async def test_list_shows_status_agent_and_metadata(engine: Engine, model: ScriptedModel) -> None:
-    await open_session(engine, metadata={"team": "red"})
-    await open_session(engine, OTHER, agent="Sales")
-    model.hang()
-    await engine.runs.start(OTHER, make_start_run())
-
-    async def found(**by: Any) -> list[str]:
-        return [view.id for view in (await engine.reader.list_page("default", **by)).sessions]
-
-    assert await found() == ["s2", "s1"]
-    assert await found(agent="Sales") == ["s2"]
-    assert await found(status="running") == ["s2"]
-    assert await found(status="idle") == ["s1"]
-    assert await found(metadata={"team": "red"}) == ["s1"]
-    model.release()
-    await wait_for_end(engine, key=OTHER)
-
-
 # Changing.
-
-
-async def test_patches_merge_by_key(engine: Engine) -> None:
-    await open_session(engine, context_variables={"a": {"x": 1, "y": 2}, "b": 1}, metadata={"m": 1})
-    view = await engine.sessions.update(
-        KEY, context_variables={"a": {"x": None, "z": 3}, "c": 1}, metadata={"m": None, "n": 2}, agent="Sales"
-    )
-    assert view.context_variables == {"a": {"y": 2, "z": 3}, "b": 1, "c": 1}
-    assert (view.metadata, view.agent) == ({"n": 2}, "Sales")
-
-
-async def test_what_holds_already_is_no_event(engine: Engine) -> None:
-    await open_session(engine, context_variables={"a": 1}, metadata={"m": 1})
-    view = await engine.sessions.update(
-        KEY, context_variables={"a": 1, "gone": None}, metadata={"m": 1}, agent="Triage"
-    )
-    assert view.seq == 1
 
 
 async def test_writers_of_different_keys_both_win(cluster: EngineCluster, engine: Engine) -> None:
@@ -250,15 +146,6 @@ async def test_writers_of_different_keys_both_win(cluster: EngineCluster, engine
     )
     assert (await read_state(engine)).context_variables == {f"k{n}": n for n in range(16)}
     assert [event.seq for event in await read_log(engine)] == list(range(1, 18))
-
-
-async def test_conditional_patch_needs_named_seq(engine: Engine) -> None:
-    await open_session(engine)
-    assert (await engine.sessions.update(KEY, metadata={"a": 1}, if_match=1)).seq == 2
-    with pytest.raises(SeqMismatch) as refused:
-        await engine.sessions.update(KEY, metadata={"a": 2}, if_match=1)
-    assert refused.value.actual == 2
-    assert (await read_state(engine)).metadata == {"a": 1}
 
 
 async def test_conditional_patches_have_one_winner(cluster: EngineCluster, engine: Engine) -> None:
@@ -285,34 +172,7 @@ async def test_patch_reaches_the_active_run(engine: Engine, model: ScriptedModel
     ]  # fmt: skip
 
 
-async def test_invalid_patches_are_refused(engine: Engine) -> None:
-    with pytest.raises(SessionNotFound):
-        await engine.sessions.update(KEY, metadata={"a": 1})
-    await open_session(engine)
-    with pytest.raises(AgentNotFound):
-        await engine.sessions.update(KEY, agent="Nobody")
-    with pytest.raises(InvalidRequest):
-        await engine.sessions.update(KEY, context_variables={"a": object()})
-
-
 # Copying.
-
-
-async def test_fork_shares_history_and_diverges(engine: Engine, model: ScriptedModel) -> None:
-    await open_session(engine, context_variables={"a": 1}, metadata={"m": 1})
-    model.say("One.")
-    await run_to_end(engine, "first")
-    before = await read_log(engine)
-    view = await engine.sessions.fork(KEY, session_id="s2", metadata={"n": 2})
-    assert (view.id, view.status, view.metadata) == ("s2", "idle", {"m": 1, "n": 2})
-    assert view.forked_from == Origin(session_id="s1", seq=5, hash=before[-1].hash)
-    copied = await read_log(engine, OTHER)
-    assert [event.hash for event in copied[:5]] == [event.hash for event in before]
-    assert [event.type for event in copied[5:]] == ["session.forked", "session.updated"]
-    model.say("Two.")
-    await run_to_end(engine, "second", "r2", OTHER)
-    assert list_contents(model.requests[1]["messages"][1:]) == ["first", "One.", "second"]
-    assert await read_log(engine) == before
 
 
 async def test_a_fork_at_any_event(engine: Engine, model: ScriptedModel) -> None:
@@ -347,31 +207,7 @@ async def test_fork_of_running_session_does_not_run(engine: Engine, model: Scrip
     assert (await wait_for_end(engine)).status == "completed"
 
 
-async def test_fork_onto_existing_session_is_refused(engine: Engine) -> None:
-    await open_session(engine)
-    await open_session(engine, OTHER)
-    with pytest.raises(SessionExists):
-        await engine.sessions.fork(KEY, session_id="s2")
-    with pytest.raises(InvalidRequest):
-        await engine.sessions.fork(KEY, session_id="not an id")
-
-
 # Removing.
-
-
-async def test_deleted_session_is_gone_and_id_free(engine: Engine, model: ScriptedModel) -> None:
-    await open_session(engine, context_variables={"secret": 1})
-    model.say("Hello.")
-    await run_to_end(engine)
-    await engine.sessions.delete(KEY)
-    for use in (engine.reader.view(KEY), engine.reader.get_run(KEY, "r1"), engine.sessions.delete(KEY)):
-        with pytest.raises(SessionNotFound):
-            await use
-    assert await read_log(engine) == []
-    await open_session(engine)
-    assert (await read_state(engine)).context_variables == {}
-    model.say("Hello again.")
-    assert (await run_to_end(engine)).output_text == "Hello again."
 
 
 async def test_busy_session_deletion_needs_force(engine: Engine, model: ScriptedModel) -> None:
@@ -390,15 +226,6 @@ async def test_busy_session_deletion_needs_force(engine: Engine, model: Scripted
     await open_session(engine)
     model.say("A new one.")
     assert (await run_to_end(engine)).output_text == "A new one."
-
-
-async def test_a_waiting_session_is_busy_too(engine: Engine, model: ScriptedModel) -> None:
-    await open_session(engine)
-    model.call("look", id="c1")
-    assert (await run_to_end(engine, options=RunOptions(execute_tools=False))).status == "waiting"
-    with pytest.raises(SessionBusy):
-        await engine.sessions.delete(KEY)
-    await engine.sessions.delete(KEY, force=True)
 
 
 async def test_remotely_deleted_session_is_left_alone(
@@ -472,26 +299,6 @@ async def make_anew(remaking_engine: Engine, *, messages: int = 0) -> None:
 
 async def take_recorded(items: object, count: int) -> list[RecordedEvent]:
     return pick_recorded(await take_items(items, count))  # type: ignore[arg-type]
-
-
-async def test_unknown_seq_means_the_beginning(remaking_engine: Engine) -> None:
-    await open_session(remaking_engine, messages=[{"role": "user", "content": "hi"}])
-    for after, first in ((1, 2), (3, 1), (50, 1)):
-        async with aclosing(remaking_engine.reader.follow(KEY, after=after)) as items:
-            (event,) = await take_recorded(items, 1)
-        assert event.seq == first, after
-    async with aclosing(remaking_engine.reader.follow(KEY, after=2)) as items:
-        assert await anext(items) is None
-
-
-async def test_run_restarts_for_reader_past_its_end(remaking_engine: Engine, model: ScriptedModel) -> None:
-    await open_session(remaking_engine)
-    model.say("hello")
-    await run_to_end(remaking_engine)
-    events = await read_log(remaking_engine)
-    given = pick_recorded(await collect_stream(remaking_engine, after=50))
-    assert given == events[1:]
-    assert pick_recorded(await collect_stream(remaking_engine, after=events[-1].seq)) == []
 
 
 # As many events as before, fewer, and more: whoever reads must not take the new ones for the rest of the old.

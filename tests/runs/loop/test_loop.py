@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result, ToolCallId, tool
-from swarmkeep.decide.commands import Approval, StartRun, ToolAnswer, resume_run, start_run
+from swarmkeep.decide.commands import Approval, StartRun, resume_run, start_run
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.decide.settle import settle
 from swarmkeep.events.codec import Json
-from swarmkeep.events.facts import EventDraft, RecordedEvent, RunError, RunResumed
+from swarmkeep.events.facts import EventDraft, RecordedEvent, RunResumed
 from swarmkeep.events.fold import fold
 from swarmkeep.events.messages import INTERRUPTED
-from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
-from swarmkeep.models.model import Deltas, Reply, TurnFailed
+from swarmkeep.models.model import Deltas, Reply
 from swarmkeep.request.request import ModelRequest
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.hub import MessageDeltas, MessageStarted
@@ -81,24 +80,6 @@ async def test_tool_changes_share_result_commit() -> None:
     assert [event.agent for event in events if event.type == "message.added"] == ["A", "A", "A", "A", "B"]
 
 
-async def test_last_allowed_turn_ends_with_tool() -> None:
-    def look() -> str:
-        return "rain"
-
-    agent = Agent(name="A", functions=[look])
-    log = await open_run(agent, options=RunOptions(max_turns=1))
-    await advance(log, ScriptedReplies(make_calls(("1", "look"))), agent)
-    assert group_commits(log)[-1] == ["message.added", "run.completed"]
-    assert log.state.finished[-1].stop_reason == "max_turns"
-
-
-async def test_no_turn_allowed_is_one_commit() -> None:
-    agent = Agent(name="A")
-    log = await open_run(agent, options=RunOptions(max_turns=0))
-    assert await advance(log, ScriptedReplies(), agent) == []
-    assert group_commits(log) == [["run.started", "message.added", "run.completed"]]
-
-
 async def test_recorded_events_are_given_once_in_order() -> None:
     def look() -> str:
         return "rain"
@@ -113,20 +94,6 @@ async def test_recorded_events_are_given_once_in_order() -> None:
     passing = [item for item in items if not isinstance(item, RecordedEvent)]
     assert [type(item) for item in passing] == [MessageStarted, MessageDeltas] * 2
     assert {item.run_id for item in passing} == {RUN}
-
-
-async def test_next_queued_run_follows() -> None:
-    agent = Agent(name="A")
-    log = await open_run(agent)
-    second = StartRun(run_id="r2", messages=({"role": "user", "content": "Next"},), on_busy="queue")
-    await log.commit(lambda state: start_run(state, second))
-    await advance(log, ScriptedReplies("First.", "Second."), agent)
-    assert [kind for commit in group_commits(log)[1:] for kind in commit] == [
-        "run.queued",
-        *("message.added", "run.completed"),
-        *("run.started", "message.added"),
-        *("message.added", "run.completed"),
-    ]
 
 
 # What is recorded of a turn.
@@ -161,20 +128,6 @@ async def test_reply_names_its_exact_request() -> None:
     assert '"description":"Look."' in kept[record.tools]
     assert record.params == {"model": "gpt-4o", "parallel_tool_calls": True}
     assert not find_body_faults(asked.body())
-
-
-async def test_failed_turn_ends_run_and_keeps_words() -> None:
-    agent = Agent(name="A")
-    log = await open_run(agent)
-    error = RunError(code="provider_error", message="no", retryable=True, provider_status=503)
-    await advance(log, ScriptedReplies(TurnFailed(error, "Half a")), agent)
-    assert group_commits(log)[-1] == ["message.added", "run.failed"]
-    run = log.state.finished[-1]
-    assert (run.status, run.stop_reason, run.error) == ("failed", "error", error)
-    last = log.state.messages[-1]
-    assert last.message["content"] == "Half a"
-    assert last.completion is not None
-    assert last.completion.partial is True
 
 
 @pytest.mark.parametrize(
@@ -474,36 +427,6 @@ async def test_guarded_calls_wait_after_earlier_ones() -> None:
     assert pending[0].arguments == '{"where": "Mars"}'
 
 
-async def test_approved_runs_and_denied_does_not() -> None:
-    keeper = Gatekeeper()
-    log = await keeper.run_until_waiting(LAUNCHES)
-    decisions = [
-        Approval(tool_call_id="3", decision="approve"),
-        Approval(tool_call_id="2", decision="deny", reason="too far"),
-    ]
-    await keeper.resume(log, ScriptedReplies("Launched."), lambda state: resume_run(state, RUN, (), decisions))
-    assert keeper.ran == ["look", "launch Venus"]
-    results = [entry for entry in log.state.messages if entry.tool is not None]
-    assert [entry.tool.status for entry in results if entry.tool] == ["ok", "denied", "ok"]
-    assert "too far" in results[1].message["content"]
-    assert group_commits(log)[3:] == [
-        ["approval.decided", "approval.decided", "run.resumed", "message.added", "tool.started"],
-        ["message.added"],
-        ["message.added", "run.completed"],
-    ]
-
-
-async def test_run_waits_for_last_decision() -> None:
-    keeper = Gatekeeper()
-    log = await keeper.run_until_waiting(LAUNCHES)
-    one = [Approval(tool_call_id="2", decision="approve")]
-    await keeper.resume(log, ScriptedReplies(), lambda state: resume_run(state, RUN, (), one))
-    assert keeper.ran == ["look"]
-    other = [Approval(tool_call_id="3", decision="approve")]
-    await keeper.resume(log, ScriptedReplies("Launched."), lambda state: resume_run(state, RUN, (), other))
-    assert keeper.ran == ["look", "launch Mars", "launch Venus"]
-
-
 async def test_approved_cut_call_does_not_rerun() -> None:
     keeper = Gatekeeper()
     log = await keeper.run_until_waiting(make_calls(("1", "launch", '{"where": "Mars"}')))
@@ -514,21 +437,6 @@ async def test_approved_cut_call_does_not_rerun() -> None:
     await advance(log, ScriptedReplies("Who knows."), keeper.agent)
     assert keeper.ran == []
     assert [entry.tool.status for entry in log.state.messages if entry.tool] == ["unknown_outcome"]
-
-
-async def test_results_from_outside() -> None:
-    keeper = Gatekeeper()
-    log = await open_run(keeper.agent, options=RunOptions(execute_tools=False))
-    await advance(log, ScriptedReplies(make_calls(("1", "look"), ("2", "anything"))), keeper.agent)
-    assert log.state.run is not None
-    assert [call.reason for call in log.state.run.pending] == ["tool_results"] * 2
-    answers = [ToolAnswer(tool_call_id="2", content="no", is_error=True), ToolAnswer(tool_call_id="1", content="sun")]
-    model = ScriptedReplies("Done.")
-    await keeper.resume(log, model, lambda state: resume_run(state, RUN, answers))
-    assert keeper.ran == []
-    tools = [(m["tool_call_id"], m["content"]) for m in model.asked[0].messages if m["role"] == "tool"]
-    assert tools == [("1", "sun"), ("2", "no")]
-    assert [entry.tool.status for entry in log.state.messages if entry.tool] == ["error", "external"]
 
 
 async def test_in_memory_a_refusal_records_nothing() -> None:

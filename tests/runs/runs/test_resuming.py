@@ -9,23 +9,20 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, tool
-from swarmkeep.decide.commands import Approval, ToolAnswer
+from swarmkeep.decide.commands import Approval
 from swarmkeep.events.codec import Json
-from swarmkeep.events.errors import AlreadyDecided, InvalidRequest, RunNotFound, RunNotWaiting, SessionBusy
+from swarmkeep.events.errors import AlreadyDecided
 from swarmkeep.runs.engine import Engine
-from swarmkeep.runs.limits import Limits
 from tests.runs.cluster import (
     KEY,
     EngineCluster,
     ToolGate,
     collect_stream,
-    list_contents,
     make_start_run,
     pick_recorded,
     read_log,
     read_state,
     run_to_end,
-    start_hanging_run,
     take_items,
     wait_for_end,
     wait_for_state,
@@ -35,30 +32,6 @@ from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
-
-
-async def test_calls_that_others_carry_out(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
-    model.calls([("look", {"city": "Oslo"}, "c1"), ("elsewhere", {}, "c2")])
-    view = await run_to_end(engine, options=NO_TOOLS)
-    assert (view.status, view.stop_reason) == ("waiting", "tool_calls")
-    assert [(call.tool_call_id, call.name, call.reason) for call in view.pending] == [
-        ("c1", "look", "tool_results"),
-        ("c2", "elsewhere", "tool_results"),
-    ]
-    assert (await engine.reader.view(KEY)).status == "waiting"
-    with pytest.raises(SessionBusy):
-        await engine.runs.start(KEY, make_start_run(run_id="r2"))
-    # One result now, on this server, and one later, on another.
-    feed = await engine.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c2", content="there")])
-    assert feed.run_id == "r1"
-    view = await wait_for_end(engine)
-    assert [call.tool_call_id for call in view.pending] == ["c1"]
-    other = await cluster.open_engine(Agent(name="A"))
-    model.say("Done.")
-    await other.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c1", content="sun")])
-    assert (await wait_for_end(other)).output_text == "Done."
-    results = [(m["tool_call_id"], m["content"]) for m in model.requests[1]["messages"] if m["role"] == "tool"]
-    assert results == [("c1", "sun"), ("c2", "there")]
 
 
 class Rocket:
@@ -85,21 +58,6 @@ def deny(call_id: str, **more: Any) -> Approval:
     return Approval(tool_call_id=call_id, decision="deny", **more)
 
 
-async def test_approved_calls_run_denied_do_not(cluster: EngineCluster, model: ScriptedModel) -> None:
-    rocket = Rocket()
-    engine = await rocket.run_until_waiting(cluster, model)
-    model.say("Launched.")
-    await engine.runs.resume(KEY, "r1", approvals=[approve("c1", by="Ann"), deny("c2", reason="too hot")])
-    view = await wait_for_end(engine)
-    assert (view.status, rocket.launched) == ("completed", ["Mars"])
-    one, two = (message["content"] for message in view.messages if message["role"] == "tool")
-    assert one == "launched to Mars"
-    assert "not approved" in two
-    assert "too hot" in two
-    decided = [event.fact for event in await read_log(engine) if event.type == "approval.decided"]
-    assert [(fact.decision, fact.by) for fact in decided] == [("approve", "Ann"), ("deny", None)]  # type: ignore[union-attr]
-
-
 async def test_any_server_may_approve_a_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     rocket = Rocket()
     await rocket.run_until_waiting(cluster, model)
@@ -108,22 +66,6 @@ async def test_any_server_may_approve_a_run(cluster: EngineCluster, model: Scrip
     await other.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
     assert (await wait_for_end(other)).status == "completed"
     assert rocket.launched == ["Mars", "Venus"]
-
-
-async def test_the_first_decision_wins(cluster: EngineCluster, model: ScriptedModel) -> None:
-    rocket = Rocket()
-    engine = await rocket.run_until_waiting(cluster, model)
-    await engine.runs.resume(KEY, "r1", approvals=[deny("c1")])
-    for second in ([approve("c1")], [deny("c1")], [approve("c2"), approve("c1")]):
-        with pytest.raises(AlreadyDecided):
-            await engine.runs.resume(KEY, "r1", approvals=second)
-    assert [call.tool_call_id for call in (await engine.reader.get_run(KEY, "r1")).pending] == ["c2"]
-    model.say("Done.")
-    await engine.runs.resume(KEY, "r1", approvals=[deny("c2")])
-    await wait_for_end(engine)
-    with pytest.raises((AlreadyDecided, RunNotWaiting)):
-        await engine.runs.resume(KEY, "r1", approvals=[approve("c2")])
-    assert rocket.launched == []
 
 
 async def test_concurrent_decisions_have_one_winner(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -143,43 +85,6 @@ async def test_concurrent_decisions_have_one_winner(cluster: EngineCluster, mode
     assert (await wait_for_end(engine)).status == "completed"
     assert len(rocket.launched) in (1, 2)
     assert len(set(rocket.launched)) == len(rocket.launched)
-
-
-async def test_unfitting_resume_changes_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
-    rocket = Rocket()
-    engine = await rocket.run_until_waiting(cluster, model)
-    before = await read_log(engine)
-    with pytest.raises(InvalidRequest):
-        await engine.runs.resume(KEY, "r1")
-    with pytest.raises(InvalidRequest):
-        await engine.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("nobody")])
-    with pytest.raises(InvalidRequest):
-        await engine.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c1", content="forged")])
-    with pytest.raises(RunNotFound):
-        await engine.runs.resume(KEY, "r2", approvals=[approve("c1")])
-    assert await read_log(engine) == before
-    await engine.runs.cancel(KEY, "r1")
-    with pytest.raises(RunNotWaiting):
-        await engine.runs.resume(KEY, "r1", approvals=[approve("c1")])
-
-
-async def test_a_running_run_cannot_be_resumed(engine: Engine, model: ScriptedModel) -> None:
-    model.hang(then="Hello.")
-    await engine.runs.start(KEY, make_start_run())
-    with pytest.raises(RunNotWaiting):
-        await engine.runs.resume(KEY, "r1")
-    model.release()
-    await wait_for_end(engine)
-
-
-async def test_approvals_expire_when_the_server_says(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await open_engine(
-        cluster, Rocket().agent, limits=Limits(lease_seconds=30, grace_seconds=0.05, approval_seconds=3600)
-    )
-    model.call("launch", {"where": "Mars"})
-    [pending] = (await run_to_end(engine)).pending
-    assert pending.expires_at is not None
-    assert pending.expires_at.endswith("Z")
 
 
 async def test_run_stream_ends_at_wait_and_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -236,13 +141,6 @@ async def test_cancel_in_model_call_keeps_words(engine: Engine, model: ScriptedM
     assert await engine.runs.cancel(KEY, "r1") == view
     model.say("Yes?")
     assert (await run_to_end(engine, "Hello?", "r2")).output_text == "Yes?"
-
-
-async def test_a_cancel_before_anything_was_said(engine: Engine, model: ScriptedModel) -> None:
-    await start_hanging_run(engine, model)
-    view = await engine.runs.cancel(KEY, "r1")
-    assert list_contents(view.messages) == ["hello"]
-    await model.wait_for_disconnects_async(1)
 
 
 async def test_cancel_in_blocking_tool_drops_late_result(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -307,16 +205,6 @@ async def test_queued_run_is_cancelled_alone(engine: Engine, model: ScriptedMode
     model.release()
     assert (await wait_for_end(engine)).output_text == "One."
     assert (await wait_for_end(engine, "r3")).output_text == "Three."
-
-
-async def test_cancelled_run_is_followed_by_next_queued(engine: Engine, model: ScriptedModel) -> None:
-    model.hang()
-    model.say("Two.")
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(1)
-    await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
-    await engine.runs.cancel(KEY, "r1")
-    assert (await wait_for_end(engine, "r2")).output_text == "Two."
 
 
 async def test_a_cancel_from_another_server(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:

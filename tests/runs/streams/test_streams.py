@@ -23,8 +23,7 @@ from swarmkeep.events.facts import (
     RunStarted,
 )
 from swarmkeep.events.records import CompletionRecord, RunOptions
-from swarmkeep.runs.engine import Engine
-from swarmkeep.runs.hub import LOG_CHANGED, Feed, Hub, Item, MessageDeltas, MessageStarted, join_text, with_pauses
+from swarmkeep.runs.hub import LOG_CHANGED, Feed, Hub, Item, MessageDeltas, MessageStarted, with_pauses
 from swarmkeep.runs.reader import PageLimits, ReadPosition, flatten, follow_batches, read_pages
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
@@ -33,15 +32,10 @@ from tests.runs.cluster import (
     LIMITS,
     EngineCluster,
     collect_stream,
-    make_start_run,
-    open_session,
     pick_recorded,
     read_log,
-    read_state,
     run_to_end,
     take_items,
-    wait_for_state,
-    wait_until,
 )
 from tests.support.growth import count_values
 from tests.support.logs import record_draft
@@ -76,88 +70,6 @@ AGENT = Agent(name="A", functions=[look])
 
 def list_seqs(items: list[Item]) -> list[int]:
     return [item.seq for item in pick_recorded(items)]
-
-
-async def follow_all(engine: Engine, upto: int) -> list[int]:
-    items = flatten(follow_batches(engine.store, engine.hub, KEY, after=0, silent_seconds=0.01))
-    async with aclosing(items):
-        found: list[int] = []
-        async with asyncio.timeout(SECONDS):
-            async for item in items:
-                if isinstance(item, RecordedEvent):
-                    found.append(item.seq)
-                    if item.seq >= upto:
-                        break
-    return found
-
-
-async def test_readers_across_servers_see_events_once(cluster: EngineCluster, model: ScriptedModel) -> None:
-    one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
-    await open_session(one)
-    readers = [asyncio.create_task(follow_all(engine, 16)) for engine in (one, two, two)]
-    for n, engine in enumerate((one, two, one)):
-        model.call("look")
-        model.say("Rain.")
-        await run_to_end(engine, run_id=f"r{n}")
-    assert len(await read_log(one)) == 22
-    for reader in readers:
-        assert await reader == list(range(1, 17))
-
-
-async def test_reconnecting_reader_misses_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
-    one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
-    await open_session(one)
-    model.call("look")
-    model.say("Rain.")
-    await one.runs.start(KEY, make_start_run())
-    found: list[int] = []
-    feed = await two.reader.find_position(KEY, "r1")
-    after = feed.after
-    async with asyncio.timeout(SECONDS):
-        for n in range(100):
-            engine = (one, two)[n % 2]
-            async with aclosing(engine.reader.follow_run(KEY, feed, after=after)) as items:
-                async for item in items:
-                    if isinstance(item, RecordedEvent):
-                        found.append(after := item.seq)
-                        break
-                else:
-                    break
-    assert found == [event.seq for event in await read_log(one) if event.run_id == "r1"]
-
-
-async def test_joiner_gets_all_of_current_message(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.begin(AGENT)
-    model.hang("Once upon ", then="a time.")
-    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await wait_until(lambda: engine.hub.get_partial(KEY).text == "Once upon ")
-    feed = await engine.reader.find_position(KEY, "r1")
-    async with aclosing(engine.reader.follow_run(KEY, feed)) as items:
-        seen = await take_items(items, 4)
-        model.release()
-        async with asyncio.timeout(SECONDS):
-            seen += [item async for item in items if item is not None]
-    texts = [join_text(item.deltas) for item in seen if isinstance(item, MessageDeltas)]
-    assert "".join(texts) == "Once upon a time."
-    assert next(type(item) for item in seen if not isinstance(item, RecordedEvent)) is MessageStarted
-    assert [item.type for item in pick_recorded(seen)] == [
-        "run.started",
-        "message.added",
-        "message.added",
-        "run.completed",
-    ]
-
-
-async def test_message_survives_patch_and_cancel(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.begin(AGENT)
-    model.hang("Once upon ", then="a time.")
-    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    await wait_until(lambda: engine.hub.get_partial(KEY).text == "Once upon ")
-    await engine.sessions.update(KEY, context_variables={"a": 1})
-    await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
-    await engine.runs.cancel(KEY, "r2")
-    view = await engine.runs.cancel(KEY, "r1")
-    assert view.output_text == "Once upon "
 
 
 async def test_unwatched_run_is_not_streamed(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -224,33 +136,6 @@ async def test_slow_reader_backlog_is_not_shared(cluster: EngineCluster, model: 
                     # Here, and as what is asked about.
                     assert sys.getrefcount(event) == 2
         assert messages == 2
-
-
-async def test_many_readers_see_the_same(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.begin(AGENT)
-    model.hang("Hel", then="lo")
-    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    found: list[list[Item]] = [[] for _ in range(20)]
-    readers = [asyncio.create_task(collect_stream(engine, found=items)) for items in found]
-    # A reader that is still at the log when the message is whole gets it whole, without its pieces.
-    await wait_until(lambda: all(any(isinstance(item, MessageDeltas) for item in items) for items in found))
-    model.release()
-    await asyncio.gather(*readers)
-    assert {tuple(list_seqs(items)) for items in found} == {tuple(event.seq for event in (await read_log(engine))[1:])}
-    for items in found:
-        texts = [join_text(item.deltas) for item in items if isinstance(item, MessageDeltas)]
-        assert "".join(texts) == "Hello"
-
-
-async def test_leaving_reader_does_not_end_run(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.begin(AGENT)
-    model.hang("Hel", then="lo")
-    feed = await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    async with aclosing(engine.reader.follow_run(KEY, feed)) as items:
-        await take_items(items, 3)
-    model.release()
-    await wait_for_state(engine, lambda state: state.run is None)
-    assert (await read_state(engine)).messages[-1].message["content"] == "Hello"
 
 
 # Following a log and a hub: every event once and in order, and pieces of messages only while they are new.
@@ -386,23 +271,6 @@ def test_reader_remembers_bounded_number_of_runs() -> None:
     assert count_values(position) == kept
     # Of a run that was never heard of nothing is late that comes after those that are forgotten.
     assert position.is_fresh(make_delta("a", 190, "other"))
-
-
-async def test_silence_is_a_sign_of_life() -> None:
-    async with aclosing(follow_shelf(ListedLog(), Hub(), poll=0.001)) as items:
-        assert [await anext(items) for _ in range(3)] == [None] * 3
-
-
-async def test_passing_readers_leave_nothing() -> None:
-    shelf, hub = ListedLog(), Hub()
-    shelf.add()
-    before = asyncio.all_tasks()
-    for _ in range(1000):
-        async with aclosing(follow_shelf(shelf, hub)) as items:
-            await anext(items)
-    assert hub.reader_count == 0
-    assert not hub.has_readers(KEY)
-    assert asyncio.all_tasks() == before
 
 
 async def test_readers_never_wait_forever_for_others() -> None:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from swarmkeep import Agent
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.decide.turns import end_run
-from swarmkeep.events.errors import InvalidRequest, OnHold, SessionBusy, SessionNotFound
-from swarmkeep.events.facts import RunInterrupted, SessionCreated
+from swarmkeep.events.errors import OnHold, SessionBusy, SessionNotFound
+from swarmkeep.events.facts import RunInterrupted
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import replay_session
 from swarmkeep.history.verify import verify
@@ -61,19 +61,6 @@ async def test_asked_agent_answer_is_result(cluster: EngineCluster, model: Scrip
     result = find_result(await read_log(engine))
     assert (result.message["content"], result.tool and result.tool.status) == ("Until six.", "ok")
     assert model.requests[1]["messages"][-1] == {"role": "user", "content": "Is it open?"}
-
-
-async def test_both_sessions_name_one_another(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine, child = await ask_clerk(cluster, model)
-    created = (await read_log(engine, child))[0].fact
-    assert isinstance(created, SessionCreated)
-    assert created.parent is not UNSET
-    assert (created.parent.session_id, created.parent.run_id, created.parent.tool_call_id) == ("s1", "r1", "c1")
-    assert (await engine.reader.view(child)).parent == created.parent
-    assert (await engine.reader.view(KEY)).parent is UNSET
-    record = find_result(await read_log(engine)).tool
-    assert record is not None
-    assert record.session_id == child.id
 
 
 async def test_context_goes_down_and_changes_return(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -156,12 +143,6 @@ async def test_self_asking_agent_terminates(cluster: EngineCluster, model: Scrip
     # What was refused made no session.
     with pytest.raises(SessionNotFound):
         await read_state(engine, await find_child(engine, key))
-
-
-async def test_nobody_else_gives_such_ids(cluster: EngineCluster) -> None:
-    engine = await open_team(cluster)
-    with pytest.raises(InvalidRequest, match="begin with subsess_"):
-        await engine.sessions.create("default", session_id="subsess_mine")
 
 
 # Who ends or deletes the session that asks ends those below; what ends below is an answer above.

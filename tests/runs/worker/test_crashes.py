@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from swarmkeep import Agent, Result, ToolCallId, tool
+from swarmkeep import Agent, ToolCallId, tool
 from swarmkeep.decide.commands import Approval
-from swarmkeep.events.codec import Json
 from swarmkeep.events.records import RunOptions
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.limits import Limits
@@ -99,52 +98,6 @@ async def test_idempotent_tool_reruns_with_same_id(cluster: EngineCluster, model
     starts = [event.fact for event in await read_log(two) if event.type == "tool.started"]
     assert [(fact.tool_call_id, fact.attempt) for fact in starts] == [("c1", 1), ("c1", 2)]  # type: ignore[union-attr]
     await gate.open()
-
-
-async def test_run_cut_between_tools_runs_second(cluster: EngineCluster, model: ScriptedModel) -> None:
-    gate, calls = ToolGate(), []
-
-    def first(context_variables: Json) -> Result:
-        calls.append("first")
-        return Result("one", context_variables={"n": 1})
-
-    @tool(idempotent=True)
-    def second(context_variables: Json) -> str:
-        calls.append("second")
-        if len(calls) == 2:
-            gate.enter()
-        return f"two after {context_variables['n']}"
-
-    agent = Agent(name="A", functions=[first, second])
-    one = await open_engine(cluster, agent)
-    model.calls([("first", {}, "c1"), ("second", {}, "c2")])
-    await one.runs.start(KEY, make_start_run())
-    await gate.wait_until_reached()
-    await kill_engine(one)
-    model.say("Done.")
-    two = await cluster.open_engine(agent)
-    view = await wait_for_end(two)
-    assert list_contents(view.messages)[-3:] == ["one", "two after 1", "Done."]
-    assert calls == ["first", "second", "second"]
-    await gate.open()
-
-
-async def test_run_cut_after_handoff_keeps_new_agent(cluster: EngineCluster, model: ScriptedModel) -> None:
-    def hand_over() -> Agent:
-        return sales
-
-    sales = Agent(name="Sales", instructions="Sell.")
-    triage = Agent(name="Triage", functions=[hand_over])
-    one = await open_engine(cluster, triage, sales)
-    model.call("hand_over")
-    model.hang()
-    await one.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(2)
-    await kill_engine(one)
-    model.say("What would you like?")
-    two = await cluster.open_engine(triage, sales)
-    assert (await wait_for_end(two)).agent == "Sales"
-    assert model.requests[2]["messages"][0]["content"] == "Sell."
 
 
 async def test_a_waiting_run_survives_without_anybody(cluster: EngineCluster, model: ScriptedModel) -> None:
