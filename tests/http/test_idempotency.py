@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
@@ -37,17 +36,6 @@ async def test_immediate_and_background_run_share_key(service: RunningServer, mo
     assert all(answer == answers[0] for answer in answers)
     started = (await service.get(f"{session}/events?type=run.started")).json()["data"]
     assert [event["data"]["idempotency_key"] for event in started] == ["key-1"]
-
-
-async def test_retry_waits_for_running_run(service: RunningServer, model: ScriptedModel) -> None:
-    gate = threading.Event()
-    model.say("Done.", gate=gate)
-    session = await service.session()
-    first = asyncio.create_task(service.post(f"{session}/runs", {"input": "hi"}, headers=KEY))
-    await model.wait_for_requests_async(1)
-    second = asyncio.create_task(service.post(f"{session}/runs", {"input": "hi"}, headers=KEY))
-    gate.set()
-    assert (await first).json() == (await second).json()
 
 
 async def test_retry_gets_first_answer_always(service: RunningServer, model: ScriptedModel) -> None:
@@ -217,16 +205,6 @@ async def test_key_freed_by_session_deletion(service: RunningServer) -> None:
     await service.post("/v1/sessions", {"id": "one"}, headers=KEY)
     assert (await service.delete("/v1/sessions/one")).status_code == 204
     assert (await service.post("/v1/sessions", {"id": "two"}, headers=KEY)).status_code == 201
-
-
-async def test_a_cancel_may_be_sent_twice(service: RunningServer, model: ScriptedModel) -> None:
-    model.hang()
-    session = await service.session()
-    run = (await service.post(f"{session}/runs", {"input": "hi", "background": True})).json()
-    await model.wait_for_requests_async(1)
-    answers = [await service.post(f"{session}/runs/{run['id']}/cancel", headers=KEY) for _ in range(2)]
-    assert [answer.json()["status"] for answer in answers] == ["cancelled", "cancelled"]
-    model.release()
 
 
 async def test_malformed_key_refused(service: RunningServer) -> None:

@@ -108,38 +108,6 @@ async def test_returning_reader_misses_nothing(service: RunningServer, model: Sc
         assert (frames[-1].event, frames[-1].data) == ("done", run)
 
 
-async def test_cut_stream_resumes_at_any_frame(service: RunningServer, model: ScriptedModel) -> None:
-    model.call("get_weather", {"city": "Rome"}, id="c1")
-    model.hang("It is ", then="sunny.")
-    session = await service.session()
-    run = await service.run(session, background=True)
-    await model.wait_for_requests_async(2)
-    path, seen = f"{session}/runs/{run['id']}/stream", [0]
-    for _ in range(3):
-        async with service.stream(path, last_event_id=str(seen[-1])) as stream:
-            frame = await stream.next()
-            assert frame.seq is not None
-            seen.append(frame.seq)
-    model.release()
-    frames = await service.read_stream(path, last_event_id=str(seen[-1]))
-    seen += [frame.seq for frame in durable_frames(frames) if frame.seq]
-    assert seen[1:] == list(range(2, run["first_seq"] + len(seen) - 1))
-    assert frames[-1].data["status"] == "completed"
-    await wait_until_nobody_reads(service)
-
-
-async def test_late_joiner_sees_whole_background_run(service: RunningServer, model: ScriptedModel) -> None:
-    model.hang("Half of ", then="it.")
-    session = await service.session()
-    run = await service.run(session, background=True)
-    await model.wait_for_requests_async(1)
-    async with asyncio.timeout(10), service.stream(f"{session}/runs/{run['id']}/stream") as stream:
-        frames = await stream.until("message.delta")
-        model.release()
-        frames += await stream.read_rest()
-    assert content_of(frames) == "Half of it."
-
-
 async def test_run_continues_after_client_leaves(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("Half of ", then="it.")
     session = await service.session()

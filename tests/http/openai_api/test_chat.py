@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from tests.http.server import RunningServer
@@ -63,24 +61,6 @@ async def test_completion_has_every_field(openai: AsyncOpenAI, model: ScriptedMo
     session = answer.headers["x-session-id"]
     assert session.startswith("conv_")
     assert found.id.endswith(f".{session}")
-
-
-async def test_the_synchronous_client_is_answered_alike(sync_openai: OpenAI) -> None:
-    def ask() -> tuple[str | None, str]:
-        found = sync_openai.chat.completions.create(model="Front", messages=[user("hello")])
-        streamed = sync_openai.chat.completions.create(model="Front", messages=[user("hello")], stream=True)
-        return found.choices[0].message.content, "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
-
-    whole, streamed = await asyncio.to_thread(ask)
-    assert whole
-    assert whole == streamed
-
-
-@pytest.fixture
-async def sync_openai(plain: RunningServer) -> AsyncIterator[Any]:
-    """The synchronous client, used in a thread: the server is in this one."""
-    with OpenAI(base_url=f"{plain.url}/openai/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 async def test_stream_has_chunks_and_end(openai: AsyncOpenAI, model: ScriptedModel) -> None:
@@ -345,12 +325,3 @@ async def test_what_is_not_stored_is_nowhere(openai: AsyncOpenAI, model: Scripte
     assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "hello"
     assert [message["content"] for message in model.requests[0]["messages"][1:]] == ["a", "b", "c"]
     assert (await service.get("/v1/sessions")).json()["data"] == []
-
-
-async def test_many_at_once_are_answered_each(openai: AsyncOpenAI, model: ScriptedModel) -> None:
-    for number in range(8):
-        model.say(f"Answer {number}.", when=lambda request, n=number: request["messages"][-1]["content"] == f"{n}")  # type: ignore[misc]
-    found = await asyncio.gather(
-        *(openai.chat.completions.create(model="Front", messages=[user(f"{number}")]) for number in range(8))
-    )
-    assert [answer.choices[0].message.content for answer in found] == [f"Answer {number}." for number in range(8)]

@@ -126,18 +126,6 @@ async def test_unnamed_requests_get_full_own_session(
     assert list_sent(model.requests[2]) == [*history, ("assistant", "two"), ("user", "3")]
 
 
-async def test_named_session_starts_with_prior_messages(openai: AsyncOpenAI, model: ScriptedModel) -> None:
-    model.say("two")
-    said: Any = [RULES, user("1"), assistant("one"), user("2")]
-    await openai.chat.completions.create(messages=said, **in_session("begun-elsewhere"))
-    assert list_sent(model.requests[0]) == [
-        ("system", "Be short."),
-        ("user", "1"),
-        ("assistant", "one"),
-        ("user", "2"),
-    ]
-
-
 async def test_instructions_are_taken_once(openai: AsyncOpenAI, model: ScriptedModel, service: RunningServer) -> None:
     parts: Any = {"role": "developer", "content": [{"type": "text", "text": "Be kind."}]}
     for number, leading in enumerate(([RULES], [RULES], [RULES, parts], [parts, RULES])):
@@ -391,15 +379,6 @@ async def test_session_names_are_per_tenant(service: RunningServer, model: Scrip
             await client.chat.completions.create(messages=[user(f"from {number}")], **in_session("same"))
             told = (await service.get("/v1/sessions/same/messages", headers=key)).json()["data"]
             assert [message["content"] for message in told] == [f"from {number}", f"to {number}"]
-
-
-async def test_read_only_key_begins_nothing(service: RunningServer) -> None:
-    key = await create_key(service, "one", role="read")
-    body = {"model": "Front", "messages": [user("hi")]}
-    answer = await service.post("/openai/v1/chat/completions", body, headers=key)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
-    nobody = await service.post("/openai/v1/chat/completions", body)
-    assert (nobody.status_code, nobody.json()["error"]["type"]) == (401, "authentication_error")
 
 
 def test_new_messages_found_in_long_sessions() -> None:

@@ -73,14 +73,6 @@ async def test_a_streamed_text_has_every_event(service: RunningServer, model: Sc
     assert check_events(again) == last
 
 
-async def test_what_the_system_says_goes_before(service: RunningServer, model: ScriptedModel) -> None:
-    model.say("Ahoy!")
-    found = await respond(service, input=[message("system", "Speak like a pirate."), message("user", "Hello.")])
-    assert found["status"] == "completed"
-    sent = [(said["role"], said["content"]) for said in model.requests[0]["messages"]]
-    assert sent[-2:] == [("system", "Speak like a pirate."), ("user", "Hello.")]
-
-
 async def test_the_callers_function_is_called(service: RunningServer, model: ScriptedModel) -> None:
     model.call("look_outside", {"place": "San Francisco"}, id="call_1")
     found = await respond(service, input=[message("user", "How is the weather?")], tools=[WEATHER])
@@ -114,6 +106,7 @@ async def test_a_picture_is_sent_on(service: RunningServer, model: ScriptedModel
 async def test_a_conversation_comes_as_input(service: RunningServer, model: ScriptedModel) -> None:
     model.say("Alice.")
     said = [
+        message("system", "Speak like a pirate."),
         message("user", "My name is Alice."),
         message("assistant", "I see.", phase="commentary"),
         message("assistant", [{"type": "output_text", "text": "Hello, Alice!"}], phase="final_answer"),
@@ -121,8 +114,14 @@ async def test_a_conversation_comes_as_input(service: RunningServer, model: Scri
     ]
     found = await respond(service, input=said)
     assert found["status"] == "completed"
-    sent = [said["content"] for said in model.requests[0]["messages"][-4:]]
-    assert sent == ["My name is Alice.", "I see.", "Hello, Alice!", "What is my name?"]
+    sent = [(said["role"], said["content"]) for said in model.requests[0]["messages"][-5:]]
+    assert sent == [
+        ("system", "Speak like a pirate."),
+        ("user", "My name is Alice."),
+        ("assistant", "I see."),
+        ("assistant", "Hello, Alice!"),
+        ("user", "What is my name?"),
+    ]
 
 
 async def test_what_was_asked_is_shown_again(service: RunningServer, model: ScriptedModel) -> None:
