@@ -254,7 +254,7 @@ def test_returned_answer_is_not_user_text(window: Window) -> None:
             "seq": seq,
             "agent": "A",
             "run_id": "r",
-            "at": "2026-01-01T00:00:00Z",
+            "at": "2026-01-01T00:00:00",
             "hash": "",
             "type": "message.added",
             **event,
@@ -275,7 +275,7 @@ def test_returned_answer_is_not_user_text(window: Window) -> None:
     )
     assert shown == [
         ["User", "Answer sent back"],
-        ["Order two.", "Answer sent backIt is not JSON."],
+        ["Order two.00:00", "Answer sent backIt is not JSON.00:00"],
     ]
 
 

@@ -4,7 +4,7 @@ import { get, getText, may, post, sessionPath } from "./api.js";
 import { filesNode, filesOf, textOf } from "./content.js";
 import { changes, titleOf, whoIs } from "./descriptions.js";
 import { bdi, button, clear, copyButton, dayAndTime, h, pretty } from "./dom.js";
-import { apply, initial } from "./fold.js";
+import { apply, fold, initial } from "./fold.js";
 import { escapedSigns } from "./json.js";
 import { body } from "./log.js";
 import { RedactDialog } from "./redact.js";
@@ -152,6 +152,7 @@ export class Detail {
   constructor(app, session) {
     this.app = app;
     this.id = session.id;
+    this.session = session;
     this.redaction = new RedactDialog(app, session);
     this.steps = new Stepper();
     this.node = h("section", { class: "detail scroll", "aria-label": t.detail, tabindex: 0 });
@@ -177,18 +178,40 @@ export class Detail {
     const wasOpen = this.node.querySelector(".fold.of-run")?.open;
     const focused = this.node.contains(document.activeElement);
     const diff = eventDiff(this.id, seq, events.length, { from, as });
+    const sides = inAndOut(event, after, this.session.state);
     clear(this.node,
       h("header", { class: "detail-head" }, h("h2", {}, titleOf(event)), h("span", { class: "muted" }, `#${seq}`)),
       h("div", { class: "row" }, may("run") && button(t.fork, { icon: "fork", title: t.forkHint, onclick: () => this.fork(seq) }), h("a", { class: "button ghost", href: hrefOf({ view: "chat", id: this.id, at: seq }) }, t.chat), diff.control,
         may("write") && button(viewText.redact.open, { kind: "danger", onclick: () => this.redaction.open(seq, chosenWords(this.node)) })),
       diff.panel,
+      sides,
       facts(event, events, after),
-      readable(event, this.id),
+      readable(event, this.id, sides !== null),
       changesNode(before, after.context),
       run && makeFold(text.runs.table(run.number), () => runTable(run, this.id, as), { open: wasOpen, kind: "of-run" }),
       this.request(event),
       stateNode(after),
       makeFold(t.raw, () => code(JSON.stringify(event, null, 2))));
+    this.node.scrollTop = 0;
+    if (focused) this.node.focus();
+  }
+
+  // An event of the session of an asked agent: what took time there.
+  showBelow({ span, session, events }) {
+    const index = events.findIndex(({ seq }) => seq === span.seq);
+    const event = events[index];
+    if (!event) return;
+    const state = fold(events);
+    const after = fold(events, index + 1);
+    const sides = inAndOut(event, after, state);
+    const focused = this.node.contains(document.activeElement);
+    clear(this.node,
+      h("header", { class: "detail-head" }, h("h2", {}, titleOf(event)), h("span", { class: "muted" }, `#${event.seq}`)),
+      h("p", { class: "muted", dir: "auto" }, text.asked.in(event.agent, session)),
+      h("div", { class: "row" }, h("a", { class: "button", href: hrefOf({ view: "timeline", id: session, at: event.seq }) }, text.asked.timeline), h("a", { class: "button ghost", href: hrefOf({ view: "chat", id: session, at: event.seq }) }, t.chat)),
+      sides,
+      facts(event, events, after),
+      readable(event, session, sides !== null));
     this.node.scrollTop = 0;
     if (focused) this.node.focus();
   }
@@ -266,28 +289,42 @@ function durationOf(data) {
   return ms === undefined || ms === null ? null : text.tool.duration(ms);
 }
 
-function readable(event, session) {
+// `isBeside` says that what a call was given and what came back are shown already.
+function readable(event, session, isBeside) {
   try {
-    return content(event, session);
+    return content(event, session, isBeside);
   } catch {
     return h("p", { class: "muted" }, text.notice.unreadable);
   }
 }
 
-function content({ data }, session) {
+function content({ data }, session, isBeside) {
   if (data === null) return h("p", { class: "muted" }, text.notice.removed);
   const parts = [];
   const message = data.message;
   if (message) {
     const said = textOf(message.content);
-    if (said) parts.push(message.role === "assistant" ? body(said) : code(message.role === "tool" ? pretty(said) : said));
+    if (said && !(isBeside && message.role === "tool")) parts.push(message.role === "assistant" ? body(said) : code(message.role === "tool" ? pretty(said) : said));
     parts.push(filesNode(() => session, [...filesOf(message.content), ...filesOf(data.tool?.files)]));
     for (const call of message.tool_calls ?? []) parts.push(h("h3", {}, h("code", {}, call.function?.name)), code(pretty(call.function?.arguments ?? "")));
   }
-  if (typeof data.arguments === "string") parts.push(h("h3", {}, h("code", {}, data.name)), code(pretty(data.arguments)));
+  if (!isBeside && typeof data.arguments === "string") parts.push(h("h3", {}, h("code", {}, data.name)), code(pretty(data.arguments)));
   if (data.error) parts.push(h("p", { class: "reason", dir: "auto" }, data.error.message, " ", h("code", {}, data.error.code)));
   for (const queued of data.messages ?? []) parts.push(filesNode(() => session, filesOf(queued.content)));
   return parts.some(Boolean) ? h("div", { class: "content" }, parts) : null;
+}
+
+// A call's arguments and what came back, beside each other, at each event of it. `state` is that of now.
+function inAndOut({ type, data }, after, state) {
+  const id = data?.tool_call_id ?? (data?.message?.role === "tool" ? data.message.tool_call_id : undefined);
+  const then = id === undefined || type === "context.updated" ? undefined : after.calls.get(id);
+  if (!then) return null;
+  // A later call may have the same id.
+  const now = state.calls.get(id);
+  const call = now?.seq === then.seq ? now : then;
+  const side = (name, value) => h("section", {}, h("h3", {}, name), code(value));
+  return h("div", { class: "in-out" }, side(text.tool.input, pretty(call.edited ?? call.input)), side(text.tool.output, call.output === null ? text.tool[call.status] ?? call.status : pretty(call.output)),
+    call.session && h("p", { class: "whole" }, h("a", { href: hrefOf({ view: "timeline", id: call.session }) }, text.asked.timeline)));
 }
 
 function changesNode(before, after) {

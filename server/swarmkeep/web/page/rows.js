@@ -44,7 +44,9 @@ export function showLegend(node, agents) {
 export const SHAPES = ["list", "runs", "waterfall"];
 
 export class Grouping {
-  constructor() {
+  // `below` has what was done in the sessions of asked agents.
+  constructor(below) {
+    this.below = below;
     this.folded = new Set();
     this.entries = [];
   }
@@ -89,7 +91,7 @@ export class Grouping {
       const spans = all ? sortedSpans(run) : sortedSpans(run).filter((span) => isMeant(span.seq) || (span.start !== span.seq && isMeant(span.start)));
       if (!all && !spans.length && !isMeant(run.seqs.at(-1))) continue;
       entries.push({ run });
-      if (!this.folded.has(run.id)) for (const span of spans) entries.push({ run, span });
+      if (!this.folded.has(run.id)) for (const span of spans) entries.push({ run, span }, ...(all && span.session ? this.below.rows(run, span) : []));
     }
     return entries;
   }
@@ -103,6 +105,7 @@ export class Grouping {
     this.entries.forEach((entry, index) => {
       if (!entry.run) this.places.set(entry.seq, index);
       else if (!entry.span) this.heads.set(entry.run.id, index);
+      else if (entry.outer) this.spanPlaces.set(entry.span, index);
       else {
         this.spanPlaces.set(entry.span, index);
         if (!this.places.has(entry.span.start)) this.places.set(entry.span.start, index);
@@ -131,15 +134,16 @@ export class Grouping {
 
   // The event that stands for an entry.
   seqOf(index) {
-    const { run, span, seq } = this.entries[index];
-    return span ? span.seq : run ? run.first : seq;
+    const { run, span, outer, seq } = this.entries[index];
+    return span ? (outer ?? span).seq : run ? run.first : seq;
   }
 
   // Fold a run, or unfold it; as it is told, or else the other way than it is. Says whether anything changed.
   levelOf(index) {
-    const { run, span, run_id: id } = this.entries[index];
+    const { run, span, level = 2, run_id: id } = this.entries[index];
+    if (span) return { level, unfolded: span.session ? !this.below.isFolded(span, level > 2) : undefined };
     if (run && !span) return { level: 1, unfolded: !this.folded.has(run.id) };
-    return { level: span || id ? 2 : 1 };
+    return { level: id ? 2 : 1 };
   }
 
   fold(run, folded = !this.folded.has(run.id)) {

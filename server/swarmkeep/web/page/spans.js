@@ -323,8 +323,10 @@ export function headRow(run, folded) {
   ];
 }
 
-export function spanRow(run, span, laneOf) {
+// A call that asks an agent can be unfolded; `isFolded` is undefined for all others.
+export function spanRow(run, span, laneOf, isFolded) {
   return [
+    isFolded === undefined ? null : h("span", { class: "fold-sign", "aria-hidden": "true" }, icon(isFolded ? "right" : "down")),
     h("span", { class: "span-agent" }, span.agent ? lane(h("span", { class: "dot", "aria-hidden": "true" }), laneOf(span.agent)) : null),
     h("span", { class: `row-title span-name ${isBadSpan(span) ? "bad" : ""}`, "aria-hidden": "true" }, h("span", { class: "span-kind" }, runText.kinds[span.kind]), h("bdi", {}, span.name)),
     h("span", { class: "track", "aria-hidden": "true" }, spanBar(run, span)),

@@ -208,6 +208,8 @@ export const text = {
   asked: {
     by: (id) => `Asked by session ${id}`,
     said: "What was said there",
+    in: (agent, id) => `${agent}, in session ${id}`,
+    timeline: "Its timeline",
     part: (count) => `The last ${count} events of it`,
     there: (waits) => (waits ? "A decision is needed in the session of the agent that is asked" : "The session of the agent that is asked"),
     needed: (name) => `${name} needs a decision in another session`,

@@ -1,6 +1,7 @@
 // The timeline: every event of a session, the state after any of them, and replay.
 
 import { me, post, sessionPath } from "./api.js";
+import { Below } from "./below.js";
 import { HeadCheck } from "./checkpoint.js";
 import { isBad, matches, titleOf } from "./descriptions.js";
 import { Detail } from "./detail.js";
@@ -203,6 +204,7 @@ export class Timeline {
     this.shape = as ?? "list";
     this.entry = null;
     this.agents = [];
+    this.elsewhere = [];
     this.shown = [];
     this.node = h("section", { class: "timeline", "aria-label": t.title });
     if (id) this.open();
@@ -243,7 +245,8 @@ export class Timeline {
       onKey: (event) => this.foldedBy(event),
     });
     this.rows.node.addEventListener("click", (event) => this.clickedHead(event.target));
-    this.grouping = new Grouping();
+    this.below = new Below({ onChange: () => this.shape === "waterfall" && this.render() });
+    this.grouping = new Grouping(this.below);
     this.ticks = new Ticks();
     this.player = new Player({ onStep: () => this.step(1, { quiet: true, plays: true }), onStop: () => this.keepRoute(), onFollow: (yes) => yes && this.feed.last && this.choose(this.feed.last, { follows: true }) });
     this.shapes = h("div", { class: "segments", role: "group", "aria-label": text.runs.shape }, SHAPES.map((shape) => button(text.runs.shapes[shape], { kind: "small", "aria-pressed": String(shape === this.shape), onclick: () => this.reshape(shape) })));
@@ -380,6 +383,8 @@ export class Timeline {
 
   // In a tree Enter folds a run and unfolds it, and so do the arrows to the sides.
   foldedBy({ key }) {
+    const { span } = this.entry ?? {};
+    if (span?.session && this.shape === "waterfall" && (key === "ArrowLeft" || key === "ArrowRight")) return this.foldSpan(span, key === "ArrowLeft");
     const run = this.entry?.span || this.shape === "list" ? null : this.entry?.run;
     const how = { Enter: undefined, ArrowLeft: true, ArrowRight: false };
     return Boolean(run) && key in how && this.foldRun(run, how[key]);
@@ -388,6 +393,12 @@ export class Timeline {
   clickedHead(target) {
     const entry = this.grouping.entries[target.closest?.(".row-line")?.dataset.index];
     if (entry?.run && !entry.span) this.foldRun(entry.run);
+    else if (entry?.span && target.closest(".fold-sign")) this.foldSpan(entry.span);
+  }
+
+  foldSpan(span, folded) {
+    if (this.below.fold(span, folded)) this.render();
+    return true;
   }
 
   foldRun(run, folded) {
@@ -407,13 +418,22 @@ export class Timeline {
     this.position.textContent = t.position(this.at, feed.last);
     this.showRows({ reveal: true });
     if (!quiet || plays) this.from = null;
-    this.detail.show(feed.events, this.at, { runs: this.runs, from: this.from, as: this.shapeInAddress });
+    if (entry?.outer) this.detail.showBelow(entry);
+    else this.detail.show(feed.events, this.at, { runs: this.runs, from: this.from, as: this.shapeInAddress });
     this.detailed = this.at;
     if (!quiet) this.keepRoute();
   }
 
+  // Agents of other sessions have lanes of their own, behind those of this one.
+  laneOf(agent) {
+    const here = this.agents.indexOf(agent);
+    if (here >= 0) return here;
+    if (!this.elsewhere.includes(agent)) this.elsewhere.push(agent);
+    return this.agents.length + this.elsewhere.indexOf(agent);
+  }
+
   entryRow(entry) {
-    if (entry.span) return spanRow(entry.run, entry.span, (agent) => Math.max(this.agents.indexOf(agent), 0));
+    if (entry.span) return spanRow(entry.run, entry.span, (agent) => this.laneOf(agent), entry.span.session ? this.below.isFolded(entry.span, Boolean(entry.outer)) : undefined);
     return entry.run ? headRow(entry.run, this.grouping.folded.has(entry.run.id)) : eventRow(entry, { damage: this.session.verification.damaged.get(entry.seq), differs: this.today.marks.get(entry.seq), before: this.feed.events[entry.seq - 2], agents: this.agents });
   }
 }
