@@ -69,6 +69,7 @@ from swarmkeep.openai.submit import (
     follow_response,
     make_session_id,
     make_target,
+    name_person,
 )
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.approvals import refuse_wrong_functions
@@ -175,7 +176,8 @@ async def _plan_target(principal: Principal, chat: ChatRequest, key: SessionKey)
     await run_aside(len(chat.messages) > FEW_MESSAGES, refuse_stray_results, chat.messages, "/messages")
     history = chat.messages[: split_history(chat.messages)]
     history = [history[place] for place in await _find_passing(principal, chat, history)]
-    plan = await principal.engine.sessions.plan(agent=chat.model, messages=history)
+    labels = name_person(principal, chat.options)
+    plan = await principal.engine.sessions.plan(agent=chat.model, messages=history, metadata=labels)
     return Target(key=key, state=plan.state, plan=plan)
 
 

@@ -368,9 +368,17 @@ async def find_target(
     if idempotency is not None and (state := await find_state(principal, key)) is not None:
         return make_target(key, state, await find_record(principal.store, key, idempotency))
     sessions = principal.engine.sessions
-    made = sessions.plan(agent=request.model) if found is None else sessions.plan_fork(found.key, at=found.fork_at)
-    plan = await made
+    if found is None:
+        plan = await sessions.plan(agent=request.model, metadata=name_person(principal, request.options))
+    else:
+        plan = await sessions.plan_fork(found.key, at=found.fork_at)
     return Target(key=key, state=plan.state, plan=plan)
+
+
+def name_person(principal: Principal, options: RunOptions) -> Json:
+    """What of a request's metadata is its new session's, too: whose the session is."""
+    name, given = principal.store.person, {} if options.request is UNSET else options.request.get("metadata") or {}
+    return {name: given[name]} if name is not None and name in given else {}
 
 
 def make_target(key: SessionKey, state: State, record: IdempotencyRecord | None) -> Target:

@@ -30,6 +30,7 @@ from swarmkeep.events.errors import (
     HistoryDamaged,
     IdempotencyMismatch,
     InvalidRequest,
+    PersonErased,
     QuotaExceeded,
     SessionNotFound,
 )
@@ -233,6 +234,7 @@ _PAUSING: dict[str, PauseReason | None] = {
     _MAKER_GONE.code: None,
     SessionNotFound.code: "target_session_failed",
     HistoryDamaged.code: "target_session_failed",
+    PersonErased.code: "target_session_failed",
 }
 
 
