@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given as drawn
 
 from swarmkeep.evals.cases import Case, load_cases
-from swarmkeep.evals.proposing import NoCase, propose_case, write_case
+from swarmkeep.evals.proposing import MAX_CASE_BYTES, NoCase, propose_case, write_case
 from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import RunNotFound
 from swarmkeep.events.facts import (
@@ -115,6 +115,16 @@ def test_decisions_and_guardrails_are_in_the_case() -> None:
 def test_runs_without_a_text_of_a_user_make_no_case(facts: list[Any], why: str) -> None:
     with pytest.raises(NoCase, match=why):
         propose_case(record(*facts))
+
+
+def test_case_is_bounded() -> None:
+    said = [make_run_started(), user_said("Hello"), model_reply(answer_message("x" * MAX_CASE_BYTES)), COMPLETED]
+    log = record(
+        *said, *(EventDraft(fact, "r2", "Triage") for fact in (make_run_started(), user_said("Go on"), COMPLETED))
+    )
+    with pytest.raises(NoCase, match="choose an earlier run"):
+        propose_case(log)
+    assert propose_case(log, "r1")["conversation"] == ["Hello"]
 
 
 def test_redacted_message_makes_no_case() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import UNSET
 
 from swarmkeep.evals.running import Observation, observe
-from swarmkeep.events.codec import Json
+from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.errors import RunNotFound
 from swarmkeep.events.facts import ApprovalDecided, GuardrailTripped, RecordedEvent, is_redacted
 from swarmkeep.events.fold import fold
@@ -22,6 +22,8 @@ from swarmkeep.events.wording import join_content
 _KEYS = ("role", "content", "name", "tool_calls", "tool_call_id")
 _MAX_TURNS = 10
 _NAME_CHARACTERS = 60
+# YAML is written at half a megabyte a second, beside whatever else the process does.
+MAX_CASE_BYTES = 2_000_000
 
 
 class NoCase(ValueError):
@@ -51,6 +53,8 @@ def propose_case(events: Sequence[RecordedEvent], run_id: str | None = None, nam
     case |= _list_options(run, mine)
     case["expect"] = _propose_expectations(before, after, mine)
     found: Json = _replace_surrogates(case)
+    if len(encode(found)) > MAX_CASE_BYTES:
+        raise NoCase(f"the case of run {run.id} would have more than {MAX_CASE_BYTES} bytes; choose an earlier run")
     return found
 
 
