@@ -6,12 +6,13 @@ import functools
 import inspect
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Any, Literal
 
 import typer
 
-from swarmkeep.cli.completing import complete_session
+from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.sources import ServerOptions, SourceOptions
 
 
@@ -124,6 +125,28 @@ ListOrder = Annotated[
     Literal["created", "activity"] | None,
     typer.Option("--order", help="Newest first, or latest activity first."),
 ]
+ActiveAgent = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="NAME", help="Only those with this active agent.", autocompletion=complete_agent),
+]
+Children = Annotated[bool, typer.Option("--children", help="Also the sessions in which agents ask others.")]
+Limit = Annotated[int, typer.Option("--limit", min=0, metavar="N", help="How many at most; 0 for all.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Then show each new event as it is recorded, until Ctrl-C.")
+]
+EventTypes = Annotated[
+    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type; may be given again.")
+]
+EventAgents = Annotated[
+    list[str] | None,
+    typer.Option("--agent", metavar="NAME", help="Only while this agent was active; may be given again."),
+]
+AuditReason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")]
+KeptReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the session.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
+]
+SessionLines = Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")]
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 FirstSession = Annotated[

@@ -133,6 +133,14 @@ def put_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         _print("  ".join([*cells, row[-1]]).rstrip())
 
 
+def put_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], *, none: str) -> None:
+    """A table, or on stderr that there is nothing to put into it."""
+    if rows:
+        put_table(headings, rows)
+    else:
+        say(none)
+
+
 def is_utf8(text: str) -> bool:
     try:
         text.encode()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from swarmkeep.cli.agent_graph import GraphAgent, GraphFunction, format_mermaid, format_text
 from swarmkeep.cli.completing import complete_agent
-from swarmkeep.cli.options import Agents, Commands, JsonOutput
+from swarmkeep.cli.options import Agents, Commands, JsonOutput, Output
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.sources import ServerOptions, to_client
 from swarmkeep.cli.terminal import put, put_json
@@ -36,9 +35,7 @@ def graph(
     form: Annotated[
         Literal["text", "mermaid", "svg"], typer.Option("--format", help="Text, a flow chart for Mermaid, or SVG.")
     ] = "text",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
-    ] = None,
+    output: Output = None,
     as_json: JsonOutput = False,
 ) -> None:
     """Show who can hand over to whom, and ask whom; which functions each agent has, and which of them need approval.
@@ -48,7 +45,7 @@ def graph(
     """
     if as_json and (form != "text" or output is not None):
         raise typer.BadParameter("it cannot be combined with --format or --output", param_hint="'--json'")
-    team = _load_here(agents) if agents or where.server_url is None else _load_from_server(where)
+    team = [_place_in_graph(agent) for agent in _load(where, agents)]
     if as_json:
         put_json(team)
         return
@@ -78,31 +75,34 @@ def show(
 
     from swarmkeep.cli.render import format_agent
 
-    here = agents or where.server_url is None
-    found = _find_here(agents, name) if here else _find_on_server(where, name)
+    (found,) = _load(where, agents, name)
     if as_json:
         put_json(msgspec.to_builtins(found))
     else:
         put("\n".join(format_agent(found)))
 
 
-def _find_here(agents: list[str] | None, name: str) -> AgentInfo:
-
+def _load(where: ServerOptions, agents: list[str] | None, name: str | None = None) -> list[AgentInfo]:
+    """Load the agents, or the one that is named: of `--agents`, or of a server."""
     from swarmkeep.cli.configure import load_agents, load_settings
+    from swarmkeep.cli.server_source import reach_server
     from swarmkeep.runs.agent_views import view_agent
     from swarmkeep_client import AgentInfo
 
+    if where.server_url is not None and not agents:
+        with reach_server(where) as client:
+            return [*client.agents.list()] if name is None else [client.agents.get(name)]
     settings = load_settings(agents=agents)
     registry = load_agents(settings)
-    view = view_agent(registry, registry.get(name), is_offline=settings.offline)
-    return to_client(view, AgentInfo)
+    wanted = registry if name is None else [registry.get(name)]
+    return [to_client(view_agent(registry, agent, is_offline=settings.offline), AgentInfo) for agent in wanted]
 
 
-def _find_on_server(where: ServerOptions, name: str) -> AgentInfo:
-    from swarmkeep.cli.server_source import reach_server
-
-    with reach_server(where) as client:
-        return client.agents.get(name)
+def _place_in_graph(agent: AgentInfo) -> GraphAgent:
+    names = (str(tool["function"]["name"]) for tool in agent.tools)
+    functions = tuple(GraphFunction(name, name in agent.approvals) for name in names)
+    servers = tuple(server.name for server in agent.mcp_servers)
+    return GraphAgent(agent.name, functions, tuple(agent.handoffs), agent.asks, servers)
 
 
 def _format(team: list[GraphAgent], form: str) -> list[str]:
@@ -111,39 +111,3 @@ def _format(team: list[GraphAgent], form: str) -> list[str]:
 
         return list(format_svg(team))
     return list(format_mermaid(team) if form == "mermaid" else format_text(team))
-
-
-def _load_here(agents: list[str] | None) -> list[GraphAgent]:
-    from swarmkeep.cli.configure import load_settings
-    from swarmkeep.runs.agents import load_registry
-
-    registry = load_registry(load_settings(agents=agents).agents)
-    return [
-        GraphAgent(
-            agent.name,
-            tuple(GraphFunction(name, tool.requires_approval) for name, tool in agent.tools().items()),
-            tuple(registry.list_handoffs(agent)),
-            registry.list_asked(agent),
-            tuple(server.name for server in agent.mcp_servers),
-        )
-        for agent in registry
-    ]
-
-
-def _load_from_server(where: ServerOptions) -> list[GraphAgent]:
-    from swarmkeep.cli.server_source import reach_server
-
-    with reach_server(where) as client:
-        return [
-            GraphAgent(
-                agent.name,
-                tuple(
-                    GraphFunction(name, name in agent.approvals)
-                    for name in (str(tool["function"]["name"]) for tool in agent.tools)
-                ),
-                tuple(agent.handoffs),
-                agent.asks,
-                tuple(server.name for server in agent.mcp_servers),
-            )
-            for agent in client.agents.list()
-        ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -89,11 +90,7 @@ def _open_on_server(url: str, api_key: str | None) -> Iterator[SessionOpener]:
     from swarmkeep.cli.server_source import explain_unreachable, open_patient_client
 
     with explain_unreachable(url), open_patient_client(url, api_key) as client:
-
-        def open_session(session_id: str | None, agent: str | None) -> ServerChatSession:
-            return ServerChatSession(client, session_id, agent)
-
-        yield open_session
+        yield partial(ServerChatSession, client)
 
 
 @contextmanager
@@ -105,7 +102,4 @@ def _open_in_process(
     )
     from swarmkeep.cli.chat import LocalChatSession
 
-    def open_session(session_id: str | None, agent: str | None) -> LocalChatSession:
-        return LocalChatSession(settings, tenant, session_id, agent)
-
-    yield open_session
+    yield partial(LocalChatSession, settings, tenant)

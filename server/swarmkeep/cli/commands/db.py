@@ -305,7 +305,7 @@ def restore(
     """
     from swarmkeep.store.backup import restore_backup
 
-    url = load_settings(database_url=database_url).database_url
+    url = _resolve_url(database_url)
     with open_input(file) as opened:
         size = os.fstat(opened.fileno()).st_size
         with show_progress(
@@ -385,7 +385,7 @@ def backup(
         raise typer.BadParameter(
             "the backup goes to standard output, so there can be no JSON; name a file", param_hint="'--json'"
         )
-    url = load_settings(database_url=database_url).database_url
+    url = _resolve_url(database_url)
     unwritten = f"nothing was written to {output}"
     with (
         show_progress("writing", "row", quiet=quiet, on_interrupt=lambda _: unwritten) as progress,

@@ -24,7 +24,16 @@ from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_agen
 from swarmkeep.cli.opening import run_on_store
 from swarmkeep.cli.options import Agents, Commands, DatabaseUrl, JsonOutput, Model, Offline, Quiet
 from swarmkeep.cli.output import WORKING_BYTES, try_writing
-from swarmkeep.cli.terminal import Refused, describe_os_error, put, put_json, put_table, say, show_progress
+from swarmkeep.cli.terminal import (
+    Refused,
+    describe_os_error,
+    find_refusal,
+    put,
+    put_json,
+    put_table,
+    say,
+    show_progress,
+)
 from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.wording import pluralize
 from swarmkeep.mcp.statuses import ServerStatus
@@ -122,15 +131,7 @@ FULL_SHARE = 0.8
 def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
     """Every check, in the order in which a server would stumble."""
     yield CheckResult("python", "ok", f"{platform.python_version()} on {platform.system()}, swarmkeep {__version__}")
-    try:
-        location = locate(settings.database_url)
-    except BadDatabaseUrl as error:
-        yield CheckResult("database", "wrong", str(error))
-    else:
-        yield _check_sqlite(location)
-        yield from _check_database(settings, location)
-        if settings.workers > 1 and isinstance(location, SqliteFile):
-            yield CheckResult("workers", "wrong", "several workers need PostgreSQL; set SWARMKEEP_WORKERS to 1")
+    yield from _guard("database", _check_place(settings))
     registry, finding = _check_agents(settings)
     yield finding
     if registry is not None:
@@ -140,8 +141,31 @@ def run_checks(settings: Settings, *, online: bool) -> Iterator[CheckResult]:
     yield _check_open_files(settings)
     yield _check_access(settings)
     yield _check_integrity(settings)
-    yield from _check_named(settings)
+    # A wrong one of those that name something to be read keeps a server from starting.
+    yield from _guard("prices", _check_prices(settings))
+    yield from _guard("retention", _check_retention(settings))
+    yield from _guard("archive", _check_archive(settings))
+    yield from _guard("people", _check_people(settings))
+    yield from _guard("signing key", _check_signing_key(settings))
     yield from check_named_server()
+
+
+def _guard(check: str, found: Iterator[CheckResult]) -> Iterator[CheckResult]:
+    """Yield what a check finds; an error that a command would show is a finding, too."""
+    try:
+        yield from found
+    except Exception as error:
+        if (refused := find_refusal(error)) is None:
+            raise
+        yield CheckResult(check, "wrong", refused.sentence)
+
+
+def _check_place(settings: Settings) -> Iterator[CheckResult]:
+    location = locate(settings.database_url)
+    yield _check_sqlite(location)
+    yield from _guard("database", _check_database(settings, location))
+    if settings.workers > 1 and isinstance(location, SqliteFile):
+        yield CheckResult("workers", "wrong", "several workers need PostgreSQL; set SWARMKEEP_WORKERS to 1")
 
 
 def _check_sqlite(location: Location) -> CheckResult:
@@ -161,11 +185,7 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
     place = location.display
     if isinstance(location, SqliteFile) and not location.path.exists():
         folder = location.path.parent
-        try:
-            refuse_orphaned_log(location)
-        except StoreUnavailable as error:
-            yield CheckResult("database", "wrong", str(error))
-            return
+        refuse_orphaned_log(location)
         if folder.is_dir() and os.access(folder, os.W_OK):
             yield CheckResult("database", "ok", f"{place} does not exist yet; the server makes it")
             yield _check_disk(location)
@@ -174,14 +194,12 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
                 "database", "wrong", f"{place} cannot be made: the folder {folder} does not exist or is not writable"
             )
         return
-    try:
-        yield from _find_obstacles(settings, location)
-        revision = schema.current(settings.database_url)
-        if isinstance(location, SqliteFile):
-            refuse_read_only(location)
-    except (StoreUnavailable, SchemaBehind, Overloaded) as error:
-        yield CheckResult("database", "wrong", str(error))
-        return
+    if isinstance(location, PostgresServer):
+        for is_fatal, text in schema.find_obstacles(settings.database_url, servers=settings.workers):
+            yield CheckResult("database", "wrong" if is_fatal else "warning", text)
+    revision = schema.current(settings.database_url)
+    if isinstance(location, SqliteFile):
+        refuse_read_only(location)
     yield CheckResult("database", "ok", f"{place} can be reached")
     if isinstance(location, SqliteFile):
         yield _check_disk(location)
@@ -189,8 +207,8 @@ def _check_database(settings: Settings, location: Location) -> Iterator[CheckRes
         yield CheckResult("files", "warning", describe_exposure(exposed))
     yield _check_schema(revision, migrates=settings.migrate or isinstance(location, SqliteFile))
     if revision == LATEST_REVISION:
-        yield _check_quotas(settings)
-        yield from _check_clock(settings, location)
+        yield from _guard("quotas", _check_quotas(settings))
+        yield from _guard("clock", _check_clock(settings, location))
 
 
 def _check_disk(file: SqliteFile) -> CheckResult:
@@ -200,13 +218,6 @@ def _check_disk(file: SqliteFile) -> CheckResult:
     except OSError as error:
         return CheckResult("disk", "wrong", f"{size} cannot be written in {folder}: {describe_os_error(error)}")
     return CheckResult("disk", "ok", f"{size} can be written in {folder}")
-
-
-def _find_obstacles(settings: Settings, location: Location) -> list[CheckResult]:
-    if not isinstance(location, PostgresServer):
-        return []
-    found = schema.find_obstacles(settings.database_url, servers=settings.workers)
-    return [CheckResult("database", "wrong" if is_fatal else "warning", text) for is_fatal, text in found]
 
 
 def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
@@ -220,36 +231,30 @@ def _check_schema(revision: str | None, *, migrates: bool) -> CheckResult:
     return CheckResult("schema", "wrong", f"{found}; run `swarmkeep db upgrade`")
 
 
-def _check_quotas(settings: Settings) -> CheckResult:
+def _check_quotas(settings: Settings) -> Iterator[CheckResult]:
     """Check how near the tenants are to their storage quotas."""
-    try:
-        totals = run_on_store(settings.database_url, SqlStore.list_totals, read_only=True)
-    except (StoreUnavailable, Overloaded) as error:
-        return CheckResult("quotas", "wrong", str(error))
+    totals = run_on_store(settings.database_url, SqlStore.list_totals, read_only=True)
     shares = {
         tenant: max(one.sessions / settings.max_sessions, one.bytes / settings.max_stored_bytes)
         for tenant, one in totals.items()
     }
     if not shares:
-        return CheckResult("quotas", "ok", "nothing is stored yet")
+        yield CheckResult("quotas", "ok", "nothing is stored yet")
+        return
     fullest = max(shares, key=lambda tenant: shares[tenant])
     which = "1 tenant" if len(shares) == 1 else f"{len(shares)} tenants; the fullest"
     detail = (
         f"{which}, {fullest!r}, has {totals[fullest].sessions} of {pluralize(settings.max_sessions, 'session')} "
         f"and {totals[fullest].bytes} of {pluralize(settings.max_stored_bytes, 'byte')}"
     )
-    return CheckResult("quotas", "warning" if shares[fullest] >= FULL_SHARE else "ok", detail)
+    yield CheckResult("quotas", "warning" if shares[fullest] >= FULL_SHARE else "ok", detail)
 
 
 def _check_clock(settings: Settings, location: Location) -> Iterator[CheckResult]:
     """Of a file there is one clock."""
     if isinstance(location, PostgresServer):
         before = utc_now()
-        try:
-            theirs = run_on_store(settings.database_url, SqlStore.read_clock, read_only=True)
-        except (StoreUnavailable, Overloaded) as error:
-            yield CheckResult("clock", "wrong", str(error))
-            return
+        theirs = run_on_store(settings.database_url, SqlStore.read_clock, read_only=True)
         ahead = subtract_clocks(before, theirs, utc_now())
         if abs(ahead) > TOLERATED_SECONDS:
             yield CheckResult("clock", "warning", describe_difference(ahead))
@@ -393,13 +398,9 @@ def _check_integrity(settings: Settings) -> CheckResult:
 
 def _check_people(settings: Settings) -> Iterator[CheckResult]:
     """Check where people's keys are, if anything is encrypted by them."""
-    from swarmkeep.store.person_keys import PersonKeyError, open_key_source
+    from swarmkeep.store.person_keys import open_key_source
 
-    try:
-        open_key_source(settings.person_keys)
-    except PersonKeyError as error:
-        yield CheckResult("people", "wrong", str(error))
-        return
+    open_key_source(settings.person_keys)
     if settings.person is None:
         return
     encrypted = f"sessions are encrypted by their metadata `{settings.person}`"
@@ -410,41 +411,37 @@ def _check_people(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("people", "ok", f"{encrypted}, keys in {settings.person_keys}")
 
 
-def _check_named(settings: Settings) -> Iterator[CheckResult]:
-    """Check the settings that name something to be read, if they are set: a wrong one keeps a server from starting."""
-    from swarmkeep.history.archives import ArchiveError, ObjectStore, read_age
-    from swarmkeep.history.checkpoints import BadCheckpoint, load_signer
-    from swarmkeep.history.compare import PricesError, read_prices
-    from swarmkeep.history.retention import RetentionError, read_retention
+def _check_prices(settings: Settings) -> Iterator[CheckResult]:
+    from swarmkeep.history.compare import read_prices
 
-    try:
-        if prices := read_prices(settings.prices, settings.currency):
-            yield CheckResult("prices", "ok", f"{pluralize(len(prices.prices), 'model')}, in {settings.currency}")
-    except PricesError as error:
-        yield CheckResult("prices", "wrong", str(error))
-    try:
-        if rules := read_retention(settings.retention):
-            yield CheckResult(
-                "retention", "ok", f"{pluralize(len(rules), 'rule')}; `swarmkeep retention` says what goes"
-            )
-    except RetentionError as error:
-        yield CheckResult("retention", "wrong", str(error))
-    try:
-        age = read_age(settings.archive_after)
-        if settings.archive is not None:
-            ObjectStore(settings.archive)
-            when = "by `swarmkeep archive` only" if age is None else f"after {settings.archive_after}"
-            yield CheckResult("archive", "ok", f"{settings.archive}, {when}")
-        elif age is not None:
-            yield CheckResult("archive", "wrong", "SWARMKEEP_ARCHIVE_AFTER is set, but not SWARMKEEP_ARCHIVE")
-    except ArchiveError as error:
-        yield CheckResult("archive", "wrong", str(error))
-    yield from _check_people(settings)
-    try:
-        if load_signer(settings.signing_key) is not None:
-            yield CheckResult("signing key", "ok", f"{settings.signing_key} signs checkpoints of {settings.log_origin}")
-    except BadCheckpoint as error:
-        yield CheckResult("signing key", "wrong", str(error))
+    if prices := read_prices(settings.prices, settings.currency):
+        yield CheckResult("prices", "ok", f"{pluralize(len(prices.prices), 'model')}, in {settings.currency}")
+
+
+def _check_retention(settings: Settings) -> Iterator[CheckResult]:
+    from swarmkeep.history.retention import read_retention
+
+    if rules := read_retention(settings.retention):
+        yield CheckResult("retention", "ok", f"{pluralize(len(rules), 'rule')}; `swarmkeep retention` says what goes")
+
+
+def _check_archive(settings: Settings) -> Iterator[CheckResult]:
+    from swarmkeep.history.archives import ObjectStore, read_age
+
+    age = read_age(settings.archive_after)
+    if settings.archive is not None:
+        ObjectStore(settings.archive)
+        when = "by `swarmkeep archive` only" if age is None else f"after {settings.archive_after}"
+        yield CheckResult("archive", "ok", f"{settings.archive}, {when}")
+    elif age is not None:
+        yield CheckResult("archive", "wrong", "SWARMKEEP_ARCHIVE_AFTER is set, but not SWARMKEEP_ARCHIVE")
+
+
+def _check_signing_key(settings: Settings) -> Iterator[CheckResult]:
+    from swarmkeep.history.checkpoints import load_signer
+
+    if load_signer(settings.signing_key) is not None:
+        yield CheckResult("signing key", "ok", f"{settings.signing_key} signs checkpoints of {settings.log_origin}")
 
 
 def _has_keys(settings: Settings) -> bool:
@@ -522,8 +519,6 @@ def _format_value(value: Any) -> str:
 def _list_settings(settings: Settings) -> dict[str, Any]:
     """Every setting by the name of its variable, secrets hidden."""
     from pydantic import SecretStr
-
-    from swarmkeep.store.urls import BadDatabaseUrl, locate
 
     values: dict[str, Any] = {}
     for field, described in type(settings).model_fields.items():

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
-from swarmkeep.cli.options import Agents, Commands, DatabaseUrl, JsonOutput, Model, Offline, Quiet, SessionId
+from swarmkeep.cli.options import (
+    Agents,
+    Commands,
+    DatabaseUrl,
+    JsonOutput,
+    Model,
+    Offline,
+    Output,
+    Quiet,
+    SessionId,
+)
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import Progress, Refused, put_bytes, put_json, say, show_progress
 
@@ -189,9 +199,7 @@ def make_case(
     name: Annotated[
         str | None, typer.Option("--name", metavar="TEXT", help="What the case is called; by default what was said.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
-    ] = None,
+    output: Output = None,
 ) -> None:
     """Make an eval case of a recorded run: what was said before it and in it, and what is expected by what was done.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swarmkeep.cli.completing import complete_run
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import Commands, SessionId
+from swarmkeep.cli.options import Commands, EventTypes, Follow, Output, SessionId
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
 from swarmkeep.cli.terminal import is_terminal, put, put_bytes, put_json, put_json_line, say
@@ -34,13 +33,9 @@ commands = Commands()
 def events(
     where: SourceOptions,
     session_id: SessionId,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Then show each new event as it is recorded, until Ctrl-C.")
-    ] = False,
+    follow: Follow = False,
     after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only those after this seq.")] = 0,
-    types: Annotated[
-        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type; may be given again.")
-    ] = None,
+    types: EventTypes = None,
     run_id: Annotated[
         str | None, typer.Option("--run", metavar="ID", help="Only those of this run.", autocompletion=complete_run)
     ] = None,
@@ -59,18 +54,14 @@ def events(
             if as_json:
                 put_json([*recorded])
                 return
-            is_empty = True
-            for event in recorded:
-                put(format_event_line(event))
-                is_empty = False
-            if is_empty:
-                say("there are no such events")
-            return
-        for event in _choose_run(source.follow(session_id, after=after, types=chosen), run_id):
-            if as_json:
-                put_json_line(event)
-            else:
-                put(format_event_line(event))
+        else:
+            recorded = _choose_run(source.follow(session_id, after=after, types=chosen), run_id)
+        is_empty = True
+        for event in recorded:
+            put_json_line(event) if as_json else put(format_event_line(event))
+            is_empty = False
+        if is_empty:
+            say("there are no such events")
 
 
 def _choose_run(events: Iterable[Event], run_id: str | None) -> Iterator[Event]:
@@ -87,9 +78,7 @@ def blob(
     where: SourceOptions,
     session_id: SessionId,
     sha256: Annotated[str, typer.Argument(metavar="HASH", help="The `sha256` that the message names: 64 hex digits.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
-    ] = None,
+    output: Output = None,
 ) -> None:
     """Get the content of a file or picture in a session's message.
 

@@ -22,6 +22,7 @@ from swarmkeep.cli.options import (
     FirstSession,
     JsonOutput,
     LabelFilter,
+    Output,
     Quiet,
     parse_labels,
 )
@@ -76,9 +77,7 @@ def export(
         str, typer.Option("--format", metavar="FORMAT", help="jsonl for an import; markdown or html for people.")
     ] = "jsonl",
     first: FirstSession = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of standard output.")
-    ] = None,
+    output: Output = None,
     quiet: Quiet = False,
 ) -> None:
     """Export sessions as JSON lines: every event as it was recorded, and everything else that an import needs.

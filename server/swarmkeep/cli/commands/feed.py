@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import Commands, LabelFilter, parse_labels
+from swarmkeep.cli.options import Commands, EventAgents, EventTypes, Follow, LabelFilter, parse_labels
 from swarmkeep.cli.sources import FeedChoice, Source, SourceOptions
-from swarmkeep.cli.terminal import put, put_json, put_json_line, put_table, say
+from swarmkeep.cli.terminal import put, put_json, put_json_line, put_rows, say
 
 commands = Commands()
 
@@ -22,19 +22,12 @@ commands = Commands()
 """)
 def feed(
     where: SourceOptions,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Then show each new event as it is recorded, until Ctrl-C.")
-    ] = False,
+    follow: Follow = False,
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="Only those behind this place; `end`: from now on.")
     ] = None,
-    types: Annotated[
-        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type; may be given again.")
-    ] = None,
-    agents: Annotated[
-        list[str] | None,
-        typer.Option("--agent", metavar="NAME", help="Only while this agent was active; may be given again."),
-    ] = None,
+    types: EventTypes = None,
+    agents: EventAgents = None,
     metadata: LabelFilter = None,
     consumer: Annotated[
         str | None,
@@ -73,11 +66,9 @@ def _list_consumers(source: Source, as_json: bool) -> None:
     kept = source.consumers()
     if as_json:
         put_json(kept)
-    elif kept:
-        rows = [(one.name, str(one.lag), one.cursor, one.updated_at) for one in kept]
-        put_table(("CONSUMER", "BEHIND", "CURSOR", "CONFIRMED"), rows)
-    else:
-        say("no places are kept")
+        return
+    rows = [(one.name, str(one.lag), one.cursor, one.updated_at) for one in kept]
+    put_rows(("CONSUMER", "BEHIND", "CURSOR", "CONFIRMED"), rows, none="no places are kept")
 
 
 def _show(source: Source, choice: FeedChoice, *, follow: bool, as_json: bool) -> None:

@@ -12,10 +12,10 @@ from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.opening import run_on_store
 from swarmkeep.cli.options import Commands, DatabaseUrl, JsonOutput, refuse_empty
 from swarmkeep.cli.output import parse_end
-from swarmkeep.cli.terminal import put, put_json, put_table, say
+from swarmkeep.cli.terminal import put, put_json, put_rows, say
 
 if TYPE_CHECKING:
-    from swarmkeep.store.keys import ApiKey, SqlApiKeys
+    from swarmkeep.store.keys import SqlApiKeys
 
 
 T = TypeVar("T")
@@ -62,13 +62,13 @@ def create(
     from swarmkeep.store.records import DEFAULT_TENANT
 
     ends = None if expires is None else parse_end(expires, "--expires")
-
-    async def work(keys: SqlApiKeys) -> tuple[ApiKey, str]:
-        return await keys.create(tenant or DEFAULT_TENANT, name=name, role=role, expires_at=ends)
-
-    made, secret = _use_keys(database_url, work, makes=True)
+    made, secret = _use_keys(
+        database_url,
+        lambda keys: keys.create(tenant or DEFAULT_TENANT, name=name, role=role, expires_at=ends),
+        makes=True,
+    )
     if as_json:
-        put_json({"id": made.id, "key": secret, **_to_dict(made)})
+        put_json({"id": made.id, "key": secret, **msgspec.to_builtins(made)})
     else:
         put(secret)
     say(f"key {made.id} of tenant {made.tenant} ({made.role}); it is not shown again")
@@ -91,18 +91,20 @@ def list_keys(
 ) -> None:
     """List the keys of all tenants, oldest first, including revoked ones. The keys themselves are not shown."""
 
-    async def work(keys: SqlApiKeys) -> list[ApiKey]:
-        return await keys.list_keys(tenant=tenant)
-
-    found = _use_keys(database_url, work, read_only=True)
+    found = _use_keys(database_url, lambda keys: keys.list_keys(tenant=tenant), read_only=True)
     if as_json:
         put_json(found)
         return
-    if not found:
-        say("there are no keys")
-        return
-    rows = [(one.id, one.tenant, one.role, one.created_at, *_format_times(one), one.name) for one in found]
-    put_table(("ID", "TENANT", "ROLE", "CREATED", "LAST USED", "ENDS", "REVOKED", "NAME"), rows)
+    rows = [
+        (
+            one.id, one.tenant, one.role, one.created_at, one.last_used_at or "never", one.expires_at or "never",
+            one.revoked_at or "no", one.name,
+        )
+        for one in found
+    ]  # fmt: skip
+    put_rows(
+        ("ID", "TENANT", "ROLE", "CREATED", "LAST USED", "ENDS", "REVOKED", "NAME"), rows, none="there are no keys"
+    )
 
 
 @group.add("""
@@ -115,23 +117,10 @@ def revoke(
 ) -> None:
     """Revoke a key, for good; every server refuses it within two seconds. A key that is revoked already stays as it
     is."""
-
-    async def work(keys: SqlApiKeys) -> ApiKey:
-        return await keys.revoke(key_id)
-
-    ended = _use_keys(database_url, work)
+    ended = _use_keys(database_url, lambda keys: keys.revoke(key_id))
     if as_json:
         put_json(ended)
     say(f"key {ended.id} is revoked since {ended.revoked_at}")
-
-
-def _to_dict(key: ApiKey) -> dict[str, object]:
-    found: dict[str, object] = msgspec.to_builtins(key)
-    return found
-
-
-def _format_times(key: ApiKey) -> tuple[str, str, str]:
-    return key.last_used_at or "never", key.expires_at or "never", key.revoked_at or "no"
 
 
 def _use_keys(

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
-from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import (
+    ActiveAgent,
+    AuditReason,
     Commands,
     JsonOutput,
     LabelFilter,
     Quiet,
+    SessionLines,
     parse_labels,
 )
 from swarmkeep.cli.output import parse_duration
@@ -55,13 +57,10 @@ def prune(
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="AGE", help="Unchanged for this long: 30m, 12h, 90d, 8w.")
     ],
-    agent: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only those with this active agent.", autocompletion=complete_agent),
-    ] = None,
+    agent: ActiveAgent = None,
     metadata: LabelFilter = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which ones.")] = False,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")] = None,
+    reason: AuditReason = None,
     as_json: JsonOutput = False,
     quiet: Quiet = False,
 ) -> None:
@@ -113,7 +112,7 @@ def retention(
     within: Annotated[
         str | None, typer.Option("--within", metavar="TIME", help="Those that go within this time: 12h, 30d, 8w.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")] = False,
+    as_json: SessionLines = False,
 ) -> None:
     """Show the sessions that go by SWARMKEEP_RETENTION, and when: by default those that are due. A server deletes these
     every hour, unless they are on hold or in use. This deletes nothing."""

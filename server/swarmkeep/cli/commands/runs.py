@@ -11,10 +11,10 @@ import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import Commands, FirstDay, JsonOutput, LastDay, Quiet
+from swarmkeep.cli.options import Commands, FirstDay, JsonOutput, LastDay, Limit, Quiet
 from swarmkeep.cli.render import format_milliseconds
 from swarmkeep.cli.sources import SourceOptions
-from swarmkeep.cli.terminal import put_bytes, put_json, put_table, say, show_progress
+from swarmkeep.cli.terminal import put_bytes, put_json, put_rows, say, show_progress
 
 if TYPE_CHECKING:
     from swarmkeep.events.run_table import RunFilter, RunGroup
@@ -56,7 +56,7 @@ def runs(
         Literal["created_at", "latency_ms", "first_token_ms", "total_tokens"],
         typer.Option(help="The latest first, or the greatest figure."),
     ] = "created_at",
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many at most; 0 for all.")] = 50,
+    limit: Limit = 50,
     group_by: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,10 +96,8 @@ def runs(
         put_json(shown)
     elif as_csv:
         put_bytes(_write_csv(shown))
-    elif shown:
-        put_table(_HEADINGS, map(_list_cells, shown))
     else:
-        say("there are no such runs that are over")
+        put_rows(_HEADINGS, [*map(_list_cells, shown)], none="there are no such runs that are over")
     if more:
         say("there are more runs; --limit 0 shows all")
 
@@ -161,10 +159,9 @@ def _show_figures(
         rows = list(progress.track(source.run_figures(asked)))
     if as_json:
         put_json([_drop_other_groups(row, by) for row in rows])
-    elif rows:
-        put_table((*(name.upper() for name in by), *_FIGURES), (_list_figures(row, by) for row in rows))
     else:
-        say("there were no such runs")
+        headings = (*(name.upper() for name in by), *_FIGURES)
+        put_rows(headings, [_list_figures(row, by) for row in rows], none="there were no such runs")
 
 
 _FIGURES = (

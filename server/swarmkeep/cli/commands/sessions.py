@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import msgspec
 import typer
 
-from swarmkeep.cli.completing import complete_agent
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import (
+    ActiveAgent,
+    AuditReason,
+    Children,
     Commands,
     JsonOutput,
+    KeptReason,
     LabelFilter,
     LastRun,
+    Limit,
     ListOrder,
     SessionId,
     Status,
@@ -95,10 +99,7 @@ AtEvent = Annotated[int | None, typer.Option("--at", metavar="SEQ", min=1, help=
 )
 def list_sessions(
     where: SourceOptions,
-    agent: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only those with this active agent.", autocompletion=complete_agent),
-    ] = None,
+    agent: ActiveAgent = None,
     status: Status = None,
     last_run: LastRun = None,
     order: ListOrder = None,
@@ -120,8 +121,8 @@ def list_sessions(
         ),
     ] = None,
     metadata: LabelFilter = None,
-    children: Annotated[bool, typer.Option("--children", help="Also the sessions in which agents ask others.")] = False,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many at most; 0 for all.")] = 50,
+    children: Children = False,
+    limit: Limit = 50,
     as_json: JsonOutput = False,
 ) -> None:
     """List sessions, the latest first."""
@@ -222,7 +223,7 @@ def delete(
     where: SourceOptions,
     session_id: SessionId,
     force: Annotated[bool, typer.Option("--force", help="Delete it even while a run is active.")] = False,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")] = None,
+    reason: AuditReason = None,
 ) -> None:
     """Delete a session with all of its events, for good. The audit log keeps a record of the deletion."""
     with open_source(where, writes=True) as source:
@@ -258,7 +259,7 @@ def redact(
     given: Annotated[
         list[str], typer.Option("--seq", metavar="SEQ", help="An event, or several as in 5-9; may be given again.")
     ],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the session.")],
+    reason: KeptReason,
     include_forks: Annotated[
         bool, typer.Option("--include-forks", help="Also in forks, and in sessions that this one was forked from.")
     ] = False,
@@ -294,7 +295,7 @@ def redact(
 def hold(
     where: SourceOptions,
     session_id: SessionId,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the session.")],
+    reason: KeptReason,
 ) -> None:
     """Put a session on hold: until that is lifted, nothing of it is redacted or deleted."""
     with open_source(where, writes=True) as source:
@@ -381,7 +382,7 @@ def compact(
 """)
 def counts(
     where: SourceOptions,
-    children: Annotated[bool, typer.Option("--children", help="Also the sessions in which agents ask others.")] = False,
+    children: Children = False,
     as_json: JsonOutput = False,
 ) -> None:
     """Count the sessions that run or wait, those whose last run failed or was interrupted, and the damaged ones."""

@@ -18,7 +18,7 @@ import typer
 
 from swarmkeep.cli.completing import complete_session
 from swarmkeep.cli.opening import open_source
-from swarmkeep.cli.options import Commands, FirstSession, JsonOutput, Quiet
+from swarmkeep.cli.options import Commands, FirstSession, JsonOutput, Quiet, SessionLines
 from swarmkeep.cli.output import STANDARD, open_input, write_atomically
 from swarmkeep.cli.sources import Source, SourceOptions, to_client
 from swarmkeep.cli.terminal import (
@@ -28,7 +28,7 @@ from swarmkeep.cli.terminal import (
     put_bytes,
     put_json,
     put_json_line,
-    put_table,
+    put_rows,
     say,
     show_progress,
 )
@@ -110,7 +110,7 @@ def verify(
         ),
     ] = None,
     first: FirstSession = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one session per line.")] = False,
+    as_json: SessionLines = False,
     quiet: Quiet = False,
 ) -> None:
     """Check that sessions are as they were recorded: events, hash chain, and everything stored with them. Exit code 1
@@ -642,24 +642,14 @@ def audit(
     if as_json:
         put_json(entries)
         return
-    if not entries:
-        say("the audit log is empty")
-        return
-    put_table(
-        ("SEQ", "AT", "TYPE", "ABOUT", "WHAT", "BY", "REASON"),
-        [
-            (
-                str(entry.seq),
-                f"{entry.at[:19]}Z",
-                entry.type,
-                _name_subject(entry.data),
-                _name_details(entry.data),
-                entry.by or "",
-                str(entry.data.get("reason") or ""),
-            )
-            for entry in entries
-        ],
-    )
+    rows = [
+        (
+            str(one.seq), f"{one.at[:19]}Z", one.type, _name_subject(one.data), _name_details(one.data), one.by or "",
+            str(one.data.get("reason") or ""),
+        )
+        for one in entries
+    ]  # fmt: skip
+    put_rows(("SEQ", "AT", "TYPE", "ABOUT", "WHAT", "BY", "REASON"), rows, none="the audit log is empty")
 
 
 def _name_details(data: Mapping[str, Any]) -> str:

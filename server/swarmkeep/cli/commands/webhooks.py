@@ -9,8 +9,17 @@ import typer
 
 from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.opening import run_on_store
-from swarmkeep.cli.options import Commands, DatabaseUrl, JsonOutput, LabelFilter, parse_labels, refuse_empty
-from swarmkeep.cli.terminal import put, put_json, put_table, say
+from swarmkeep.cli.options import (
+    Commands,
+    DatabaseUrl,
+    EventAgents,
+    EventTypes,
+    JsonOutput,
+    LabelFilter,
+    parse_labels,
+    refuse_empty,
+)
+from swarmkeep.cli.terminal import put, put_json, put_rows, say
 
 if TYPE_CHECKING:
     from swarmkeep.runs.webhooks import Webhooks
@@ -32,11 +41,6 @@ Tenant = Annotated[
 ]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The webhook's id, as in `webhooks list`.")]
 Url = Annotated[str, typer.Argument(metavar="URL", help="The address that events are sent to.")]
-Types = Annotated[list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type; may be given again.")]
-Agents = Annotated[
-    list[str] | None,
-    typer.Option("--agent", metavar="NAME", help="Only while this agent was active; may be given again."),
-]
 
 
 @group.add("""
@@ -45,8 +49,8 @@ Agents = Annotated[
 """)
 def create(
     url: Url,
-    types: Types = None,
-    agents: Agents = None,
+    types: EventTypes = None,
+    agents: EventAgents = None,
     metadata: LabelFilter = None,
     after: Annotated[
         str, typer.Option("--after", metavar="CURSOR", help="Begin behind this place in the feed; `1-0`: with all.")
@@ -75,11 +79,9 @@ def list_webhooks(tenant: Tenant = "default", as_json: JsonOutput = False, datab
     found = _use(database_url, lambda _, store: store.list_webhooks(tenant), read_only=True)
     if as_json:
         put_json([_to_dict(one) for one in found])
-    elif found:
-        rows = [(one.id, one.state, one.url, one.delivered_at or "never", one.error or "none") for one in found]
-        put_table(("ID", "STATE", "URL", "DELIVERED", "ERROR"), rows)
-    else:
-        say("there are no webhooks")
+        return
+    rows = [(one.id, one.state, one.url, one.delivered_at or "never", one.error or "none") for one in found]
+    put_rows(("ID", "STATE", "URL", "DELIVERED", "ERROR"), rows, none="there are no webhooks")
 
 
 @group.add("""
@@ -167,13 +169,12 @@ def deliveries(
         lambda _, store: store.list_deliveries(tenant, webhook_id, dead=dead or None, after=None, limit=limit),
         read_only=True,
     )
+    shown = [_describe(one) for one in found]
     if as_json:
-        put_json([_describe(one) for one in found])
-    elif found:
-        rows = [tuple(str(value) for value in _describe(one).values()) for one in found]
-        put_table(("CURSOR", "SESSION", "STATE", "ATTEMPTS", "NEXT", "ERROR"), rows)
-    else:
-        say("everything was delivered")
+        put_json(shown)
+        return
+    rows = [tuple(map(str, one.values())) for one in shown]
+    put_rows(("CURSOR", "SESSION", "STATE", "ATTEMPTS", "NEXT", "ERROR"), rows, none="everything was delivered")
 
 
 @group.add("""
