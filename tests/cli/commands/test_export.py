@@ -22,6 +22,7 @@ from swarmkeep.store.schema import upgrade
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
 from tests.events.given import tool_call
+from tests.history.transfer.test_checkpoints import execute, record
 from tests.history.transfer.test_formats import CHATGPT
 from tests.support.logs.cut_calls import draft_cut_calls
 
@@ -204,3 +205,20 @@ def test_terminal_control_text_escaped_only_there(
         shown = os.read(ours, 1000)
     os.close(ours)
     assert shown.decode() == '{"said":"\\u009b31m\\u202e\\u007f é"}'
+
+
+@pytest.mark.long
+def test_command_imports_from_postgresql(cli: CommandLine, place: list[str], postgres_url: str) -> None:
+    asyncio.run(record(postgres_url))
+    tried = cli("import", postgres_url, "--dry-run", "--agent", "Triage Agent", "--json", *place).json
+    assert (tried["imported"], tried["format"], tried["dry_run"]) == (2, "langgraph", True)
+    done = cli("import", postgres_url, "--agent", "Triage Agent", *place)
+    assert (done.code, "2 sessions imported, 0 existed already" in done.err) == (0, True)
+    again = cli("import", postgres_url, "--agent", "Triage Agent", "--from", "langgraph", "--json", *place).json
+    assert (again["imported"], again["present"]) == (0, 2)
+    assert "bye ☃" in cli("export", "t1", "--format", "markdown", *place).out
+    away = cli("import", "postgresql://ann:s3cret@127.0.0.1:1/none")
+    assert (away.code != 0, "s3cret" in away.out + away.err) == (True, False)
+    assert "cannot connect to the database at postgresql://ann@127.0.0.1:1/none" in away.err
+    asyncio.run(execute(postgres_url, "DROP TABLE checkpoints"))
+    assert "LangGraph's PostgresSaver" in cli.expect_refusal("import", postgres_url)

@@ -160,6 +160,13 @@ def test_checkpoint_that_cannot_be_read_is_named(make: Callable[..., Path], kind
     assert why in str(refused.value)
 
 
+def test_checkpoints_of_changes_are_refused(make: Callable[..., Path]) -> None:
+    """The last one has no messages then, and what is left of it would pass for the conversation."""
+    change = """UPDATE checkpoints SET metadata = '{"counters_since_delta_snapshot": {"messages": [1, 2]}}'"""
+    with pytest.raises(InvalidImport, match="thread 't1' is kept as changes"):
+        read(make("langgraph", change), "langgraph")
+
+
 def test_other_databases_are_described(make: Callable[..., Path]) -> None:
     path = make("", "CREATE TABLE recipes (a)", "CREATE VIEW agent_sessions AS SELECT 1 AS session_id")
     with path.open("rb") as file, pytest.raises(InvalidImport, match="a SQLite database with the tables 'recipes'"):

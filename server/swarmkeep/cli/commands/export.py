@@ -186,7 +186,12 @@ _AUTO = "auto"
 )
 def import_sessions(
     where: SourceOptions,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The file; - is standard input.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="The file, or the address of LangGraph's PostgreSQL database; - is standard input."
+        ),
+    ],
     as_id: Annotated[
         str | None,
         typer.Option("--as", "--id", metavar="NEW_ID", help="The id for the session, if the file has only one."),
@@ -214,7 +219,7 @@ def import_sessions(
     """
     if form not in (_AUTO, *get_args(FileForm)):
         raise typer.BadParameter(f"it must be auto, {', '.join(get_args(FileForm))}", param_hint="'--from'")
-    with _open_conversations(file) as opened:
+    with _open_conversations(file, quiet=quiet) as opened:
         chosen = _choose_form(opened, form, agent)
         with _open_target(where, dry_run=dry_run) as source:
             # A server reads it once as it is sent; here it is verified and hashed first, and read again to be recorded.
@@ -246,10 +251,15 @@ def _choose_form(file: BinaryIO, form: str, agent: str | None) -> FileForm:
 
 
 @contextmanager
-def _open_conversations(name: str) -> Iterator[BinaryIO]:
-    """Open a file; of a SQLite database whose last changes are in a file beside it, a copy that has these, too."""
+def _open_conversations(name: str, *, quiet: bool) -> Iterator[BinaryIO]:
+    """Open a file; of a SQLite database whose last changes are in a file beside it, a copy that has these, too; and of
+    LangGraph's PostgreSQL database one that has the ends of its threads."""
     import sqlite3
 
+    if name.startswith(_POSTGRES):
+        with _copy_checkpoints(name, quiet=quiet) as file:
+            yield file
+        return
     with open_input(name) as file:
         if not os.path.exists(f"{name}-wal") or not os.path.getsize(f"{name}-wal"):
             yield file
@@ -265,6 +275,26 @@ def _open_conversations(name: str) -> Iterator[BinaryIO]:
         except sqlite3.Error as error:
             raise Refused(f"cannot read {name}: {error}") from None
         with copy.open("rb") as opened:
+            yield opened
+
+
+_POSTGRES = ("postgresql:", "postgres:")
+
+
+@contextmanager
+def _copy_checkpoints(url: str, *, quiet: bool) -> Iterator[BinaryIO]:
+    import asyncio
+
+    from swarmkeep.history.foreign.checkpoints import copy_checkpoints
+    from swarmkeep.store.urls import PostgresServer, locate
+
+    server = locate(url)
+    assert isinstance(server, PostgresServer)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoints.db"
+        with show_progress("reading", "thread", quiet=quiet, on_interrupt=lambda _: "nothing was recorded") as progress:
+            asyncio.run(copy_checkpoints(server, path, progress.reach))
+        with path.open("rb") as opened:
             yield opened
 
 

@@ -221,6 +221,7 @@ def _convert_adk_part(part: Json) -> Json:
 
 # LangGraph: checkpoints of its SqliteSaver.
 
+_DELTA_MARKS = (b'"counters_since_delta_snapshot"', b'"delta_writes_versioned"')
 _STATE_PREFIXES = ("__", "branch:", "start:")
 _ROLES = {
     "human": "user", "humanmessage": "user", "user": "user",
@@ -238,12 +239,15 @@ def has_langgraph(tables: Tables) -> bool:
 def read_langgraph(database: sqlite3.Connection) -> Iterator[ForeignConversation]:
     """The last state of each thread of the graph itself. Raises InvalidImport."""
     threads = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = '' ORDER BY thread_id"
-    ends = "SELECT type, checkpoint FROM checkpoints WHERE thread_id = ? AND checkpoint_ns = '' ORDER BY checkpoint_id"
+    columns = {column[0] for column in database.execute("SELECT * FROM checkpoints LIMIT 0").description}
+    chosen = f"type, checkpoint, {'metadata' if 'metadata' in columns else 'NULL AS metadata'}"
+    ends = f"SELECT {chosen} FROM checkpoints WHERE thread_id = ? AND checkpoint_ns = '' ORDER BY checkpoint_id"
     for row in database.execute(threads):
         thread = row["thread_id"]
         what = f"thread {thread!r}"
         [last] = database.execute(f"{ends} DESC LIMIT 1", (thread,)).fetchall()
         [first] = database.execute(f"{ends} LIMIT 1", (thread,)).fetchall()
+        refuse_deltas(last["metadata"], what)
         checkpoint = _decode_checkpoint(last, what)
         values = as_dict(checkpoint.get("channel_values"))
         left_out: Counter[str] = Counter()
@@ -260,6 +264,13 @@ def read_langgraph(database: sqlite3.Connection) -> Iterator[ForeignConversation
             ),
             left_out=left_out,
         )
+
+
+def refuse_deltas(metadata: Any, what: str) -> None:
+    """Raise InvalidImport for a thread whose checkpoints have only what has changed."""
+    text = metadata if isinstance(metadata, bytes) else str(metadata or "").encode("utf-8", "surrogatepass")
+    if any(mark in text for mark in _DELTA_MARKS):
+        raise InvalidImport(f"{what} is kept as changes (a DeltaChannel), which are not read")
 
 
 def _decode_checkpoint(row: sqlite3.Row, what: str) -> Json:
