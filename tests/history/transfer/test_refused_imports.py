@@ -31,6 +31,7 @@ from tests.history.transfer.test_round_trip import (
     record_redacted_session,
     record_session,
 )
+from tests.support.hypothesis_profiles import examples
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_a_byte_changed_anywhere_is_refused(text: bytes) -> None:
     lines = text.splitlines(keepends=True)
     start = 0
     for line in lines:
-        for at in range(start, start + len(line), max(1, len(line) // 40)):
+        for at in range(start, start + len(line), max(1, len(line) // examples(40))):
             changed = bytes([text[at] ^ 1])
             read_refusal(text[:at] + changed + text[at + 1 :])
         start += len(line)

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.processes import clean_environment
 
-# With all of it in memory, Python would need several times its 70 MB.
-COUNT = 15_000
+# With all of it in memory, Python would need twice its 120 MB. They are few and long: each takes an append.
+COUNT = 4_000
 _MEMORY_BYTES = 200 * 1024 * 1024
 
 
@@ -25,7 +25,7 @@ def write_chats(path: Path, count: int) -> None:
         for number in range(count):
             nodes: dict[str, Any] = {"root": {"id": "root", "message": None, "parent": None, "children": ["m1"]}}
             for name, parent, role in (("m1", "root", "user"), ("m2", "m1", "assistant")):
-                content = {"content_type": "text", "parts": [f"Message {number} of {role}. " + "x" * 2000]}
+                content = {"content_type": "text", "parts": [f"Message {number} of {role}. " + "x" * 15_000]}
                 message = {"id": name, "author": author[role], "create_time": 1756000000.5, "content": content,
                            "metadata": {}, "recipient": "all"}  # fmt: skip
                 nodes[name] = {"id": name, "parent": parent, "children": [], "message": message}
