@@ -63,3 +63,10 @@ def place(
         return
     with ServerProcess(folder, database_url=database_url, agents=[ACME]) as server:
         yield ["--url", server.url]
+
+
+@pytest.fixture
+def where(cli: CommandLine, database_url: str) -> list[str]:
+    options = ["--database-url", database_url]
+    assert cli("db", "upgrade", *options).code == 0
+    return options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 import socket
 import sqlite3
@@ -21,6 +20,7 @@ from swarmkeep.store.person_keys import make_person
 from tests.cli.command_line import ACME, SWARMKEEP, CommandLine, InProcessCommandLine, Result
 from tests.cli.conftest import RecordedSession
 from tests.cli.test_help import COMMANDS
+from tests.support.disk import full_disk
 from tests.support.privileges import bound_by_permissions
 from tests.support.processes import clean_environment
 
@@ -361,17 +361,6 @@ def test_output_on_read_only_system_told(site: Site) -> None:
     assert find_refusal(Result(result.returncode, result.stdout, result.stderr)) == (
         "error: cannot write out: Read-only file system; choose a folder that you may write to"
     )
-
-
-@contextmanager
-def full_disk(size: int = 4096) -> Iterator[None]:
-    """No file of this process grows beyond that, by default one page: what a full disk comes to."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @each_command(WRITERS | {"backup", "demo", "eval", "init", "restore"}, without=_NEEDS_MORE)

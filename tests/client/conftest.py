@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from swarmkeep_client import AsyncClient, Client
-from tests.client.stub_server import StubServer
+from swarmkeep_client import AsyncClient, Client, Session
+from tests.client import samples
+from tests.client.stub_server import StubServer, make_json_reply
 
 
 class RecordedSleeps:
@@ -48,3 +49,11 @@ def client(server: StubServer, sleeps: RecordedSleeps) -> Iterator[Client]:
 async def async_client(server: StubServer, sleeps: RecordedSleeps) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(server.url, sleep=sleeps.async_sleep) as client:
         yield client
+
+
+@pytest.fixture
+def session(server: StubServer, client: Client) -> Session:
+    server.script(make_json_reply(samples.make_session()))
+    session = client.sessions.get("s1")
+    server.received.clear()
+    return session

@@ -42,14 +42,6 @@ from tests.client.stub_server import (
 NOTHING = make_reply(204, b"", "application/json")
 
 
-@pytest.fixture
-def session(server: StubServer, client: Client) -> Session:
-    server.script(make_json_reply(samples.make_session()))
-    session = client.sessions.get("s1")
-    server.received.clear()
-    return session
-
-
 def test_the_readme_in_one_go(server: StubServer) -> None:
     server.script(
         make_json_reply(samples.make_session(), 201),

@@ -61,14 +61,6 @@ TYPES = ["run.started", "message.added", "message.started", "message.delta", "me
 
 
 @pytest.fixture
-def session(server: StubServer, client: Client) -> Session:
-    server.script(make_json_reply(samples.make_session()))
-    session = client.sessions.get("s1")
-    server.received.clear()
-    return session
-
-
-@pytest.fixture
 async def async_session(server: StubServer, async_client: AsyncClient) -> AsyncSession:
     server.script(make_json_reply(samples.make_session()))
     session = await async_client.sessions.get("s1")

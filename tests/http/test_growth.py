@@ -19,11 +19,12 @@ from swarmkeep.runs.hub import Feed, Hub, MessageDeltas
 from swarmkeep.store.reading import decode_event
 from swarmkeep.store.records import SessionKey
 from tests.http.server import RunningServer, scripted, server_settings, start_server
-from tests.http.test_streams import wait_until, wait_until_nobody_reads
+from tests.http.test_streams import wait_until_nobody_reads
 from tests.support.calls import count_calls
 from tests.support.growth import measure
 from tests.support.loop_watch import watch_callbacks
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 
 async def use_everything(service: RunningServer) -> None:

@@ -10,8 +10,8 @@ import pytest
 from swarmkeep.runs.feed import ChangedSession, Changes, SessionChanges
 from swarmkeep.store.records import StoreUnavailable
 from tests.http.server import Frame, RunningServer, check_problem, scripted, start_server
-from tests.http.test_streams import wait_until
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_database
 

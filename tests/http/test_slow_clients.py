@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
@@ -13,6 +13,7 @@ from swarmkeep.http.metrics import ServerLimits
 from tests.http.server import RunningServer, check_problem, scripted, server_settings, start_server
 from tests.support.pictures import make_inline_picture, make_message, make_png
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 20
 HEAD = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\n"
@@ -150,13 +151,6 @@ async def send_partial_body(
         writer.write(head.encode() + b" " * size)
         await writer.drain()
         yield reader
-
-
-async def wait_until(holds: Callable[[], bool]) -> None:
-    """Until that holds, of something in the server that tells nobody of its changes."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 async def test_slow_bodies_bounded_in_memory(plain: RunningServer) -> None:

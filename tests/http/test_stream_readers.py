@@ -23,9 +23,10 @@ from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import SessionKey
 from tests.http.server import Frame, RunningServer, durable_frames, scripted, start_server
 from tests.http.team import front
-from tests.http.test_streams import content_of, wait_until, wait_until_nobody_reads
+from tests.http.test_streams import content_of, wait_until_nobody_reads
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 TEAM = str(Path(__file__).with_name("team.py"))
 

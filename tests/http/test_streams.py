@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -19,14 +19,7 @@ from tests.http.server import (
     start_server,
 )
 from tests.support.scripted import ScriptedModel
-
-
-async def wait_until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while True:
-            if holds():
-                return
-            await asyncio.sleep(0.005)
+from tests.support.waiting import wait_until
 
 
 async def wait_until_nobody_reads(service: RunningServer) -> None:

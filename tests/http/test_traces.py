@@ -13,9 +13,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.http.server import RunningServer, scripted, start_server
 from tests.http.websocket.client import connect_session
-from tests.runs.cluster import wait_until
 from tests.support.scripted import ScriptedModel
 from tests.support.spans import CaughtSpans, get_attributes, get_id, get_trace_id, list_links
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_database
 

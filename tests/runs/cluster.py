@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, closing, nullcontext, suppress
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from swarmkeep import Agent
 from swarmkeep.decide.commands import StartRun
 from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import SessionNotFound
-from swarmkeep.events.facts import RecordedEvent
+from swarmkeep.events.facts import CompactionSummarised, MessageAdded, RecordedEvent
 from swarmkeep.events.state import State
 from swarmkeep.events.views import RunView
 from swarmkeep.models.failures import NO_SECRETS, Secrets
@@ -182,13 +182,6 @@ async def wait_for_state(engine: Engine, holds: Callable[[State], object], key: 
             await asyncio.sleep(0.005)
 
 
-async def wait_until(holds: Callable[[], object]) -> None:
-    """Once that holds, of something in this process that tells nobody of its changes."""
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
-
-
 async def collect_stream(
     engine: Engine,
     run_id: str = "r1",
@@ -255,3 +248,22 @@ class ToolGate:
         """Let the tool through, and wait until it is."""
         self.opened.set()
         assert await asyncio.to_thread(self.passed.wait, 20)
+
+
+def list_results(events: Iterable[RecordedEvent]) -> list[tuple[str, str]]:
+    """The status and the text of each call's result."""
+    facts = [event.fact for event in events]
+    return [
+        (fact.tool.status, str(fact.message["content"]))
+        for fact in facts
+        if isinstance(fact, MessageAdded) and fact.tool is not None
+    ]
+
+
+async def find_answers(engine: Engine, key: SessionKey = KEY) -> list[int]:
+    """The seqs of what a model has said: its messages and summaries."""
+    return [
+        event.seq
+        for event in await read_log(engine, key)
+        if isinstance(event.fact, MessageAdded | CompactionSummarised) and event.fact.completion is not None
+    ]

@@ -33,6 +33,7 @@ from tests.runs.cluster import (
     KEY,
     LIMITS,
     EngineCluster,
+    find_answers,
     kill_engine,
     make_start_run,
     open_session,
@@ -123,14 +124,6 @@ async def opened(cluster: EngineCluster) -> Any:
         async with open_async(scripted.url) as client:
             engine = await cluster.begin(AGENT, model=ChatModel(client))
             yield engine, small, scripted
-
-
-async def find_answers(engine: Engine, key: SessionKey = KEY) -> list[int]:
-    return [
-        event.seq
-        for event in await read_log(engine, key)
-        if isinstance(event.fact, MessageAdded | CompactionSummarised) and event.fact.completion is not None
-    ]
 
 
 async def list_facts(engine: Engine, kind: type[Any]) -> list[Any]:

@@ -10,7 +10,6 @@ import pytest
 
 from swarmkeep import Agent
 from swarmkeep.events.codec import Json
-from swarmkeep.events.facts import MessageAdded
 from swarmkeep.events.records import RunOptions
 from swarmkeep.history.export import iterate_keys, write_export
 from swarmkeep.history.import_export import import_export
@@ -22,6 +21,7 @@ from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import (
     KEY,
     EngineCluster,
+    find_answers,
     kill_engine,
     read_log,
     read_state,
@@ -70,11 +70,6 @@ def fake() -> DialectModel:
 def model(fake: DialectModel) -> Iterator[ScriptedModel]:
     with ScriptedModel(default=fake, strict=False) as scripted:
         yield scripted
-
-
-async def find_answers(engine: Engine, key: SessionKey = KEY) -> list[int]:
-    facts = [(event.seq, event.fact) for event in await read_log(engine, key)]
-    return [seq for seq, fact in facts if isinstance(fact, MessageAdded) and fact.completion is not None]
 
 
 async def check_rebuilt(engine: Engine, model: ScriptedModel, key: SessionKey = KEY) -> None:

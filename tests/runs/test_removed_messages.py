@@ -10,7 +10,6 @@ import pytest
 from swarmkeep import Agent, tool
 from swarmkeep.decide.commands import Approval
 from swarmkeep.events.errors import EventNotFound, RunNotFound, SessionBusy
-from swarmkeep.events.facts import MessageAdded
 from swarmkeep.events.messages import list_shown
 from swarmkeep.events.views import find_run
 from swarmkeep.guardrails import limit_length
@@ -26,6 +25,7 @@ from tests.runs.cluster import (
     KEY,
     EngineCluster,
     ToolGate,
+    find_answers,
     list_contents,
     make_start_run,
     open_session,
@@ -57,14 +57,6 @@ async def make_talk(engine: Engine, model: ScriptedModel) -> list[int]:
     model.say("There it is.")
     await run_to_end(engine, "Where is 17?", "first")
     return [entry.seq for entry in (await read_state(engine)).messages]
-
-
-async def find_answers(engine: Engine) -> list[int]:
-    return [
-        event.seq
-        for event in await read_log(engine)
-        if isinstance(event.fact, MessageAdded) and event.fact.completion is not None
-    ]
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

@@ -46,9 +46,9 @@ from tests.runs.cluster import (
     start_hanging_run,
     take_items,
     wait_for_end,
-    wait_until,
 )
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_database
 

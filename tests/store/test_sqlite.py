@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import resource
 import shutil
 import sqlite3
 import sys
@@ -13,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from swarmkeep.store.sqlite import ReadOnlyFile, SqliteDatabase
 from swarmkeep.store.sqlite_files import LogScrubber, OpenFiles, connect
 from swarmkeep.store.urls import SqliteFile
 from tests.store.sessions import KEY, OTHER, begin_session, draft_user_messages, list_seqs, new_key
+from tests.support.disk import full_disk
 from tests.support.processes import Process
 
 
@@ -158,17 +158,6 @@ async def test_deleted_text_goes_after_reader_leaves(store: SqlStore, path: Path
     assert find_files_with(path, canary) == []
 
 
-@contextmanager
-def growth_forbidden(path: Path) -> Iterator[None]:
-    """No file of this process may grow beyond this one, as if the disk were full there."""
-    size, before = path.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 async def test_commit_is_reported_despite_unemptied_log(
     sqlite_ready: str, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -178,7 +167,7 @@ async def test_commit_is_reported_despite_unemptied_log(
     await store.close()
     # What is new goes to the end of the file, so there is room for it in the log, but not in the database.
     store = open_store(sqlite_ready)
-    with growth_forbidden(path):
+    with full_disk(path):
         state = await begin_session(store, OTHER)
         state = (await store.append(OTHER, state, draft_user_messages(canary * 500))).state
         erasing = asyncio.ensure_future(store.delete(OTHER))

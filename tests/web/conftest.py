@@ -38,16 +38,19 @@ def _scripted() -> Iterator[ScriptedModel]:
         yield model
 
 
-@pytest.fixture(scope="package")
-def server(_scripted: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def serve(folder: Path, model: ScriptedModel) -> ServerProcess:
     env = {
         "OPENAI_API_KEY": "test",
-        "OPENAI_BASE_URL": _scripted.url,
+        "OPENAI_BASE_URL": model.url,
         "SWARMKEEP_MODEL_RETRIES": "0",
         "SWARMKEEP_PRICES": '{"scripted-*": {"input": 2, "cached_input": 1, "output": 10}}',
     }
-    folder = tmp_path_factory.mktemp("page")
-    with ServerProcess(folder, agents=[str(TEAM)], offline=False, env=env) as running:
+    return ServerProcess(folder, agents=[str(TEAM)], offline=False, env=env)
+
+
+@pytest.fixture(scope="package")
+def server(_scripted: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serve(tmp_path_factory.mktemp("page"), _scripted) as running:
         yield running
 
 

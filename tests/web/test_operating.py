@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
-from tests.web.conftest import TEAM
+from tests.web.conftest import serve
 from tests.web.test_takeovers import look
 from tests.web.window import Api, Window
 
@@ -44,16 +44,6 @@ def fresh_desk(_scripted: ScriptedModel, tmp_path: Path) -> Iterator[ServerProce
     """One where no test was before."""
     with serve(tmp_path, _scripted) as running:
         yield running
-
-
-def serve(folder: Path, model: ScriptedModel) -> ServerProcess:
-    env = {
-        "OPENAI_API_KEY": "test",
-        "OPENAI_BASE_URL": model.url,
-        "SWARMKEEP_MODEL_RETRIES": "0",
-        "SWARMKEEP_PRICES": '{"scripted-*": {"input": 2, "cached_input": 1, "output": 10}}',
-    }
-    return ServerProcess(folder, agents=[str(TEAM)], offline=False, env=env)
 
 
 def test_inbox_lists_matters_needing_attention(

@@ -12,8 +12,9 @@ from playwright.sync_api import expect
 
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
+from tests.web.conftest import serve
 from tests.web.test_accessibility import check_accessibility
-from tests.web.test_operating import USAGE, serve
+from tests.web.test_operating import USAGE
 from tests.web.window import Api, Window
 
 pytestmark = pytest.mark.long

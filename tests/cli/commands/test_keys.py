@@ -14,13 +14,6 @@ from tests.cli.command_line import ACME, CommandLine
 from tests.support.processes import ServerProcess
 
 
-@pytest.fixture
-def where(cli: CommandLine, database_url: str) -> list[str]:
-    options = ["--database-url", database_url]
-    assert cli("db", "upgrade", *options).code == 0
-    return options
-
-
 def test_key_made_listed_and_revoked(cli: CommandLine, where: list[str]) -> None:
     made = cli("keys", "create", "--tenant", "acme", "--name", "the shop", "--role", "read", "--json", *where).json
     assert list(made) == [

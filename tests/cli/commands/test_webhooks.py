@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from standardwebhooks import Webhook as Verifier
 
 from tests.cli.command_line import CommandLine
 from tests.support.receiver import receiving
 
 HOOK = "https://example.com/hook"
-
-
-@pytest.fixture
-def where(cli: CommandLine, database_url: str) -> list[str]:
-    options = ["--database-url", database_url]
-    assert cli("db", "upgrade", *options).code == 0
-    return options
 
 
 def test_webhook_is_made_changed_and_deleted(cli: CommandLine, where: list[str]) -> None:

@@ -18,8 +18,9 @@ from tests.http.auth.keys import bearer_headers, create_key, key_store
 from tests.http.openai_api.open_responses import TERMINAL, SocketError, check_events
 from tests.http.openai_api.test_conformance import WEATHER, message
 from tests.http.server import PATIENCE_SECONDS, RunningServer, scripted, server_settings, start_server
-from tests.http.test_streams import wait_until, wait_until_nobody_reads
+from tests.http.test_streams import wait_until_nobody_reads
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_database
 

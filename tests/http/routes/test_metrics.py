@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from prometheus_client.parser import text_string_to_metric_families as families
 
@@ -14,6 +11,7 @@ from swarmkeep.http.routes.health import sum_up
 from swarmkeep.mcp.statuses import ServerStatus
 from tests.http.auth.keys import bearer_headers, key_store
 from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
+from tests.support.disk import full_disk
 from tests.support.scripted import USAGE, ScriptedModel
 
 Labels = frozenset[tuple[str, str]]
@@ -129,20 +127,9 @@ def test_unresponsive_server_of_shared_name_told() -> None:
         assert sum_up(servers) == {"notes": "unreachable", "mail": "connected"}
 
 
-@contextmanager
-def disk_full() -> Iterator[None]:
-    """This process may not write beyond the first page of any file."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 async def test_server_unable_to_record_is_unready(plain: RunningServer) -> None:
     session = await plain.session()
-    with disk_full():
+    with full_disk():
         assert (await plain.get(READY)).status_code == 200, "it does not know yet"
         check_problem(await plain.post("/v1/sessions", {}), 503, "store_unavailable")
         for _ in range(2):

@@ -16,7 +16,7 @@ from swarmkeep.serve.server import BoundedWebSocket, UnsentLimit
 from swarmkeep.store.records import SessionKey
 from tests.http.auth.keys import bearer_headers, key_store
 from tests.http.server import PATIENCE_SECONDS, RunningServer, server_settings, start_server
-from tests.http.test_streams import wait_until
+from tests.support.waiting import wait_until
 
 # What a transport holds before it asks for a pause, and what one read of the socket may add.
 MOST_UNSENT_BYTES = 64 * 1024 + 256 * 1024

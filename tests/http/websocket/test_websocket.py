@@ -15,9 +15,10 @@ from swarmkeep.events.state import State
 from swarmkeep.http.metrics import ServerLimits
 from tests.http.auth.keys import bearer_headers, create_key, key_store
 from tests.http.server import RunningServer, scripted, server_settings, start_server
-from tests.http.test_streams import wait_until, wait_until_nobody_reads
+from tests.http.test_streams import wait_until_nobody_reads
 from tests.http.websocket.client import SocketFrame, connect_session
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_database
 

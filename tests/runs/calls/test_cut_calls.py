@@ -23,7 +23,7 @@ from swarmkeep.request.request import Profile, build_request
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import KEY, EngineCluster, kill_engine, read_log, run_to_end, wait_for_end
+from tests.runs.cluster import KEY, EngineCluster, kill_engine, list_results, read_log, run_to_end, wait_for_end
 from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call
@@ -112,15 +112,6 @@ PIECES = pytest.mark.parametrize(
 )
 
 
-async def list_results(engine: Engine) -> list[tuple[str, str]]:
-    facts = [event.fact for event in await read_log(engine)]
-    return [
-        (fact.tool.status, str(fact.message["content"]))
-        for fact in facts
-        if isinstance(fact, MessageAdded) and fact.tool is not None
-    ]
-
-
 async def check_log(engine: Engine, model: ScriptedModel, *agents: Agent, key: SessionKey = KEY) -> None:
     """Nothing was started or asked; requests are valid and rebuilt to the byte; replay and verify find nothing."""
     events = await read_log(engine, key)
@@ -145,7 +136,7 @@ async def test_cut_call_is_told_not_run(
     model.say("Sorry.")
     view = await run_to_end(engine, options=options_of(how))
     assert (view.status, view.stop_reason, view.pending) == ("completed", "end_turn", ())
-    [(status, text)] = await list_results(engine)
+    [(status, text)] = list_results(await read_log(engine))
     assert status == "error"
     assert f"{name} was not run" in text
     assert ("cut off" if how != "no finish" else "without saying") in text
@@ -162,7 +153,7 @@ async def test_whole_calls_before_cut_one_run(cluster: EngineCluster, model: Scr
     view = await run_to_end(engine, options=options_of(how))
     assert view.status == "completed"
     assert sorted(RAN) == ["cancel A-1", "look a", "look everywhere"]
-    assert sorted(status for status, _ in await list_results(engine)) == ["error", "ok", "ok", "ok"]
+    assert sorted(status for status, _ in list_results(await read_log(engine))) == ["error", "ok", "ok", "ok"]
     assert [message["tool_call_id"] for message in model.requests[1]["messages"][-4:]] == ["c0", "c1", "c2", "c3"]
     assert (await replay_session(engine.store, Registry([DESK]), KEY)).matches
 
@@ -176,7 +167,7 @@ async def test_functions_without_parameters_need_no_arguments(
     script_calls(model, how, ("ping", arguments))
     model.say("Done.")
     await run_to_end(engine, options=options_of(how))
-    assert (RAN, await list_results(engine)) == (["ping"], [("ok", "pong")])
+    assert (RAN, list_results(await read_log(engine))) == (["ping"], [("ok", "pong")])
 
 
 async def test_complete_calls_may_omit_arguments(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -193,7 +184,7 @@ async def test_complete_calls_may_omit_arguments(cluster: EngineCluster, model: 
     model.say("Done.")
     await run_to_end(engine)
     assert RAN == ["cancel all", "cancel all"]
-    assert [status for status, _ in await list_results(engine)] == ["ok", "ok", "error"]
+    assert [status for status, _ in list_results(await read_log(engine))] == ["ok", "ok", "error"]
 
 
 @PIECES
@@ -209,7 +200,7 @@ async def test_cut_caller_function_ends_the_run(
     assert (view.status, view.stop_reason, view.pending) == ("failed", "error", ())
     assert view.error is not None
     assert (view.error.code, name in view.error.message) == ("reply_cut", True)
-    assert [status for status, _ in await list_results(engine)] == ["error"]
+    assert [status for status, _ in list_results(await read_log(engine))] == ["error"]
     await check_log(engine, model, DESK)
 
 
@@ -230,8 +221,8 @@ async def test_a_cut_output_is_not_taken(
     model.call("final_output", {"sku": "B-2"})
     view = await run_to_end(engine, options=options_of(how))
     assert (view.status, view.output) == ("completed", {"sku": "B-2"})
-    assert [status for status, _ in await list_results(engine)] == ["error", "ok"]
-    assert "cut off" in (await list_results(engine))[0][1]
+    assert [status for status, _ in list_results(await read_log(engine))] == ["error", "ok"]
+    assert "cut off" in (list_results(await read_log(engine)))[0][1]
     await check_log(engine, model, BY_CALL)
 
 

@@ -31,17 +31,18 @@ from tests.runs.cluster import (
     KEY,
     EngineCluster,
     kill_engine,
+    list_results,
     make_start_run,
     open_session,
     read_log,
     read_types,
-    wait_until,
 )
 from tests.support import warm
 from tests.support.mcp.server import PICTURE
 from tests.support.pictures import make_data_url
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call, to_reply
+from tests.support.waiting import wait_until
 
 SERVERS = Path(__file__).parents[2] / "support" / "mcp"
 SECRET = "hunter2-and-more"
@@ -91,15 +92,6 @@ def script(model: ScriptedModel, *replies: Call | str) -> None:
 
 def list_listings(events: Any) -> list[ToolsListed]:
     return [event.fact for event in events if isinstance(event.fact, ToolsListed)]
-
-
-def list_results(events: Any) -> list[tuple[str, str]]:
-    facts = [event.fact for event in events]
-    return [
-        (fact.tool.status, str(fact.message["content"]))
-        for fact in facts
-        if isinstance(fact, MessageAdded) and fact.tool is not None
-    ]
 
 
 def list_offered(request: Any) -> list[str]:

@@ -40,9 +40,9 @@ from swarmkeep.mcp.transports import (
 from swarmkeep.runs import tool_servers
 from swarmkeep.runs.agents import AgentsError
 from swarmkeep.runs.tool_servers import check_client
-from tests.runs.cluster import wait_until
 from tests.support.growth import find_texts
 from tests.support.processes import free_port
+from tests.support.waiting import wait_until
 
 PROGRAM = Path(__file__).parents[2] / "support" / "mcp" / "server.py"
 TOKEN = "a-token-of-mine"

@@ -9,7 +9,8 @@ from swarmkeep.decide.commands import Approval
 from swarmkeep.events.records import RunOptions
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.limits import Limits
-from tests.runs.cluster import KEY, LIMITS, EngineCluster, wait_until
+from tests.runs.cluster import KEY, LIMITS, EngineCluster
+from tests.support.waiting import wait_until
 
 STREAM = RunOptions(stream=True)
 NO_TOOLS = RunOptions(execute_tools=False)

@@ -25,10 +25,10 @@ from tests.runs.cluster import (
     run_to_end,
     start_hanging_run,
     wait_for_end,
-    wait_until,
 )
 from tests.runs.runs.sessions import open_engine
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_database
 

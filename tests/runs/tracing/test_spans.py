@@ -38,10 +38,10 @@ from tests.runs.cluster import (
     start_hanging_run,
     wait_for_end,
     wait_for_state,
-    wait_until,
 )
 from tests.support.scripted import ScriptedModel
 from tests.support.spans import CaughtSpans, get_attributes, get_id, get_trace_id, list_links
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_database
 

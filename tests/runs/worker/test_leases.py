@@ -41,10 +41,10 @@ from tests.runs.cluster import (
     start_hanging_run,
     wait_for_end,
     wait_for_state,
-    wait_until,
 )
 from tests.runs.worker.servers import AGENT, SECONDS, count_answers, make_gated_tool, open_engine, read_resume_reasons
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 
 async def test_remotely_advanced_runs_are_left_alone(cluster: EngineCluster, model: ScriptedModel) -> None:

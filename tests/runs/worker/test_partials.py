@@ -35,10 +35,10 @@ from tests.runs.cluster import (
     read_types,
     run_to_end,
     wait_for_end,
-    wait_until,
 )
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call, Completion
+from tests.support.waiting import wait_until
 
 STREAM = RunOptions(stream=True)
 AGENT = Agent(name="A")

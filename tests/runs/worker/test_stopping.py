@@ -25,11 +25,11 @@ from tests.runs.cluster import (
     run_to_end,
     start_hanging_run,
     wait_for_end,
-    wait_until,
 )
 from tests.runs.worker.servers import AGENT, SECONDS, make_gated_tool, open_engine, read_resume_reasons
 from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 
 async def test_stopping_server_lets_runs_end(cluster: EngineCluster, model: ScriptedModel) -> None:
