@@ -254,6 +254,24 @@ async def test_long_inputs_of_openai_s_clients(watched: WatchedServer, model: Sc
 
 
 @pytest.mark.long
+async def test_agents_that_clients_make(watched: WatchedServer, model: ScriptedModel) -> None:
+    url, large = "/openai/v1/agents", {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    shape = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(1_000)}}
+    tools = [{**large, "name": f"f{number}"} for number in range(60_000)]
+    for body in ({"tools": tools}, {"instructions": "x" * 7_000_000}, {"tools": [{**large, "parameters": WIDE}]}):
+        answer = await watched.refuse("POST", url, {"model": "Front", **body})
+        assert answer.status_code in (400, 413), answer.text[:500]
+    for number in range(100):
+        made = await watched.ask("POST", url, {"model": "Front", "tools": [{**large, "parameters": shape}]})
+        if number < 3:
+            await watched.ask("POST", f"{url}/{made.json()['id']}", {"name": str(number)})
+    assert len((await watched.ask("GET", f"{url}?limit=100")).json()["data"]) > 10
+    model.say("Hello.")
+    body = {"agent_id": made.json()["id"], "environment": {"type": "none"}, "input": "Hi."}
+    await watched.ask("POST", f"{url}/sessions", {**body, "stream": True})
+
+
+@pytest.mark.long
 @ON_SQLITE
 async def test_many_references_and_names_are_counted_first(watched: WatchedServer) -> None:
     named = [{"type": "item_reference", "id": f"msg_{'x' * 20}.c{number}"} for number in range(60_000)]

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from swarmkeep.events.codec import Json, decode, encode_text
 from swarmkeep.events.errors import IdempotencyMismatch, TooLarge
+from swarmkeep.events.sizes import is_heavy
 from swarmkeep.http.auth import Principal
 from swarmkeep.http.bodies import Body, JsonResponse
 from swarmkeep.http.routes.agents import AgentName, read_name
@@ -227,7 +228,7 @@ async def create_agent(data: JSONBody[CreateAgent], principal: NamedDependency[P
     made = MadeAgent(
         tenant=principal.tenant,
         id=make_id(_KIND) if request is None else derive_id(_KIND, f"{principal.tenant}/{request.key}"),
-        data=_write_definition(principal, definition),
+        data=await _write_definition(principal, definition),
         created_at=now,
         updated_at=now,
         request="" if request is None else request.digest,
@@ -238,8 +239,15 @@ async def create_agent(data: JSONBody[CreateAgent], principal: NamedDependency[P
     return JsonResponse(_show_made(principal, found))
 
 
-def _write_definition(principal: Principal, definition: _Definition) -> str:
+async def _write_definition(principal: Principal, definition: _Definition) -> str:
     """Raises Refused, InvalidRequest, TooLarge for what no session could begin with now."""
+    config = definition.config
+    answer_format = None if config.text is None else config.text.format
+    is_long = is_heavy(config.tools, config.instructions, answer_format)
+    return await run_aside(is_long, _check_definition, principal, definition)
+
+
+def _check_definition(principal: Principal, definition: _Definition) -> str:
     data = encode_text(definition)
     if len(data.encode()) > _MAX_BYTES:
         raise TooLarge(f"what an agent is to be like may have at most {_MAX_BYTES} bytes")
@@ -277,7 +285,7 @@ async def update_agent(
             raise make_not_found("agent", wanted)
         before = _read_definition(known)
         after = replace(before, config=replace(before.config, **given), **own)
-        written = _write_definition(principal, after)
+        written = await _write_definition(principal, after)
         if written == known.data:
             return JsonResponse(_show_made(principal, known))
         now = int(utc_now().timestamp())
