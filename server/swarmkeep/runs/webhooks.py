@@ -18,6 +18,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -260,7 +261,8 @@ def _make_session(addresses: Addresses, *, encrypted: bool, ssl: Any) -> aiohttp
             """Nothing was opened."""
 
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(resolver=CheckedResolver(), use_dns_cache=False, ssl=ssl),
+        # Without a limit of its own, at which all tenants would wait: there are as many as there are attempts at once.
+        connector=aiohttp.TCPConnector(limit=0, resolver=CheckedResolver(), use_dns_cache=False, ssl=ssl),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         skip_auto_headers=("Accept", "Accept-Encoding"),
@@ -280,6 +282,8 @@ DEFAULT_KEEP_SECONDS = 86_400
 _PAGE_EVENTS = 50
 _SESSIONS_AT_ONCE = 8
 _WEBHOOKS_AT_ONCE = 32
+# A tenant's receivers may all be silent for as long as an attempt may take.
+_OF_A_TENANT_AT_ONCE = 8
 _MAX_NAMES = 50
 # Others wait a little, so that what failed together does not come back together.
 _SPREAD = 0.1
@@ -340,6 +344,7 @@ class Webhooks:
         self._held_until: dict[tuple[str, str], float] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._gate = asyncio.Semaphore(_WEBHOOKS_AT_ONCE)
+        self._tenant_gates: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._is_stopping = False
         self.observe: Observe = lambda _: None
 
@@ -498,9 +503,8 @@ class Webhooks:
     async def _serve(self, hook: Webhook) -> None:
         """Deliver what there is for one webhook."""
         try:
-            async with self._gate:
-                while await self._run_round(hook) and not self._is_stopping:
-                    hook = await self._store.read_webhook(hook.tenant, hook.id)
+            while await self._take_turn(hook) and not self._is_stopping:
+                hook = await self._store.read_webhook(hook.tenant, hook.id)
         except _Stopped:
             log.info("webhook %s: another server goes on with it", hook.id)
         except (StoreUnavailable, Overloaded) as error:
@@ -508,6 +512,12 @@ class Webhooks:
         except Exception:
             log.exception("webhook %s: a round of deliveries failed", hook.id)
             await asyncio.sleep(_TROUBLE_SECONDS)
+
+    async def _take_turn(self, hook: Webhook) -> bool:
+        """A round as soon as it is this webhook's turn: those that always have more go on behind the others."""
+        mine = self._tenant_gates.setdefault(hook.tenant, asyncio.Semaphore(_OF_A_TENANT_AT_ONCE))
+        async with mine, self._gate:
+            return await self._run_round(hook)
 
     async def _run_round(self, hook: Webhook) -> bool:
         """Try what is due and what comes next in the feed; False if there was nothing."""

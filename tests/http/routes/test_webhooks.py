@@ -20,6 +20,7 @@ from swarmkeep.store.feed import BEGINNING
 from swarmkeep.store.records import StoreUnavailable
 from tests.http.auth.keys import create_key
 from tests.http.server import RunningServer, check_problem, scripted, start_server
+from tests.runs.cluster import wait_until
 from tests.support.certificates import Authority
 from tests.support.receiver import Received, Receiver, receiving
 from tests.support.scripted import ScriptedModel
@@ -325,6 +326,33 @@ async def test_slow_receiver_is_given_up_on(ready_url: str, model: ScriptedModel
         made = await make_hook(server, receiver)
         tested = (await server.post(f"{HOOKS}/{made['id']}/test")).json()
         assert tested["error"] == "no answer within 0.1 s"
+
+
+async def test_silent_receivers_delay_no_other_tenant(ready_url: str, model: ScriptedModel, receiver: Receiver) -> None:
+    silent: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def answer(got: Received) -> int:
+        if got.path != "/good":
+            silent.append((asyncio.get_running_loop(), asyncio.Event()))
+            await silent[-1][1].wait()
+        return 204
+
+    receiver.answer = answer  # type: ignore[method-assign, assignment]
+    given = scripted(ready_url, model, webhook_networks=LOOPBACK, webhook_seconds=60)
+    async with start_server(given) as server:
+        bad = [await create_key(server, name, role="admin") for name in ("one", "two")]
+        good = await create_key(server, "good", role="admin")
+        for key in bad:
+            for number in range(20):
+                await server.post(HOOKS, {"url": f"{receiver.url}/{number}"}, headers=key)
+            for number in range(8):
+                await server.post("/v1/sessions", {"id": f"s{number}"}, headers=key)
+        await wait_until(lambda: len(silent) >= 2 * 8)
+        await server.post(HOOKS, {"url": f"{receiver.url}/good"}, headers=good)
+        await server.post("/v1/sessions", {"id": "ours"}, headers=good)
+        await receiver.wait_until(lambda: [got.path for got in receiver.taken] == ["/good"])
+    for loop, answered in silent:
+        loop.call_soon_threadsafe(answered.set)
 
 
 async def test_two_servers_send_each_event_once(ready_url: str, model: ScriptedModel, receiver: Receiver) -> None:
