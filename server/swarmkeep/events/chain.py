@@ -213,7 +213,9 @@ class _Branch(Chain[T]):
         return self
 
     def append(self, item: T) -> Chain[T]:
-        return self._with(self._added.append(item))
+        is_first = self._added is _NOTHING
+        added = Chain._sharing(SharedList((item,)), 1) if is_first else self._added.append(item)
+        return _Branch(self._base, added, self._exchanged, has_own_base=self._has_own_base)
 
     def replace_at(self, index: int, item: T) -> Chain[T]:
         at = index if index >= 0 else len(self) + index

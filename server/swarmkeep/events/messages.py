@@ -144,7 +144,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def is_question(self) -> bool:
         """True if it is a user's message, rather than one in the user's place: about a wrong answer, or by a person
         who had taken over."""
-        return self.role == "user" and not self.is_correction and not self.is_unsent and self.person is None
+        is_users = self.message.get("role") == "user" and self.person is None
+        return is_users and not self.is_correction and not self.is_unsent
 
     @property
     def is_unsent(self) -> bool:
@@ -159,7 +160,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @functools.cached_property
     def chat_message(self) -> Json:
         """The message with Chat Completions keys only, or as it was rendered for a model."""
-        return to_chat_message(self.sent_message) if self.rendered is None else self.rendered
+        if self.rendered is not None:
+            return self.rendered
+        return to_chat_message(self.sent_message if self.shortened else self.shown_message)
 
     @property
     def is_plain(self) -> bool:
@@ -216,9 +219,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @functools.cached_property
     def is_empty(self) -> bool:
         """True if it is a reply without words or calls. Several servers refuse a history that has one."""
-        return self.role == "assistant" and not any(
-            self.chat_message.get(key) for key in ("content", "tool_calls", "refusal")
-        )
+        if self.role != "assistant":
+            return False
+        sent = self.chat_message
+        return not (sent.get("content") or sent.get("tool_calls") or sent.get("refusal"))
 
     def view(self) -> Json:
         """The public form: the message, its sender and its place in the log."""
@@ -269,7 +273,7 @@ def to_chat_message(message: Json) -> Json:
     """The message as a strict server takes it. What it would refuse of a message from outside is mended or left out."""
     role = message["role"]
     sent = {key: message[key] for key in _CHAT_KEYS[role] if message.get(key) is not None}
-    calls = _clean_calls(message) if role == "assistant" else []
+    calls = _clean_calls(message) if role == "assistant" and message.get("tool_calls") else []
     if calls:
         sent["tool_calls"] = calls
     if sent.get("content") is None:
@@ -429,7 +433,8 @@ def pair_results(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 def ends_calls(entry: Entry) -> bool:
     """Tell if the calls before this message are over with it: what answers them later is not sent."""
-    return entry.role != "tool" and entry.role in ROLES and not entry.is_empty
+    role = entry.role
+    return role != "tool" and role in ROLES and not entry.is_empty
 
 
 def _answer_calls(call_ids: Sequence[str], results: Mapping[str, Entry]) -> Iterator[Entry]:

@@ -410,7 +410,7 @@ def find_results(messages: Sequence[Entry]) -> ResultIds:
 
 def find_finished_runs(finished: Sequence[Run]) -> RunIds:
     """Every run that is over."""
-    return find_ids(finished, RunIds, lambda run: (run.id,))
+    return work_out(finished, RunIds, _add_runs)
 
 
 def find_ids(items: Sequence[T], kind: type[K], list_ids: Callable[[T], Iterable[str]]) -> K:
@@ -425,6 +425,10 @@ def extend_ids(known: K, later: Sequence[T], list_ids: Callable[[T], Iterable[st
     while added.size and parts and parts[-1].size < 2 * added.size:
         added = parts.pop().join(added)
     return type(known)(known.upto + len(later), (*parts, added) if added.size else known.parts)
+
+
+def _add_runs(known: RunIds, later: Sequence[Run]) -> RunIds:
+    return extend_ids(known, later, lambda run: (run.id,))
 
 
 def _collect_places(items: Iterable[T], first: int, list_ids: Callable[[T], Iterable[str]]) -> Part:

@@ -331,15 +331,16 @@ class LongAddresses:
         self._clears = tuple(clears)
         self._long_bytes = long_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = next((value for name, value in scope["headers"] if name == b"host"), b"")
-        size = len(host) + len(scope["path"]) + len(scope["query_string"])
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        size = len(_find_header(scope, b"host") or b"") + len(scope["path"]) + len(scope["query_string"])
+        return self._app(scope, receive, send) if size <= self._long_bytes else self._forget(scope, receive, send)
+
+    async def _forget(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._app(scope, receive, send)
         finally:
-            if size > self._long_bytes:
-                for clear in self._clears:
-                    clear()
+            for clear in self._clears:
+                clear()
 
 
 # Asks for a key where no route does it: for paths that are not there, and methods that a path does not have.

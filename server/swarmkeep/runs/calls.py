@@ -269,11 +269,6 @@ def goes_on(tool: Tool | None, call: ToolCall) -> bool:
     return asks and (not call.imported or call.approval == "approve")
 
 
-def find_started_calls(events: Sequence[RecordedEvent]) -> set[tuple[str, int]]:
-    """The calls that these events start, each with its attempt."""
-    return {(event.fact.tool_call_id, event.fact.attempt) for event in events if isinstance(event.fact, ToolStarted)}
-
-
 # Calls that run at once: each a task of its own, whose outcome is given when it ends.
 
 CarryOut = Callable[[ToolCall], Awaitable[ToolOutcome]]
@@ -302,6 +297,7 @@ async def run_together(calls: Sequence[ToolCall], carry_out: CarryOut) -> AsyncG
 # The calls whose starts are recorded: carried out, alone or at once, and their results recorded.
 
 Wait = tuple[ToolCall, ToolOutcome]
+Events = TypeVar("Events", bound=Sequence[RecordedEvent])
 Perform = Callable[[State, Agent | None, Tool | None, ToolCall], Awaitable[ToolOutcome]]
 
 
@@ -331,11 +327,14 @@ class StartedCalls:
         self._toolbox = toolbox
         self._perform = perform
         self._together = together
-        self._own_starts = find_started_calls(begun)
+        self._own_starts: set[tuple[str, int]] = set()
+        self.note_starts(begun)
 
-    def note_starts(self, events: list[RecordedEvent]) -> list[RecordedEvent]:
+    def note_starts(self, events: Events) -> Events:
         """The events, once it is known which calls they start."""
-        self._own_starts |= find_started_calls(events)
+        for event in events:
+            if isinstance(event.fact, ToolStarted):
+                self._own_starts.add((event.fact.tool_call_id, event.fact.attempt))
         return events
 
     async def run_together(self, run: Run, calls: Sequence[ToolCall]) -> AsyncGenerator[RecordedEvent]:

@@ -89,11 +89,6 @@ class ModelTurn:
         """The text that has come of it so far."""
         return join_text(self._said)
 
-    async def prepare(self, prepare: Prepare) -> None:
-        await self.prepare_agent(prepare)
-        await self._build_request()
-        await self._find_compaction()
-
     async def prepare_agent(self, prepare: Prepare) -> None:
         try:
             await self._policy.check_tokens_left()
@@ -110,7 +105,7 @@ class ModelTurn:
         self.state = log.state
         return listed
 
-    async def _find_compaction(self, *, is_too_long: bool = False) -> None:
+    async def plan_compaction(self, *, is_too_long: bool = False) -> None:
         """Have the history made shorter first, if the agent's settings ask for that now."""
         request = self.request
         if request is None or self.agent.compaction is None or not self._policy.compacts_history:
@@ -121,12 +116,13 @@ class ModelTurn:
         if self.compaction is not None:
             self.request = None
 
-    async def _build_request(self, turns: int | None = None) -> None:
-        def build() -> ModelRequest:
-            return build_request(self.state, self.profile, stream=self.is_streamed, turns=turns)
-
-        messages, size = measure_new_history(self.state, choose_rules(self.state, self.profile))
-        is_long = messages > _FEW_MESSAGES or size > _FEW_BYTES
+    async def make_request(self, turns: int | None = None) -> None:
+        state = self.state
+        build = partial(build_request, state, self.profile, stream=self.is_streamed, turns=turns)
+        is_long = len(state.messages) > _FEW_MESSAGES or state.size > _FEW_BYTES
+        if is_long:
+            messages, size = measure_new_history(state, choose_rules(state, self.profile))
+            is_long = messages > _FEW_MESSAGES or size > _FEW_BYTES
         self.request = await self._policy.run_aside(build) if is_long else build()
 
     @asynccontextmanager
@@ -143,13 +139,13 @@ class ModelTurn:
             self.request = None
         except TurnFailed as failure:
             if failure.error.code == CONTEXT_TOO_LONG:
-                await self._find_compaction(is_too_long=True)
+                await self.plan_compaction(is_too_long=True)
             if self.compaction is not None:
                 return
             turns = self._reduce_turns(request, failure)
             if turns is None:
                 raise
-            await self._build_request(turns)
+            await self.make_request(turns)
 
     def _reduce_turns(self, request: ModelRequest, failure: TurnFailed) -> int | None:
         """Return how many turns of the history to try next with a model that it was too long for: half, down to the
@@ -350,7 +346,9 @@ class Loop:
             if verdict.trip is not None or not _is_active(self._log.state, turn.run):
                 return refused
         listed = await turn.list_tools(agent, self._toolbox, self._log) if agent is not None else []
-        await turn.prepare(self._prepare)
+        await turn.prepare_agent(self._prepare)
+        await turn.make_request()
+        await turn.plan_compaction()
         self._calls.asking_agent = turn.agent
         return [*refused, *listed]
 

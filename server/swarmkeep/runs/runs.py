@@ -133,8 +133,18 @@ class Runs:
         decide, files = await self._decide_start(command, said)
         aside = is_heavy(command.messages, command.context_variables, command.options)
         aside = aside or (plan is not None and plan.is_heavy)
-        commit = partial(self.commit_change, key, decide, within_quota=True, aside=aside, files=files, plan=plan)
-        return await self._begin_once(key, command.run_id, commit, idempotency, is_asked)
+        begin = partial(
+            self.commit_change,
+            key,
+            decide,
+            None if idempotency is None else idempotency.make_record(command.run_id),
+            begins=True,
+            is_asked=is_asked,
+            aside=aside,
+            files=files,
+            plan=plan,
+        )
+        return await self._find_begun(key, command.run_id, await run_once(self._store, key, idempotency, begin))
 
     async def _decide_start(self, command: StartRun, said: PartialReply) -> tuple[Decide, Mapping[str, bytes]]:
         """Decide how a run begins, and return its files, once all checks that need no session are done."""
@@ -172,21 +182,10 @@ class Runs:
         refuse_wrong_functions(options, self._registry)
         return limit_options(options, self._limits)
 
-    async def _begin_once(
-        self,
-        key: SessionKey,
-        run_id: str,
-        commit: Callable[[IdempotencyRecord | None], Awaitable[list[RecordedEvent]]],
-        idempotency: IdempotentRequest | None,
-        is_asked: bool,
+    async def _find_begun(
+        self, key: SessionKey, run_id: str, begun: list[RecordedEvent] | IdempotencyRecord
     ) -> RunPosition:
-        """Start or resume a run; where an earlier request has done so already, its run is the answer."""
-
-        async def begin() -> list[RecordedEvent]:
-            await self.check_capacity(key, is_asked=is_asked)
-            return await commit(None if idempotency is None else idempotency.make_record(run_id))
-
-        begun = await run_once(self._store, key, idempotency, begin)
+        """Find the run that was started or resumed; where an earlier request has done so already, its run."""
         if isinstance(begun, IdempotencyRecord):
             return replace(await self._reader.find_position(key, begun.run_id or run_id), seq=begun.seq, repeated=True)
         started = next((event.seq for event in begun if event.run_id == run_id), None)
@@ -210,11 +209,16 @@ class Runs:
         mark: IdempotencyRecord | None = None,
         *,
         within_quota: bool = False,
+        begins: bool = False,
+        is_asked: bool = False,
         aside: bool = False,
         files: Mapping[str, bytes] | None = None,
         plan: SessionPlan | None = None,
     ) -> list[RecordedEvent]:
-        """Commit a decision, and drive what it set going."""
+        """Commit a decision, and drive what it set going. One with which a run `begins` is refused by all limits."""
+        if begins:
+            await self.check_capacity(key, is_asked=is_asked)
+        within_quota = within_quota or begins
         state = await self._store.state(key, fresh=False) if plan is None else plan.base
         session_log = self._worker.open_session_log(key, state, is_remembered=plan is None)
         events = await session_log.commit(decide, files, mark=mark, within_quota=within_quota, aside=aside, plan=plan)
@@ -316,8 +320,17 @@ class Runs:
             check_session_quotas(state, drafts, self._limits)
             return drafts
 
-        commit = partial(self.commit_change, key, decide, within_quota=True, aside=aside, files=taken.files)
-        return await self._begin_once(key, run_id, commit, idempotency, is_asked)
+        begin = partial(
+            self.commit_change,
+            key,
+            decide,
+            None if idempotency is None else idempotency.make_record(run_id),
+            begins=True,
+            is_asked=is_asked,
+            aside=aside,
+            files=taken.files,
+        )
+        return await self._find_begun(key, run_id, await run_once(self._store, key, idempotency, begin))
 
     async def hide(self, key: SessionKey, run_id: str, part: int | None = None, *, by: str | None = None) -> None:
         """Make a run, or what it did after so many waits, unfindable where it is shown as a response; here it is shown

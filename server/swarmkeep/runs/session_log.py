@@ -155,17 +155,15 @@ class StoreSessionLog:
         if decided is None:
             return None
         aside = aside or len(decided) > _FEW_EVENTS
-        drafts = await self._settle(decided, None, aside)
-        # Seldom is anything asked for here: the time is not looked up for all the others.
-        if any(isinstance(draft.fact, ApprovalRequested) for draft in drafts[len(decided) :]):
-            drafts = await self._settle(decided, await self._rules.expires_at(), aside)
-        return drafts
-
-    async def _settle(self, decided: Sequence[EventDraft], expires_at: str | None, aside: bool) -> list[EventDraft]:
-        approvals = msgspec.structs.replace(self._rules.make_approvals(expires_at), find_session=self._find_session)
+        approvals = msgspec.structs.replace(self._rules.make_approvals(None), find_session=self._find_session)
         add = partial(settle, self.state, decided, may_start_queued=self._may_start_queued, approvals=approvals)
         # A run may begin with thousands of messages: others do not wait until all of them are folded.
-        return await asyncio.to_thread(add) if aside else add()
+        drafts = await asyncio.to_thread(add) if aside else add()
+        # Seldom is anything asked for here: the time is not looked up for all the others.
+        if any(isinstance(draft.fact, ApprovalRequested) for draft in drafts[len(decided) :]):
+            timed = msgspec.structs.replace(approvals, expires_at=await self._rules.expires_at())
+            drafts = await asyncio.to_thread(add, approvals=timed) if aside else add(approvals=timed)
+        return drafts
 
     def _find_session(self, state: State, call: ToolCall) -> str | None:
         if state.run is None or not self._rules.asks_agent(state, call):

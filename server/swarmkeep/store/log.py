@@ -91,7 +91,7 @@ from swarmkeep.store.tables import (
     usage,
     usage_days,
 )
-from swarmkeep.store.threads import MANY_EVENTS, free_aside, free_state_aside, run_off_loop
+from swarmkeep.store.threads import FEW_EVENTS, MANY_EVENTS, free_aside, free_state_aside, run_off_loop
 from swarmkeep.store.usage import add_to_days, add_to_totals, make_day_rows, make_totals_row, make_usage_row, sum_rows
 from swarmkeep.store.writes import (
     RestorePlan,
@@ -383,7 +383,8 @@ class SqlEventLog(SqlEventReader, SqlPeople):
                     keys=self.integrity_keys,
                 )
 
-            plan = await self._encrypt(await run_off_loop(_count_work(drafts), make_plan))
+            is_long = _count_work(drafts) > FEW_EVENTS
+            plan = await self._encrypt(await asyncio.to_thread(make_plan) if is_long else make_plan())
             try:
                 return await self._finish(plan, self._record(plan))
             except SeqConflict:
