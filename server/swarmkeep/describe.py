@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, assert_never
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from swarmkeep.events.codec import Json, encode, encode_text, parse_timestamp
 from swarmkeep.events.facts import (
@@ -129,12 +129,12 @@ MakeEntry = Callable[..., TimelineEntry]
 """Makes the entry of one event; all that does not depend on the event is given already."""
 
 
-def describe_run_event(
+def _describe_run_event(
     make_entry: MakeEntry,
     before: State,
     event: RecordedEvent,
     fact: RunQueued | RunStarted | RunWaiting | RunResumed | ApprovalRequested | ApprovalDecided
-    | RunCompleted | RunFailed | RunCancelled | RunInterrupted | RunHidden,
+    | RunCompleted | RunFailed | RunCancelled | RunInterrupted,
 ) -> TimelineEntry:  # fmt: skip
     match fact:
         case RunStarted():
@@ -156,10 +156,6 @@ def describe_run_event(
             return _describe_decision(make_entry, before, fact)
         case RunCompleted() | RunFailed() | RunCancelled() | RunInterrupted():
             return _describe_end(make_entry, before, event, fact)
-        case RunHidden():
-            part = "" if fact.part is UNSET else f"part {fact.part} of "
-            hidden = f"makes {part}run {event.run_id} unfindable as a response"
-            return make_entry(speaker=name_actor(fact.by), headline=hidden, tone="notice")
         case _:
             assert_never(fact)
 
@@ -271,16 +267,15 @@ def find_call_name(state: State, call_id: str | None) -> str:
     return next((call.name for call in calls if call.id == call_id), "")
 
 
-# Describe in words what changes what models are sent of a history: messages taken out, and compactions.
+# Describe what changes what models are sent: compactions, and other tools.
 
-HistoryFact = MessageRemoved | CompactionStarted | CompactionSummarised | CompactionFailed | ToolsListed
 _REASONS = {"asked": "it was asked for", "too_long": "the model's provider found the request too long"}
 
 
-def describe_history_event(make_entry: MakeEntry, before: State, fact: HistoryFact) -> TimelineEntry:
+def _describe_history_event(
+    make_entry: MakeEntry, fact: CompactionStarted | CompactionSummarised | CompactionFailed | ToolsListed
+) -> TimelineEntry:
     match fact:
-        case MessageRemoved():
-            return _describe_removal(make_entry, before, fact)
         case CompactionStarted():
             return _describe_start(make_entry, fact)
         case CompactionSummarised():
@@ -324,60 +319,33 @@ def _describe_start(make_entry: MakeEntry, fact: CompactionStarted) -> TimelineE
     )
 
 
-def _describe_removal(make_entry: MakeEntry, before: State, fact: MessageRemoved) -> TimelineEntry:
-    what = f"message {fact.message_seq}"
-    if fact.tool_call_id is not None:
-        at = find_message(before.messages, fact.message_seq)
-        calls = [] if at is None else read_tool_calls(before.messages[at].message)
-        name = next((name for call_id, name, _ in calls if call_id == fact.tool_call_id), fact.tool_call_id)
-        what = f"the call of {name} out of {what}"
-    if fact.content is True:
-        what = f"what {what} says"
-    others = [str(seq) for seq in fact.seqs if seq != fact.message_seq]
-    more = f", and with it {', '.join(others)}" if others else ""
-    headline = f"takes out {what}{more}: from here on it is not sent to models"
-    return make_entry(speaker=name_actor(fact.by), headline=headline, tone="notice")
-
-
 def describe(make_entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineEntry:
     """The entry of an event, given the state before it. Total."""
     fact = event.fact
+    if isinstance(fact, Deed):
+        return _describe_deed(make_entry, before, event, fact)
     match fact:
         case MessageAdded():
             return _describe_message(make_entry, before, fact)
         case ToolStarted():
             return _describe_tool_start(make_entry, event, fact)
-        case HandoffMade():
-            return make_entry(speaker=fact.from_agent, headline=f"hands over to {fact.to_agent}", tone="notice")
-        case HandoffIgnored():
-            text = f"does not hand over to {fact.to_agent}: a later call of the same reply handed over instead"
-            return make_entry(speaker=fact.from_agent, headline=text, tone="notice")
+        case HandoffMade() | HandoffIgnored():
+            ignored = f"does not hand over to {fact.to_agent}: a later call of the same reply handed over instead"
+            done = f"hands over to {fact.to_agent}" if isinstance(fact, HandoffMade) else ignored
+            return make_entry(speaker=fact.from_agent, headline=done, tone="notice")
         case ContextUpdated():
             name = find_call_name(before, fact.tool_call_id)
             return make_entry(speaker=name, headline="changes the context" if name else "the context is changed")
-        case MessageRemoved() | CompactionStarted() | CompactionSummarised() | CompactionFailed() | ToolsListed():
-            return describe_history_event(make_entry, before, fact)
+        case CompactionStarted() | CompactionSummarised() | CompactionFailed() | ToolsListed():
+            return _describe_history_event(make_entry, fact)
         case GuardrailTripped():
             return _describe_refusal(make_entry, before, fact)
-        case (
-            SessionCreated()
-            | SessionForked()
-            | SessionImported()
-            | SessionUpdated()
-            | SessionRedacted()
-            | SessionTakenOver()
-            | SessionHandedBack()
-            | SessionHeld()
-            | SessionReleased()
-            | SessionAssigned()
-            | NoteAdded()
-            | FeedbackAdded()
-        ):
-            return _describe_session_event(make_entry, event.agent, fact)
+        case SessionCreated() | SessionForked() | SessionUpdated() | SessionRedacted():
+            return _describe_session_event(make_entry, fact)
         case UnknownFact():
             return _describe_unknown(make_entry, event, fact)
         case _:
-            return describe_run_event(make_entry, before, event, fact)
+            return _describe_run_event(make_entry, before, event, fact)
 
 
 def _describe_message(make_entry: MakeEntry, before: State, fact: MessageAdded) -> TimelineEntry:
@@ -412,13 +380,6 @@ def _describe_message(make_entry: MakeEntry, before: State, fact: MessageAdded) 
         usage=sum_usage(Usage(), read_usage(completion.usage)),
         duration_ms=None if cut else completion.duration_ms,
     )
-
-
-def _describe_takeover(make_entry: MakeEntry, fact: SessionTakenOver | SessionHandedBack) -> TimelineEntry:
-    text = "" if fact.note is UNSET else fact.note
-    taken = isinstance(fact, SessionTakenOver)
-    headline = "takes the conversation over from the agent" if taken else "hands the conversation back to the agent"
-    return make_entry(speaker=name_actor(fact.by), headline=headline, text=text, tone="notice")
 
 
 _REFUSED = {
@@ -492,70 +453,86 @@ def _describe_tool_start(make_entry: MakeEntry, event: RecordedEvent, fact: Tool
     return make_entry(speaker=event.agent, headline=headline, calls=(call,))
 
 
-def _describe_hold(make_entry: MakeEntry, fact: SessionHeld | SessionReleased) -> TimelineEntry:
-    if isinstance(fact, SessionReleased):
-        return make_entry(speaker=name_actor(fact.by), headline="lifts the hold", tone="notice")
-    held = "puts the session on hold: nothing of it is redacted or deleted"
-    return make_entry(speaker=name_actor(fact.by), headline=held, text=fact.reason, tone="notice")
-
-
-def _describe_desk_event(
-    make_entry: MakeEntry, agent: str, fact: SessionAssigned | NoteAdded | FeedbackAdded
-) -> TimelineEntry:
-    if isinstance(fact, FeedbackAdded):
-        told = {"up": "finds the answer good", "down": "does not find the answer good"}.get(fact.value, "rates it")
-        text = "" if fact.comment is UNSET else fact.comment
-        return make_entry(speaker=name_actor(fact.by), headline=f"{told} (event {fact.seq})", text=text, tone="notice")
-    if isinstance(fact, NoteAdded):
-        speaker = name_actor(fact.by)
-        return make_entry(speaker=speaker, headline="notes for colleagues", text=fact.text, tone="notice")
-    speaker = name_actor(fact.by) if fact.tool_call_id is UNSET else agent
-    told = "leaves the session to no one in particular" if fact.to is None else f"assigns the session to {fact.to}"
-    return make_entry(speaker=speaker, headline=told, text="" if fact.reason is UNSET else fact.reason, tone="notice")
-
-
 def _describe_session_event(
-    make_entry: MakeEntry,
-    agent: str,
-    fact: SessionCreated | SessionForked | SessionImported | SessionUpdated | SessionRedacted | SessionTakenOver
-    | SessionHandedBack | SessionHeld | SessionReleased | SessionAssigned | NoteAdded
-    | FeedbackAdded,
-) -> TimelineEntry:  # fmt: skip
+    make_entry: MakeEntry, fact: SessionCreated | SessionForked | SessionUpdated | SessionRedacted
+) -> TimelineEntry:
     match fact:
-        case SessionTakenOver() | SessionHandedBack():
-            return _describe_takeover(make_entry, fact)
-        case SessionHeld() | SessionReleased():
-            return _describe_hold(make_entry, fact)
-        case SessionAssigned() | NoteAdded() | FeedbackAdded():
-            return _describe_desk_event(make_entry, agent, fact)
         case SessionCreated():
             asked = "" if fact.parent is UNSET else f", which session {fact.parent.session_id} asks"
             return make_entry(headline=f"the conversation begins with {fact.agent}{asked}")
         case SessionForked():
             text = f"from here on this is a fork of {fact.from_session_id}, which shares events 1 to {fact.from_seq}"
             return make_entry(headline=text, tone="notice")
-        case SessionImported():
-            told = f"imported events 1 to {fact.last_seq}, so none of it was decided here"
-            return make_entry(speaker=name_actor(fact.by), headline=told, text=_describe_file(fact), tone="notice")
         case SessionUpdated():
             new = "" if fact.agent is UNSET else f"{fact.agent} becomes the active agent"
             return make_entry(headline=new or "the metadata is changed", tone="notice" if new else "plain")
         case SessionRedacted():
             seqs = ", ".join(map(str, fact.seqs))
             speaker = "" if fact.by is None else put_name_first(fact.by)
-            return make_entry(
-                speaker=speaker,
-                headline=f"redacts {seqs}" if speaker else f"redacted: {seqs}",
-                text=fact.reason,
-                tone="notice",
-            )
+            headline = f"redacts {seqs}" if speaker else f"redacted: {seqs}"
+            return make_entry(speaker=speaker, headline=headline, text=fact.reason, tone="notice")
         case _:
             assert_never(fact)
 
 
-def _describe_file(fact: SessionImported) -> str:
-    digest = f", SHA-256 {fact.digest}" if fact.digest else ""
-    return f"the file: {fact.source}{digest}"
+Deed = (
+    SessionImported | SessionTakenOver | SessionHandedBack | SessionHeld | SessionReleased | SessionAssigned
+    | NoteAdded | FeedbackAdded | MessageRemoved | RunHidden
+)  # fmt: skip
+"""What people do to a session, beside what they say in it."""
+
+
+def _describe_deed(make_entry: MakeEntry, before: State, event: RecordedEvent, fact: Deed) -> TimelineEntry:
+    headline, text = _name_deed(before, event, fact)
+    by_function = isinstance(fact, SessionAssigned) and fact.tool_call_id is not UNSET
+    speaker = event.agent if by_function else name_actor(fact.by)
+    return make_entry(speaker=speaker, headline=headline, text=text or "", tone="notice")
+
+
+def _name_deed(before: State, event: RecordedEvent, fact: Deed) -> tuple[str, str | UnsetType]:
+    """Name a deed, and what was said about it."""
+    match fact:
+        case SessionImported():
+            digest = f", SHA-256 {fact.digest}" if fact.digest else ""
+            what = f"imported events 1 to {fact.last_seq}, so none of it was decided here"
+            return what, f"the file: {fact.source}{digest}"
+        case SessionTakenOver() | SessionHandedBack():
+            taken = isinstance(fact, SessionTakenOver)
+            what = "takes the conversation over from" if taken else "hands the conversation back to"
+            return f"{what} the agent", fact.note
+        case SessionHeld():
+            return "puts the session on hold: nothing of it is redacted or deleted", fact.reason
+        case SessionReleased():
+            return "lifts the hold", ""
+        case SessionAssigned(to=to):
+            left = "leaves the session to no one in particular"
+            return left if to is None else f"assigns the session to {to}", fact.reason
+        case NoteAdded():
+            return "notes for colleagues", fact.text
+        case FeedbackAdded():
+            found = {"up": "finds the answer good", "down": "does not find the answer good"}
+            return f"{found.get(fact.value, 'rates it')} (event {fact.seq})", fact.comment
+        case MessageRemoved():
+            return _name_removal(before, fact), ""
+        case RunHidden():
+            part = "" if fact.part is UNSET else f"part {fact.part} of "
+            return f"makes {part}run {event.run_id} unfindable as a response", ""
+        case _:
+            assert_never(fact)
+
+
+def _name_removal(before: State, fact: MessageRemoved) -> str:
+    what = f"message {fact.message_seq}"
+    if fact.tool_call_id is not None:
+        at = find_message(before.messages, fact.message_seq)
+        calls = [] if at is None else read_tool_calls(before.messages[at].message)
+        name = next((name for call_id, name, _ in calls if call_id == fact.tool_call_id), fact.tool_call_id)
+        what = f"the call of {name} out of {what}"
+    if fact.content is True:
+        what = f"what {what} says"
+    others = [str(seq) for seq in fact.seqs if seq != fact.message_seq]
+    more = f", and with it {', '.join(others)}" if others else ""
+    return f"takes out {what}{more}: from here on it is not sent to models"
 
 
 def _describe_unknown(make_entry: MakeEntry, event: RecordedEvent, fact: UnknownFact) -> TimelineEntry:

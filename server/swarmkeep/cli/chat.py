@@ -59,33 +59,17 @@ class Leave(Exception):
     """The chat is over; the session stays."""
 
 
-class ChatControls(Protocol):
-    """A chat, as far as commands reach into it."""
-
-    def ensure_session(self) -> str:
-        """The id of the session; a new one is made now, if nothing was said so far."""
-        ...
-
-    def sessions(self, *, writes: bool = False) -> AbstractContextManager[ChatSource]: ...
-
-    def move_to(self, session_id: str) -> None: ...
-
-    def resume(self) -> bool:
-        """Go on with what waits or was interrupted; False if there is nothing."""
-        ...
-
-
 @dataclass(frozen=True)
 class ChatCommand:
     """`usage` is what may follow its name. `leaves_session`: the chat goes on somewhere else."""
 
     usage: str
     description: str
-    run: Callable[[ChatControls, str], None]
+    run: Callable[[Chat, str], None]
     leaves_session: bool = False
 
 
-def run_command(chat: ChatControls, text: str, *, asked: bool = False) -> None:
+def run_command(chat: Chat, text: str, *, asked: bool = False) -> None:
     """Do what a line says that begins with a slash. `asked`: it is said where an approval is asked for.
 
     Raises Refused for one that says nothing known, or that would leave the question behind; Leave for the last one.
@@ -98,18 +82,18 @@ def run_command(chat: ChatControls, text: str, *, asked: bool = False) -> None:
     COMMANDS[name].run(chat, argument.strip())
 
 
-def _show_help(chat: ChatControls, argument: str) -> None:
+def _show_help(chat: Chat, argument: str) -> None:
     for name, command in COMMANDS.items():
         put(f"{f'/{name} {command.usage}'.rstrip():<16}{command.description}")
     put("//text          say /text to the agent")
 
 
-def _show_state(chat: ChatControls, argument: str) -> None:
+def _show_state(chat: Chat, argument: str) -> None:
     with chat.sessions() as found:
         put_state(found.session(chat.ensure_session()))
 
 
-def _show_state_at(chat: ChatControls, argument: str) -> None:
+def _show_state_at(chat: Chat, argument: str) -> None:
     seq = _parse_seq(argument)
     if seq is None:
         raise Refused("/at needs an event number, as in /at 7; /events lists them")
@@ -119,28 +103,28 @@ def _show_state_at(chat: ChatControls, argument: str) -> None:
             put(format_message(message))
 
 
-def _show_events(chat: ChatControls, argument: str) -> None:
+def _show_events(chat: Chat, argument: str) -> None:
     after = _parse_seq(argument) or 0
     with chat.sessions() as found:
         for event in found.events(chat.ensure_session(), after=after):
             put(format_event_line(event, clock_only=True))
 
 
-def _fork_session(chat: ChatControls, argument: str) -> None:
+def _fork_session(chat: Chat, argument: str) -> None:
     at = _parse_seq(argument)
     with chat.sessions(writes=True) as found:
         fork = found.fork(chat.ensure_session(), at=at, new_id=None, metadata=None)
     chat.move_to(fork.id)
 
 
-def _resume(chat: ChatControls, argument: str) -> None:
+def _resume(chat: Chat, argument: str) -> None:
     if argument:
         chat.move_to(argument)
     elif not chat.resume():
         say("nothing to resume: no run is waiting or interrupted")
 
 
-def _quit(chat: ChatControls, argument: str) -> None:
+def _quit(chat: Chat, argument: str) -> None:
     raise Leave
 
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import typer
 
-from swarmkeep.cli.terminal import Refused, describe_os_error
+from swarmkeep.cli.terminal import Refused, describe_os_error, put_bytes
 
 try:
     import fcntl
@@ -34,6 +34,14 @@ STANDARD = "-"
 
 # What the write-ahead log of a SQLite file grows to before it is used again.
 WORKING_BYTES = 4_000_000
+
+
+def write_output(pieces: Iterable[bytes], output: Path | None) -> None:
+    """Write to a file, which appears once it is complete, or without one to standard output."""
+    if output is None:
+        put_bytes(pieces)
+    else:
+        write_atomically(output, pieces)
 
 
 def write_atomically(output: Path, pieces: Iterable[bytes]) -> None:

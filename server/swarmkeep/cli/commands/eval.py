@@ -23,7 +23,7 @@ from swarmkeep.cli.options import (
     SessionId,
 )
 from swarmkeep.cli.sources import SourceOptions
-from swarmkeep.cli.terminal import Progress, Refused, put_bytes, put_json, say, show_progress
+from swarmkeep.cli.terminal import Progress, Refused, put_json, say, show_progress
 
 if TYPE_CHECKING:
     from swarmkeep.cli.output import Background
@@ -207,7 +207,7 @@ def make_case(
     context, the output, and guardrails. Where the run went wrong, correct them. The file must not be there yet.
     """
     from swarmkeep.cli.opening import open_source
-    from swarmkeep.cli.output import write_atomically
+    from swarmkeep.cli.output import write_output
     from swarmkeep.evals.proposing import NoCase, make_case_file
 
     if output is not None and output.exists():
@@ -217,8 +217,6 @@ def make_case(
             case = make_case_file(next(iter(source.conversations([session_id]))).events, run_id, name)
         except NoCase as error:
             raise Refused(str(error)) from None
-    if output is None:
-        put_bytes([case])
-        return
-    write_atomically(output, [case])
-    say(f"wrote the case to {output}; try it with `swarmkeep eval {output}`")
+    write_output([case], output)
+    if output is not None:
+        say(f"wrote the case to {output}; try it with `swarmkeep eval {output}`")

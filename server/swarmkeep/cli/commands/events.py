@@ -12,7 +12,7 @@ import typer
 from swarmkeep.cli.completing import complete_run
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, EventTypes, Follow, Output, SessionId
-from swarmkeep.cli.output import write_atomically
+from swarmkeep.cli.output import write_output
 from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
 from swarmkeep.cli.terminal import is_terminal, put, put_bytes, put_json, put_json_line, say
 
@@ -92,10 +92,7 @@ def blob(
         )
     with open_source(where) as source:
         content = source.blob(session_id, sha256)
-    if output is not None:
-        write_atomically(output, [content])
-    else:
-        put_bytes([content])
+    write_output([content], output)
 
 
 # `swarmkeep request`: what a model was sent.

@@ -26,7 +26,7 @@ from swarmkeep.cli.options import (
     Quiet,
     parse_labels,
 )
-from swarmkeep.cli.output import open_input, write_atomically
+from swarmkeep.cli.output import open_input, write_output
 from swarmkeep.cli.sources import FileForm, Source, SourceOptions, Walk, warn_if_damaged
 from swarmkeep.cli.terminal import (
     INTERRUPTED,
@@ -36,7 +36,6 @@ from swarmkeep.cli.terminal import (
     end_early,
     is_terminal,
     put,
-    put_bytes,
     put_json,
     say,
     show_progress,
@@ -156,15 +155,8 @@ def _describe_interruption(output: Path | None) -> str:
 
 
 def _write(pieces: Iterable[bytes], output: Path | None) -> None:
-    if output is None:
-        _write_to_stdout(pieces)
-    else:
-        write_atomically(output, pieces)
-
-
-def _write_to_stdout(pieces: Iterable[bytes]) -> None:
-    put_bytes(pieces)
-    if is_terminal(sys.stdout):
+    write_output(pieces, output)
+    if output is None and is_terminal(sys.stdout):
         say("use --output FILE to write to a file")
 
 

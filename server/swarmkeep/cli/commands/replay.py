@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.cells import cell_len
@@ -24,9 +24,6 @@ from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
 from swarmkeep.cli.terminal import is_terminal, put_json, say
 from swarmkeep.describe import TimelineEntry
 from swarmkeep.events.wording import escape_controls, pluralize
-
-if TYPE_CHECKING:
-    from swarmkeep.describe import TimelineEntry
 
 StyledPart = tuple[str, str]
 StyledLine = list[StyledPart]

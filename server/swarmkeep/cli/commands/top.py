@@ -423,13 +423,18 @@ def watch(source: Source, where: str, seconds: float) -> None:
     with exit_on_signals(), keyboard.raw_mode(), live:
         worker.start()
         try:
+            drawn: object = None
             while True:
                 while not changes.empty():
                     changes.get()(view)
-                # The size is asked for each time: terminals change it.
-                live.update(draw(view, where, console), refresh=True)
-                for job in map(view.press, _read_keys(keyboard)):
-                    if job is not None:
+                    drawn = None
+                # Terminals change their size, and do not say so.
+                if drawn != console.size:
+                    live.update(draw(view, where, console), refresh=True)
+                    drawn = console.size
+                for key in _read_keys(keyboard):
+                    drawn = None
+                    if (job := view.press(key)) is not None:
                         jobs.put(job)
         finally:
             jobs.put(None)
