@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, Unpack
 
 import msgspec
 
+import swarmkeep_client as api
 from swarmkeep.cli.configure import load_prices
 from swarmkeep.cli.output import Background
 from swarmkeep.cli.sources import (
@@ -35,29 +36,6 @@ from swarmkeep.runs import sessions as stored
 from swarmkeep.runs.reader import SessionReader
 from swarmkeep.store.index import ActiveStatus
 from swarmkeep.store.records import DEFAULT_TENANT, SessionKey, StoreUnavailable, is_full_page
-from swarmkeep_client import (
-    ActiveRun,
-    AuditEntry,
-    Checkpoint,
-    Comparison,
-    Consumer,
-    DueSession,
-    EndedRun,
-    Erasure,
-    Event,
-    FeedEvent,
-    Head,
-    ImportReport,
-    Leaf,
-    Message,
-    Redaction,
-    RunFigures,
-    SessionCounts,
-    SessionState,
-    StateDiff,
-    UsageRow,
-    Verification,
-)
 
 if TYPE_CHECKING:
     from swarmkeep.history.checkpoints import CheckpointHead
@@ -65,7 +43,6 @@ if TYPE_CHECKING:
     from swarmkeep.history.recordings import RecordedSession
     from swarmkeep.history.verify import Verification as StoredVerification
     from swarmkeep.runs.feed import EventFeed
-    from swarmkeep_client import Session
 
 
 class Page(Protocol):
@@ -114,23 +91,23 @@ class DatabaseSource:
 
         open_archive(self._store, self._settings, read_only=read_only)
 
-    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[SessionState]:
+    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[api.SessionState]:
         wanted = {"children": False, **wanted}
         for page in self._read_pages(partial(self._reader.list_page, self._tenant, **wanted)):
-            yield from (to_client(one, SessionState) for one in page.sessions)
+            yield from (to_client(one, api.SessionState) for one in page.sessions)
 
-    def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
+    def active_runs(self, status: ActiveStatus) -> Iterator[api.ActiveRun]:
         for page in self._read_pages(partial(self._store.list_active_runs, self._tenant, status)):
-            yield from to_client(page.runs, list[ActiveRun])
+            yield from to_client(page.runs, list[api.ActiveRun])
 
-    def session(self, session_id: str, *, at: int | None = None) -> SessionState:
-        return self._ask(self._reader.view(self._key(session_id), at=at), SessionState)
+    def session(self, session_id: str, *, at: int | None = None) -> api.SessionState:
+        return self._ask(self._reader.view(self._key(session_id), at=at), api.SessionState)
 
-    def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
+    def messages(self, session_id: str, *, at: int | None = None) -> list[api.Message]:
         state = self._background.run(self._reader.state(self._key(session_id), at=at))
         return [entry.view() for entry in list_shown(state.messages)]
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[api.Event]:
         return map(to_client_event, self.facts(session_id, after=after, types=types))
 
     def facts(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
@@ -142,14 +119,14 @@ class DatabaseSource:
                 return
             after = page[-1].seq
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[api.Event]:
         key = self._key(session_id)
         self._background.run(self._reader.state(key))
         for item in self._background.iterate(self._reader.follow(key, after=after)):
             if isinstance(item, RecordedEvent) and (not types or item.type in types):
                 yield to_client_event(item)
 
-    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[FeedEvent]]:
+    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[api.FeedEvent]]:
         from swarmkeep.runs.feed import view_feed_event
         from swarmkeep.store.feed import FeedFilter
 
@@ -160,7 +137,7 @@ class DatabaseSource:
             waiting = feed.wait(tenant, place, wanted, limit=PAGE_SIZE, seconds=POLL_SECONDS if follow else 0)
             page = run(waiting)
             place = page.cursor
-            yield [decode(encode(view_feed_event(one)), FeedEvent) for one in page.events]
+            yield [decode(encode(view_feed_event(one)), api.FeedEvent) for one in page.events]
             if page.is_last and not page.events and not follow:
                 return
 
@@ -169,9 +146,11 @@ class DatabaseSource:
 
         return EventFeed(self._store, poll_seconds=POLL_SECONDS, page_bytes=self._reader.page_bytes)
 
-    def consumers(self) -> Sequence[Consumer]:
+    def consumers(self) -> Sequence[api.Consumer]:
         kept = self._background.run(self._open_feed().list_consumers(self._tenant))
-        return [Consumer(name=one.name, cursor=str(one.cursor), lag=one.lag, updated_at=one.updated_at) for one in kept]
+        return [
+            api.Consumer(name=one.name, cursor=str(one.cursor), lag=one.lag, updated_at=one.updated_at) for one in kept
+        ]
 
     def confirm(self, consumer: str, cursor: str) -> None:
         self._background.run(self._open_feed().confirm(self._tenant, consumer, cursor))
@@ -179,16 +158,16 @@ class DatabaseSource:
     def forget_consumer(self, name: str) -> None:
         self._background.run(self._store.delete_consumer(self._tenant, name))
 
-    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
+    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> api.SessionState:
         key = self._key(session_id)
         return self._ask(
             stored.fork_session(self._store, key, at=at, session_id=new_id, metadata=metadata),
-            SessionState,
+            api.SessionState,
         )
 
-    def label(self, session_id: str, metadata: Json) -> SessionState:
+    def label(self, session_id: str, metadata: Json) -> api.SessionState:
         key = self._key(session_id)
-        return self._ask(stored.label_stored_session(self._store, key, metadata), SessionState)
+        return self._ask(stored.label_stored_session(self._store, key, metadata), api.SessionState)
 
     def delete(
         self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
@@ -202,37 +181,37 @@ class DatabaseSource:
         key, by = self._key(session_id), name_operator()
         self._background.run(stored.remove_stored_message(self._store, key, seq, tool_call_id, by=by))
 
-    def open_on_server(self, session_id: str) -> Session:
+    def open_on_server(self, session_id: str) -> api.Session:
         raise Refused(NEEDS_SERVER)
 
     def redact(
         self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
-    ) -> Redaction:
+    ) -> api.Redaction:
         from swarmkeep.history.redact import redact
 
         key, by = self._key(session_id), name_operator()
         return self._ask(
-            redact(self._store, key, seqs, reason, by=by, include_forks=include_forks, dry_run=dry_run), Redaction
+            redact(self._store, key, seqs, reason, by=by, include_forks=include_forks, dry_run=dry_run), api.Redaction
         )
 
-    def hold(self, session_id: str, reason: str | None) -> SessionState:
+    def hold(self, session_id: str, reason: str | None) -> api.SessionState:
         key, by = self._key(session_id), name_operator()
         if reason is None:
-            return self._ask(stored.release_session(self._store, key, by=by), SessionState)
-        return self._ask(stored.hold_session(self._store, key, reason, by=by), SessionState)
+            return self._ask(stored.release_session(self._store, key, by=by), api.SessionState)
+        return self._ask(stored.hold_session(self._store, key, reason, by=by), api.SessionState)
 
-    def erase(self, person: str, reason: str, *, dry_run: bool) -> Erasure:
+    def erase(self, person: str, reason: str, *, dry_run: bool) -> api.Erasure:
         from swarmkeep.history.erasure import erase_person
 
         by = name_operator()
-        return self._ask(erase_person(self._store, self._tenant, person, reason, by=by, dry_run=dry_run), Erasure)
+        return self._ask(erase_person(self._store, self._tenant, person, reason, by=by, dry_run=dry_run), api.Erasure)
 
-    def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
+    def verify_audit_head(self, tenant: str | None, head: api.Head) -> api.Verification:
         from swarmkeep.history.checkpoints import verify_audit_log
         from swarmkeep.history.verify import Head as NotedHead
 
         noted = NotedHead(seq=head.seq, hash=head.hash)
-        return self._ask(verify_audit_log(self._store, tenant or self._tenant, noted=noted), Verification)
+        return self._ask(verify_audit_log(self._store, tenant or self._tenant, noted=noted), api.Verification)
 
     def heads(self) -> Iterator[CheckpointHead]:
         from swarmkeep.history.checkpoints import CheckpointHead
@@ -251,23 +230,23 @@ class DatabaseSource:
                 end, first = checked.head, next(self.audit(tenant)).hash
                 yield CheckpointHead(tenant=tenant, session_id=None, seq=end.seq, hash=end.hash, first=first)
 
-    def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[AuditEntry]:
+    def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[api.AuditEntry]:
         from swarmkeep.history.checkpoints import view_entry
 
         while page := self._background.run(self._store.read_audit_log(tenant or self._tenant, after=after)):
             for entry in page:
                 data = decode(view_entry(entry).data)
-                yield AuditEntry(
+                yield api.AuditEntry(
                     seq=entry.seq, type=entry.type, by=entry.by, at=entry.at, data=data, hash=entry.hash.hex()
                 )
             after = page[-1].seq
 
-    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
+    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> api.Checkpoint:
         log = self._open_log()
         made = self._background.run(log.make(self._tenant) if number is None else log.read(self._tenant, number))
         if since is not None:
             made = self._background.run(log.add_consistency(self._tenant, made, since))
-        return to_client(made, Checkpoint)
+        return to_client(made, api.Checkpoint)
 
     def _open_log(self) -> HeadLog:
         from swarmkeep.history.checkpoints import load_signer
@@ -276,14 +255,14 @@ class DatabaseSource:
         signer = load_signer(self._settings.signing_key)
         return HeadLog(self._store, origin=self._settings.log_origin, signer=signer)
 
-    def list_due(self, before: datetime) -> Iterator[DueSession]:
+    def list_due(self, before: datetime) -> Iterator[api.DueSession]:
         from swarmkeep.history.retention import iterate_due, read_retention
 
         rules = read_retention(self._settings.retention)
         if not rules:
             say("SWARMKEEP_RETENTION is not set: no session goes by itself")
         for due in self._background.iterate(iterate_due(self._store, self._tenant, rules, before=before)):
-            yield to_client(due, DueSession)
+            yield to_client(due, api.DueSession)
 
     def evidence(self, ids: Sequence[str], signing_key: Path | None, size: int | None) -> Iterator[bytes]:
         from swarmkeep.history.checkpoints import load_signer
@@ -297,29 +276,29 @@ class DatabaseSource:
         with self._background.run(made) as file:
             yield from read_blocks(file)
 
-    def leaves(self) -> Iterator[Leaf]:
+    def leaves(self) -> Iterator[api.Leaf]:
         from swarmkeep.history.proofs import view_leaf
 
         after = -1
         read = self._store.read_leaves
         while page := self._background.run(read(self._tenant, after=after, limit=PAGE_SIZE)):
-            yield from to_client([view_leaf(one) for one in page], list[Leaf])
+            yield from to_client([view_leaf(one) for one in page], list[api.Leaf])
             after = page[-1].index
 
-    def verify_audit(self) -> Iterator[tuple[str, Verification]]:
+    def verify_audit(self) -> Iterator[tuple[str, api.Verification]]:
         from swarmkeep.history.checkpoints import verify_audit_log
 
         named = self._named_tenant
         for tenant in [named] if named else self._background.run(self._store.list_audit_log_tenants()):
-            yield tenant, self._ask(verify_audit_log(self._store, tenant), Verification)
+            yield tenant, self._ask(verify_audit_log(self._store, tenant), api.Verification)
 
     def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
         totals = self._background.run(self._store.list_totals())
         wanted = self._named_tenant if of_all_tenants else self._tenant
         return sum(one.sessions for tenant, one in totals.items() if wanted in (None, tenant))
 
-    def counts(self, *, children: bool) -> SessionCounts:
-        return self._ask(self._store.count_sessions(self._tenant, children=children), SessionCounts)
+    def counts(self, *, children: bool) -> api.SessionCounts:
+        return self._ask(self._store.count_sessions(self._tenant, children=children), api.SessionCounts)
 
     def export(
         self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str], walk: Walk
@@ -346,31 +325,31 @@ class DatabaseSource:
         pieces = self._background.run(open_transcript(self._store, self._key(session_id), form))
         return self._background.iterate(pieces)
 
-    def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
+    def usage(self, asked: UsageQuery) -> Iterator[api.UsageRow]:
         # A page may cost as much as the whole: groups of runs are sorted again for each.
         change, prices = msgspec.structs.replace, load_prices()
         asked = change(asked, limit=USAGE_PAGE_SIZE, with_shares=prices is not None)
         for page in self._read_pages(lambda cursor: self._store.sum_usage(self._tenant, change(asked, cursor=cursor))):
             rows = page.rows if prices is None else prices.price_rows(page)
-            yield from to_client(rows, list[UsageRow])
+            yield from to_client(rows, list[api.UsageRow])
 
-    def runs(self, asked: RunQuery) -> Iterator[EndedRun]:
+    def runs(self, asked: RunQuery) -> Iterator[api.EndedRun]:
         change, prices = msgspec.structs.replace, load_prices()
         asked = change(asked, with_shares=prices is not None)
         for page in self._read_pages(
             lambda cursor: self._store.list_ended_runs(self._tenant, change(asked, cursor=cursor))
         ):
             rows = page.runs if prices is None else prices.price_each(page.runs, page.shares)
-            yield from to_client(rows, list[EndedRun])
+            yield from to_client(rows, list[api.EndedRun])
 
-    def run_figures(self, asked: FiguresQuery) -> Iterator[RunFigures]:
+    def run_figures(self, asked: FiguresQuery) -> Iterator[api.RunFigures]:
         change = msgspec.structs.replace
         for page in self._read_pages(lambda cursor: self._store.sum_runs(self._tenant, change(asked, cursor=cursor))):
-            yield from to_client(page.rows, list[RunFigures])
+            yield from to_client(page.rows, list[api.RunFigures])
 
     def import_sessions(
         self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
-    ) -> ImportReport:
+    ) -> api.ImportReport:
         from swarmkeep.history.conversations import import_conversations
         from swarmkeep.history.import_export import import_export
 
@@ -379,17 +358,17 @@ class DatabaseSource:
             work = import_export(*where, as_id=as_id, dry_run=dry_run, by=by)
         else:
             work = import_conversations(*where, form, agent=agent, as_id=as_id, dry_run=dry_run, by=by)
-        return self._ask(work, ImportReport)
+        return self._ask(work, api.ImportReport)
 
-    def diff(self, session_id: str, before: int, after: int) -> StateDiff:
+    def diff(self, session_id: str, before: int, after: int) -> api.StateDiff:
         from swarmkeep.history.compare import diff_session
 
-        return self._ask(diff_session(self._store, self._key(session_id), before, after), StateDiff)
+        return self._ask(diff_session(self._store, self._key(session_id), before, after), api.StateDiff)
 
-    def compare(self, session_id: str, other: str) -> Comparison:
+    def compare(self, session_id: str, other: str) -> api.Comparison:
         from swarmkeep.history.compare import compare_sessions
 
-        return self._ask(compare_sessions(self._store, self._key(session_id), self._key(other)), Comparison)
+        return self._ask(compare_sessions(self._store, self._key(session_id), self._key(other)), api.Comparison)
 
     def request(self, session_id: str, seq: int, *, redacted: bool) -> bytes:
         from swarmkeep.history.replay import rebuild_request, rebuild_what_is_left
@@ -400,7 +379,7 @@ class DatabaseSource:
     def blob(self, session_id: str, sha256: str) -> bytes:
         return self._background.run(stored.read_stored_file(self._store, self._key(session_id), sha256))
 
-    def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification:
+    def verify(self, session_id: str, *, head: api.Head | None = None, tenant: str | None = None) -> api.Verification:
         from swarmkeep.history.verify import Head as NotedHead
         from swarmkeep.history.verify import verify
 
@@ -408,7 +387,7 @@ class DatabaseSource:
         key = SessionKey(tenant or self._tenant, session_id)
         found = self._background.run(verify(self._store, key, noted=noted))
         self._release(key, found)
-        return to_client(found, Verification)
+        return to_client(found, api.Verification)
 
     def _release(self, key: SessionKey, found: StoredVerification) -> None:
         """Have a session that was set aside go on, if it is what was recorded again and the database can be written
@@ -426,7 +405,7 @@ class DatabaseSource:
         with suppress(StoreUnavailable):
             self._background.run(release())
 
-    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, Verification]]:
+    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, api.Verification]]:
         from swarmkeep.history.verify import verify_all
 
         begin = None if first is None else parse_name(first, self._named_tenant)
@@ -435,7 +414,7 @@ class DatabaseSource:
         checked = verify_all(self._store, self._named_tenant, first=begin)
         for key, found in self._background.iterate(checked):
             self._release(key, found)
-            yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", to_client(found, Verification)
+            yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", to_client(found, api.Verification)
 
     def read_clock(self) -> datetime:
         return self._background.run(self._store.read_clock())

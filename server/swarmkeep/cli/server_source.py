@@ -18,6 +18,7 @@ from urllib.request import Request, urlopen
 import msgspec
 import typer
 
+import swarmkeep_client as api
 from swarmkeep.cli.sources import (
     NEEDS_SERVER,
     DocumentForm,
@@ -37,34 +38,6 @@ from swarmkeep.events.run_table import FiguresQuery, RunQuery
 from swarmkeep.history.checkpoints import CheckpointHead
 from swarmkeep.history.recordings import RecordedSession, read_recorded_sessions, split_lines
 from swarmkeep.store.index import ActiveStatus
-from swarmkeep_client import (
-    ActiveRun,
-    ApiError,
-    AuditEntry,
-    Checkpoint,
-    Client,
-    Compaction,
-    Comparison,
-    ConnectionFailed,
-    Consumer,
-    DueSession,
-    EndedRun,
-    Erasure,
-    Event,
-    FeedEvent,
-    Head,
-    ImportReport,
-    Leaf,
-    Message,
-    Redaction,
-    RunFigures,
-    Session,
-    SessionCounts,
-    SessionState,
-    StateDiff,
-    UsageRow,
-    Verification,
-)
 
 # How often a server that does not answer is tried again: one that was never there, and one that was a moment ago.
 RETRIES = 2
@@ -82,10 +55,10 @@ _PAGE_SIZE = 200
 
 def open_client(
     url: str, api_key: str | None = None, *, max_retries: int = RETRIES, sleep: Callable[[float], None] = time.sleep
-) -> Client:
+) -> api.Client:
     """A client of the server at `url`; the key comes from SWARMKEEP_API_KEY if none is given."""
     try:
-        return Client(url, api_key=api_key, max_retries=max_retries, sleep=sleep)
+        return api.Client(url, api_key=api_key, max_retries=max_retries, sleep=sleep)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -100,7 +73,7 @@ def wait_with_notice(seconds: float) -> None:
 @contextmanager
 def open_patient_client(
     url: str, api_key: str | None = None, *, sleep: Callable[[float], None] = wait_with_notice
-) -> Iterator[Client]:
+) -> Iterator[api.Client]:
     """A client that outlasts a restart of the server, once it has answered at all."""
     with open_client(url, api_key) as client:
         client.health()
@@ -113,18 +86,18 @@ def explain_unreachable(url: str) -> Iterator[None]:
     """Names the server in the error if it does not answer, or something else does."""
     try:
         yield
-    except ConnectionFailed as error:
+    except api.ConnectionFailed as error:
         # What OpenSSL makes of an answer that is not encrypted.
         hint = "; it may speak plain HTTP: try http://" if "WRONG_VERSION_NUMBER" in error.detail else ""
         raise Refused(f"no answer from the server at {url}, is it running? {error.detail}{hint}") from error
-    except ApiError as error:
+    except api.ApiError as error:
         if error.code != "unexpected_answer":
             raise
         raise Refused(f"{url} may not be the address of a Swarmkeep server: {error.detail}") from error
 
 
 @contextmanager
-def reach_server(where: SourceOptions) -> Iterator[Client]:
+def reach_server(where: SourceOptions) -> Iterator[api.Client]:
     """A client of the server that is named. An error names the server if that does not answer."""
     url = str(where.server_url)
     with explain_unreachable(url), open_client(url, where.api_key) as client:
@@ -147,20 +120,20 @@ class ServerSource:
         self._api_key = api_key
         self._client = open_client(url, api_key)
 
-    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[SessionState]:
+    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[api.SessionState]:
         return map(_to_session_state, self._client.sessions.list(**wanted))
 
-    def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
+    def active_runs(self, status: ActiveStatus) -> Iterator[api.ActiveRun]:
         return self._client.active_runs(status)
 
-    def session(self, session_id: str, *, at: int | None = None) -> SessionState:
+    def session(self, session_id: str, *, at: int | None = None) -> api.SessionState:
         session = self._client.sessions.get(session_id)
         return _to_session_state(session) if at is None else session.state(at=at)
 
-    def messages(self, session_id: str, *, at: int | None = None) -> list[Message]:
+    def messages(self, session_id: str, *, at: int | None = None) -> list[api.Message]:
         return self._client.sessions.get(session_id).messages(at=at)
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[api.Event]:
         events = self._client.sessions.get(session_id).events(after=after, type=_choose_type_filter(types))
         return (event for event in events if not types or event.type in types)
 
@@ -171,13 +144,13 @@ class ServerSource:
             fields = {**msgspec.structs.asdict(event), "data": msgspec.Raw(encode(event.data))}
             yield to_recorded_event(EventView(**fields))
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[api.Event]:
         with open_patient_client(self._url, self._api_key) as client:
             for event in client.sessions.get(session_id).follow(after=after, type=_choose_type_filter(types)):
                 if not types or event.type in types:
                     yield event
 
-    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[FeedEvent]]:
+    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[api.FeedEvent]]:
         wanted: Any = {
             "after": choice.after, "consumer": choice.consumer, "type": choice.types, "agent": choice.agents,
             "metadata": choice.metadata,
@@ -190,7 +163,7 @@ class ServerSource:
         with open_patient_client(self._url, self._api_key) as client:
             yield from ([event] for event in client.feed.follow(**wanted))
 
-    def consumers(self) -> Sequence[Consumer]:
+    def consumers(self) -> Sequence[api.Consumer]:
         return self._client.feed.consumers()
 
     def confirm(self, consumer: str, cursor: str) -> None:
@@ -199,16 +172,16 @@ class ServerSource:
     def forget_consumer(self, name: str) -> None:
         self._client.feed.forget(name)
 
-    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState:
+    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> api.SessionState:
         return _to_session_state(self._client.sessions.get(session_id).fork(at, id=new_id, metadata=metadata))
 
-    def label(self, session_id: str, metadata: Json) -> SessionState:
+    def label(self, session_id: str, metadata: Json) -> api.SessionState:
         return _to_session_state(self._client.sessions.get(session_id).update(metadata=metadata))
 
-    def diff(self, session_id: str, before: int, after: int) -> StateDiff:
+    def diff(self, session_id: str, before: int, after: int) -> api.StateDiff:
         return self._client.sessions.get(session_id).diff(before, after)
 
-    def compare(self, session_id: str, other: str) -> Comparison:
+    def compare(self, session_id: str, other: str) -> api.Comparison:
         return self._client.sessions.get(session_id).compare(other)
 
     def request(self, session_id: str, seq: int, *, redacted: bool) -> bytes:
@@ -227,29 +200,29 @@ class ServerSource:
     def remove_message(self, session_id: str, seq: int, *, tool_call_id: str | None) -> None:
         self._client.sessions.get(session_id).remove_message(seq, tool_call_id=tool_call_id)
 
-    def open_on_server(self, session_id: str) -> Session:
+    def open_on_server(self, session_id: str) -> api.Session:
         return self._client.sessions.get(session_id)
 
-    def compact(self, session_id: str, *, keep_turns: int | None, instructions: str | None) -> Compaction:
+    def compact(self, session_id: str, *, keep_turns: int | None, instructions: str | None) -> api.Compaction:
         session = self._client.sessions.get(session_id)
         return session.compact(keep_turns=keep_turns, instructions=instructions)
 
     def redact(
         self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
-    ) -> Redaction:
+    ) -> api.Redaction:
         return self._client.sessions.get(session_id).redact(seqs, reason, include_forks=include_forks, dry_run=dry_run)
 
-    def hold(self, session_id: str, reason: str | None) -> SessionState:
+    def hold(self, session_id: str, reason: str | None) -> api.SessionState:
         session = self._client.sessions.get(session_id)
         return _to_session_state(session.release() if reason is None else session.put_on_hold(reason))
 
-    def erase(self, person: str, reason: str, *, dry_run: bool) -> Erasure:
+    def erase(self, person: str, reason: str, *, dry_run: bool) -> api.Erasure:
         return self._client.erase_person(person, reason, dry_run=dry_run)
 
-    def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[AuditEntry]:
+    def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[api.AuditEntry]:
         return self._client.audit.list(after=after)
 
-    def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
+    def verify_audit_head(self, tenant: str | None, head: api.Head) -> api.Verification:
         return self._client.audit.verify(head=head)
 
     def heads(self) -> Iterator[CheckpointHead]:
@@ -260,29 +233,29 @@ class ServerSource:
             first = next(self.audit()).hash
             yield CheckpointHead(tenant=None, session_id=None, seq=head.seq, hash=head.hash, first=first)
 
-    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
+    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> api.Checkpoint:
         return self._client.audit.checkpoint(number, since=since)
 
-    def list_due(self, before: datetime) -> Iterator[DueSession]:
+    def list_due(self, before: datetime) -> Iterator[api.DueSession]:
         return self._client.sessions.due(before=before)
 
     def evidence(self, ids: Sequence[str], signing_key: Path | None, size: int | None) -> Iterator[bytes]:
         return self._client.evidence(ids, size=size)
 
-    def leaves(self) -> Iterator[Leaf]:
+    def leaves(self) -> Iterator[api.Leaf]:
         return self._client.audit.leaves(page_size=_PAGE_SIZE)
 
-    def verify_audit(self) -> Iterator[tuple[str, Verification]]:
+    def verify_audit(self) -> Iterator[tuple[str, api.Verification]]:
         yield "", self._client.audit.verify()
 
     def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
         try:
             return self._client.quotas().sessions.used
-        except ApiError:
+        except api.ApiError:
             # Not every key may ask.
             return None
 
-    def counts(self, *, children: bool) -> SessionCounts:
+    def counts(self, *, children: bool) -> api.SessionCounts:
         return self._client.sessions.counts(children=children)
 
     def export(
@@ -299,7 +272,7 @@ class ServerSource:
     def transcript(self, session_id: str, form: DocumentForm) -> Iterator[bytes]:
         yield self._client.sessions.get(session_id).transcript(form).encode()
 
-    def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
+    def usage(self, asked: UsageQuery) -> Iterator[api.UsageRow]:
         return self._client.usage(
             asked.by,
             first_day=asked.first_day,
@@ -308,11 +281,11 @@ class ServerSource:
             **{str(name): value for name, value in asked.only.items()},
         )
 
-    def runs(self, asked: RunQuery) -> Iterator[EndedRun]:
+    def runs(self, asked: RunQuery) -> Iterator[api.EndedRun]:
         only = msgspec.structs.asdict(asked.only)
         return self._client.runs.list(**only, sort=asked.sort, page_size=asked.limit)
 
-    def run_figures(self, asked: FiguresQuery) -> Iterator[RunFigures]:
+    def run_figures(self, asked: FiguresQuery) -> Iterator[api.RunFigures]:
         only = msgspec.structs.asdict(asked.only)
         # The times are those of whole days.
         first, end = (only.pop(name) for name in ("created_after", "created_before"))
@@ -321,13 +294,13 @@ class ServerSource:
 
     def import_sessions(
         self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
-    ) -> ImportReport:
+    ) -> api.ImportReport:
         return self._client.import_sessions(file, source=form, agent=agent, as_id=as_id, dry_run=dry_run)
 
-    def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification:
+    def verify(self, session_id: str, *, head: api.Head | None = None, tenant: str | None = None) -> api.Verification:
         return self._client.sessions.get(session_id).verify(head=head)
 
-    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, Verification]]:
+    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, api.Verification]]:
         has_begun = first is None
         for session in self._client.sessions.list(children=True):
             has_begun = has_begun or session.id == first
@@ -367,8 +340,8 @@ def parse_metrics(text: str) -> dict[str, int] | None:
     return sums if samples else None
 
 
-def _to_session_state(session: Session) -> SessionState:
-    return msgspec.convert(session, SessionState, from_attributes=True)
+def _to_session_state(session: api.Session) -> api.SessionState:
+    return msgspec.convert(session, api.SessionState, from_attributes=True)
 
 
 def _choose_type_filter(types: Sequence[str]) -> str | None:

@@ -20,6 +20,7 @@ from swarmkeep.events.codec import Json, decode
 from swarmkeep.events.facts import FACTS, RecordedEvent, UnknownFact, read_data
 
 if TYPE_CHECKING:
+    import swarmkeep_client as api
     from swarmkeep.events.records import UsageQuery
     from swarmkeep.events.run_table import EndedRunStatus, FiguresQuery, RunQuery
     from swarmkeep.events.state import SessionStatus, Verdict
@@ -27,32 +28,6 @@ if TYPE_CHECKING:
     from swarmkeep.history.recordings import RecordedSession
     from swarmkeep.store.index import ActiveStatus
     from swarmkeep.store.records import SessionOrder
-    from swarmkeep_client import (
-        ActiveRun,
-        Approval,
-        AuditEntry,
-        Checkpoint,
-        Comparison,
-        Consumer,
-        DueSession,
-        EndedRun,
-        Erasure,
-        Event,
-        FeedEvent,
-        Head,
-        ImportReport,
-        Leaf,
-        Message,
-        PendingCall,
-        Redaction,
-        RunFigures,
-        Session,
-        SessionCounts,
-        SessionState,
-        StateDiff,
-        UsageRow,
-        Verification,
-    )
 
 
 NEEDS_SERVER = "this needs a server, which has the session's agent: name one with --url"
@@ -106,42 +81,44 @@ class Walk:
 class ChatSource(Protocol):
     """The interface through which a chat looks up, and forks, the sessions where it is held."""
 
-    def session(self, session_id: str, *, at: int | None = None) -> SessionState: ...
+    def session(self, session_id: str, *, at: int | None = None) -> api.SessionState: ...
 
-    def messages(self, session_id: str, *, at: int | None = None) -> list[Message]: ...
+    def messages(self, session_id: str, *, at: int | None = None) -> list[api.Message]: ...
 
-    def events(self, session_id: str, *, after: int = 0) -> Iterable[Event]: ...
+    def events(self, session_id: str, *, after: int = 0) -> Iterable[api.Event]: ...
 
-    def fork(self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None) -> SessionState: ...
+    def fork(
+        self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None
+    ) -> api.SessionState: ...
 
 
 class Source(ChatSource, Protocol):
     """A server's or a database's sessions."""
 
-    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[SessionState]:
+    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[api.SessionState]:
         """Newest first, or by what happened last; fetched as they are needed. With `children` also those that agents
         began to ask others."""
         ...
 
-    def active_runs(self, status: ActiveStatus) -> Iterator[ActiveRun]:
+    def active_runs(self, status: ActiveStatus) -> Iterator[api.ActiveRun]:
         """Yield the runs that go on, or those that wait for an answer; fetched as they are needed."""
         ...
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[Event]: ...
+    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[api.Event]: ...
 
     def facts(self, session_id: str) -> Iterable[RecordedEvent]:
         """The events as they were recorded, for what folds them."""
         ...
 
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[Event]:
+    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[api.Event]:
         """The events, and then each new one as it is recorded, for ever."""
         ...
 
-    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[FeedEvent]]:
+    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[api.FeedEvent]]:
         """The events of all sessions, page by page; with `follow` then each new one, for ever."""
         ...
 
-    def consumers(self) -> Sequence[Consumer]:
+    def consumers(self) -> Sequence[api.Consumer]:
         """The places in the feed that are kept by name."""
         ...
 
@@ -151,7 +128,7 @@ class Source(ChatSource, Protocol):
 
     def forget_consumer(self, name: str) -> None: ...
 
-    def label(self, session_id: str, metadata: Json) -> SessionState:
+    def label(self, session_id: str, metadata: Json) -> api.SessionState:
         """Merge into the session's metadata."""
         ...
 
@@ -161,27 +138,27 @@ class Source(ChatSource, Protocol):
 
     def remove_message(self, session_id: str, seq: int, *, tool_call_id: str | None) -> None: ...
 
-    def open_on_server(self, session_id: str) -> Session:
+    def open_on_server(self, session_id: str) -> api.Session:
         """A session for what only a server can do. Raises Refused where there is none."""
         ...
 
     def redact(
         self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
-    ) -> Redaction: ...
+    ) -> api.Redaction: ...
 
-    def hold(self, session_id: str, reason: str | None) -> SessionState:
+    def hold(self, session_id: str, reason: str | None) -> api.SessionState:
         """Put a session on hold; without a reason, lift the hold."""
         ...
 
-    def erase(self, person: str, reason: str, *, dry_run: bool) -> Erasure:
+    def erase(self, person: str, reason: str, *, dry_run: bool) -> api.Erasure:
         """Erase a person, wherever the person's key encrypts what was recorded."""
         ...
 
-    def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[AuditEntry]:
+    def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[api.AuditEntry]:
         """A tenant's audit log after an entry, oldest first; by default that of the tenant in question."""
         ...
 
-    def verify_audit_head(self, tenant: str | None, head: Head) -> Verification:
+    def verify_audit_head(self, tenant: str | None, head: api.Head) -> api.Verification:
         """Check a tenant's audit log against a head noted down earlier."""
         ...
 
@@ -189,12 +166,12 @@ class Source(ChatSource, Protocol):
         """Yield the end of each session and audit log: in a database, where no tenant is named, those of all."""
         ...
 
-    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> Checkpoint:
+    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> api.Checkpoint:
         """A checkpoint of the log of heads, by default a new one, if there is anything new; with the proof that it goes
         on from the first `since` leaves."""
         ...
 
-    def list_due(self, before: datetime) -> Iterator[DueSession]:
+    def list_due(self, before: datetime) -> Iterator[api.DueSession]:
         """The sessions that retention deletes before a time: a server's, or that of the settings here."""
         ...
 
@@ -203,11 +180,11 @@ class Source(ChatSource, Protocol):
         newest. Raises BadCheckpoint for a key that cannot be used."""
         ...
 
-    def leaves(self) -> Iterator[Leaf]:
+    def leaves(self) -> Iterator[api.Leaf]:
         """The leaves that checkpoints are of, in their order."""
         ...
 
-    def verify_audit(self) -> Iterator[tuple[str, Verification]]:
+    def verify_audit(self) -> Iterator[tuple[str, api.Verification]]:
         """The audit logs by their tenants: where no tenant is named in a database, those of all."""
         ...
 
@@ -218,7 +195,7 @@ class Source(ChatSource, Protocol):
         """
         ...
 
-    def counts(self, *, children: bool) -> SessionCounts:
+    def counts(self, *, children: bool) -> api.SessionCounts:
         """Count the busy sessions, and those whose last run ended badly."""
         ...
 
@@ -236,25 +213,25 @@ class Source(ChatSource, Protocol):
         """The session as a document for people."""
         ...
 
-    def usage(self, asked: UsageQuery) -> Iterator[UsageRow]:
+    def usage(self, asked: UsageQuery) -> Iterator[api.UsageRow]:
         """A row for each group, fetched as they are needed."""
         ...
 
-    def runs(self, asked: RunQuery) -> Iterator[EndedRun]:
+    def runs(self, asked: RunQuery) -> Iterator[api.EndedRun]:
         """Yield the runs that are over, fetched as they are needed."""
         ...
 
-    def run_figures(self, asked: FiguresQuery) -> Iterator[RunFigures]:
+    def run_figures(self, asked: FiguresQuery) -> Iterator[api.RunFigures]:
         """A row for each group of runs that are over, of at most 92 days."""
         ...
 
     def import_sessions(
         self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
-    ) -> ImportReport: ...
+    ) -> api.ImportReport: ...
 
-    def diff(self, session_id: str, before: int, after: int) -> StateDiff: ...
+    def diff(self, session_id: str, before: int, after: int) -> api.StateDiff: ...
 
-    def compare(self, session_id: str, other: str) -> Comparison: ...
+    def compare(self, session_id: str, other: str) -> api.Comparison: ...
 
     def request(self, session_id: str, seq: int, *, redacted: bool) -> bytes:
         """The exact model request behind an answer; or, with `redacted`, an object with what is left of it."""
@@ -264,9 +241,11 @@ class Source(ChatSource, Protocol):
         """The content of a file or picture."""
         ...
 
-    def verify(self, session_id: str, *, head: Head | None = None, tenant: str | None = None) -> Verification: ...
+    def verify(
+        self, session_id: str, *, head: api.Head | None = None, tenant: str | None = None
+    ) -> api.Verification: ...
 
-    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, Verification]]:
+    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, api.Verification]]:
         """Every session by its name: in a database, and where no tenant is named, of all tenants as TENANT/ID.
 
         `first` is the name of the one to begin with.
@@ -299,16 +278,16 @@ def to_client(value: object, kind: type[T]) -> T:
     return msgspec.convert(msgspec.to_builtins(value), kind)
 
 
-def to_client_event(event: RecordedEvent) -> Event:
-    from swarmkeep_client import Event
+def to_client_event(event: RecordedEvent) -> api.Event:
+    import swarmkeep_client as api
 
-    return Event(
+    return api.Event(
         session_id=event.session_id, seq=event.seq, type=event.type, version=event.version, run_id=event.run_id,
         agent=event.agent, at=event.at, data=decode(read_data(event)), hash=event.hash,
     )  # fmt: skip
 
 
-def read_event(event: Event) -> RecordedEvent:
+def read_event(event: api.Event) -> RecordedEvent:
     """The event with its fact, as far as this release knows it; without the text that was stored."""
     fact: Any = UnknownFact(data=event.data)
     if event.type in FACTS:
@@ -320,9 +299,9 @@ def read_event(event: Event) -> RecordedEvent:
     )  # fmt: skip
 
 
-def make_approval(call: PendingCall, decision: Literal["approve", "deny"], reason: str = "") -> Approval:
+def make_approval(call: api.PendingCall, decision: Literal["approve", "deny"], reason: str = "") -> api.Approval:
     """A decision on a call as it was shown: of one with other arguments by then, the server refuses it."""
-    approval: Approval = {"tool_call_id": call.tool_call_id, "decision": decision}
+    approval: api.Approval = {"tool_call_id": call.tool_call_id, "decision": decision}
     if call.arguments_digest is not None:
         approval["arguments_digest"] = call.arguments_digest
     if reason:
