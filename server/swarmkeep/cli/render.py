@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from swarmkeep.cli.agent_graph import APPROVAL
 from swarmkeep.cli.sources import read_event
-from swarmkeep.cli.terminal import is_terminal, put, shorten
+from swarmkeep.cli.terminal import is_terminal, make_console, put, shorten
 from swarmkeep.describe import summarize
 from swarmkeep.events.codec import Json, encode_text
 from swarmkeep.events.wording import escape_controls, format_calls, format_json, join_content, put_name_first
@@ -164,8 +164,6 @@ def put_changes(changes: Sequence[Change]) -> None:
 def _put_side_by_side(changes: Sequence[Change]) -> None:
     from rich.table import Table
     from rich.text import Text
-
-    from swarmkeep.cli.outcomes import make_console
 
     table = Table.grid(padding=(0, 2), expand=True)
     # As wide as the names, as long as they leave most of the room to what changed.

@@ -7,10 +7,9 @@ import sys
 from msgspec import UNSET
 from rich.text import Text
 
-from swarmkeep.cli.outcomes import make_console
 from swarmkeep.cli.render import TONE_STYLES
 from swarmkeep.cli.sources import read_event
-from swarmkeep.cli.terminal import shorten
+from swarmkeep.cli.terminal import make_console, shorten
 from swarmkeep.describe import describe_alone, join_entry
 from swarmkeep.events.facts import (
     ContextUpdated,

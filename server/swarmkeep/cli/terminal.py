@@ -22,6 +22,7 @@ import typer
 from swarmkeep.events.wording import escape_controls, escape_json, escape_line, pluralize
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as RichProgress
 
     from swarmkeep_client import SwarmkeepError
@@ -197,6 +198,14 @@ def drop_stdout() -> None:
 def has_colours(stream: TextIO) -> bool:
     """Tell if colours may be used there; see https://no-color.org."""
     return has_cursor(stream) and not os.environ.get("NO_COLOR")
+
+
+def make_console(**options: Any) -> Console:
+    """Standard output as rich writes to it: colours where they may be used; nothing that a text holds is markup."""
+    from rich.console import Console
+
+    options["color_system"] = "auto" if has_colours(sys.stdout) else None
+    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, **options)
 
 
 # Show the progress of long work: a line on standard error, for a person at a terminal, and what is said when Ctrl-C

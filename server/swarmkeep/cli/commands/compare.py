@@ -12,7 +12,7 @@ from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, JsonOutput, SessionId
 from swarmkeep.cli.render import format_messages, has_room_beside, put_changes
 from swarmkeep.cli.sources import SourceOptions
-from swarmkeep.cli.terminal import put, put_json, say
+from swarmkeep.cli.terminal import make_console, put, put_json, say
 
 if TYPE_CHECKING:
     from swarmkeep_client import Comparison, Side
@@ -68,7 +68,6 @@ def _put_side_by_side(a: Side, b: Side) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from swarmkeep.cli.outcomes import make_console
     from swarmkeep.events.wording import escape_controls
 
     put()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from swarmkeep.cli.options import (
     SessionId,
 )
 from swarmkeep.cli.sources import SourceOptions
-from swarmkeep.cli.terminal import Progress, Refused, put_json, say, show_progress
+from swarmkeep.cli.terminal import Progress, Refused, make_console, put_json, say, show_progress
+from swarmkeep.events.wording import escape_controls, escape_line
 
 if TYPE_CHECKING:
     from swarmkeep.cli.output import Background
@@ -75,7 +77,6 @@ def evaluate(
     compared with what today's agents would do, without a model. With --offline, cases that need a real model are
     skipped, and reported as such.
     """
-    from swarmkeep.cli.outcomes import print_outcomes
     from swarmkeep.evals.cases import load_cases
     from swarmkeep.evals.running import count_outcomes
 
@@ -106,9 +107,44 @@ def evaluate(
     if as_json:
         put_json({**count_outcomes(outcomes), "cases": outcomes})
     else:
-        print_outcomes(outcomes)
+        _print_outcomes(outcomes)
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(1)
+
+
+_MOST_PROBLEMS = 3
+# A file or another program has no width; there, few cells need a second line.
+_WIDTH = 160
+_STYLES: dict[str, str] = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+def _print_outcomes(outcomes: Sequence[CaseOutcome]) -> None:
+    """A line for each, or several, and one that sums them up."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from swarmkeep.evals.running import count_outcomes
+
+    console = make_console(width=None if sys.stdout.isatty() else _WIDTH)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("CASE", "RESULT", "PASSED", "SECONDS", "WHY"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("RESULT", "PASSED", "SECONDS"))
+    for outcome in outcomes:
+        table.add_row(
+            Text(escape_line(outcome.case)),
+            Text(outcome.status, style=_STYLES[outcome.status]),
+            Text(f"{outcome.passed}/{outcome.tried}" if outcome.tried else "-"),
+            Text(f"{outcome.seconds:.2f}" if outcome.tried else "-"),
+            Text(escape_controls(_explain_outcome(outcome))),
+        )
+    console.print(table)
+    console.print(Text(", ".join(f"{count} {status}" for status, count in count_outcomes(outcomes).items())))
+
+
+def _explain_outcome(outcome: CaseOutcome) -> str:
+    more = len(outcome.problems) - _MOST_PROBLEMS
+    lines = [*outcome.problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
+    return outcome.reason or "\n".join(lines)
 
 
 @dataclass(frozen=True)

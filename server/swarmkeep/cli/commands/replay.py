@@ -18,10 +18,9 @@ from rich.text import Text
 
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, JsonOutput, SessionId
-from swarmkeep.cli.outcomes import make_console
 from swarmkeep.cli.render import TONE_STYLES, format_change
 from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
-from swarmkeep.cli.terminal import is_terminal, put_json, say
+from swarmkeep.cli.terminal import is_terminal, make_console, put_json, say
 from swarmkeep.describe import TimelineEntry
 from swarmkeep.events.wording import escape_controls, pluralize
 

@@ -30,7 +30,6 @@ from rich.text import Text
 
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands
-from swarmkeep.cli.outcomes import make_console
 from swarmkeep.cli.render import format_event_line, format_seconds
 from swarmkeep.cli.sources import SourceOptions, make_approval
 from swarmkeep.cli.terminal import (
@@ -39,6 +38,7 @@ from swarmkeep.cli.terminal import (
     find_refusal,
     has_cursor,
     is_interactive,
+    make_console,
     put,
     put_json,
     put_table,
