@@ -156,7 +156,7 @@ def test_todays_agents_and_events_are_compared(window: Window, talk: str, api: A
     panel.get_by_role("button", name="Close").click()
     expect(marked).to_have_count(0)
 
-    window.detail.get_by_text("Compare with another event").click()
+    window.detail.get_by_role("button", name="Compare with another event").click()
     other = window.detail.get_by_label("Compare with event")
     other.fill("1")
     other.press("Enter")

@@ -57,6 +57,14 @@ def test_messages_have_times_and_days_are_apart(window: Window, server: ServerPr
     expect(window.log.locator(".items .message time").first).to_have_attribute("title", re.compile(str(then.year)))
 
 
+def test_fork_has_the_days_of_its_messages_only(window: Window, api: Api) -> None:
+    api.session(id="days-of-origin", messages=[{"role": "user", "content": "Hello"}])
+    fork = api.post("sessions/days-of-origin/fork", {})["id"]
+    window.open_chat(fork)
+    expect(window.log).to_contain_text("Forked from days-of-origin after event 2")
+    expect(window.log.locator(".day")).to_have_text(["Today"])
+
+
 def test_answer_is_copied_as_it_was_written(window: Window, api: Api, model: ScriptedModel) -> None:
     window.context.grant_permissions(["clipboard-read", "clipboard-write"])
     model.say("It is **done**.\n\n- one\n- two")

@@ -98,7 +98,7 @@ class Takeover {
   // `onTake(note, force)` and `onBack(note, force)` say whether it was done.
   constructor({ onTake, onBack }) {
     this.on = { take: onTake, back: onBack };
-    this.button = button(tOver.take, { onclick: () => this.ask("take"), hidden: true });
+    this.button = button(tOver.take, { icon: "handoff", kind: "take", title: tOver.take, onclick: () => this.ask("take"), hidden: true });
     this.note = h("input", { class: "field", type: "text", maxlength: MOST_NOTE, dir: "auto" });
     this.confirm = button(tOver.take, { kind: "primary small", type: "submit" });
     this.form = h("form", { class: "handover taking", hidden: true, onsubmit: (event) => this.submit(event) },

@@ -109,7 +109,7 @@ function eventDiff(id, at, last, { from, as }) {
   };
   const panel = h("section", { class: "diff-panel", "aria-label": diffText.title, hidden: from === null },
     h("form", { class: "row", onsubmit: submit }, h("label", { class: "row" }, h("span", {}, diffText.label), other), button(diffText.show, { type: "submit" })), found);
-  const control = button(diffText.title, { icon: "compare", "aria-expanded": String(from !== null), onclick: () => {
+  const control = button(diffText.open, { icon: "compare", title: diffText.title, "aria-label": diffText.title, "aria-expanded": String(from !== null), onclick: () => {
     panel.hidden = !panel.hidden;
     control.setAttribute("aria-expanded", String(!panel.hidden));
     if (panel.hidden) return replaceRoute({ view: "timeline", id, at, as });

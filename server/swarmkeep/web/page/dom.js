@@ -198,7 +198,7 @@ export function pretty(value) {
 
 export class Disclosure {
   constructor(label, entries, { icon = "down", kind = "", ...props } = {}) {
-    this.button = button(label, { icon, kind, "aria-expanded": "false", onclick: () => this.toggle(), ...props });
+    this.button = button(label, { icon, kind, title: label || null, "aria-expanded": "false", onclick: () => this.toggle(), ...props });
     this.list = h("div", { class: "pop-list", role: "group", "aria-label": label, hidden: true }, entries);
     this.node = h("div", { class: "pop" }, this.button, this.list);
     this.node.addEventListener("keydown", (event) => {

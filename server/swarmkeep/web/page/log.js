@@ -179,11 +179,13 @@ function endNode(item, { act }) {
     actions.length > 0 && !item.over && h("div", { class: "row" }, actions));
 }
 
+const TIMED = new Set(["user", "assistant", "call", "note"]);
+
 // Where another day begins, and above what is shown first. What has no time of its own belongs to what is before it.
 function withDays(items) {
   let shown = null;
   return items.flatMap((item) => {
-    const day = item.at ? new Date(item.at).toDateString() : shown;
+    const day = TIMED.has(item.kind) && item.at ? new Date(item.at).toDateString() : shown;
     if (day === shown) return [item];
     shown = day;
     return [{ kind: "day", key: `day-${item.key}`, seq: item.seq, at: item.at, version: dayName(item.at) }, item];

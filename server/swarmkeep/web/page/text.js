@@ -377,6 +377,7 @@ export const text = {
     first: "Session",
     second: "Other session",
     go: "Compare",
+    hint: "Name two sessions, such as a fork and the one that it is from: where they part, and what each did since, stands beside each other.",
     loading: "Loading both sessions…",
     same: (count) => `They are the same, up to event ${count.toLocaleString("en")}`,
     shared: (count) => (count === 1 ? "They share the first event. Below is what each did since." : `They share events 1 to ${count.toLocaleString("en")}. Below is what each did since.`),

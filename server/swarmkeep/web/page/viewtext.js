@@ -105,6 +105,7 @@ export const viewText = {
   },
   diff: {
     title: "Compare with another event",
+    open: "Compare",
     label: "Event",
     other: "Compare with event",
     show: "Show the difference",
