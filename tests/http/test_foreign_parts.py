@@ -34,6 +34,8 @@ from tests.support.logs.strategies import odd_parts
 from tests.support.rules import find_body_faults, find_faults
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 PNG = "iVBORw0KGgo="
 CALL = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
 FOREIGN: list[Json] = [

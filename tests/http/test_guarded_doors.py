@@ -11,6 +11,8 @@ import pytest
 from tests.http.server import RunningServer, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 Json = dict[str, Any]
 DOCS = Path(__file__).parents[2] / "docs" / "agents.md"
 WORD = "swordfish"

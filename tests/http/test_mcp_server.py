@@ -21,6 +21,8 @@ from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem
 from tests.support.npm import NODE, install_packages
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
 ACCEPTED = {"accept": "application/json, text/event-stream"}
 # Those that need no tools or prompts that are made for the suite.

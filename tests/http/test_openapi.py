@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import swarmkeep
 from swarmkeep.events.codec import Json
-from swarmkeep.http import pages
 from tests.http.server import RunningServer, check_problem
 from tests.http.test_errors import CODES
 
@@ -115,12 +113,3 @@ async def test_unchanged_page_is_not_resent(plain: RunningServer) -> None:
     assert again.headers["etag"] == first.headers["etag"]
     for name in ("nothing.js", "..%2Fdocs.py", "LICENSE", "%2e%2e"):
         check_problem(await plain.get(f"/docs/{name}"), 404, "not_found")
-
-
-def test_vendored_files_have_their_licence() -> None:
-    vendored = Path(pages.__file__).parents[1] / "web" / "vendor"
-    folders = [path for path in vendored.iterdir() if path.is_dir()]
-    assert folders
-    for folder in folders:
-        assert (folder / "LICENSE").stat().st_size
-        assert (folder / "package.json").stat().st_size

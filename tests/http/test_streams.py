@@ -21,6 +21,8 @@ from tests.http.server import (
 from tests.support.scripted import ScriptedModel
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.one_database
+
 
 async def wait_until_nobody_reads(service: RunningServer) -> None:
     await wait_until(lambda: service.engine.hub.reader_count == 0)

@@ -47,6 +47,8 @@ from tests.support.pictures import hash_content, make_data_url, make_png
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call
 
+pytestmark = pytest.mark.one_database
+
 CHART = make_png(12_000)
 PHOTO = make_png(500, 1)
 PDF = b"%PDF-1.7 a report"

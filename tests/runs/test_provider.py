@@ -30,6 +30,8 @@ from tests.runs.cluster import (
 from tests.support.dialects import DIALECTS, Answer, DialectModel
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 SERVERS = ("gemini", "deepseek", "openrouter", "mistral", "litellm")
 
 

@@ -18,6 +18,8 @@ from tests.history.transfer.test_round_trip import export_bytes, import_bytes, l
 from tests.store.sessions import draft_user_messages, make_picture_part
 from tests.support.pictures import encode_content, hash_content, make_png
 
+pytestmark = pytest.mark.one_database
+
 PICTURES = [make_png(100_000, seed) for seed in range(3)]
 NAMES = [hash_content(picture) for picture in PICTURES]
 KEY = SessionKey("default", "s")

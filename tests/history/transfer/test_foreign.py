@@ -29,6 +29,8 @@ from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
 from tests.support.rules import find_faults
 
+pytestmark = pytest.mark.one_database
+
 TENANT = "default"
 USER, HELLO = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"id": 1}'}}

@@ -29,6 +29,8 @@ from swarmkeep.store.records import SessionKey
 from swarmkeep_client._calls import FileFormat
 from tests.support.rules import find_faults
 
+pytestmark = pytest.mark.one_database
+
 TENANT = "default"
 
 

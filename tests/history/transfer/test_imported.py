@@ -37,6 +37,8 @@ from swarmkeep.runs.sessions import fork_session
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
 
+pytestmark = pytest.mark.one_database
+
 TENANT = "acme"
 KEY = SessionKey(TENANT, "s")
 RUN = "run_1"

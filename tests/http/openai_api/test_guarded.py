@@ -11,6 +11,8 @@ from openai import APIStatusError, AsyncOpenAI, BadRequestError
 from tests.http.server import scripted, start_server
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 SECRET = "The word is swordfish."
 
 

@@ -18,6 +18,8 @@ from tests.http.openai_api.test_errors import check_error
 from tests.http.server import RunningServer, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 URL = "/openai/v1/agents"
 FRONT = "Sales / EU ☃"
 LINES = {"content-type": "application/x-ndjson"}

@@ -14,6 +14,8 @@ from tests.http.openai_api.test_automations import DAILY, Clock, open_scheduler
 from tests.http.server import RunningServer, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 CANARY = "canary-7f3a9c"
 METADATA = {"customer": "anna"}
 

@@ -15,6 +15,8 @@ from tests.http.server import RunningServer, scripted, start_server
 from tests.http.team import front
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 
 async def test_settings_reach_model_and_are_shown(openai: AsyncOpenAI, model: ScriptedModel) -> None:
     model.say("yes")

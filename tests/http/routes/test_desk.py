@@ -11,6 +11,8 @@ from tests.http.auth.keys import create_key
 from tests.http.server import RunningServer, check_problem
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 NOTE = "canary: refunded twice before"
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from swarmkeep.events.messages import INTERRUPTED
 from swarmkeep.events.messages import SHORTENED_HEADING as HEADING
 from swarmkeep.store.reading import SqlEventReader, decode_event
 from tests.http.server import RunningServer, check_problem
 from tests.support.calls import count_calls
 from tests.support.scripted import ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 
 async def list_seqs(service: RunningServer, session: str, query: str = "") -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
 import swarmkeep
@@ -13,6 +14,8 @@ from tests.http.auth.keys import bearer_headers, key_store
 from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.support.disk import full_disk
 from tests.support.scripted import USAGE, ScriptedModel
+
+pytestmark = pytest.mark.one_database
 
 Labels = frozenset[tuple[str, str]]
 

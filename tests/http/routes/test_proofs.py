@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
 from sqlalchemy import text
 
 from swarmkeep.events.codec import decode, encode
@@ -11,6 +12,8 @@ from swarmkeep.history.proofs import Proof, TreeHash, parse_note
 from swarmkeep.store.opening import SqlStore
 from tests.history.test_proofs import check
 from tests.http.server import RunningServer, check_problem
+
+pytestmark = pytest.mark.one_database
 
 
 async def test_sessions_are_proven_over_http(service: RunningServer) -> None:

@@ -16,6 +16,8 @@ from tests.http.server import RunningServer, check_problem, scripted, start_serv
 from tests.http.websocket.client import connect_session
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 MINE: dict[str, Any] = {"model_settings": {"temperature": None, "seed": 4}, "instructions": "Answer in French."}
 
 

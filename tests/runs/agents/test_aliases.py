@@ -15,6 +15,8 @@ from swarmkeep.runs.agents import AgentsError, Registry, load_registry
 from tests.runs.cluster import KEY, EngineCluster, read_log, read_state, run_to_end, wait_for_end
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 
 @tool(requires_approval=True)
 def refund(order: str) -> str:

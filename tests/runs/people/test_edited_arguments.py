@@ -32,6 +32,8 @@ from tests.runs.cluster import (
 )
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 
 class Bank:
     def __init__(self) -> None:

@@ -39,6 +39,8 @@ from tests.runs.cluster import (
 from tests.runs.loop.memory import FixedPolicy, open_run
 from tests.support.scripted import Call, ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 
 @tool(requires_approval=True)
 def pay(name: str) -> str:

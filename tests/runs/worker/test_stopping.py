@@ -31,6 +31,8 @@ from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.one_database
+
 
 async def test_stopping_server_lets_runs_end(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS))

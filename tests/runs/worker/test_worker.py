@@ -32,6 +32,8 @@ from tests.runs.worker.servers import AGENT, SECONDS, open_engine, read_resume_r
 from tests.store.sessions import begin_session
 from tests.support.scripted import ScriptedModel
 
+pytestmark = pytest.mark.one_database
+
 # What other servers do.
 
 
