@@ -11,7 +11,7 @@ import pytest
 from swarmkeep.decide.commands import create_session
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.codec import encode
-from swarmkeep.events.facts import ContextUpdated, EventDraft, MessageAdded, RunStarted, SessionEvent
+from swarmkeep.events.facts import ContextUpdated, EventDraft, MessageAdded, RunCompleted, RunStarted, SessionEvent
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.runs.agents import Registry
@@ -121,6 +121,25 @@ async def test_many_sessions_are_imported_and_exported(watched: WatchedServer) -
     exported = await watched.ask("GET", "/v1/export")
     report = await watched.ask("POST", "/v1/import", content=exported.content, headers=LINES)
     assert report.json()["present"] == len(lines) + 1
+
+
+@pytest.mark.one_database
+async def test_pages_of_turns_where_there_are_many(watched: WatchedServer) -> None:
+    # With a message, so that no batch ends within a run, which would be taken over.
+    drafts = draft_events("Front", [*create_session("Front", {}, {}, []), *make_facts(1)], None)
+    for number in range(15_000):
+        facts = [RunStarted(options=RunOptions()), RunCompleted(stop_reason="end_turn")]
+        drafts += draft_events("Front", facts, f"run_{number}")
+    await fill(watched.server.engine.store, KEY, drafts)
+    await watched.server.get(PATH)
+    for place in ("turns", "traces"):
+        for order, ids in (("asc", [0, 1, 2]), ("desc", [14_999, 14_998, 14_997])):
+            path = f"/openai/v1/agents/sessions/{KEY.id}/{place}?order={order}"
+            page = (await watched.ask("GET", f"{path}&limit=2")).json()
+            assert ([each["id"] for each in page["data"]], page["has_more"]) == ([f"run_{n}" for n in ids[:2]], True)
+            following = (await watched.ask("GET", f"{path}&limit=1&after={page['last_id']}")).json()
+            assert [each["id"] for each in following["data"]] == [f"run_{ids[2]}"]
+            assert (await watched.server.get(f"{path}&after=run_none")).status_code == 404
 
 
 def draft_abandoned_run(count: int) -> list[EventDraft]:

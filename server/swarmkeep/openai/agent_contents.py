@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from typing import Annotated, Any, Literal
@@ -81,9 +81,15 @@ async def _find_subagent(
     return TurnOwner(child, below, key.id, child.id)
 
 
-def _list_runs(state: State) -> list[Run]:
-    """Every turn, the latest first."""
-    return list_latest_runs(state, len(state.finished) + len(state.queue) + 1)
+def _list_runs(state: State, count: int, order: Literal["asc", "desc"], after: str | None, what: str) -> Iterable[Run]:
+    """At least so many turns behind one, if there are so many. Raises Refused if that is not there."""
+    last = None if after is None else find_run(state, after)
+    if after is not None and last is None:
+        raise make_not_found(what, after, "after")
+    if order == "desc":
+        return list_latest_runs(state, count, None if last is None else last.first_seq)
+    every = list_latest_runs(state, len(state.finished) + len(state.queue) + 1)
+    return (run for run in reversed(every) if last is None or run.first_seq > last.first_seq)
 
 
 def _find_turn(state: State, turn_id: str) -> Run:
@@ -110,8 +116,12 @@ def _make_turn_routes(path: str, name: str, whose: str, provider: Any) -> list[H
         order: Order = "desc",
         after: AfterId = None,
     ) -> Response[Any]:
-        shown = [show_turn(owner.session_id, run, owner.subagent_id) for run in reversed(_list_runs(owner.state))]
-        return answer_list(principal, shown, limit, order, after)
+        def make() -> Json:
+            runs = _list_runs(owner.state, limit + 1, order, after, "item")
+            shown = (show_turn(owner.session_id, run, owner.subagent_id) for run in runs)
+            return make_page(shown, limit=limit, max_bytes=principal.reader.page_bytes)
+
+        return JsonResponse(await run_aside(len(owner.state.finished) > FEW_MESSAGES, make))
 
     @get(
         f"{path}/turns/{{turn_id:str}}",
@@ -390,16 +400,10 @@ async def list_traces(
     after: AfterId = None,
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id)
-    begun = [run for run in _list_runs(state) if run.status != "queued"]
-    runs = begun if order == "desc" else begun[::-1]
-    if after is not None:
-        first = next((place for place, run in enumerate(runs) if run.id == after), None)
-        if first is None:
-            raise make_not_found("trace", after, "after")
-        runs = runs[first + 1 :]
 
     def make() -> Json:
-        shown = (_show_trace(key.id, state, run) for run in runs)
+        runs = _list_runs(state, limit + 1 + len(state.queue), order, after, "trace")
+        shown = (_show_trace(key.id, state, run) for run in runs if run.status != "queued")
         return make_page(shown, limit=limit, max_bytes=principal.reader.page_bytes)
 
     return JsonResponse(await run_aside(len(state.messages) > FEW_MESSAGES, make))
