@@ -53,7 +53,9 @@ def apply_drafts(state: State, drafts: Sequence[EventDraft]) -> State:
     """
     if not drafts:
         return state
-    state = replace(state, **{name: getattr(state, name).branch() for name in _CHAINS})
+    # A state that drafts were applied to before has branches already.
+    own = {name: chain.branch() for name in _CHAINS if type(chain := getattr(state, name)) is Chain}
+    state = replace(state, **own) if own else state
     return fold([preview_event(seq, draft, state.updated_at) for seq, draft in enumerate(drafts, state.seq + 1)], state)
 
 

@@ -278,13 +278,14 @@ class Completion:
         frame = self._make_frame("chat.completion.chunk")
         if include_usage:
             frame["usage"] = None
-        for delta in self._list_deltas():
-            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-            yield _encode_event({**frame, "choices": [choice]})
-        last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": self._choose_finish_reason()}
-        yield _encode_event({**frame, "choices": [last]})
+        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
+        choices = [{**choice, "delta": delta} for delta in self._list_deltas()]
+        choices.append({**choice, "finish_reason": self._choose_finish_reason()})
+        chunks = [{**frame, "choices": [choice]} for choice in choices]
         if include_usage:
-            yield _encode_event({**frame, "choices": [], "usage": self.usage})
+            chunks.append({**frame, "choices": [], "usage": self.usage})
+        for chunk in chunks:
+            yield b"data: " + encode(chunk) + b"\n\n"
         yield b"data: [DONE]\n\n"
 
     def _make_frame(self, kind: str) -> dict[str, Any]:
@@ -317,10 +318,6 @@ class Completion:
             for start in range(0, len(text), ARGUMENT_PIECE_CHARACTERS)
         ]
         return [{"role": "assistant", "content": None, "tool_calls": [call]}, *pieces]
-
-
-def _encode_event(data: dict[str, Any]) -> bytes:
-    return b"data: " + encode(data) + b"\n\n"
 
 
 def encode_arguments(answer: Answer) -> str:
