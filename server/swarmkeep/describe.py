@@ -123,6 +123,23 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     warning: str = ""
 
 
+def list_figures(entry: TimelineEntry) -> list[str]:
+    """List its cost: the model, tokens, model calls of a run, and time."""
+    figures = [entry.model] if entry.model else []
+    usage, took = entry.usage, entry.duration_ms
+    if usage is not None and usage.total_tokens:
+        figures.append(format_tokens(usage))
+    if usage is not None and usage.model_calls > 1:
+        figures.append(f"{usage.model_calls} model calls")
+    if took is not None:
+        figures.append(f"{took / 1000:.1f} s" if took >= 1000 else f"{took:.0f} ms")
+    return figures
+
+
+def format_tokens(usage: Usage) -> str:
+    return f"{pluralize(usage.total_tokens, 'token')} ({usage.prompt_tokens} in, {usage.completion_tokens} out)"
+
+
 # Describe what happens to a run in words: its beginning, waits, decisions and end.
 
 MakeEntry = Callable[..., TimelineEntry]

@@ -8,13 +8,11 @@ from functools import partial
 
 from msgspec import UNSET
 
-from swarmkeep.describe import Change, TimelineEntry, describe, find_changes
+from swarmkeep.describe import Change, TimelineEntry, describe, find_changes, format_tokens
 from swarmkeep.events.codec import encode_text, replace_surrogates
 from swarmkeep.events.facts import RecordedEvent, is_redacted
 from swarmkeep.events.fold import evolve
-from swarmkeep.events.records import Usage
 from swarmkeep.events.state import State
-from swarmkeep.events.wording import pluralize
 
 # What a reader would obey rather than show, and marks that reorder the text around them.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -49,20 +47,6 @@ def summarize(entry: TimelineEntry) -> tuple[str, tuple[str, ...]]:
 def format_time(at: str) -> str:
     """A time as people read it, in UTC."""
     return show_controls(f"{at[:10]} {at[11:19]}")
-
-
-def format_figures(entry: TimelineEntry) -> str:
-    """Format its figures: the model, tokens, time."""
-    said = [show_controls(entry.model)] if entry.model else []
-    if entry.usage is not None and entry.usage.total_tokens:
-        said.append(format_tokens(entry.usage))
-    if entry.duration_ms is not None:
-        said.append(f"{entry.duration_ms / 1000:.2f} s" if entry.duration_ms >= 10 else f"{entry.duration_ms:.1f} ms")
-    return ", ".join(said)
-
-
-def format_tokens(usage: Usage) -> str:
-    return f"{pluralize(usage.total_tokens, 'token')} ({usage.prompt_tokens} in, {usage.completion_tokens} out)"
 
 
 def format_change(change: Change) -> tuple[str, str, str]:

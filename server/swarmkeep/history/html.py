@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from swarmkeep.describe import TimelineEntry
+from swarmkeep.describe import TimelineEntry, list_figures
 from swarmkeep.events.state import State
 from swarmkeep.history.entries import (
     format_change,
-    format_figures,
     format_time,
     is_message,
     list_closing_facts,
@@ -110,7 +109,7 @@ def _write_event(entry: TimelineEntry) -> str:
 
 
 def _write_place(entry: TimelineEntry) -> str:
-    took = format_figures(entry)
+    took = show_controls(", ".join(list_figures(entry)))
     return f"<time>{_escape_text(format_time(entry.at))}, event {entry.seq}</time>" + (
         f' <span class="took">{_escape_text(took)}</span>' if took else ""
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-from swarmkeep.describe import TimelineEntry
+from swarmkeep.describe import TimelineEntry, list_figures
 from swarmkeep.events.state import State
 from swarmkeep.history.entries import (
     format_change,
-    format_figures,
     format_time,
     is_message,
     list_closing_facts,
@@ -47,7 +46,7 @@ def write_entry(entry: TimelineEntry) -> str:
 
 
 def _write_heading(entry: TimelineEntry, headline: str) -> str:
-    took = format_figures(entry)
+    took = show_controls(", ".join(list_figures(entry)))
     tail = f"{format_time(entry.at)}, event {entry.seq}" + (f", {took}" if took else "")
     said = " ".join(escape_line(part) for part in (entry.speaker, headline) if part)
     if is_message(entry):

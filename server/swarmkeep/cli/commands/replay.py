@@ -21,7 +21,7 @@ from swarmkeep.cli.options import Commands, JsonOutput, SessionId
 from swarmkeep.cli.render import TONE_STYLES, format_change
 from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
 from swarmkeep.cli.terminal import is_terminal, make_console, put_json, say
-from swarmkeep.describe import TimelineEntry
+from swarmkeep.describe import TimelineEntry, list_figures
 from swarmkeep.events.wording import escape_controls, pluralize
 
 StyledPart = tuple[str, str]
@@ -93,25 +93,10 @@ def format_lines(entry: TimelineEntry) -> Iterator[StyledLine]:
     yield from rest
     for change in entry.changes:
         yield [(f"  {format_change(change.path, change.before, change.after)}", "green")]
-    if figures := format_figures(entry):
-        yield [(f"  {figures}", "dim")]
+    if figures := list_figures(entry):
+        yield [(f"  {' · '.join(figures)}", "dim")]
     if entry.warning:
         yield [(f"  ! {entry.type}: {entry.warning}", "yellow")]
-
-
-def format_figures(entry: TimelineEntry) -> str:
-    """Format its cost: the model, tokens, and time."""
-    parts = [entry.model] if entry.model else []
-    usage = entry.usage
-    if usage is not None and usage.total_tokens:
-        parts.append(f"{usage.prompt_tokens} + {usage.completion_tokens} tokens")
-    if usage is not None and usage.model_calls > 1:
-        parts.append(f"{usage.model_calls} model calls")
-    if entry.duration_ms is not None:
-        parts.append(
-            f"{entry.duration_ms / 1000:.1f} s" if entry.duration_ms >= 1000 else f"{entry.duration_ms:.0f} ms"
-        )
-    return " · ".join(parts)
 
 
 # `swarmkeep replay`: a conversation shown event by event.

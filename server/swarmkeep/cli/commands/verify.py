@@ -123,18 +123,16 @@ def verify(
     noted = None if head is None else _parse_head(head)
     anchors = _Anchors(public_key, witness or [], tsa)
     if session_id is not None and Path(session_id).is_file():
-        if not _verify_file(Path(session_id), checkpoint, anchors, noted, as_json=as_json):
-            raise typer.Exit(1)
-        return
-    if checkpoint is not None:
-        if not _verify_against_checkpoint(where, checkpoint, anchors, session_id, as_json=as_json):
-            raise typer.Exit(1)
-        return
-    with open_source(where) as source:
-        count, bad = _verify_sessions(source, session_id, noted, first, as_json=as_json, quiet=quiet)
-    if everything:
-        say(f"logs checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
-    if bad:
+        is_good = _verify_file(Path(session_id), checkpoint, anchors, noted, as_json=as_json)
+    elif checkpoint is not None:
+        is_good = _verify_against_checkpoint(where, checkpoint, anchors, session_id, as_json=as_json)
+    else:
+        with open_source(where) as source:
+            count, bad = _verify_sessions(source, session_id, noted, first, as_json=as_json, quiet=quiet)
+        is_good = not bad
+        if everything:
+            say(f"logs checked: {count}; " + (f"not valid: {bad}" if bad else "all valid"))
+    if not is_good:
         raise typer.Exit(1)
 
 
@@ -561,13 +559,10 @@ def _find_deletion(found: Source, noted: CheckpointHead) -> str:
         data = entry.data
         if entry.type != "session.deleted":
             continue
-        if data.get("session_id") == noted.session_id and _is_at_least(data.get("seq"), noted.seq):
+        seq = data.get("seq")
+        if data.get("session_id") == noted.session_id and isinstance(seq, int) and seq >= noted.seq:
             return f"deleted at {entry.at} by {entry.by or 'somebody'}: {data.get('reason') or 'no reason given'}"
     return ""
-
-
-def _is_at_least(seq: object, noted: int) -> bool:
-    return isinstance(seq, int) and seq >= noted
 
 
 def _name_log(noted: CheckpointHead) -> str:
