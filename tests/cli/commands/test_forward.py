@@ -289,6 +289,37 @@ def test_collector_takes_any_times_and_names(db: CommandLine) -> None:
     assert {"0", str(2**63 - 1)} <= {span["endTimeUnixNano"] for span in spans}
 
 
+async def record_long_run(url: str) -> None:
+    store, key = open_store(url), SessionKey("default", "long")
+    begun = await begin_session(store, key)
+    state, lease = (
+        (started := await store.append(key, begun, draft_run_start(begun), lease=Claim("a", 60))).state,
+        started.lease,
+    )
+    answer = MessageAdded(message={"role": "assistant", "content": "x" * 8_000}, completion=CompletionRecord())
+    answered = await store.append(key, state, draft_events("Triage", [answer] * 600, "r1"), lease=lease)
+    await store.append(key, answered.state, draft_run_completion(answered.state), lease=lease)
+    await store.close()
+
+
+def test_bodies_are_not_too_large_for_collectors(db: CommandLine) -> None:
+    asyncio.run(record_long_run(f"sqlite:///{db.folder / 'swarmkeep.db'}"))
+    taken: list[Json] = []
+
+    def take(path: str, body: bytes) -> tuple[int, str, bytes]:
+        if len(body) > 4_000_000:
+            return 413, "text/plain", b""
+        taken.append(json.loads(body))
+        return 200, "text/plain", b""
+
+    with serving(take) as url:
+        done = db("forward", "--traces", "--content", "--to", f"{url}/v1/traces", "--state", "state.json")
+    assert done.code == 0, done.err
+    spans = list_spans(taken)
+    assert len([span for span in spans if read_attributes(span)["gen_ai.conversation.id"] == "long"]) == 601
+    assert len({span["spanId"] for span in spans}) == len(spans)
+
+
 def test_redacted_and_deleted_are_not_traced(db: CommandLine, recorded: RecordedSession) -> None:
     events = db("events", recorded.session_id, "--json").json
     secret = next(event for event in events if event["type"] == "message.added")

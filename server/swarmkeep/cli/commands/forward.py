@@ -31,6 +31,8 @@ AUTHORIZATION = "SWARMKEEP_FORWARD_AUTHORIZATION"
 _AT_ONCE = 200
 # A trace may have some hundred spans, and what was said.
 _TRACES_AT_ONCE = 20
+# Collectors refuse bodies that are too large, by default 4 MB and more, and would do so each time.
+_MAX_BODY_BYTES = 2_000_000
 _TRACED = ("run.completed", "run.failed", "run.cancelled", "run.interrupted", "feedback.added")
 # The last line of a file is looked for in so many bytes first: an entry has a few hundred, an event may have more.
 _TAIL_BYTES = 1 << 20
@@ -166,15 +168,25 @@ class _Target:
         # A file may have been put in the place of a later one.
         return max(kept, last, key=lambda one: int(one.get("seq", 0)))
 
-    def write(self, entries: list[Json], last: Json, media_type: str = "application/x-ndjson") -> None:
+    def write(self, entries: list[Json], last: Json) -> None:
         """Write entries, a line for each, and how far that is. Raises NotDelivered, Refused."""
+        self._write([b"".join(encode(entry) + b"\n" for entry in entries)], last, "application/x-ndjson")
+
+    def write_traces(self, spans: list[Json], last: Json) -> None:
+        """Write spans, some in each body of OTLP, and how far that is. Raises NotDelivered, Refused."""
+        from swarmkeep.runs.genai import export_spans
+
+        bodies = [encode(export_spans(some)) + b"\n" for some in _split_spans(spans)]
+        self._write(bodies, last, "application/json")
+
+    def _write(self, bodies: list[bytes], last: Json, media_type: str) -> None:
         from swarmkeep.history.ocsf import deliver
 
-        lines = b"".join(encode(entry) + b"\n" for entry in entries)
-        if lines and self._is_url:
-            deliver(self._to, lines, media_type, os.environ.get(AUTHORIZATION))
-        elif lines:
-            _append(Path(self._to), lines)
+        for body in filter(None, bodies):
+            if self._is_url:
+                deliver(self._to, body, media_type, os.environ.get(AUTHORIZATION))
+            else:
+                _append(Path(self._to), body)
         write_atomically(self._place, [json.dumps(last).encode() + b"\n"])
 
 
@@ -232,8 +244,6 @@ class _Days(NamedTuple):
 def _forward_traces(source: Source, target: _Target, days: _Days, *, has_content: bool) -> Iterator[int]:
     """The same, for runs as traces. What came after the last one is looked for by the feed: their ends, and feedback,
     which brings the run that it is about once more, with the same ids."""
-    from swarmkeep.runs.genai import export_spans
-
     after = _refuse_other_log(target.find_last_trace(), "traces").get("cursor")
     for page in source.feed(FeedChoice(after=after, types=_TRACED)):
         # Of a session with many runs there are several batches in a page.
@@ -247,8 +257,23 @@ def _forward_traces(source: Source, target: _Target, days: _Days, *, has_content
             traces = [spans for name in sessions for spans in _list_traces(name, read(name), asked[name], has_content)]
             last = {"seq": batch[-1].seq, "hash": batch[-1].hash, "log": "traces", "cursor": batch[-1].cursor}
             spans = [span for trace in traces for span in trace]
-            target.write([export_spans(spans)] if spans else [], last, "application/json")
+            target.write_traces(spans, last)
             yield len(traces)
+
+
+def _split_spans(spans: list[Json]) -> Iterator[list[Json]]:
+    """The spans in parts that collectors take."""
+    part: list[Json] = []
+    size = 0
+    for span in spans:
+        length = len(encode(span))
+        if part and size + length > _MAX_BODY_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(span)
+        size += length
+    if part:
+        yield part
 
 
 class _Traced(NamedTuple):
