@@ -147,8 +147,8 @@ NO_SCORES: Mapping[int, Score] = MappingProxyType({})
 Attributes = Mapping[str, str | int | float | list[str] | None]
 
 
-def export_spans(spans: Sequence[Json]) -> Json:
-    """Spans as the body of OTLP's JSON."""
+def export_spans(spans: Sequence[Json | msgspec.Raw]) -> Json:
+    """Spans as the body of OTLP's JSON; they may be encoded."""
     scope = {"name": "swarmkeep", "version": version("swarmkeep")}
     resource = {"attributes": _write_attributes({"service.name": "swarmkeep"})}
     return {

@@ -296,7 +296,7 @@ async def record_long_run(url: str) -> None:
         (started := await store.append(key, begun, draft_run_start(begun), lease=Claim("a", 60))).state,
         started.lease,
     )
-    answer = MessageAdded(message={"role": "assistant", "content": "x" * 8_000}, completion=CompletionRecord())
+    answer = MessageAdded(message={"role": "assistant", "content": "x" * 30_000}, completion=CompletionRecord())
     answered = await store.append(key, state, draft_events("Triage", [answer] * 600, "r1"), lease=lease)
     await store.append(key, answered.state, draft_run_completion(answered.state), lease=lease)
     await store.close()
@@ -304,18 +304,20 @@ async def record_long_run(url: str) -> None:
 
 def test_bodies_are_not_too_large_for_collectors(db: CommandLine) -> None:
     asyncio.run(record_long_run(f"sqlite:///{db.folder / 'swarmkeep.db'}"))
-    taken: list[Json] = []
+    taken: dict[str, list[Json]] = {"/traces": [], "/events": []}
 
     def take(path: str, body: bytes) -> tuple[int, str, bytes]:
         if len(body) > 4_000_000:
             return 413, "text/plain", b""
-        taken.append(json.loads(body))
+        taken[path] += map(json.loads, body.splitlines())
         return 200, "text/plain", b""
 
     with serving(take) as url:
-        done = db("forward", "--traces", "--content", "--to", f"{url}/v1/traces", "--state", "state.json")
-    assert done.code == 0, done.err
-    spans = list_spans(taken)
+        for path, given in (("/traces", ("--traces", "--content")), ("/events", ("--type", "message.added"))):
+            done = db("forward", *given, "--to", f"{url}{path}", "--state", f"{path[1:]}.json")
+            assert done.code == 0, done.err
+    assert len([event for event in taken["/events"] if event["unmapped"]["session_id"] == "long"]) == 601
+    spans = list_spans(taken["/traces"])
     assert len([span for span in spans if read_attributes(span)["gen_ai.conversation.id"] == "long"]) == 601
     assert len({span["spanId"] for span in spans}) == len(spans)
 

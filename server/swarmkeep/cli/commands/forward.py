@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache, partial
@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import msgspec
 import typer
 
 from swarmkeep.cli.opening import open_source
@@ -31,7 +32,7 @@ AUTHORIZATION = "SWARMKEEP_FORWARD_AUTHORIZATION"
 _AT_ONCE = 200
 # A trace may have some hundred spans, and what was said.
 _TRACES_AT_ONCE = 20
-# Collectors refuse bodies that are too large, by default 4 MB and more, and would do so each time.
+# Receivers refuse bodies that are too large, by default 4 MB and more, and would do so each time.
 _MAX_BODY_BYTES = 2_000_000
 _TRACED = ("run.completed", "run.failed", "run.cancelled", "run.interrupted", "feedback.added")
 # The last line of a file is looked for in so many bytes first: an entry has a few hundred, an event may have more.
@@ -170,19 +171,21 @@ class _Target:
 
     def write(self, entries: list[Json], last: Json) -> None:
         """Write entries, a line for each, and how far that is. Raises NotDelivered, Refused."""
-        self._write([b"".join(encode(entry) + b"\n" for entry in entries)], last, "application/x-ndjson")
+        lines = (encode(entry) + b"\n" for entry in entries)
+        self._write(map(b"".join, _split(lines)), last, "application/x-ndjson")
 
     def write_traces(self, spans: list[Json], last: Json) -> None:
         """Write spans, some in each body of OTLP, and how far that is. Raises NotDelivered, Refused."""
         from swarmkeep.runs.genai import export_spans
 
-        bodies = [encode(export_spans(some)) + b"\n" for some in _split_spans(spans)]
+        parts = _split(map(encode, spans))
+        bodies = (encode(export_spans(list(map(msgspec.Raw, part)))) + b"\n" for part in parts)
         self._write(bodies, last, "application/json")
 
-    def _write(self, bodies: list[bytes], last: Json, media_type: str) -> None:
+    def _write(self, bodies: Iterable[bytes], last: Json, media_type: str) -> None:
         from swarmkeep.history.ocsf import deliver
 
-        for body in filter(None, bodies):
+        for body in bodies:
             if self._is_url:
                 deliver(self._to, body, media_type, os.environ.get(AUTHORIZATION))
             else:
@@ -229,6 +232,20 @@ def _forward_events(source: Source, target: _Target, types: list[str]) -> Iterat
             yield len(batch)
 
 
+def _split(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The pieces in parts that receivers take; a larger one is a part of its own."""
+    part: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        if part and size + len(piece) > _MAX_BODY_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(piece)
+        size += len(piece)
+    if part:
+        yield part
+
+
 class _Days(NamedTuple):
     first: datetime | None
     last: datetime | None
@@ -259,21 +276,6 @@ def _forward_traces(source: Source, target: _Target, days: _Days, *, has_content
             spans = [span for trace in traces for span in trace]
             target.write_traces(spans, last)
             yield len(traces)
-
-
-def _split_spans(spans: list[Json]) -> Iterator[list[Json]]:
-    """The spans in parts that collectors take."""
-    part: list[Json] = []
-    size = 0
-    for span in spans:
-        length = len(encode(span))
-        if part and size + length > _MAX_BODY_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(span)
-        size += length
-    if part:
-        yield part
 
 
 class _Traced(NamedTuple):
