@@ -63,7 +63,7 @@ def test_a_checker_finds_nothing(window: Window, waiting: str, api: Api, theme: 
     window.page.locator("input[type=file]").set_input_files(
         [{"name": name, "mimeType": "image/png", "buffer": content} for name, content in chosen]
     )
-    expect(window.page.get_by_role("alert").filter(has_text="page.png is not attached")).to_be_visible()
+    expect(window.page.get_by_role("status").filter(has_text="page.png is not attached")).to_be_visible()
     expect(window.page.get_by_text("square.png")).to_be_visible()
     check_accessibility(window)
     window.open_chat(waiting)

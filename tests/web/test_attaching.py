@@ -46,7 +46,7 @@ def attached(window: Window) -> Locator:
 
 
 def refusals(window: Window) -> Locator:
-    return window.page.locator(".composer [role=alert] p")
+    return window.page.locator(".composer [role=status] p")
 
 
 def last_parts(model: ScriptedModel) -> list[Any]:

@@ -40,7 +40,7 @@ export class Composer {
     this.picker = h("input", { type: "file", multiple: true, hidden: true, onchange: () => this.attach([...this.picker.files]) });
     this.clip = button(text.attach.open, { icon: "clip", kind: "ghost", quiet: true, onclick: () => this.pick() });
     this.attached = h("ul", { class: "attached", "aria-label": text.attach.there, hidden: true });
-    this.refused = h("div", { class: "reason", role: "alert" });
+    this.refused = h("div", { class: "reason", role: "status" });
     this.hint = h("p", { id: "composer-hint", class: "muted hint" }, text.chat.hint);
     this.modes = h("select", { class: "field", "aria-label": text.desk.how, onchange: () => this.choose() });
     this.how = h("div", { class: "row composer-how", hidden: true }, this.modes);
