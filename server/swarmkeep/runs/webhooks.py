@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from swarmkeep.events.codec import encode, to_timestamp
-from swarmkeep.events.errors import IdempotencyMismatch, InvalidRequest, Overloaded
+from swarmkeep.events.errors import IdempotencyMismatch, InvalidRequest, Overloaded, WebhookNotFound
 from swarmkeep.events.facts import RecordedEvent, view_event
 from swarmkeep.logs import outage_log
 from swarmkeep.runs.feed import END, EventFeed
@@ -507,6 +507,8 @@ class Webhooks:
                 hook = await self._store.read_webhook(hook.tenant, hook.id)
         except _Stopped:
             log.info("webhook %s: another server goes on with it", hook.id)
+        except WebhookNotFound:
+            log.info("webhook %s was deleted", hook.id)
         except (StoreUnavailable, Overloaded) as error:
             outage_log.note(error)
         except Exception:
@@ -516,8 +518,11 @@ class Webhooks:
     async def _take_turn(self, hook: Webhook) -> bool:
         """A round as soon as it is this webhook's turn: those that always have more go on behind the others."""
         mine = self._tenant_gates.setdefault(hook.tenant, asyncio.Semaphore(_OF_A_TENANT_AT_ONCE))
+        has_to_wait = mine.locked() or self._gate.locked()
         async with mine, self._gate:
-            return await self._run_round(hook)
+            # Its owner may have given it another address meanwhile.
+            now = await self._store.read_webhook(hook.tenant, hook.id) if has_to_wait else hook
+            return await self._run_round(now)
 
     async def _run_round(self, hook: Webhook) -> bool:
         """Try what is due and what comes next in the feed; False if there was nothing."""

@@ -20,10 +20,10 @@ from swarmkeep.store.feed import BEGINNING
 from swarmkeep.store.records import StoreUnavailable
 from tests.http.auth.keys import create_key
 from tests.http.server import RunningServer, check_problem, scripted, start_server
-from tests.runs.cluster import wait_until
 from tests.support.certificates import Authority
 from tests.support.receiver import Received, Receiver, receiving
 from tests.support.scripted import ScriptedModel
+from tests.support.waiting import wait_until
 
 LOOPBACK = ("127.0.0.0/8",)
 HOOKS = "/v1/webhooks"
@@ -348,10 +348,18 @@ async def test_silent_receivers_delay_no_other_tenant(ready_url: str, model: Scr
             for number in range(8):
                 await server.post("/v1/sessions", {"id": f"s{number}"}, headers=key)
         await wait_until(lambda: len(silent) >= 2 * 8)
+        # One that waits for its turn is sent to where it is to be sent to then.
+        waiting = (await server.get(HOOKS, headers=bad[0])).json()["data"]
+        for hook in waiting:
+            await server.client.patch(f"{HOOKS}/{hook['id']}", json={"url": f"{receiver.url}/moved"}, headers=bad[0])
         await server.post(HOOKS, {"url": f"{receiver.url}/good"}, headers=good)
         await server.post("/v1/sessions", {"id": "ours"}, headers=good)
         await receiver.wait_until(lambda: [got.path for got in receiver.taken] == ["/good"])
-    for loop, answered in silent:
+        released = len(silent)
+        for loop, answered in silent[:released]:
+            loop.call_soon_threadsafe(answered.set)
+        await wait_until(lambda: any(got.path == "/moved" for got in receiver.received))
+    for loop, answered in silent[released:]:
         loop.call_soon_threadsafe(answered.set)
 
 
