@@ -229,9 +229,11 @@ async def test_keyless_answers_do_not_reveal_existence(plain: RunningServer) -> 
     for operation in await read_operations(plain):
         values = {"run_id": "r", "seq": "1", "name": "Front", "consumer": "crm", "key_id": "k", "hash": "h"}
         values |= {"webhook_id": "wh", "place": "1-1"}
+        # Where a path names no session, one request tells.
+        names = ("there", "not-there") if "{session_id}" in operation.path else ("there",)
         for shown in ({}, {"Authorization": wrong}):
             answers = []
-            for session_id in ("there", "not-there"):
+            for session_id in names:
                 url = operation.url(values | {"session_id": session_id})
                 # Refused before it is read: the body is no JSON, and the parameter unknown.
                 answer = await plain.client.request(
@@ -240,7 +242,7 @@ async def test_keyless_answers_do_not_reveal_existence(plain: RunningServer) -> 
                 check_problem(answer, 401, "unauthenticated")
                 assert answer.headers["www-authenticate"].startswith('Bearer realm="swarmkeep"')
                 answers.append(without_id(answer, session_id))
-            assert answers[0] == answers[1]
+            assert answers[0] == answers[-1]
 
 
 async def test_read_only_key_changes_nothing(two: TwoTenants) -> None:
