@@ -32,7 +32,7 @@ from swarmkeep.events.facts import (
     decode_fact,
 )
 from swarmkeep.events.fold import fold
-from swarmkeep.events.records import RunOptions
+from swarmkeep.events.records import CallerFunction, CallerTool, RunOptions, ToolRecord
 from swarmkeep.events.redaction import redact_payload
 from swarmkeep.events.sizes import SizeLimits, is_heavy
 from swarmkeep.events.state import State
@@ -42,10 +42,13 @@ from tests.events.given import (
     THIRD,
     active_run,
     answer_message,
+    calling_message,
     given,
     in_run,
     make_run_started,
     model_reply,
+    tool_call,
+    tool_result,
     user_said,
     when,
 )
@@ -302,6 +305,22 @@ def test_human_and_caller_input_is_checked() -> None:
     ]
     # Another agent has seen none of it.
     assert len(find_new_input(state, active_run(state), "refunds").entries) == 8
+
+
+@pytest.mark.parametrize(
+    "options", [{"execute_tools": False}, {"tools": (CallerTool(function=CallerFunction(name="look_up")),)}]
+)
+def test_error_is_checked_if_the_caller_delivers_it(options: dict[str, Any]) -> None:
+    def add_failure(options: dict[str, Any]) -> State:
+        asked = calling_message(tool_call("c1"))
+        failed = replace(tool_result("c1", "what it said"), tool=ToolRecord(name="look_up", status="error"))
+        return given(make_run_started(**options), user_said(), model_reply(asked), failed)
+
+    state, own = add_failure(options), add_failure({})
+    assert [entry.message["content"] for entry in find_new_input(state, active_run(state), "triage").entries] == [
+        "what it said"
+    ]
+    assert find_new_input(own, active_run(own), "triage").entries == ()
 
 
 def test_refused_input_sequence_checked_once() -> None:
