@@ -56,6 +56,7 @@ def test_inbox_lists_matters_needing_attention(
         window.open("#/inbox")
         main = page.get_by_role("region", name="Inbox")
         expect(main).to_contain_text("Nothing waits for you")
+        expect(window.page.get_by_text("A case that is chosen on the left")).to_be_visible()
         expect(page).to_have_title("Inbox · Swarmkeep")
         page.get_by_role("button", name="Notify me").click()
         expect(page.get_by_role("button", name="Notifications are on")).to_have_attribute("aria-pressed", "true")

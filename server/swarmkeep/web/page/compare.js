@@ -19,7 +19,7 @@ export class Compare {
     this.render = throttle(() => this.sides.length && this.draw());
     clear(this.node, h("header", { class: "view-head" }, h("h1", { class: "view-title" }, compareText.title)), this.form(id, other));
     if (id && other) this.open(id, other);
-    else this.node.append(h("p", { class: "muted nothing" }, compareText.hint));
+    else this.node.append(h("p", { class: "muted parting" }, compareText.hint));
   }
 
   close() {

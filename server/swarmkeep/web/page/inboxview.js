@@ -86,6 +86,7 @@ export class InboxView {
     this.asking = 0;
     this.shown = SHOWN_AT_ONCE;
     this.kinds = h("nav", { class: "kinds", "aria-label": inboxText.kinds });
+    this.hint = h("p", { class: "muted" });
     this.seen = h("input", { type: "checkbox", onchange: () => this.app.choose({ seen: this.seen.checked ? "1" : null }) });
     this.notes = this.inbox.canNotify && button("", { kind: "ghost small", onclick: () => this.notify() });
     this.note = h("p", { class: "note muted", role: "status" });
@@ -129,7 +130,7 @@ export class InboxView {
     this.id = id;
     this.acted = null;
     this.chat = id && new Chat(this.app, { id, onAct: () => this.noteAct(id) });
-    clear(this.place, this.back, id ? this.chat.node : h("div", { class: "nothing" }, h("p", { class: "muted" }, deskText.choose)));
+    clear(this.place, this.back, id ? this.chat.node : h("div", { class: "nothing" }, this.hint));
   }
 
   noteAct(id) {
@@ -152,6 +153,7 @@ export class InboxView {
     const chosen = [...(document.activeElement?.classList ?? [])].find((name) => ["inbox-mark", "case-yes", "case-no"].includes(name));
     redraw(this.kinds, () => clear(this.kinds, [null, ...this.inbox.cares].map((care) => this.kindLink(care))));
     this.says(error ? error.message : items === null ? (this.app.locked ? text.sessions.locked : inboxText.loading) : wanted.length ? "" : inboxText.nothing[this.care ?? "all"]);
+    this.hint.textContent = wanted.length ? deskText.choose : deskText.noCase;
     this.asked = [];
     const here = wanted.findIndex(({ session }) => session.id === this.id);
     if (here >= 0) markRead(wanted[here].session);

@@ -10,6 +10,7 @@ import { viewText } from "./viewtext.js";
 
 const runText = viewText.runs;
 const PAGE = 50;
+const FILTERS = ["of", "model", "state", "stop", "error", "since", "until"];
 const SORTS = ["created_at", "latency_ms", "first_token_ms", "total_tokens"];
 const STATES = ["completed", "failed", "cancelled", "interrupted"];
 const GROUPS = ["day", "agent", "model"];
@@ -204,7 +205,7 @@ export class RunsView {
       }
       this.cursor = cursor;
       this.more.hidden = !cursor;
-      this.says(this.rows.length ? "" : cursor ? runText.notYet : runText.nothing);
+      this.says(this.rows.length ? "" : cursor ? runText.notYet : FILTERS.some((name) => this.choices[name]) ? runText.nothing : runText.noneYet);
       this.drawTable();
     } catch (error) {
       if (turn === this.turn) this.says(error.message);

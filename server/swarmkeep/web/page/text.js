@@ -415,7 +415,7 @@ export const text = {
     showSeen: "Show those marked as seen",
     seen: "seen",
     loading: "Looking…",
-    nothing: { all: "Nothing waits for you: no approval, no result, no failure.", waiting: "No session is waiting.", failed: "Every failed session is marked as seen.", interrupted: "Every interrupted session is marked as seen.", damaged: "No session was found damaged." },
+    nothing: { all: "Nothing waits for you: no approval, no result, no failure. What does comes here by itself; Notify me tells you.", waiting: "No session is waiting.", failed: "Every failed session is marked as seen.", interrupted: "Every interrupted session is marked as seen.", damaged: "No session was found damaged." },
     damagedFrom: (seq) => `From event ${seq} on, what is stored is not what was recorded. Nothing is added until that is repaired.`,
     waits: {
       approval: (name) => `Approval of ${name}.`,
@@ -462,7 +462,7 @@ export const text = {
     seconds: (count) => `${count} s`,
     minutes: (count) => `${count} min`,
     hours: (count) => `${count} h`,
-    nothing: "There were no calls on these days.",
+    nothing: "There were no calls on these days. Choose more days, or say something to an agent.",
     nothingOf: "There were no such calls on these days.",
     loading: "Adding up…",
     unpriced: (count) => `${plural(count, "call has", "calls have")} no price and ${count === 1 ? "is" : "are"} not in the cost.`,

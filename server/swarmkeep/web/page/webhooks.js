@@ -11,7 +11,7 @@ export class WebhooksView {
   constructor(app) {
     this.app = app;
     this.rows = h("tbody");
-    this.note = h("p", { class: "muted note", role: "status" }, hookText.loading);
+    this.note = h("p", { class: "muted parting", role: "status" }, hookText.loading);
     this.table = h("div", { class: "audit-table wide", tabindex: 0, role: "group", "aria-label": text.webhooks.title, hidden: true },
       h("table", {}, h("thead", {}, h("tr", {}, hookText.columns.map((name) => h("th", { scope: "col" }, name)))), this.rows));
     this.node = h("section", { class: "audit scroll", "aria-label": text.webhooks.title },
