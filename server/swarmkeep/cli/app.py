@@ -61,16 +61,21 @@ COMMANDS = {
 
 # Where a command stands with others of its subject.
 _MODULES = {
+    "archive": "prune",
     "audit": "verify",
     "backup": "db",
     "blob": "events",
     "case": "eval",
     "checkpoint": "verify",
     "diff": "compare",
+    "erase": "prune",
+    "evidence": "anchor",
+    "feed": "events",
     "import": "export",
     "request": "events",
     "restore": "db",
     "retention": "prune",
+    "usage": "runs",
 }
 
 

@@ -1,9 +1,11 @@
-"""`swarmkeep anchor`: a checkpoint of a few lines to keep elsewhere, signed by witnesses and time-stamped."""
+"""`swarmkeep anchor`, `evidence`: what others are given, and can check: checkpoints, and packages of sessions."""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
@@ -12,9 +14,10 @@ import typer
 
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, JsonOutput
-from swarmkeep.cli.output import STANDARD, parse_duration, write_atomically
+from swarmkeep.cli.output import STANDARD, open_atomically, open_input, parse_duration, write_atomically
 from swarmkeep.cli.sources import Source, SourceOptions
 from swarmkeep.cli.terminal import find_refusal, put_bytes, put_json_line, say
+from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
     from swarmkeep.history.anchors import VerifierKey
@@ -173,3 +176,57 @@ def _ask_witnesses(
         except (AnchorRefused, BadCheckpoint) as error:
             missing.append(error)
     return made, note, missing
+
+
+# `swarmkeep evidence`: sessions in a package that a stranger can check.
+
+
+@commands.add("""
+    swarmkeep evidence order-4711 -o case.zip
+    swarmkeep evidence order-4711 order-4712 -o case.zip --signing-key key.pem
+    swarmkeep evidence order-4711 -o case.zip --checkpoint checkpoint.txt
+""")
+def evidence(
+    where: SourceOptions,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The sessions.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the ZIP file here.")],
+    signing_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--signing-key",
+            metavar="FILE",
+            help="Sign the sessions' ends with this Ed25519 key (PEM). A server has its own. "
+            "[env: SWARMKEEP_SIGNING_KEY]",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="FILE",
+            help="Prove the sessions from this checkpoint of `anchor`, which others have, signed or stamped; "
+            "by default from the log's newest.",
+        ),
+    ] = None,
+) -> None:
+    """Pack sessions so that a stranger can check them with nothing but Python: events, files, transcripts, what the
+    audit log says of them, signed heads, and the checking program. Sessions that do not verify are refused."""
+    from swarmkeep.history.proofs import MAX_NOTE_BYTES, parse_note
+
+    size = None
+    if signing_key is not None and where.server_url is not None:
+        raise typer.BadParameter("a server signs with its own key; leave it out", param_hint="'--signing-key'")
+    digest = hashlib.sha256()
+    wanted = list(dict.fromkeys(ids))
+    name = "standard output" if str(output) == STANDARD else output
+    if checkpoint is not None:
+        with open_input(str(checkpoint)) as file:
+            note = parse_note(file.read(MAX_NOTE_BYTES + 1))
+        size = note.size
+        if where.url is None:
+            where = replace(where, tenant=where.tenant or note.tenant)
+    with open_source(where) as source, open_atomically(output) as file:
+        for piece in source.evidence(wanted, signing_key, size):
+            digest.update(piece)
+            file.write(piece)
+    say(f"wrote {pluralize(len(wanted), 'session')} to {name}; SHA-256 {digest.hexdigest()}")
