@@ -256,9 +256,10 @@ class Hub:
             for observer in self._observers:
                 observer(event)
         self.note_change(key)
-        for feed in self._list_feeds(key):
-            for event in events:
-                feed.put(event)
+        for known in self._feeds.get(key, ()):
+            if (feed := known()) is not None:
+                for event in events:
+                    feed.put(event)
 
     def show(self, key: SessionKey, piece: MessageDeltas | MessageStarted) -> None:
         """Pass on what a model says, as it says it."""
@@ -298,7 +299,7 @@ class Hub:
 
     def has_readers(self, key: SessionKey) -> bool:
         """Tell if any reader looks on as a model speaks."""
-        return any(not feed.is_quiet for feed in self._list_feeds(key))
+        return key in self._feeds and any(not feed.is_quiet for feed in self._list_feeds(key))
 
     def _list_feeds(self, key: SessionKey) -> list[Feed]:
         return [feed for known in self._feeds.get(key, ()) if (feed := known()) is not None]
