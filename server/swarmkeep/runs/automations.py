@@ -8,6 +8,7 @@ key: so it is begun once, however often a process dies on the way.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -441,7 +442,7 @@ class Automations:
         target, automation_id = invocation.automation.target, invocation.automation.id
         name = f"{tenant}\n{automation_id}\n{invocation.number}"
         key = SessionKey(tenant, target.session_id or derive_id("sess", name))
-        once = IdempotentRequest(f"{automation_id} {invocation.number}", "invocation")
+        once = IdempotentRequest(f"{automation_id} {invocation.number}", hashlib.sha256(name.encode()).hexdigest())
         if await find_record(self._store, key, once) is not None:
             return key.id
         plan, options = None, target.options

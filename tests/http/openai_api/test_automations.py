@@ -96,7 +96,7 @@ async def test_automation_is_made_changed_and_deleted(client: AsyncOpenAI) -> No
             await gone
 
 
-async def test_invocation_makes_a_session(client: AsyncOpenAI, model: ScriptedModel) -> None:
+async def test_invocation_makes_a_session(client: AsyncOpenAI, model: ScriptedModel, service: RunningServer) -> None:
     model.say("All is well.")
     made = await client.beta.agents.automations.create(**DAILY, target=NEW)
     asked = await client.beta.agents.automations.invocations.create(made.id)
@@ -110,6 +110,8 @@ async def test_invocation_makes_a_session(client: AsyncOpenAI, model: ScriptedMo
             break
     items: list[Any] = [item async for item in client.beta.agents.sessions.items.list(done.session_id, order="asc")]
     assert [item.content[0].text for item in items] == ["Report.", "All is well."]
+    found = (await service.get(f"/v1/sessions/{done.session_id}/verify")).json()
+    assert (found["valid"], found["problems"]) == (True, [])
 
 
 async def test_once_begins_at_its_time(client: AsyncOpenAI, model: ScriptedModel) -> None:
