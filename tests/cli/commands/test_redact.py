@@ -7,13 +7,15 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from swarmkeep.cli.commands.prune import find_cutoff
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.sources import SourceOptions
-from tests.cli.command_line import CommandLine
+from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession
+from tests.support.processes import ServerProcess
 
 
 def fork(cli: CommandLine, recorded: RecordedSession, place: list[str], name: str, *labels: str) -> str:
@@ -60,6 +62,16 @@ def test_what_cannot_be_redacted_is_refused(cli: CommandLine, recorded: Recorded
         ("3-", "not '3-'"), ("1-99999", "at most 1000"),
     ):  # fmt: skip
         assert said in cli.expect_usage_error("sessions", "redact", "one", "--seq", wrong, *why, *place)
+
+
+def test_audit_log_names_the_agents_that_clients_made(cli: CommandLine, tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, agents=[ACME]) as server:
+        agents = f"{server.url}/openai/v1/agents"
+        [first, *_] = httpx2.get(agents).json()["data"]
+        made = httpx2.post(agents, json={"model": first["id"]}).json()["id"]
+        httpx2.delete(f"{agents}/{made}")
+        told = [line.split()[2:] for line in cli("audit", "--url", server.url).lines if " agent." in line]
+    assert told == [["agent.created", made, "version", "1"], ["agent.deleted", made, "version", "1"]]
 
 
 def test_deletions_shown_in_audit_log(cli: CommandLine, recorded: RecordedSession, place: list[str]) -> None:

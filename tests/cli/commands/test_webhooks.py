@@ -25,6 +25,9 @@ def test_webhook_is_made_changed_and_deleted(cli: CommandLine, where: list[str])
     assert "sent again: 0" in cli("webhooks", "resend", made["id"], "--all", *where).err
     assert HOOK in cli("webhooks", "list", *where).out
     assert cli("webhooks", "delete", made["id"], *where).code == 0
+    told = [line.split()[2:] for line in cli("audit", *where).lines if made["id"] in line]
+    assert told[0][:2] == ["webhook.created", made["id"]]
+    assert "paused," in next(told for type, *told in told if type == "webhook.updated")
     assert "'wh_none'" in cli.expect_refusal("webhooks", "delete", "wh_none", *where)
     assert "https" in cli.expect_refusal("webhooks", "create", "http://example.com/", *where)
     assert "not public" in cli.expect_refusal("webhooks", "create", "https://10.0.0.1/", *where)

@@ -647,15 +647,21 @@ def audit(
     put_rows(("SEQ", "AT", "TYPE", "ABOUT", "WHAT", "BY", "REASON"), rows, none="the audit log is empty")
 
 
+_SUBJECTS = ("session_id", "key_id", "webhook_id", "agent_id", "address", "server")
+
+
 def _name_details(data: Mapping[str, Any]) -> str:
-    """What was decided, on which events; of a key its name and role."""
+    """What was decided, on which events; of a key its name and role, of a webhook its state, of an agent its
+    version."""
     seqs = data.get("seqs") or ([data["seq"]] if data.get("seq") is not None else [])
-    parts = [str(data[name]) for name in ("decision", "name", "role", "source") if data.get(name)]
+    parts = [str(data[name]) for name in ("decision", "name", "role", "source", "state", "url") if data.get(name)]
+    if "agent_id" in data:
+        parts.append(f"version {data['version']}")
     if seqs:
         parts.append(f"{'event' if len(seqs) == 1 else 'events'} {', '.join(map(str, seqs))}")
     return ", ".join(parts)
 
 
 def _name_subject(data: Mapping[str, Any]) -> str:
-    """Name the subject of an entry: a session, a key, or a server."""
-    return str(next((data[name] for name in ("session_id", "key_id", "address", "server") if name in data), ""))
+    """Name the subject of an entry: a session, a key, a webhook, an agent that a client made, or a server."""
+    return str(next((data[name] for name in _SUBJECTS if name in data), ""))
