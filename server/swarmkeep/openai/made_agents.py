@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from swarmkeep.events.codec import Json, decode, encode_text
-from swarmkeep.events.errors import IdempotencyMismatch, TooLarge
+from swarmkeep.events.errors import IdempotencyMismatch, TooLarge, quote
 from swarmkeep.events.sizes import is_heavy
 from swarmkeep.http.auth import Principal
 from swarmkeep.http.bodies import Body, JsonResponse
@@ -37,9 +37,9 @@ from swarmkeep.openai.agent_input import (
 )
 from swarmkeep.openai.fields import Metadata, ReasoningOptions
 from swarmkeep.openai.output_items import ItemLimit, Order, list_page, make_page
-from swarmkeep.openai.problems import PREFIX, Refused, make_not_found
+from swarmkeep.openai.problems import PREFIX, ModelNotFound, Refused, make_not_found
 from swarmkeep.runs.identifiers import derive_id, make_id
-from swarmkeep.store.made_agents import MadeAgent
+from swarmkeep.store.made_agents import KEPT_VERSIONS, MadeAgent
 from swarmkeep.store.records import utc_now
 
 _KIND = "agent"
@@ -213,8 +213,22 @@ async def get_agent(
         return JsonResponse(_show_served(principal, wanted))
     stored = await principal.store.find_made_agent(principal.tenant, wanted, version)
     if stored is None:
-        raise make_not_found("agent", wanted)
+        raise await _make_absent(principal, wanted)
     return JsonResponse(_show_made(principal, stored))
+
+
+async def _make_absent(principal: Principal, name: str) -> Refused:
+    """Say if it is the version only that is not there."""
+    if find_served(principal, name) is not None:
+        return Refused(
+            "agents of files have no versions: ask without `version`", "version", code="not_found", status=404
+        )
+    latest = await principal.store.find_made_agent(principal.tenant, name)
+    if latest is None:
+        return make_not_found("agent", name)
+    known = f"the latest is {latest.version}, and the last {KEPT_VERSIONS} are kept"
+    said = f"there is no such version of agent {quote(name)}; {known}"
+    return Refused(said, "version", code="not_found", status=404)
 
 
 @post("/agents", status_code=200, operation_id="create_openai_agent", summary="Make an agent of one that is served")
@@ -253,8 +267,7 @@ def _check_definition(principal: Principal, definition: _Definition) -> str:
         raise TooLarge(f"what an agent is to be like may have at most {_MAX_BYTES} bytes")
     name = find_served(principal, definition.config.model or "")
     if name is None:
-        known = ", ".join(principal.engine.registry.names)
-        raise Refused(f"a model is an agent here: {known}", "model", code="model_not_found", status=404)
+        raise ModelNotFound(definition.config.model or "", principal.engine.registry.names)
     read_options(principal, definition.config, name, place="")
     return data
 

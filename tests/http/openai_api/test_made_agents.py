@@ -82,8 +82,12 @@ async def test_agent_is_made_changed_listed_and_deleted(client: AsyncOpenAI, ser
     again = await agents.update(made.id, metadata={"team": "b"})
     assert (again, changed.to_dict()["version"]) == (changed, 2)
     assert await agents.retrieve(made.id, extra_query={"version": 1}) == made
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match=r"no such version of agent .*; the latest is 2"):
         await agents.retrieve(made.id, extra_query={"version": 3})
+    with pytest.raises(NotFoundError, match="ask without `version`"):
+        await agents.retrieve("Front", extra_query={"version": 1})
+    with pytest.raises(NotFoundError, match="there is no model 'gpt-5'; a model is an agent here: Front, "):
+        await agents.create(model="gpt-5")
 
     deleted = await agents.delete(made.id)
     assert (deleted.id, deleted.deleted) == (made.id, True)
