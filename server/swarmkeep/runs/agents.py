@@ -348,6 +348,8 @@ def _import_spec(spec: str) -> ModuleType:
         hint = ""
         if isinstance(error, ModuleNotFoundError) and error.name == spec.partition(".")[0]:
             hint = f", and {Path.cwd()} has no file or folder of that name"
+        elif isinstance(error, ModuleNotFoundError) and error.name == "swarm":
+            hint = "; import from swarmkeep what the file imports from swarm"
         raise AgentsError(f"{spec} cannot be imported: {_locate_error(error)}{hint}") from error
 
 

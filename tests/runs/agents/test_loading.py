@@ -151,6 +151,7 @@ def test_the_servers_model_is_handed_on(tmp_path: Path) -> None:
         ("x = 1", ["defines no Agent at its top level"]),
         ("x = 1\ndef broken(:\n    pass", ["cannot be imported", "SyntaxError", "bad_team.py, line 2)"]),
         ("import not_a_module_of_anybodys", ["cannot be imported", "ModuleNotFoundError", "not_a_module_of_anybodys"]),
+        ("from swarm import Agent", ["cannot be imported", "import from swarmkeep what the file imports from swarm"]),
         ("x = 1\n\nraise ValueError('no key')", ["cannot be imported", "ValueError: no key", "bad_team.py", "line 3"]),
         ("import sys\nsys.exit('bye')", ["cannot be imported", "SystemExit: bye"]),
         (
