@@ -74,9 +74,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             return self.run_at
         try:
             found = next(CronSim(self.expression, after.astimezone(self._find_zone())), None)
-        except (CronSimError, ValueError, AssertionError, OverflowError):
+        except (CronSimError, ValueError, AssertionError, OverflowError) as error:
+            wrong = str(error).removeprefix("Bad ") if isinstance(error, CronSimError) else "a field"
             raise InvalidRequest(
-                "write a cron expression with five fields, such as `0 9 * * MON-FRI`", "/expression"
+                f"{wrong}: no such value, or none that ever comes; `0 9 * * MON-FRI` is 9:00 from Monday to Friday",
+                "/expression",
             ) from None
         return None if found is None else int(found.timestamp())
 

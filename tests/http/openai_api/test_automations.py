@@ -354,6 +354,14 @@ def test_schedules_follow_the_zones_clock() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("expression", "field"), [("61 * * * *", "minute"), ("0 9 31 2 *", "day-of-month"), ("0 9 * * MOO", "day-of-week")]
+)
+def test_refused_expression_names_its_field(expression: str, field: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{field}: no such value, or none that ever comes"):
+        Schedule(expression=expression, timezone="UTC").check(datetime(2026, 11, 27, tzinfo=UTC))
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(st.text(alphabet="0123456789*/,-#L WMONJAN²", max_size=40), st.sampled_from(["UTC", "Asia/Kathmandu"]))
 def test_any_expression_is_a_schedule_or_refused(expression: str, timezone: str) -> None:
