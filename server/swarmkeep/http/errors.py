@@ -27,6 +27,7 @@ _MAX_PATH_CHARACTERS = 200
 MAX_DETAIL_CHARACTERS = 10_000
 _METHODS_WITHOUT_BODY = ("GET", "DELETE")
 _OPENAI_ROUTE = re.compile(r"(?:/v1)?/(?:responses|chat/completions|conversations|models|embeddings)(?:/|\Z)")
+_ASSISTANTS_ROUTE = re.compile(r"(?:/openai)?(?:/v1)?/(?:assistants|threads)(?:/|\Z)")
 _POINTERS_OUTSIDE_BODY = ("/query", "/path", "/header")
 
 STATUS: dict[type[domain.DomainError], int] = {
@@ -209,6 +210,13 @@ def _describe_missing_route(request: Request[Any, Any, Any], headers: dict[str, 
     if _OPENAI_ROUTE.match(path):
         # OpenAI's clients, with a base URL that lacks `/openai`, show only the message of an `error`.
         detail = f"no route for {request.method} {shown}; for OpenAI's clients, the base URL ends with /openai/v1"
+        return {"detail": detail, "error": {"message": detail}}
+    if _ASSISTANTS_ROUTE.match(path):
+        detail = (
+            f"no route for {request.method} {shown}: the Assistants API is not served; with the base URL "
+            "/openai/v1, use conversations and responses, or beta.agents; see docs/openai.md and "
+            "`/openai/v1/openapi.json`"
+        )
         return {"detail": detail, "error": {"message": detail}}
     prefix = "/openai/v1" if path.startswith("/openai/v1/") else ""
     return {"detail": f"no route for {request.method} {shown}; see `{prefix}/openapi.json`"}

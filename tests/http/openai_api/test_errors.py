@@ -90,6 +90,10 @@ async def test_every_layer_answers_in_this_shape(plain: RunningServer) -> None:
     error = check_error(await plain.post(URL, {"model": "gpt-4o"}), 404, "model_not_found", "model")
     assert "Front" in error["message"]
     check_error(await plain.get("/openai/v1/nothing"), 404, "not_found")
+    for path in ("assistants", "threads", "threads/thread_1/messages"):
+        error = check_error(await plain.post(f"/openai/v1/{path}", {}), 404, "not_found")
+        assert "use conversations and responses, or beta.agents" in error["message"]
+        assert "base URL /openai/v1" in (await plain.post(f"/v1/{path}", {})).json()["error"]["message"]
     check_error(await plain.get("/openai/v1/models/Nobody"), 404, "model_not_found", "model")
     check_error(await plain.client.put(URL), 405, "method_not_allowed")
     check_error(await plain.client.post(URL, content=b"{"), 400, "invalid_request")
