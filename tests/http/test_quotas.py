@@ -42,7 +42,7 @@ async def test_queue_is_bounded_by_quota(ready_url: str, model: ScriptedModel, s
     last = [(await service.post(f"{session}/runs", queued, headers=key)).json() for _ in range(2)]
     assert last[0]["id"] == last[1]["id"]
     run = (await service.post(f"{session}/runs", queued)).json()
-    check_quota(await service.post(f"{session}/runs", queued), "MAX_QUEUED_RUNS")
+    check_quota(await service.post(f"{session}/runs", queued), "MAX_QUEUED_RUNS); wait until one begins, or cancel one")
     # Asked for again, what is in the queue is no new run.
     assert (await service.post(f"{session}/runs", queued, headers=key)).json()["id"] == last[0]["id"]
     model.release()

@@ -149,7 +149,7 @@ def check_session_quotas(state: State, drafts: Sequence[EventDraft], limits: Lim
     if queues and len(state.queue) >= limits.max_queued_runs:
         raise QuotaExceeded(
             f"{pluralize(len(state.queue), 'run waits', 'runs wait')} in the session's queue, of "
-            f"{limits.max_queued_runs} (SWARMKEEP_MAX_QUEUED_RUNS)",
+            f"{limits.max_queued_runs} (SWARMKEEP_MAX_QUEUED_RUNS); wait until one begins, or cancel one",
             1,
         )
 
