@@ -156,8 +156,9 @@ def test_setting_is_text_json_or_file(tmp_path: Path) -> None:
      '{"keep": "3d"}', str([{"keep": "1d"}] * 101).replace("'", '"')],
 )  # fmt: skip
 def test_wrong_setting_is_told(wrong: str) -> None:
-    with pytest.raises(RetentionError, match="SWARMKEEP_RETENTION"):
+    with pytest.raises(RetentionError, match="SWARMKEEP_RETENTION") as refused:
         read_retention(wrong)
+    assert wrong != "180" or "; write it as in 180d" in str(refused.value)
 
 
 @given(st.text(max_size=50))

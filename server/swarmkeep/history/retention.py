@@ -88,7 +88,7 @@ def read_retention(source: str | None) -> Retention:
             document = msgspec.json.decode(raw)
         rules = msgspec.convert(document, tuple[RetentionRule, ...])
     except OSError as error:
-        raise RetentionError(f"SWARMKEEP_RETENTION: {text} cannot be read: {error.strerror}") from None
+        raise RetentionError(f"SWARMKEEP_RETENTION: {text} cannot be read: {error.strerror}; {_FORM}") from None
     except (ValueError, msgspec.MsgspecError) as error:
         raise RetentionError(f"SWARMKEEP_RETENTION: {error}; {_FORM}") from None
     if len(rules) > _MAX_RULES:
