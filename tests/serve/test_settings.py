@@ -108,6 +108,19 @@ def test_impossible_browser_origin_refused(origin: str) -> None:
         Settings(cors_origins=f"https://fine.example,{origin}")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("url", ["localhost:11434", "user:secret@host/v1", "//host/v1", "http:/host", "http://"])
+def test_address_of_no_model_server_refused(url: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Settings(openai_base_url=url)
+    [problem] = refused.value.errors()
+    assert problem["msg"].endswith("begin it with http:// or https://, as in http://127.0.0.1:11434/v1")
+
+
+def test_address_of_a_model_server_kept() -> None:
+    for url in ("http://127.0.0.1:11434/v1", "HTTPS://user:secret@host", "http://[::1]:80/v1"):
+        assert Settings(openai_base_url=url).openai_base_url == url
+
+
 def test_origins_accepted_as_browsers_send() -> None:
     given = ("https://desk.example", "http://127.0.0.1:5173", "http://[::1]:80", "*", "chrome-extension://abc")
     assert Settings(cors_origins=",".join(given)).cors_origins == given  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_BASE_URL = re.compile(r"https?://[^/\s]", re.IGNORECASE)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
 
 
@@ -371,6 +372,14 @@ class Settings(BaseSettings):
         for network in value:
             if network != "*":
                 ip_network(network)
+        return value
+
+    @field_validator("openai_base_url")
+    @classmethod
+    def _check_base_url(cls, value: str | None) -> str | None:
+        # The value is not repeated: it may have a password.
+        if value is not None and not _BASE_URL.match(value):
+            raise ValueError("begin it with http:// or https://, as in http://127.0.0.1:11434/v1")
         return value
 
     @field_validator("cors_origins")
