@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
 from swarmkeep.cli.sources import ServerOptions, SourceOptions
+from swarmkeep.cli.terminal import say
 
 
 def refuse_empty(value: str | None) -> str | None:
@@ -22,6 +24,19 @@ def refuse_empty(value: str | None) -> str | None:
     if value == "":
         raise typer.BadParameter("it is empty; give a value, or leave the option out")
     return value
+
+
+def note_unknown_types(types: list[str] | None) -> list[str] | None:
+    """Say which types no event of this release has. They are kept: a server may be newer."""
+    if not types:
+        return types
+    from swarmkeep.events.facts import FACTS
+
+    for unknown in (name for name in types if name not in FACTS):
+        close = get_close_matches(unknown, FACTS, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        say(f"warning: this release has no events of the type {unknown!r}{meant}")
+    return types
 
 
 ServerUrl = Annotated[
@@ -135,7 +150,8 @@ Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Then show each new event as it is recorded, until Ctrl-C.")
 ]
 EventTypes = Annotated[
-    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type; may be given again.")
+    list[str] | None,
+    typer.Option("--type", metavar="TYPE", callback=note_unknown_types, help="Only this type; may be given again."),
 ]
 EventAgents = Annotated[
     list[str] | None,

@@ -15,6 +15,9 @@ def test_webhook_is_made_changed_and_deleted(cli: CommandLine, where: list[str])
     made = cli("webhooks", "create", HOOK, "--type", "run.failed", "--metadata", "k=v", "--json", *where).json
     assert made["secret"].startswith("whsec_")
     assert (made["url"], made["types"], made["metadata"]) == (HOOK, ["run.failed"], {"k": "v"})
+    misspelt = cli("webhooks", "create", HOOK, "--type", "run.complete", "--json", *where)
+    assert "no events of the type 'run.complete'; did you mean 'run.completed'?" in misspelt.err
+    assert cli("webhooks", "delete", misspelt.json["id"], *where).code == 0
     [listed] = cli("webhooks", "list", "--json", *where).json
     assert "secret" not in listed
     assert "secrets" not in listed
