@@ -237,9 +237,15 @@ def read_answers(principal: Principal, session_id: str, run: Run, request: RunRe
             how = "; answer its mcp_approval_request" if below else ""
             raise Refused(f"the call {call.tool_call_id} ({call.name}) waits for an approval in {where}{how}", "input")
         if call.tool_call_id not in given:
-            what = "approval response" if call.reason == "approval" else "tool output"
-            raise Refused(f"no {what} found for function call {call.tool_call_id} ({call.name})", "input")
+            what, how = _MISSING["approval" if call.reason == "approval" else "tool_results"]
+            raise Refused(f"no {what} found for function call {call.tool_call_id} ({call.name}); {how}", "input")
     return Answers(results, approvals, messages)
+
+
+_MISSING = {
+    "approval": ("approval response", "answer its mcp_approval_request with an mcp_approval_response"),
+    "tool_results": ("tool output", "send it in the input"),
+}
 
 
 def _read_below(

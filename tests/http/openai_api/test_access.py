@@ -103,6 +103,9 @@ async def test_an_approval_needs_its_permission(
     runner, key = await create_key(service, "acme", role="run"), await create_key(service, "acme", role=role)
     first = (await respond(service, runner, input="Refund 1.")).json()
     assert [item["type"] for item in first["output"]] == ["mcp_approval_request"]
+    ahead = await respond(service, runner, input="Well?", previous_response_id=first["id"])
+    said = check_error(ahead, 400, "invalid_request", "input")["message"]
+    assert said.endswith("(refund); answer its mcp_approval_request with an mcp_approval_response")
     answer = {"type": "mcp_approval_response", "approval_request_id": first["output"][0]["id"], "approve": True}
     if allowed:
         model.say("Done.")

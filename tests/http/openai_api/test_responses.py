@@ -100,7 +100,9 @@ async def test_next_response_answers_caller_function(openai: AsyncOpenAI, model:
     assert (call.call_id, call.name) == ("c1", "open_door")
     assert own.type == "mcp_call"
     assert (own.server_label, own.output) == ("Front", "sunny in Rome")
-    with pytest.raises(BadRequestError, match="no tool output found for function call c1"):
+    with pytest.raises(
+        BadRequestError, match=r"no tool output found for function call c1 \(open_door\); send it in the input"
+    ):
         await openai.responses.create(model="Front", input="Well?", previous_response_id=first.id)
     model.say("It is open.")
     output: Any = {"type": "function_call_output", "call_id": "c1", "output": "open"}
