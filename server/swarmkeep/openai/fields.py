@@ -184,9 +184,10 @@ def read_settings(body: CreateResponse) -> Json:
 
 def refuse_unknown(value: Json, known: Iterable[str], param: str) -> None:
     """Raise Refused for a field of an object of many forms that would be ignored, unless it asks for nothing."""
-    for name in value.keys() - set(known):
+    names = sorted(known)
+    for name in value.keys() - set(names):
         if value[name] is not None and value[name] is not False:
-            raise Refused(f"{name[:64]!r} is not supported", f"{param}.{name[:64]}")
+            raise Refused(f"{name[:64]!r} is not supported; known: {', '.join(names)}", f"{param}.{name[:64]}")
 
 
 _OF_FUNCTION = ("name", "description", "parameters", "strict")
