@@ -284,3 +284,12 @@ def test_steps_of_a_revision_are_left_or_kept(url: str) -> None:
     assert schema.downgrade(url, "0005") == "0005"
     assert schema.upgrade(url) == LATEST
     assert schema.check(url) == []
+
+
+def test_migration_of_a_database_is_logged(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="swarmkeep.store.schema")
+    schema.upgrade(database_url, "0005")
+    assert caplog.messages == []
+    for _ in range(2):
+        schema.upgrade(database_url)
+    assert caplog.messages == [f"the database was migrated from revision 0005 to {LATEST}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from swarmkeep.store.postgres_connections import Obstacle
 
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 # How many revisions are done, of how many; None where that is known only at the end.
 OnStep = Callable[[int, int | None], None]
@@ -52,7 +55,10 @@ def upgrade(url: str, revision: str = "head", *, on_step: OnStep | None = None) 
     Raises BadDatabaseUrl, StoreUnavailable, SchemaBehind and NoSuchRevision.
     """
 
+    found: str | None = None
+
     def job(connection: Connection) -> str | None:
+        nonlocal found
         found = current_revision(connection)
         refuse_unknown(found, locate(url).display)
         # A server that starts on a current database does not load Alembic for it.
@@ -60,7 +66,10 @@ def upgrade(url: str, revision: str = "head", *, on_step: OnStep | None = None) 
             migrate_to(connection, revision, on_step=on_step)
         return current_revision(connection)
 
-    return _migrate(url, job, create=True)
+    now = _migrate(url, job, create=True)
+    if found not in (None, now):
+        log.info("the database was migrated from revision %s to %s", found, now)
+    return now
 
 
 def downgrade(url: str, revision: str, *, on_step: OnStep | None = None) -> str | None:
