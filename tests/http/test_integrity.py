@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -177,6 +178,20 @@ async def test_a_file_that_was_changed_reaches_no_model(ready_url: str, model: S
         await change_row(store, files, row, content=row["content"])
         assert (await service.get("/v1/sessions/s1/verify")).json()["valid"]
         assert (await service.get("/v1/sessions", params={"damaged": "true"})).json()["data"] == []
+    await store.close()
+
+
+async def test_stream_of_a_damaged_session_ends(ready_url: str, model: ScriptedModel) -> None:
+    async with start_server(scripted(ready_url, model)) as service:
+        run_id = await begin(service, model)
+    store = open_store(ready_url)
+    (row,) = await read_rows(store, files)
+    await change_row(store, files, row, content=make_png(30))
+    async with start_server(scripted(ready_url, model)) as service:
+        resume = f"/v1/sessions/s1/runs/{run_id}/resume"
+        async with asyncio.timeout(20), service.stream(resume, {**decide(), "stream": True}, method="POST") as stream:
+            assert "done" not in [frame.event for frame in await stream.read_rest()]
+        assert len(model.requests) == 1
     await store.close()
 
 

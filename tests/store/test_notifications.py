@@ -70,11 +70,14 @@ async def wait_for_listeners(url: str, count: int) -> None:
 
 
 async def break_listeners(url: str) -> None:
-    """Break the connections that listen."""
+    """Break the connections that listen, and wait until they are gone."""
     connection = await asyncpg.connect(url)
     try:
         mine = "datname = current_database() AND pid <> pg_backend_pid()"
-        await connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}")
+        broken = await connection.fetch(
+            f"SELECT pid, pg_terminate_backend(pid, {int(SECONDS * 1000)}) AS gone FROM pg_stat_activity WHERE {mine}"
+        )
+        assert all(one["gone"] for one in broken)
     finally:
         await connection.close()
 

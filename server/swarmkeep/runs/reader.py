@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 
@@ -262,6 +263,8 @@ async def follow_from_log(
 
 _POLLS_PER_SILENCE = 4
 LONGEST_SILENCE_SECONDS = 2.0
+# How long a reader of a run may be told nothing before it looks whether the session was set aside.
+_DAMAGE_SECONDS = 4.0
 
 
 class RunPosition(msgspec.Struct, frozen=True):
@@ -459,7 +462,7 @@ class SessionReader:
     ) -> AsyncGenerator[Batch]:
         """The run's own events after `after` and what passes in between, up to its end or until it waits.
 
-        Ends, too, when the session is recreated, which the run is not in.
+        Ends, too, when the session is recreated, which the run is not in, and when it is set aside as damaged.
         An empty batch is a sign of life, given when nothing happens for a while. With a `feed` that was opened before
         the run began, all that passes is given, even if the run is over by now.
         """
@@ -489,6 +492,7 @@ class SessionReader:
     async def _follow_open_run(
         self, key: SessionKey, run_id: str, last: int, feed: Feed | None = None
     ) -> AsyncGenerator[Batch]:
+        damage = _DamageLook(self._store, key)
         async with aclosing(self.follow_batches(key, after=last, feed=feed, is_complete=feed is not None)) as batches:
             async for batch in batches:
                 own: Batch = []
@@ -497,8 +501,7 @@ class SessionReader:
                     item = batch.pop(0)
                     if isinstance(item, RecordedEvent):
                         if item.seq <= last:
-                            if own:
-                                yield own
+                            yield own
                             return
                         last = item.seq
                     if item.run_id == run_id:
@@ -511,6 +514,8 @@ class SessionReader:
                     del item
                 if own or is_silent:
                     yield own
+                if is_silent and await damage.is_found():
+                    return
 
     async def _is_last_event(self, key: SessionKey, event: RecordedEvent) -> bool:
         run = find_run(await self.state(key), event.run_id or "")
@@ -523,6 +528,21 @@ class SessionReader:
         state = await self.state(key)
         run = find_run(state, event.run_id or "")
         return None if run is None or not has_stayed(run, event) else view_run(key.id, state, run)
+
+
+class _DamageLook:
+    """Looks whether a session was set aside, of which nothing more comes then; not more often than is of use."""
+
+    def __init__(self, store: SqlStore, key: SessionKey) -> None:
+        self._store = store
+        self._key = key
+        self._due = time.monotonic() + _DAMAGE_SECONDS
+
+    async def is_found(self) -> bool:
+        if time.monotonic() < self._due:
+            return False
+        self._due = time.monotonic() + _DAMAGE_SECONDS
+        return await self._store.find_damaged_seq(self._key) is not None
 
 
 def _find_known_run(state: State, run_id: str) -> Run:

@@ -255,6 +255,9 @@ class Runs:
                 state_after = waiter.result() if waiter.done() else None
                 if state_after is not None and (ended := await _view_if_over(key, state_after, run_id)) is not None:
                     return ended
+                # The events alone do not tell that a file of theirs was changed, or that another server found that.
+                if state_after is None and await self._store.find_damaged_seq(key) is not None:
+                    refuse_damaged(key.id, await self._store.check(key))
 
     async def cancel(self, key: SessionKey, run_id: str, *, idempotency: IdempotentRequest | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""

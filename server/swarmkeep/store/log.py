@@ -615,6 +615,8 @@ class SqlEventLog(SqlEventReader, SqlPeople):
         except (StoreUnavailable, OutcomeUnknown, Overloaded):
             # A database that is only read, or cannot be written to now. The session is refused all the same.
             told = False
+        # Another read may have put back meanwhile what it had begun from.
+        self._cache.drop(key)
         if damage is None:
             log.warning("session %s: what is stored verifies again, and it can go on", key.id, extra=_name(key))
             return
