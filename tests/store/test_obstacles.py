@@ -28,7 +28,7 @@ async def test_role_without_rights_is_told(postgres_ready: str) -> None:
     assert "permission denied for table" in await expect_failure(url)
     [obstacle] = schema.find_obstacles(url, servers=1)
     assert obstacle.is_fatal
-    assert "'pg_signal_backend' may not read and change 25 tables, such as api_keys" in obstacle.description
+    assert "'pg_signal_backend' may not read and change 27 tables, such as api_keys" in obstacle.description
     assert schema.find_obstacles(postgres_ready, servers=1) == []
 
 

@@ -3,6 +3,7 @@
 import { bdi, button, clear, copyButton, h, pretty } from "./dom.js";
 import { hrefOf } from "./route.js";
 import { text } from "./text.js";
+import { viewText } from "./viewtext.js";
 
 // Who can hand over to whom, and ask whom, as a picture: agents in columns, each as far from the first as it takes handoffs.
 
@@ -29,7 +30,7 @@ function graphNode(agents, chosen) {
   const places = new Map(agents.map(({ name }, index) => [name, index]));
   for (const kind of ["handoffs", "asks"]) svg.append(...graphEdges(agents, boxes, places, kind));
   svg.append(...boxes.map((box) => graphBoxNode(box, box.agent.name === chosen)));
-  return h("div", { class: "graph-place", tabindex: 0, role: "group", "aria-label": text.agents.graph }, svg, h("p", { class: "muted" }, text.agents.legend));
+  return h("div", { class: "graph-place", tabindex: 0, role: "group", "aria-label": viewText.agents.graph }, svg, h("p", { class: "muted" }, viewText.agents.legend));
 }
 
 const graphHead = () => svgNode("marker", { id: "graph-head", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse" }, svgNode("path", { class: "graph-head", d: "M0 0.500 8 4 0 7.500z" }));
@@ -72,7 +73,7 @@ function placeGraphBoxes(agents) {
   });
 }
 
-const toolsLine = (agent) => [text.chat.tools(agent.tools.length), agent.approvals.length && text.agents.approvals(agent.approvals.length)].filter(Boolean).join(", ");
+const toolsLine = (agent) => [text.chat.tools(agent.tools.length), agent.approvals.length && viewText.agents.approvals(agent.approvals.length)].filter(Boolean).join(", ");
 
 // Two that lead to each other are one line with a head at both ends.
 function graphEdges(agents, boxes, places, kind) {
@@ -114,12 +115,12 @@ function graphBoxNode({ agent, x, y, width }, chosen) {
 
 // The agents that are served: what each is told, what it may call, and whom it hands over to and asks.
 
-const agentText = text.agents;
+const agentText = viewText.agents;
 
 export class AgentsView {
   constructor(app, { name }) {
     this.app = app;
-    this.node = h("section", { class: "agents-view", "aria-label": agentText.title });
+    this.node = h("section", { class: "agents-view", "aria-label": text.agents.title });
     this.moved({ name });
   }
 
@@ -128,14 +129,14 @@ export class AgentsView {
   moved({ name }) {
     const { agents, locked } = this.app;
     if (!agents.length) {
-      clear(this.node, h("div", { class: "nothing" }, h("h1", {}, agentText.title), h("p", { class: "muted" }, locked ? text.chat.lockedAgents : text.chat.noAgents),
+      clear(this.node, h("div", { class: "nothing" }, h("h1", {}, text.agents.title), h("p", { class: "muted" }, locked ? text.chat.lockedAgents : text.chat.noAgents),
         locked && h("div", { class: "row" }, button(text.key.enter, { icon: "key", onclick: () => this.app.askForKey() }))));
       return;
     }
     const chosen = agents.find((agent) => agent.name === name) ?? agents[0];
     const focused = this.node.contains(document.activeElement);
     clear(this.node,
-      h("header", { class: "view-head" }, h("h1", { class: "view-title" }, agentText.title), h("span", { class: "muted" }, agentText.count(agents.length))),
+      h("header", { class: "view-head" }, h("h1", { class: "view-title" }, text.agents.title), h("span", { class: "muted" }, agentText.count(agents.length))),
       h("div", { class: "agents-panes" },
         h("nav", { class: "agents-list scroll", "aria-label": agentText.list }, h("ul", {}, agents.map((agent) => h("li", {}, agentLink(agent, agent === chosen))))),
         h("div", { class: "agents-main scroll", tabindex: 0, role: "group", "aria-label": chosen.name },

@@ -8,7 +8,7 @@ import { hrefOf } from "./route.js";
 import { text } from "./text.js";
 import { viewText } from "./viewtext.js";
 
-const auditText = text.audit;
+const auditText = viewText.audit;
 const AUDIT_PAGE = 100;
 
 export class AuditLog {
@@ -23,10 +23,10 @@ export class AuditLog {
     this.check = new HeadCheck({ verify: (head) => this.verify(head), forget: () => this.verify().catch((error) => this.app.fail(error)), isOurs: ({ session_id: id, tenant }) => id === null && [null, me.known?.tenant].includes(tenant) });
     this.package = h("div");
     this.copy = button(viewText.check.copy, { kind: "ghost", hidden: true, onclick: () => navigator.clipboard?.writeText(`${this.head.seq}:${this.head.hash}`).then(() => this.app.say(viewText.check.copied)) });
-    this.node = h("section", { class: "audit scroll", "aria-label": auditText.title },
-      h("header", { class: "view-head" }, h("h1", { class: "view-title" }, auditText.title), this.badge, h("span", { class: "grow" }), this.copy, button(viewText.check.open, { kind: "ghost", onclick: () => this.check.open() }), button(viewText.package.open, { kind: "ghost", onclick: () => this.openPackage() })),
+    this.node = h("section", { class: "audit scroll", "aria-label": text.audit.title },
+      h("header", { class: "view-head" }, h("h1", { class: "view-title" }, text.audit.title), this.badge, h("span", { class: "grow" }), this.copy, button(viewText.check.open, { kind: "ghost", onclick: () => this.check.open() }), button(viewText.package.open, { kind: "ghost", onclick: () => this.openPackage() })),
       this.problems, this.check.node, this.package,
-      h("div", { class: "audit-table wide", tabindex: 0, role: "group", "aria-label": auditText.title }, h("table", {}, h("thead", {}, h("tr", {}, auditText.columns.map((name) => h("th", { scope: "col" }, name)))), this.rows)),
+      h("div", { class: "audit-table wide", tabindex: 0, role: "group", "aria-label": text.audit.title }, h("table", {}, h("thead", {}, h("tr", {}, auditText.columns.map((name) => h("th", { scope: "col" }, name)))), this.rows)),
       this.note, this.earlier);
     this.open();
   }

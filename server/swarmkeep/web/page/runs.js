@@ -22,7 +22,7 @@ const FORMS = { csv: "text/csv", jsonl: "application/x-ndjson" };
 const MOST_EMPTY_PAGES = 20;
 
 const count = (value) => value.toLocaleString("en");
-const milliseconds = (value) => (value === null ? "" : value < 1000 ? text.usage.milliseconds(Math.round(value)) : text.usage.seconds((value / 1000).toLocaleString("en", { maximumFractionDigits: 1 })));
+const milliseconds = (value) => (value === null ? "" : value < 1000 ? viewText.usage.milliseconds(Math.round(value)) : viewText.usage.seconds((value / 1000).toLocaleString("en", { maximumFractionDigits: 1 })));
 const money = ({ amount, currency }) => new Intl.NumberFormat("en", { style: "currency", currency, maximumSignificantDigits: 3 }).format(amount);
 
 // Of each column what a row has in it, and by what the table is sorted there. The first one stays.
@@ -307,7 +307,7 @@ export class RunsView {
     const query = this.query({ figures: true });
     query.set("group_by", by);
     query.set("limit", "200");
-    const note = h("p", { class: "muted", role: "status" }, text.usage.loading);
+    const note = h("p", { class: "muted", role: "status" }, viewText.usage.loading);
     clear(this.figures, note);
     try {
       const { data } = await get(`runs/figures?${query}`);
@@ -321,11 +321,11 @@ export class RunsView {
   figureTable(by, groups) {
     const narrowed = (group) => ({ ...this.choices, ...(by === "day" ? { since: group, until: group } : { [by === "agent" ? "of" : "model"]: group }) });
     const title = `${runText.by[by]}${isDay(this.choices.since) ? "" : `, ${runText.lastDays}`}`;
-    const head = [runText.names[by] ?? text.usage.names.day, runText.runs, ...STATES.map((state) => text.status[state] ?? state), ...PERCENTS.map((percent) => runText.latencyOf(percent)), ...PERCENTS.map((percent) => runText.firstOf(percent)), runText.toolErrorsHead, runText.names.tokens];
+    const head = [runText.names[by] ?? viewText.usage.names.day, runText.runs, ...STATES.map((state) => text.status[state] ?? state), ...PERCENTS.map((percent) => runText.latencyOf(percent)), ...PERCENTS.map((percent) => runText.firstOf(percent)), runText.toolErrorsHead, runText.names.tokens];
     const figures = (row) => [count(row.runs), ...STATES.map((state) => count(row[state])), ...PERCENTS.map((percent) => milliseconds(row.latency_ms[percent])), ...PERCENTS.map((percent) => milliseconds(row.first_token_ms[percent])), count(row.tool_errors), count(row.total_tokens)];
     return h("section", { "aria-label": runText.percentiles }, h("h2", {}, title), groups.length ? h("div", { class: "wide run-table", tabindex: 0, role: "group", "aria-label": title }, h("table", {},
       h("thead", {}, h("tr", {}, head.map((name, index) => h("th", { scope: "col", class: index ? "figure" : null }, name)))),
-      h("tbody", {}, groups.map((row) => h("tr", {}, h("th", { scope: "row", dir: "auto" }, row[by] === null ? text.usage.noModel : h("a", { href: hrefOf({ view: "runs", choices: narrowed(row[by]) }) }, row[by])), figures(row).map((value) => h("td", { class: "figure" }, value))))))) : h("p", { class: "muted" }, runText.nothing));
+      h("tbody", {}, groups.map((row) => h("tr", {}, h("th", { scope: "row", dir: "auto" }, row[by] === null ? viewText.usage.noModel : h("a", { href: hrefOf({ view: "runs", choices: narrowed(row[by]) }) }, row[by])), figures(row).map((value) => h("td", { class: "figure" }, value))))))) : h("p", { class: "muted" }, runText.nothing));
   }
 
   // Sessions with an answer that people did not find good, and those whose last run failed, that are not reviewed since.

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { bdi, clear, h, redraw } from "./dom.js";
 import { go, hrefOf } from "./route.js";
 import { text } from "./text.js";
+import { viewText } from "./viewtext.js";
 
 // Figures as bars. What they show stands in a table as well; the bars are for the eye.
 
@@ -56,12 +57,12 @@ function lineChart(values, { show }) {
   return h("ul", { class: "chart lines" }, values.map(({ name, amount, href, title, runs }) => h("li", { class: "chart-line" },
     href ? h("a", { class: "chart-name", href, title, dir: "auto" }, name) : h("span", { class: "chart-name" }, bdi(name)),
     bar(amount, runs),
-    runs ? h("a", { class: "chart-amount", href: runs, title: text.usage.runsOf(name) }, show(amount)) : h("span", { class: "chart-amount" }, show(amount)))));
+    runs ? h("a", { class: "chart-amount", href: runs, title: viewText.usage.runsOf(name) }, show(amount)) : h("span", { class: "chart-amount" }, show(amount)))));
 }
 
 // What model and tool calls took, by day, agent and model: as charts, each with a table behind it.
 
-const usageText = text.usage;
+const usageText = viewText.usage;
 const SPAN_DAYS = ["7", "30", "90", "365"];
 const USUAL_DAYS = "30";
 const DAY_MS = 86_400_000;
@@ -90,10 +91,10 @@ export class UsageView {
     this.days.append(...SPAN_DAYS.map((count) => h("option", { value: count }, usageText.lastDays[count])));
     this.note = h("p", { class: "note muted", role: "status" }, usageText.loading);
     this.charts = h("div", { class: "usage-charts" });
-    this.node = h("section", { class: "usage", "aria-label": usageText.title },
-      h("header", { class: "view-head" }, h("h1", { class: "view-title" }, usageText.title)),
+    this.node = h("section", { class: "usage", "aria-label": text.usage.title },
+      h("header", { class: "view-head" }, h("h1", { class: "view-title" }, text.usage.title)),
       h("div", { class: "row usage-bar" }, this.measure, this.days, this.agent, this.model),
-      h("div", { class: "scroll usage-main", tabindex: 0, role: "group", "aria-label": usageText.title }, this.note, this.charts));
+      h("div", { class: "scroll usage-main", tabindex: 0, role: "group", "aria-label": text.usage.title }, this.note, this.charts));
     this.moved(route);
   }
 
