@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from swarmkeep.events.errors import HistoryDamaged
 from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import events, files, sessions
 from tests.history.verify.rows import change_row, read_rows
 from tests.http.operations import Operation, read_operations
@@ -178,6 +180,24 @@ async def test_a_file_that_was_changed_reaches_no_model(ready_url: str, model: S
         await change_row(store, files, row, content=row["content"])
         assert (await service.get("/v1/sessions/s1/verify")).json()["valid"]
         assert (await service.get("/v1/sessions", params={"damaged": "true"})).json()["data"] == []
+    await store.close()
+
+
+async def test_who_waits_at_another_server_is_told(ready_url: str, model: ScriptedModel) -> None:
+    async with start_server(scripted(ready_url, model)) as service:
+        run_id = await begin(service, model)
+    store = open_store(ready_url)
+    (row,) = await read_rows(store, files)
+    await change_row(store, files, row, content=make_png(30))
+    given = scripted(ready_url, model, lease_seconds=1.0)
+    async with start_server(given) as service, start_server(given) as other:
+        # The other one knows the session from before, when nothing was wrong with it.
+        assert (await other.get("/v1/sessions/s1")).json()["status"] == "waiting"
+        resumed = await service.post(f"/v1/sessions/s1/runs/{run_id}/resume", decide())
+        check_problem(resumed, 409, "history_damaged")
+        async with asyncio.timeout(20):
+            with pytest.raises(HistoryDamaged):
+                await other.engine.runs.wait(SessionKey("default", "s1"), run_id)
     await store.close()
 
 

@@ -257,7 +257,9 @@ class Runs:
                     return ended
                 # The events alone do not tell that a file of theirs was changed, or that another server found that.
                 if state_after is None and await self._store.find_damaged_seq(key) is not None:
-                    refuse_damaged(key.id, await self._store.check(key))
+                    state = await self._store.check(key)
+                    if is_open(find_run(state, run_id)):
+                        refuse_damaged(key.id, state)
 
     async def cancel(self, key: SessionKey, run_id: str, *, idempotency: IdempotentRequest | None = None) -> RunView:
         """End a run; what it produced stays. A run that has ended already is left as it is."""
