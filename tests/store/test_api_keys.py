@@ -101,7 +101,7 @@ async def test_revoked_key_exists_but_opens_nothing(keys: SqlApiKeys, clock: Man
     assert found is not None
     assert not found.accepts(secret, at=NOW)
     assert await keys.has_keys()
-    with pytest.raises(ApiKeyNotFound, match="'key_x'"):
+    with pytest.raises(ApiKeyNotFound, match="keys list"):
         await keys.revoke("key_x")
 
 

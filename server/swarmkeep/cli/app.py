@@ -114,6 +114,10 @@ class LazyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            # As typer's converters begin it.
+            error.message = error.message.removeprefix("Value error, ")
+            raise
         except KeyboardInterrupt:
             # Long work says more: how far it was, and what is done.
             say("interrupted")

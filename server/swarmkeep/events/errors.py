@@ -74,7 +74,7 @@ class SessionExists(DomainError):
     code = "session_exists"
 
     def __init__(self, session_id: str, detail: str = "already exists and was created by a different request") -> None:
-        super().__init__(f"session {session_id!r} {detail}")
+        super().__init__(f"session {session_id!r} {detail}; choose another id")
         self.session_id = session_id
 
 
@@ -195,8 +195,9 @@ class ApiKeyNotFound(DomainError):
 
     code = "key_not_found"
 
-    def __init__(self, key_id: str) -> None:
-        super().__init__(f"there is no API key with the id {quote(key_id)}")
+    def __init__(self) -> None:
+        # What was given may be the key itself, so it is not repeated.
+        super().__init__("there is no API key with this id; ids begin with key_, and `swarmkeep keys list` shows them")
 
 
 class AgentNotFound(DomainError):

@@ -356,7 +356,7 @@ async def rebuild_request(
         model = {} if completion.model is None else {"model": completion.model}
         record = RequestRecord(instructions="", tools=None, params=model)
     if record is None:
-        raise EventNotFound(seq, f"event {seq} is not a model's answer")
+        raise EventNotFound(seq, f"event {seq} is not a model's answer; name one of an assistant's message")
     upto = seq - 1 if record.history_upto is UNSET else record.history_upto
     before = await store.state(key, at=upto)
     said = await store.read(key, upto=upto, types=_MESSAGE_TYPES)

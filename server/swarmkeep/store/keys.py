@@ -217,7 +217,7 @@ class SqlApiKeys:
         def job(connection: Connection) -> ApiKey:
             found = _find_key(connection, key_id)
             if found is None or tenant not in (None, found.key.tenant):
-                raise ApiKeyNotFound(key_id)
+                raise ApiKeyNotFound
             columns = api_keys.c
             change = update(api_keys).where(columns.id == key_id, columns.revoked_at.is_(None))
             if connection.execute(change.values(revoked_at=at)).rowcount:

@@ -147,7 +147,7 @@ def test_formats_are_recognised_and_described(cli: CommandLine, place: list[str]
     assert tried.err.splitlines() == [
         "read as ChatGPT's conversations.json (chatgpt)",
         "other branches became 1 fork",
-        "not taken: 2 files that the export only names, 1 hidden messages, 1 reasoning",
+        "not taken: files that the export only names (2), hidden messages (1), reasoning (1)",
         "2 sessions would be imported, 0 existed already",
     ]
     done = cli("import", "conversations.json", "--agent", "Triage Agent", "--json", *place).json

@@ -338,4 +338,4 @@ def _put_format(report: ImportReport) -> None:
     if report.forks:
         say(f"other branches became {pluralize(report.forks, 'fork')}")
     if report.left_out:
-        say(f"not taken: {', '.join(f'{count} {what}' for what, count in report.left_out.items())}")
+        say(f"not taken: {', '.join(f'{what} ({count})' for what, count in report.left_out.items())}")
