@@ -3,11 +3,14 @@ one over HTTP."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from swarmkeep.events.codec import Json, parse_timestamp
 
 OCSF_VERSION = "1.5.0"
 MEDIA_TYPE = "application/x-ndjson"
 _SECONDS = 30.0
+_ANSWER_BYTES = 64_000
 _APPLICATION = 6
 _API_ACTIVITY, _LIFECYCLE = 6003, 6002
 _CREATE, _UPDATE, _DELETE, _OTHER = 1, 3, 4, 99
@@ -124,17 +127,22 @@ def _classify(class_uid: int, class_name: str, activity: int, name: str) -> Json
     }
 
 
-def deliver(url: str, content: bytes, media_type: str, authorization: str | None) -> None:
-    """POST a body. Raises NotDelivered unless it was taken (any 2xx)."""
+def deliver(url: str, content: bytes, media_type: str, authorization: str | None) -> bytes:
+    """POST a body; give the beginning of the answer. Raises NotDelivered unless it was taken (any 2xx)."""
     import httpx2
 
+    said = b""
     headers = {"Content-Type": media_type}
     if authorization is not None:
         headers["Authorization"] = authorization
     try:
         with httpx2.stream("POST", url, content=content, headers=headers, timeout=_SECONDS) as answer:
             status = answer.status_code
+            # The status says that it was taken, also where the rest of the answer does not come.
+            with suppress(httpx2.HTTPError):
+                said = next(answer.iter_bytes(_ANSWER_BYTES), b"")
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise NotDelivered(f"no answer from {url}: {error}") from None
     if not 200 <= status < 300:
         raise NotDelivered(f"{url} did not take the events ({status})")
+    return said

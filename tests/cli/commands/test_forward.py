@@ -14,7 +14,10 @@ import pytest
 from google.protobuf import json_format
 from ocsf.events.application.api import APIActivity
 from ocsf.events.application.application_lifecycle import ApplicationLifecycle
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from swarmkeep.cli.commands import forward
 from swarmkeep.decide.drafts import draft_events
@@ -248,6 +251,35 @@ def test_traces_of_days_and_outages(db: CommandLine, recorded: RecordedSession) 
     )
     assert db("forward", "--traces", "--type", "x", "--to", "y").code == 2
     assert db("forward", "--content", "--to", "y").code == 2
+
+
+def test_collector_that_drops_spans_is_told_of(db: CommandLine) -> None:
+    answer = ExportTraceServiceResponse()
+    answer.partial_success.rejected_spans = 3
+    answer.partial_success.error_message = "too old \x1b[31m"
+    warning = ExportTraceServiceResponse()
+    warning.partial_success.error_message = "renamed next year"
+    answers = [json_format.MessageToJson(one) for one in (answer, warning, ExportTraceServiceResponse())]
+    answers += ["", "<html>", '{"partialSuccess": 3}', "[]", "\udcff"]
+    taken: list[bytes] = []
+
+    def take(path: str, body: bytes) -> tuple[int, str, bytes]:
+        taken.append(body)
+        return 200, "application/json", answers[int(path[1:])].encode(errors="surrogateescape")
+
+    told = [
+        "dropped 3 of the spans, and they are not sent again: too old \\x1b[31m",
+        "warns: renamed next year",
+    ]
+    with serving(take) as url:
+        for number in range(len(answers)):
+            where = ("forward", "--traces", "--to", f"{url}/{number}", "--state", f"{number}.json")
+            done = db(*where)
+            assert done.code == 0
+            words = [f"{url}/{number} {one}" for one in told[number : number + 1]]
+            assert done.err.splitlines() == [*words, "forwarded 2 entries"]
+            assert db(*where).err == "forwarded 0 entries\n"
+    assert len(taken) == len(answers)
 
 
 def test_half_a_line_of_traces_is_cut_off(db: CommandLine, recorded: RecordedSession) -> None:

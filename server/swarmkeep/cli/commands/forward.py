@@ -187,10 +187,35 @@ class _Target:
 
         for body in bodies:
             if self._is_url:
-                deliver(self._to, body, media_type, os.environ.get(AUTHORIZATION))
+                answer = deliver(self._to, body, media_type, os.environ.get(AUTHORIZATION))
+                if (refused := _read_partial_success(answer)) is not None:
+                    say(f"{self._to} {refused}")
             else:
                 _append(Path(self._to), body)
         write_atomically(self._place, [json.dumps(last).encode() + b"\n"])
+
+
+class _PartialSuccess(msgspec.Struct, rename="camel"):
+    rejected_spans: int | str = 0
+    error_message: str = ""
+
+
+class _TracesTaken(msgspec.Struct, rename="camel"):
+    partial_success: _PartialSuccess | None = None
+
+
+def _read_partial_success(answer: bytes) -> str | None:
+    """What a collector says about spans that it took the others of; OTLP wants none of them sent again."""
+    try:
+        found = msgspec.json.decode(answer, type=_TracesTaken).partial_success
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if found is None:
+        return None
+    why = found.error_message or "no reason given"
+    if str(found.rejected_spans) != "0":
+        return f"dropped {found.rejected_spans} of the spans, and they are not sent again: {why}"
+    return f"warns: {why}" if found.error_message else None
 
 
 def _forward_audit_log(source: Source, target: _Target) -> Iterator[int]:
