@@ -44,8 +44,9 @@ class Refused(Exception):
 
 class ModelNotFound(Refused):
     def __init__(self, name: str, known: list[str]) -> None:
+        made = "agents that clients make begin with POST agents/sessions only; " if name.startswith("agent_") else ""
         super().__init__(
-            f"there is no model {quote(name)}; a model is an agent here: {', '.join(known) or 'none'}",
+            f"there is no model {quote(name)}; {made}a model is an agent here: {', '.join(known) or 'none'}",
             "model",
             code="model_not_found",
             status=404,
