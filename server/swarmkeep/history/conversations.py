@@ -32,13 +32,13 @@ from swarmkeep.events.state import State
 from swarmkeep.history.foreign.conversation import ForeignConversation
 from swarmkeep.history.foreign.formats import ForeignFormat, read_conversations
 from swarmkeep.history.import_export import (
+    HEADS_AT_ONCE,
     MAX_LINE_VALUES,
     MAX_LISTED_SESSIONS,
     ImportedSession,
     ImportReport,
     digest_file,
     make_import_action,
-    read_known_heads,
 )
 from swarmkeep.store.hashing import SealedEvent, seal
 from swarmkeep.store.opening import SqlStore
@@ -349,12 +349,14 @@ class _Recorder:
 
     async def find_present(self) -> None:
         """Find the sessions that are here already. Raises SessionExists for another one under the same id."""
-        known = iter([key.id for key in await read_known_heads(self._store, [self._key(id) for id in self._plans])])
-        while some := list(islice(known, _COMPARED_AT_ONCE)):
-            here = await asyncio.gather(*(self._is_still_here(self._plans[id]) for id in some))
-            for id, is_here in zip(some, here, strict=True):
-                if is_here:
-                    await self._note_present(id)
+        ids = iter(self._plans)
+        while some := [self._key(id) for id in islice(ids, HEADS_AT_ONCE)]:
+            known = iter(await self._store.read_heads(some))
+            while compared := list(islice(known, _COMPARED_AT_ONCE)):
+                here = await asyncio.gather(*(self._is_still_here(self._plans[key.id]) for key in compared))
+                for key, is_here in zip(compared, here, strict=True):
+                    if is_here:
+                        await self._note_present(key.id)
 
     async def _note_present(self, id: str) -> None:
         self._present.add(id)

@@ -387,7 +387,7 @@ EXPORT = "export"
 ImportOutcome = Literal["imported", "present"]
 MAX_LISTED_SESSIONS = 1000
 _PIECE_BYTES = 1024 * 1024
-_HEADS_AT_ONCE = 1000
+HEADS_AT_ONCE = 1000
 
 
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -475,8 +475,8 @@ async def import_export(
 async def read_known_heads(store: SqlStore, keys: Sequence[SessionKey]) -> dict[SessionKey, SessionHead]:
     """Return the heads of those of the sessions that are here."""
     known: dict[SessionKey, SessionHead] = {}
-    for start in range(0, len(keys), _HEADS_AT_ONCE):
-        known |= await store.read_heads(keys[start : start + _HEADS_AT_ONCE])
+    for start in range(0, len(keys), HEADS_AT_ONCE):
+        known |= await store.read_heads(keys[start : start + HEADS_AT_ONCE])
     return known
 
 
