@@ -18,7 +18,7 @@ from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import put
 
 if TYPE_CHECKING:
-    from swarmkeep.cli.sources import Source
+    from swarmkeep.cli.opening import Source
 
 
 # More are not looked at: the user waits, and does not read a longer list.

@@ -92,11 +92,13 @@ class DatabaseSource:
         open_archive(self._store, self._settings, read_only=read_only)
 
     def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[api.SessionState]:
+        """Yield sessions as they are needed; with `children` also those that agents began to ask others."""
         wanted = {"children": False, **wanted}
         for page in self._read_pages(partial(self._reader.list_page, self._tenant, **wanted)):
             yield from (to_client(one, api.SessionState) for one in page.sessions)
 
     def active_runs(self, status: ActiveStatus) -> Iterator[api.ActiveRun]:
+        """Yield the runs that go on, or those that wait for an answer; fetched as they are needed."""
         for page in self._read_pages(partial(self._store.list_active_runs, self._tenant, status)):
             yield from to_client(page.runs, list[api.ActiveRun])
 
@@ -111,6 +113,7 @@ class DatabaseSource:
         return map(to_client_event, self.facts(session_id, after=after, types=types))
 
     def facts(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+        """The events as they were recorded, for what folds them."""
         while True:
             read = self._reader.read_events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
             page = self._background.run(read)
@@ -120,6 +123,7 @@ class DatabaseSource:
             after = page[-1].seq
 
     def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[api.Event]:
+        """The events, and then each new one as it is recorded, for ever."""
         key = self._key(session_id)
         self._background.run(self._reader.state(key))
         for item in self._background.iterate(self._reader.follow(key, after=after)):
@@ -127,6 +131,7 @@ class DatabaseSource:
                 yield to_client_event(item)
 
     def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[api.FeedEvent]]:
+        """The events of all sessions, page by page; with `follow` then each new one, for ever."""
         from swarmkeep.runs.feed import view_feed_event
         from swarmkeep.store.feed import FeedFilter
 
@@ -166,6 +171,7 @@ class DatabaseSource:
         )
 
     def label(self, session_id: str, metadata: Json) -> api.SessionState:
+        """Merge into the session's metadata."""
         key = self._key(session_id)
         return self._ask(stored.label_stored_session(self._store, key, metadata), api.SessionState)
 
@@ -195,12 +201,14 @@ class DatabaseSource:
         )
 
     def hold(self, session_id: str, reason: str | None) -> api.SessionState:
+        """Put a session on hold; without a reason, lift the hold."""
         key, by = self._key(session_id), name_operator()
         if reason is None:
             return self._ask(stored.release_session(self._store, key, by=by), api.SessionState)
         return self._ask(stored.hold_session(self._store, key, reason, by=by), api.SessionState)
 
     def erase(self, person: str, reason: str, *, dry_run: bool) -> api.Erasure:
+        """Erase a person, wherever the person's key encrypts what was recorded."""
         from swarmkeep.history.erasure import erase_person
 
         by = name_operator()
@@ -214,6 +222,7 @@ class DatabaseSource:
         return self._ask(verify_audit_log(self._store, tenant or self._tenant, noted=noted), api.Verification)
 
     def heads(self) -> Iterator[CheckpointHead]:
+        """Yield the end of each session and audit log: in a database, where no tenant is named, those of all."""
         from swarmkeep.history.checkpoints import CheckpointHead
 
         named = self._named_tenant
@@ -231,6 +240,7 @@ class DatabaseSource:
                 yield CheckpointHead(tenant=tenant, session_id=None, seq=end.seq, hash=end.hash, first=first)
 
     def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[api.AuditEntry]:
+        """A tenant's audit log after an entry, oldest first; by default that of the tenant in question."""
         from swarmkeep.history.checkpoints import view_entry
 
         while page := self._background.run(self._store.read_audit_log(tenant or self._tenant, after=after)):
@@ -242,6 +252,8 @@ class DatabaseSource:
             after = page[-1].seq
 
     def checkpoint(self, number: int | None = None, *, since: int | None = None) -> api.Checkpoint:
+        """A checkpoint of the log of heads, by default a new one, if there is anything new; with the proof that it goes
+        on from the first `since` leaves."""
         log = self._open_log()
         made = self._background.run(log.make(self._tenant) if number is None else log.read(self._tenant, number))
         if since is not None:
@@ -256,6 +268,7 @@ class DatabaseSource:
         return HeadLog(self._store, origin=self._settings.log_origin, signer=signer)
 
     def list_due(self, before: datetime) -> Iterator[api.DueSession]:
+        """The sessions that retention deletes before a time: a server's, or that of the settings here."""
         from swarmkeep.history.retention import iterate_due, read_retention
 
         rules = read_retention(self._settings.retention)
@@ -265,6 +278,8 @@ class DatabaseSource:
             yield to_client(due, api.DueSession)
 
     def evidence(self, ids: Sequence[str], signing_key: Path | None, size: int | None) -> Iterator[bytes]:
+        """These sessions as a package that a stranger can check, proven from the checkpoint of `size` leaves, or the
+        newest. Raises BadCheckpoint for a key that cannot be used."""
         from swarmkeep.history.checkpoints import load_signer
         from swarmkeep.history.evidence import make_package, read_blocks
 
@@ -286,6 +301,7 @@ class DatabaseSource:
             after = page[-1].index
 
     def verify_audit(self) -> Iterator[tuple[str, api.Verification]]:
+        """The audit logs by their tenants: where no tenant is named in a database, those of all."""
         from swarmkeep.history.checkpoints import verify_audit_log
 
         named = self._named_tenant
@@ -293,6 +309,7 @@ class DatabaseSource:
             yield tenant, self._ask(verify_audit_log(self._store, tenant), api.Verification)
 
     def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
+        """Count the sessions; `of_all_tenants`: unless one is named."""
         totals = self._background.run(self._store.list_totals())
         wanted = self._named_tenant if of_all_tenants else self._tenant
         return sum(one.sessions for tenant, one in totals.items() if wanted in (None, tenant))
@@ -303,6 +320,7 @@ class DatabaseSource:
     def export(
         self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str], walk: Walk
     ) -> Iterator[bytes]:
+        """The sessions with these ids, or all by these filters, as a file that leaves nothing out."""
         from swarmkeep.history.export import filter_sessions, find_sessions, iterate_keys, write_export
 
         if ids:
@@ -314,6 +332,7 @@ class DatabaseSource:
         return self._background.iterate(write_export(self._store, follow_walk(chosen, walk), alone=alone))
 
     def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
+        """These sessions, or all, to compare agents with."""
         from swarmkeep.history.replay import load_recorded_session
 
         for session_id in ids or (one.id for one in self.sessions(children=True)):
@@ -343,6 +362,7 @@ class DatabaseSource:
             yield from to_client(rows, list[api.EndedRun])
 
     def run_figures(self, asked: FiguresQuery) -> Iterator[api.RunFigures]:
+        """A row for each group of runs that are over, of at most 92 days."""
         change = msgspec.structs.replace
         for page in self._read_pages(lambda cursor: self._store.sum_runs(self._tenant, change(asked, cursor=cursor))):
             yield from to_client(page.rows, list[api.RunFigures])
@@ -371,6 +391,7 @@ class DatabaseSource:
         return self._ask(compare_sessions(self._store, self._key(session_id), self._key(other)), api.Comparison)
 
     def request(self, session_id: str, seq: int, *, redacted: bool) -> bytes:
+        """The exact model request behind an answer; or, with `redacted`, an object with what is left of it."""
         from swarmkeep.history.replay import rebuild_request, rebuild_what_is_left
 
         rebuild = rebuild_what_is_left if redacted else rebuild_request
@@ -406,6 +427,10 @@ class DatabaseSource:
             self._background.run(release())
 
     def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, api.Verification]]:
+        """Every session by its name: in a database, and where no tenant is named, of all tenants as TENANT/ID.
+
+        `first` is the name of the one to begin with.
+        """
         from swarmkeep.history.verify import verify_all
 
         begin = None if first is None else parse_name(first, self._named_tenant)
@@ -417,6 +442,7 @@ class DatabaseSource:
             yield key.id if self._named_tenant else f"{key.tenant}/{key.id}", to_client(found, api.Verification)
 
     def read_clock(self) -> datetime:
+        """Return the database's time."""
         return self._background.run(self._store.read_clock())
 
     def read_metrics(self) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, Unpack
 
-from swarmkeep.cli.sources import Source, SourceOptions
+from swarmkeep.cli.sources import SourceOptions
+from swarmkeep.cli.terminal import say
 
 if TYPE_CHECKING:
+    from swarmkeep.cli.database_source import DatabaseSource
+    from swarmkeep.cli.server_source import ServerSource
     from swarmkeep.store.opening import SqlStore, StoreOptions
+
+    Source: TypeAlias = DatabaseSource | ServerSource
 
 
 T = TypeVar("T")
@@ -35,6 +40,17 @@ def open_source(where: SourceOptions, *, writes: bool = False, creates: bool = F
             found = DatabaseSource(where.database_url, where.tenant, writes=writes, creates=creates)
         opened.callback(found.close)
         yield found
+
+
+def warn_if_damaged(found: Source, session_id: str) -> None:
+    """For commands that show a log as far as it goes: say where it is not what was recorded."""
+    verification = found.verify(session_id)
+    if not verification.valid:
+        first = verification.problems[0]
+        say(
+            f"warning: this session does not verify: {first.detail} ({first.code}); "
+            f"`swarmkeep verify {session_id}` says more"
+        )
 
 
 def run_on_store(

@@ -316,6 +316,7 @@ class ServerSource:
         return None
 
     def read_metrics(self) -> dict[str, int] | None:
+        """Return what a person watches of a server; None where it does not say, as without its token."""
         token = os.environ.get("SWARMKEEP_METRICS_TOKEN")
         # What else is asked says what is the matter.
         with suppress(OSError, HTTPException, ValueError), self._open("/metrics", token) as answer:

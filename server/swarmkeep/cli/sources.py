@@ -1,32 +1,26 @@
-"""The interface of commands to sessions, in a server or in a database. Commands are written once, for both."""
+"""What commands ask of sessions, in a server or in a database, and the values that both give. Commands are written once."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar
 
 import msgspec
 import typer
 
-from swarmkeep.cli.terminal import Refused, say
+from swarmkeep.cli.terminal import Refused
 from swarmkeep.events.codec import Json, decode
 from swarmkeep.events.facts import FACTS, RecordedEvent, UnknownFact, read_data
 
 if TYPE_CHECKING:
     import swarmkeep_client as api
-    from swarmkeep.events.records import UsageQuery
-    from swarmkeep.events.run_table import EndedRunStatus, FiguresQuery, RunQuery
+    from swarmkeep.events.run_table import EndedRunStatus
     from swarmkeep.events.state import SessionStatus, Verdict
-    from swarmkeep.history.checkpoints import CheckpointHead
-    from swarmkeep.history.recordings import RecordedSession
-    from swarmkeep.store.index import ActiveStatus
     from swarmkeep.store.records import SessionOrder
 
 
@@ -90,178 +84,6 @@ class ChatSource(Protocol):
     def fork(
         self, session_id: str, *, at: int | None, new_id: str | None, metadata: Json | None
     ) -> api.SessionState: ...
-
-
-class Source(ChatSource, Protocol):
-    """A server's or a database's sessions."""
-
-    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[api.SessionState]:
-        """Newest first, or by what happened last; fetched as they are needed. With `children` also those that agents
-        began to ask others."""
-        ...
-
-    def active_runs(self, status: ActiveStatus) -> Iterator[api.ActiveRun]:
-        """Yield the runs that go on, or those that wait for an answer; fetched as they are needed."""
-        ...
-
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterable[api.Event]: ...
-
-    def facts(self, session_id: str) -> Iterable[RecordedEvent]:
-        """The events as they were recorded, for what folds them."""
-        ...
-
-    def follow(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[api.Event]:
-        """The events, and then each new one as it is recorded, for ever."""
-        ...
-
-    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[api.FeedEvent]]:
-        """The events of all sessions, page by page; with `follow` then each new one, for ever."""
-        ...
-
-    def consumers(self) -> Sequence[api.Consumer]:
-        """The places in the feed that are kept by name."""
-        ...
-
-    def confirm(self, consumer: str, cursor: str) -> None:
-        """Keep a consumer's place in the feed."""
-        ...
-
-    def forget_consumer(self, name: str) -> None: ...
-
-    def label(self, session_id: str, metadata: Json) -> api.SessionState:
-        """Merge into the session's metadata."""
-        ...
-
-    def delete(
-        self, session_id: str, *, force: bool = False, reason: str | None = None, if_match: int | None = None
-    ) -> None: ...
-
-    def remove_message(self, session_id: str, seq: int, *, tool_call_id: str | None) -> None: ...
-
-    def open_on_server(self, session_id: str) -> api.Session:
-        """A session for what only a server can do. Raises Refused where there is none."""
-        ...
-
-    def redact(
-        self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
-    ) -> api.Redaction: ...
-
-    def hold(self, session_id: str, reason: str | None) -> api.SessionState:
-        """Put a session on hold; without a reason, lift the hold."""
-        ...
-
-    def erase(self, person: str, reason: str, *, dry_run: bool) -> api.Erasure:
-        """Erase a person, wherever the person's key encrypts what was recorded."""
-        ...
-
-    def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[api.AuditEntry]:
-        """A tenant's audit log after an entry, oldest first; by default that of the tenant in question."""
-        ...
-
-    def verify_audit_head(self, tenant: str | None, head: api.Head) -> api.Verification:
-        """Check a tenant's audit log against a head noted down earlier."""
-        ...
-
-    def heads(self) -> Iterator[CheckpointHead]:
-        """Yield the end of each session and audit log: in a database, where no tenant is named, those of all."""
-        ...
-
-    def checkpoint(self, number: int | None = None, *, since: int | None = None) -> api.Checkpoint:
-        """A checkpoint of the log of heads, by default a new one, if there is anything new; with the proof that it goes
-        on from the first `since` leaves."""
-        ...
-
-    def list_due(self, before: datetime) -> Iterator[api.DueSession]:
-        """The sessions that retention deletes before a time: a server's, or that of the settings here."""
-        ...
-
-    def evidence(self, ids: Sequence[str], signing_key: Path | None, size: int | None) -> Iterator[bytes]:
-        """These sessions as a package that a stranger can check, proven from the checkpoint of `size` leaves, or the
-        newest. Raises BadCheckpoint for a key that cannot be used."""
-        ...
-
-    def leaves(self) -> Iterator[api.Leaf]:
-        """The leaves that checkpoints are of, in their order."""
-        ...
-
-    def verify_audit(self) -> Iterator[tuple[str, api.Verification]]:
-        """The audit logs by their tenants: where no tenant is named in a database, those of all."""
-        ...
-
-    def count_sessions(self, *, of_all_tenants: bool = False) -> int | None:
-        """Count the sessions, as far as that is possible; None if there is no count.
-
-        `of_all_tenants`: in a database, where none is named.
-        """
-        ...
-
-    def counts(self, *, children: bool) -> api.SessionCounts:
-        """Count the busy sessions, and those whose last run ended badly."""
-        ...
-
-    def export(
-        self, ids: Sequence[str], *, agent: str | None, status: str | None, metadata: Mapping[str, str], walk: Walk
-    ) -> Iterator[bytes]:
-        """The sessions with these ids, or all by these filters, as a file that leaves nothing out."""
-        ...
-
-    def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
-        """These sessions, or all, to compare agents with."""
-        ...
-
-    def transcript(self, session_id: str, form: DocumentForm) -> Iterator[bytes]:
-        """The session as a document for people."""
-        ...
-
-    def usage(self, asked: UsageQuery) -> Iterator[api.UsageRow]:
-        """A row for each group, fetched as they are needed."""
-        ...
-
-    def runs(self, asked: RunQuery) -> Iterator[api.EndedRun]:
-        """Yield the runs that are over, fetched as they are needed."""
-        ...
-
-    def run_figures(self, asked: FiguresQuery) -> Iterator[api.RunFigures]:
-        """A row for each group of runs that are over, of at most 92 days."""
-        ...
-
-    def import_sessions(
-        self, file: BinaryIO, *, form: FileForm, agent: str | None, as_id: str | None, dry_run: bool
-    ) -> api.ImportReport: ...
-
-    def diff(self, session_id: str, before: int, after: int) -> api.StateDiff: ...
-
-    def compare(self, session_id: str, other: str) -> api.Comparison: ...
-
-    def request(self, session_id: str, seq: int, *, redacted: bool) -> bytes:
-        """The exact model request behind an answer; or, with `redacted`, an object with what is left of it."""
-        ...
-
-    def blob(self, session_id: str, sha256: str) -> bytes:
-        """The content of a file or picture."""
-        ...
-
-    def verify(
-        self, session_id: str, *, head: api.Head | None = None, tenant: str | None = None
-    ) -> api.Verification: ...
-
-    def verify_all(self, *, first: str | None = None) -> Iterator[tuple[str, api.Verification]]:
-        """Every session by its name: in a database, and where no tenant is named, of all tenants as TENANT/ID.
-
-        `first` is the name of the one to begin with.
-        """
-        ...
-
-    def read_clock(self) -> datetime | None:
-        """Return the time at the place of the sessions; None if that cannot be told."""
-        ...
-
-    def read_metrics(self) -> dict[str, int] | None:
-        """Return what a person watches of a server: once it has API keys, it asks for SWARMKEEP_METRICS_TOKEN. None of
-        a database, and where it does not say."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def make_missing_session_error(name: str | None) -> Refused:
@@ -344,20 +166,6 @@ class SourceOptions:
 
 class ServerOptions(SourceOptions):
     """The same of a command that only a server can carry out."""
-
-
-# Say where a session is not what was recorded.
-
-
-def warn_if_damaged(found: Source, session_id: str) -> None:
-    """For commands that show a log as far as it goes: say where it is not what was recorded."""
-    verification = found.verify(session_id)
-    if not verification.valid:
-        first = verification.problems[0]
-        say(
-            f"warning: this session does not verify: {first.detail} ({first.code}); "
-            f"`swarmkeep verify {session_id}` says more"
-        )
 
 
 # Name the person who works without a server.

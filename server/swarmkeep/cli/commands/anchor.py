@@ -15,11 +15,12 @@ import typer
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, JsonOutput
 from swarmkeep.cli.output import STANDARD, open_atomically, open_input, parse_duration, write_atomically
-from swarmkeep.cli.sources import Source, SourceOptions
+from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import find_refusal, put_bytes, put_json_line, say
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
+    from swarmkeep.cli.opening import Source
     from swarmkeep.history.anchors import VerifierKey
     from swarmkeep_client import Checkpoint
 

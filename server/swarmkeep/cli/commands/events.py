@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.completing import complete_run
-from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.opening import open_source, warn_if_damaged
 from swarmkeep.cli.options import (
     Commands,
     EventAgents,
@@ -22,10 +22,11 @@ from swarmkeep.cli.options import (
     parse_labels,
 )
 from swarmkeep.cli.output import write_output
-from swarmkeep.cli.sources import FeedChoice, Source, SourceOptions, warn_if_damaged
+from swarmkeep.cli.sources import FeedChoice, SourceOptions
 from swarmkeep.cli.terminal import is_terminal, put, put_bytes, put_json, put_json_line, put_rows, say
 
 if TYPE_CHECKING:
+    from swarmkeep.cli.opening import Source
     from swarmkeep_client import Event
 
 

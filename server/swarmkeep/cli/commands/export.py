@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
 import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
-from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.opening import open_source, warn_if_damaged
 from swarmkeep.cli.options import (
     Commands,
     FirstSession,
@@ -27,7 +27,7 @@ from swarmkeep.cli.options import (
     parse_labels,
 )
 from swarmkeep.cli.output import open_input, write_output
-from swarmkeep.cli.sources import FileForm, Source, SourceOptions, Walk, warn_if_damaged
+from swarmkeep.cli.sources import FileForm, SourceOptions, Walk
 from swarmkeep.cli.terminal import (
     INTERRUPTED,
     Progress,
@@ -43,6 +43,7 @@ from swarmkeep.cli.terminal import (
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
+    from swarmkeep.cli.opening import Source
     from swarmkeep_client import ImportReport
 
 

@@ -19,12 +19,13 @@ import typer
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, FirstDay
 from swarmkeep.cli.output import lock_file, parse_duration, write_atomically
-from swarmkeep.cli.sources import FeedChoice, Source, SourceOptions
+from swarmkeep.cli.sources import FeedChoice, SourceOptions
 from swarmkeep.cli.terminal import Refused, describe_os_error, say
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
+    from swarmkeep.cli.opening import Source
     from swarmkeep.events.state import State
     from swarmkeep.runs.genai import Score
 

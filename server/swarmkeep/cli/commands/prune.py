@@ -25,11 +25,12 @@ from swarmkeep.cli.options import (
     parse_labels,
 )
 from swarmkeep.cli.output import parse_duration
-from swarmkeep.cli.sources import Source, SourceOptions, name_operator
+from swarmkeep.cli.sources import SourceOptions, name_operator
 from swarmkeep.cli.terminal import Progress, Refused, put, put_json, put_json_line, say, show_progress
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
+    from swarmkeep.cli.opening import Source
     from swarmkeep.history.archives import Archive
     from swarmkeep.store.opening import SqlStore
     from swarmkeep_client import SessionState

@@ -16,10 +16,10 @@ from rich.color import ColorSystem
 from rich.style import Style
 from rich.text import Text
 
-from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.opening import open_source, warn_if_damaged
 from swarmkeep.cli.options import Commands, JsonOutput, SessionId
 from swarmkeep.cli.render import TONE_STYLES, format_change
-from swarmkeep.cli.sources import SourceOptions, warn_if_damaged
+from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import is_terminal, make_console, put_json, say
 from swarmkeep.describe import TimelineEntry, list_figures
 from swarmkeep.events.wording import escape_controls, pluralize

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import msgspec
 import typer
 
-from swarmkeep.cli.opening import open_source
+from swarmkeep.cli.opening import open_source, warn_if_damaged
 from swarmkeep.cli.options import (
     ActiveAgent,
     AuditReason,
@@ -28,12 +28,12 @@ from swarmkeep.cli.options import (
     parse_seqs,
 )
 from swarmkeep.cli.render import describe_status, format_message, list_found, put_state
-from swarmkeep.cli.sources import ServerOptions, SourceOptions, warn_if_damaged
+from swarmkeep.cli.sources import ServerOptions, SourceOptions
 from swarmkeep.cli.terminal import put, put_json, put_result, put_table, say
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
-    from swarmkeep.cli.sources import Source
+    from swarmkeep.cli.opening import Source
     from swarmkeep_client import Message, Session, SessionState
 
 commands = Commands()

@@ -49,7 +49,7 @@ from swarmkeep.events.wording import escape_line, format_call, pluralize
 from swarmkeep_client import ActiveRun, Approval, ConnectionFailed, UsageRow
 
 if TYPE_CHECKING:
-    from swarmkeep.cli.sources import Source
+    from swarmkeep.cli.opening import Source
 
 # More than a person looks through, and what one reading costs at most.
 MOST_RUNS, MOST_FAILURES, EVENTS_AT_FIRST, MOST_LINES = 500, 100, 200, 2000

@@ -20,7 +20,7 @@ from swarmkeep.cli.completing import complete_session
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, FirstSession, JsonOutput, Quiet, SessionLines
 from swarmkeep.cli.output import STANDARD, open_input, write_atomically
-from swarmkeep.cli.sources import Source, SourceOptions, to_client
+from swarmkeep.cli.sources import SourceOptions, to_client
 from swarmkeep.cli.terminal import (
     Progress,
     Refused,
@@ -35,6 +35,7 @@ from swarmkeep.cli.terminal import (
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
+    from swarmkeep.cli.opening import Source
     from swarmkeep.history.checkpoints import CheckpointHead
     from swarmkeep.history.import_export import ExportCheck
     from swarmkeep.history.proofs import Note, Proof
