@@ -17,6 +17,7 @@ REVISIONS = (
     "0024",
     "0025",
     "0026",
+    "0027",
 )
 """Every revision, oldest first: known without loading Alembic, which takes a second."""
 

@@ -54,6 +54,7 @@ from swarmkeep.store.tables import (
     as_text,
     escape,
     events,
+    mark_words,
     of_bound_session,
     of_session,
     search,
@@ -171,7 +172,8 @@ _VOID = {
         "DELETE FROM search",
         "INSERT INTO search_index (search_index) VALUES ('delete-all')",
         "CREATE TRIGGER search_removed AFTER DELETE ON search BEGIN"
-        " INSERT INTO search_index (search_index, rowid, words) VALUES ('delete', old.number, old.words); END",
+        " INSERT INTO search_index (search_index, rowid, words)"
+        f" VALUES ('delete', old.number, {mark_words('old.words')}); END",
     ),
     # So that words are gone from the pages of the index, too, which forgets none that it has had.
     "postgresql": ("TRUNCATE search",),
@@ -379,8 +381,7 @@ def _prepare_insert(dialect: str) -> PreparedStatement:
     columns: dict[str, Any] = {name: bindparam(name, type_=each.type) for name, each in search.c.items()}
     columns["number"] = _NUMBERS[dialect] + columns["number"]
     if dialect == "postgresql":
-        given = bindparam("words", type_=Text())
-        columns["words"] = func.array_to_tsvector(func.string_to_array(given, literal_column("' '")))
+        columns["words"] = text(f"array_to_tsvector(string_to_array({mark_words('CAST(:words AS text)')}, ' '))")
     return PreparedStatement(insert(search).values(columns))
 
 
@@ -409,7 +410,8 @@ def _prepare_statement(count: int) -> PreparedStatement:
     rows = ", ".join(f"(CAST(:seq_{place} AS bigint), {place}, CAST(:words_{place} AS text))" for place in range(count))
     said = (
         ", said AS (INSERT INTO search (tenant, session_id, seq, number, words) SELECT moved.tenant, moved.session_id,"
-        f" given.seq, {_NUMBERS['postgresql']} + given.place, array_to_tsvector(string_to_array(given.words, ' '))"
+        f" given.seq, {_NUMBERS['postgresql']} + given.place,"
+        f" array_to_tsvector(string_to_array({mark_words('given.words')}, ' '))"
         f" FROM moved CROSS JOIN (VALUES {rows}) AS given (seq, place, words))"
     )
     statement = text(f"WITH {moved}{said if count else ''} SELECT {_NOT_AWAITED} FROM moved")
@@ -418,13 +420,12 @@ def _prepare_statement(count: int) -> PreparedStatement:
     return PreparedStatement(statement.bindparams(*(bindparam(name, type_=of) for name, of in types.items())))
 
 
-# Words as the indexes of both databases hold them: each begins with its tenant's mark.
+# In the indexes of both databases each word begins with its tenant's mark. A row has that once (see `mark_words`).
 
 
 def join_words(tenant: str, words: Sequence[str]) -> str:
     """Words of a text, for a row of the index."""
-    mark = _mark_tenant(tenant)
-    return mark + f" {mark}".join(words) if words else ""
+    return _mark_tenant(tenant) + " ".join(words) if words else ""
 
 
 def write_query(dialect: str, tenant: str, terms: Sequence[Term]) -> str:

@@ -22,7 +22,7 @@ from sqlalchemy.pool import StaticPool
 
 from swarmkeep.events.errors import Overloaded
 from swarmkeep.store.records import TOO_SLOW_DETAIL, UPGRADE_HINT, StoreUnavailable, missing_schema_error
-from swarmkeep.store.tables import current_revision
+from swarmkeep.store.tables import current_revision, mark_words
 from swarmkeep.store.urls import SqliteFile
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ def _rebuild_words(raw: Any) -> None:
     raw.execute("BEGIN IMMEDIATE")
     try:
         raw.execute("INSERT INTO search_index (search_index) VALUES ('delete-all')")
-        raw.execute("INSERT INTO search_index (rowid, words) SELECT number, words FROM search")
+        raw.execute(f"INSERT INTO search_index (rowid, words) SELECT number, {mark_words('words')} FROM search")
         raw.execute("COMMIT")
     except BaseException:
         raw.execute("ROLLBACK")

@@ -448,6 +448,13 @@ search = Table(
     comment="the words that sessions are found by; an index of the events that can be rebuilt",
 )
 
+
+def mark_words(words: str) -> str:
+    """Write SQL for a row's words as the index has them: the mark of 8 characters that they begin with before each."""
+    mark = f"substr({words}, 1, 8)"
+    return f"{mark} || replace(substr({words}, 9), ' ', ' ' || {mark})"
+
+
 api_keys = Table(
     "api_keys",
     metadata,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.postgres_connections import connect
 from swarmkeep.store.search import join_words
-from swarmkeep.store.tables import metadata
+from swarmkeep.store.tables import mark_words, metadata
 from swarmkeep.store.urls import PostgresServer, locate
 from tests.store.plans.cases import CASES, Case
 from tests.store.plans.explaining import (
@@ -148,7 +148,8 @@ def fill_search(connection: Connection) -> None:
     """The index of words of all sessions but a few, by SQL alone: through the indexer it would take minutes."""
     words = text(
         "INSERT INTO search (tenant, session_id, seq, number, words)"
-        " SELECT tenant, session_id, seq, row_number() OVER (), array_to_tsvector(string_to_array(:words, ' '))"
+        " SELECT tenant, session_id, seq, row_number() OVER (),"
+        f" array_to_tsvector(string_to_array({mark_words('CAST(:words AS text)')}, ' '))"
         " FROM events WHERE tenant = :tenant AND session_id NOT LIKE '%00'"
     )
     for tenant in (TENANT, "other"):

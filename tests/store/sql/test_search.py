@@ -26,11 +26,13 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.redaction import redact_payload
 from swarmkeep.events.state import State
 from swarmkeep.events.words import list_words, make_snippet, parse_terms
+from swarmkeep.store import schema
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import Claim, SessionKey, StoreUnavailable
 from swarmkeep.store.schema import Leftovers, mend_leftovers
-from swarmkeep.store.search import read_parts, store_words, work_out
+from swarmkeep.store.search import read_parts, store_words, work_out, write_query
 from swarmkeep.store.tables import search, search_marks
+from tests.store.conftest import Opener
 from tests.store.sessions import begin_session, draft_run_start, draft_user_messages
 from tests.support.calls import count_calls
 
@@ -255,6 +257,26 @@ async def test_index_unaware_leftovers_are_mended(store: SqlStore, mend: str) ->
     for table in (search, search_marks):
         names = await store.database.read(lambda db, table=table: set(db.scalars(select(table.c.session_id))))
         assert names == {"made"}
+
+
+async def test_words_of_earlier_releases_are_found_and_forgotten(url: str, opener: Opener) -> None:
+    store = opener()
+    for name in ("kept", "deleted"):
+        await say(store, name, f"Where is my order, {name}?", tenant="ü")
+    await index_all(store)
+    await store.close()
+    await asyncio.to_thread(schema.downgrade, url, "0026")
+    await asyncio.to_thread(schema.upgrade, url)
+    store = opener()
+    assert sorted(await find(store, "order where", "ü")) == ["deleted", "kept"]
+    await store.delete(key("deleted", "ü"), expected=None)
+    await say(store, "new", "An order", tenant="ü")
+    await index_all(store)
+    assert sorted(await find(store, "order", "ü")) == ["kept", "new"]
+    if url.startswith("sqlite"):
+        indexed = sql("SELECT count(*) FROM search_index WHERE search_index MATCH :word")
+        word = write_query("sqlite", "ü", parse_terms("deleted"))
+        assert await store.database.read(lambda db: db.scalar(indexed, {"word": word})) == 0
 
 
 async def test_times_narrow_search_and_list(store: SqlStore) -> None:
