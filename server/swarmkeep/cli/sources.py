@@ -1,4 +1,4 @@
-"""What commands ask of sessions, in a server or in a database, and the values that both give. Commands are written once."""
+"""What commands ask of sessions, in a server or in a database, and the values that both give."""
 
 from __future__ import annotations
 
