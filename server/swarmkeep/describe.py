@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, assert_never
 
@@ -52,7 +52,9 @@ from swarmkeep.events.facts import (
     ToolsListed,
     ToolStarted,
     UnknownFact,
+    is_redacted,
 )
+from swarmkeep.events.fold import evolve
 from swarmkeep.events.messages import find_message, read_tool_calls
 from swarmkeep.events.patch import escape_pointer_part
 from swarmkeep.events.records import RunOptions, Usage, read_usage, sum_usage
@@ -616,3 +618,41 @@ def _sum_up_changes(fact: SessionEvent) -> str:
 
 def _join_parts(separator: str, *parts: str) -> str:
     return separator.join(part for part in parts if part)
+
+
+# A timeline: one entry per event, which terminals, pages and programs show in their own way.
+
+
+def build_timeline(events: Iterable[RecordedEvent], state: State | None = None) -> Iterator[TimelineEntry]:
+    """An entry for each event, in order; `events` follow `state` in the log, by default from its beginning."""
+    before = State() if state is None else state
+    for event in events:
+        after = evolve(before, event)
+        yield build_entry(before, event, after)
+        before = after
+
+
+def build_entry(before: State, event: RecordedEvent, after: State) -> TimelineEntry:
+    """The entry of one event, given the states before and after it."""
+    make_entry = partial(
+        TimelineEntry,
+        seq=event.seq,
+        at=event.at,
+        type=event.type,
+        run_id=event.run_id,
+        agent=event.agent,
+        changes=_find_state_changes(before, after),
+        warning=_describe_loss(before, event),
+    )
+    return describe(make_entry, before, event)
+
+
+def _find_state_changes(before: State, after: State) -> tuple[Change, ...]:
+    found = find_changes(before.context_variables, after.context_variables, "/context_variables")
+    return found + find_changes(before.metadata, after.metadata, "/metadata")
+
+
+def _describe_loss(before: State, event: RecordedEvent) -> str:
+    if event.seq == before.seq + 1:
+        return "its content was redacted" if is_redacted(event) else ""
+    return f"the log goes from event {before.seq} to event {event.seq}: what was between them is missing"

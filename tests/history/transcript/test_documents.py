@@ -20,10 +20,9 @@ from swarmkeep.events.errors import EventNotFound, SessionNotFound
 from swarmkeep.events.facts import ApprovalDecided, ApprovalRequested, MessageAdded, RunStarted
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
-from swarmkeep.history.html import write_entry as as_html
-from swarmkeep.history.markdown import quote_text
-from swarmkeep.history.markdown import write_entry as as_markdown
-from swarmkeep.history.transcript import TranscriptFormat, open_transcript
+from swarmkeep.history.transcript import TranscriptFormat, open_transcript, quote_text
+from swarmkeep.history.transcript import write_html_entry as as_html
+from swarmkeep.history.transcript import write_markdown_entry as as_markdown
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey, StoreUnavailable
 from tests.golden.make import FORK, SHOP, fill_store

@@ -10,7 +10,7 @@ from hypothesis import settings
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from swarmkeep.describe import Change, TimelineEntry, find_changes
+from swarmkeep.describe import Change, TimelineEntry, build_timeline, find_changes
 from swarmkeep.events.codec import encode
 from swarmkeep.events.facts import (
     FACTS,
@@ -38,7 +38,6 @@ from swarmkeep.events.facts import (
 )
 from swarmkeep.events.fold import fold
 from swarmkeep.events.records import CompletionRecord, RunOptions, ToolRecord, Usage
-from swarmkeep.history.entries import build_timeline
 from swarmkeep.history.export import parse_event_line
 from tests.events.given import RUN, calling_message, make_run_started, model_reply, user_said
 from tests.support.calls import count_calls

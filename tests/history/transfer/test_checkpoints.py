@@ -9,8 +9,8 @@ import pytest
 
 from swarmkeep.events.errors import InvalidImport
 from swarmkeep.history.conversations import import_conversations
-from swarmkeep.history.foreign import checkpoints
-from swarmkeep.history.foreign.checkpoints import copy_checkpoints
+from swarmkeep.history.foreign import databases
+from swarmkeep.history.foreign.databases import copy_checkpoints
 from swarmkeep.history.foreign.formats import read_conversations, recognise
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey, StoreUnavailable
@@ -107,7 +107,7 @@ async def test_what_cannot_be_read_is_named(postgres_url: str, tmp_path: Path, c
 
 async def test_size_of_a_thread_is_bounded(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await record(postgres_url)
-    monkeypatch.setattr(checkpoints, "MAX_FILE_BYTES", 500)
+    monkeypatch.setattr(databases, "MAX_FILE_BYTES", 500)
     with pytest.raises(InvalidImport, match="thread 't1' has more than 500 bytes"):
         await copy(postgres_url, tmp_path / "copy.db")
 

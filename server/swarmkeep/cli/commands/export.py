@@ -278,7 +278,7 @@ _POSTGRES = ("postgresql:", "postgres:")
 def _copy_checkpoints(url: str, *, quiet: bool) -> Iterator[BinaryIO]:
     import asyncio
 
-    from swarmkeep.history.foreign.checkpoints import copy_checkpoints
+    from swarmkeep.history.foreign.databases import copy_checkpoints
     from swarmkeep.store.urls import PostgresServer, locate
 
     server = locate(url)

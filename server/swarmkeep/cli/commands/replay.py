@@ -21,7 +21,7 @@ from swarmkeep.cli.options import Commands, JsonOutput, SessionId
 from swarmkeep.cli.render import TONE_STYLES, format_change
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import is_terminal, make_console, put_json, say
-from swarmkeep.describe import TimelineEntry, list_figures
+from swarmkeep.describe import TimelineEntry, build_timeline, list_figures
 from swarmkeep.events.wording import escape_controls, pluralize
 
 StyledPart = tuple[str, str]
@@ -120,8 +120,6 @@ def replay(
     """Show a conversation as it happened: who spoke, calls and their results, handoffs, context changes,
     approvals, what it cost, what failed. Nothing is run: it needs no agents, no model and no key.
     """
-    from swarmkeep.history.entries import build_timeline
-
     if step and as_json:
         raise typer.BadParameter("--step shows one event at a time, --json all at once", param_hint="'--step'")
     with open_source(where) as source:

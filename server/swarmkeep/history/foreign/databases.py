@@ -1,10 +1,12 @@
-"""Databases of other programs (SQLite): sessions of OpenAI's Agents SDK and of ADK, checkpoints of LangGraph."""
+"""Databases of other programs: sessions of OpenAI's Agents SDK and of ADK, checkpoints of LangGraph."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,8 +29,9 @@ from swarmkeep.history.foreign.conversation import (
     make_call,
     mark,
 )
-from swarmkeep.history.foreign.documents import decode_text
+from swarmkeep.history.foreign.documents import MAX_FILE_BYTES, decode_text
 from swarmkeep.history.foreign.items import convert_items
+from swarmkeep.store.urls import PostgresServer
 
 Tables = Mapping[str, set[str]]
 _MAX_ROWS = 100_000
@@ -221,6 +224,8 @@ def _convert_adk_part(part: Json) -> Json:
 
 # LangGraph: checkpoints of its SqliteSaver.
 
+# Those of graphs within graphs have names before their ids.
+_THREADS = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = '' ORDER BY thread_id"
 _DELTA_MARKS = (b'"counters_since_delta_snapshot"', b'"delta_writes_versioned"')
 _STATE_PREFIXES = ("__", "branch:", "start:")
 _ROLES = {
@@ -238,16 +243,15 @@ def has_langgraph(tables: Tables) -> bool:
 
 def read_langgraph(database: sqlite3.Connection) -> Iterator[ForeignConversation]:
     """The last state of each thread of the graph itself. Raises InvalidImport."""
-    threads = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = '' ORDER BY thread_id"
     columns = {column[0] for column in database.execute("SELECT * FROM checkpoints LIMIT 0").description}
     chosen = f"type, checkpoint, {'metadata' if 'metadata' in columns else 'NULL AS metadata'}"
     ends = f"SELECT {chosen} FROM checkpoints WHERE thread_id = ? AND checkpoint_ns = '' ORDER BY checkpoint_id"
-    for row in database.execute(threads):
+    for row in database.execute(_THREADS):
         thread = row["thread_id"]
         what = f"thread {thread!r}"
         [last] = database.execute(f"{ends} DESC LIMIT 1", (thread,)).fetchall()
         [first] = database.execute(f"{ends} LIMIT 1", (thread,)).fetchall()
-        refuse_deltas(last["metadata"], what)
+        _refuse_deltas(last["metadata"], what)
         checkpoint = _decode_checkpoint(last, what)
         values = as_dict(checkpoint.get("channel_values"))
         left_out: Counter[str] = Counter()
@@ -266,7 +270,7 @@ def read_langgraph(database: sqlite3.Connection) -> Iterator[ForeignConversation
         )
 
 
-def refuse_deltas(metadata: Any, what: str) -> None:
+def _refuse_deltas(metadata: Any, what: str) -> None:
     """Raise InvalidImport for a thread whose checkpoints have only what has changed."""
     text = metadata if isinstance(metadata, bytes) else str(metadata or "").encode("utf-8", "surrogatepass")
     if any(mark in text for mark in _DELTA_MARKS):
@@ -359,3 +363,97 @@ def _convert_tool_call(call: Any, place: int) -> Json:
     function = as_dict(found.get("function")) or found
     arguments = function.get("args", function.get("arguments"))
     return make_call(as_text(found.get("id")) or f"call_{place}", function.get("name"), arguments)
+
+
+# LangGraph on PostgreSQL: checkpoints of its PostgresSaver, copied into a file such as its SqliteSaver writes, to be
+# read like one. Of each thread the file gets the first checkpoint, which says when it began, and the last, with the
+# values that the saver keeps beside it. The database is only read, as it is at one moment.
+
+_TABLE = """CREATE TABLE checkpoints (thread_id TEXT NOT NULL, checkpoint_ns TEXT NOT NULL, checkpoint_id TEXT NOT NULL,
+type TEXT, checkpoint BLOB, PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id))"""
+_COUNT = f"SELECT count(*) FROM ({_THREADS}) AS threads"
+_END = """SELECT checkpoint_id, checkpoint::text AS checkpoint, metadata::text AS metadata FROM checkpoints
+WHERE thread_id = $1 AND checkpoint_ns = '' ORDER BY checkpoint_id COLLATE "C" {} LIMIT 1"""
+_VALUES = """SELECT channel, type, CASE WHEN octet_length(blob) <= $4 THEN blob END AS blob,
+octet_length(blob) AS size FROM checkpoint_blobs
+JOIN unnest($2::text[], $3::text[]) AS wanted (name, number) ON channel = name AND version = number
+WHERE thread_id = $1 AND checkpoint_ns = ''"""
+
+
+async def copy_checkpoints(server: PostgresServer, path: Path, on_thread: Callable[[int, int], None]) -> None:
+    """Write the file. `on_thread` is told how many threads are done, and of how many.
+
+    Raises StoreUnavailable, and InvalidImport for a database that has no such checkpoints, or some that cannot be read.
+    """
+    from swarmkeep.store.postgres_connections import connect
+
+    connection = await connect(server, {}, command_seconds=None)
+    from asyncpg import InterfaceError, PostgresError  # type: ignore[import-untyped]
+
+    try:
+        with closing(sqlite3.connect(path)) as target:
+            target.execute(_TABLE)
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                await _copy_threads(connection, target, on_thread)
+            target.commit()
+    except (PostgresError, InterfaceError, OSError) as error:
+        reason = f"the database at {server.display} cannot be read as one of LangGraph's PostgresSaver: {error}"
+        raise InvalidImport(reason) from None
+    finally:
+        await connection.close()
+
+
+async def _copy_threads(connection: Any, target: sqlite3.Connection, on_thread: Callable[[int, int], None]) -> None:
+    first = await connection.prepare(_END.format(""))
+    last = await connection.prepare(_END.format("DESC"))
+    values = await connection.prepare(_VALUES)
+    count, done = await connection.fetchval(_COUNT), 0
+    async for row in connection.cursor(_THREADS):
+        thread = row["thread_id"]
+        what = f"thread {thread!r}"
+        began, ended = await first.fetchrow(thread), await last.fetchrow(thread)
+        start = as_dict(decode_text(began["checkpoint"], f"the checkpoint of {what}"))
+        copied = {began["checkpoint_id"]: msgspec.msgpack.encode({"ts": start.get("ts")})}
+        copied[ended["checkpoint_id"]] = await _pack_checkpoint(values, thread, ended, what)
+        for checkpoint_id, packed in copied.items():
+            target.execute("INSERT INTO checkpoints VALUES (?, '', ?, 'msgpack', ?)", (thread, checkpoint_id, packed))
+        done += 1
+        on_thread(done, count)
+
+
+async def _pack_checkpoint(values: Any, thread: str, row: Any, what: str) -> bytes:
+    """The last checkpoint with all of its values. Raises InvalidImport."""
+    checkpoint = as_dict(decode_text(row["checkpoint"], f"the checkpoint of {what}"))
+    _refuse_deltas(row["metadata"], what)
+    versions = as_dict(checkpoint.get("channel_versions"))
+    # The smallest values stand in the checkpoint itself.
+    channels: Json = dict(as_dict(checkpoint.get("channel_values")))
+    names, numbers = list(versions), [str(version) for version in versions.values()]
+    size = 0
+    for found in await values.fetch(thread, names, numbers, MAX_FILE_BYTES):
+        size += found["size"] or 0
+        if size > MAX_FILE_BYTES:
+            raise InvalidImport(f"the checkpoint of {what} has more than {MAX_FILE_BYTES} bytes")
+        if found["type"] != "empty":
+            channels[found["channel"]] = _read_value(found, what)
+    kept = {name: checkpoint.get(name) for name in ("id", "ts")}
+    try:
+        return msgspec.msgpack.encode({**kept, "channel_values": channels})
+    except (OverflowError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidImport(f"the checkpoint of {what} cannot be read: {error}") from None
+
+
+def _read_value(found: Any, what: str) -> Any:
+    kind, blob = found["type"], found["blob"] or b""
+    match kind:
+        case "msgpack":
+            return msgspec.Raw(blob)
+        case "null":
+            return None
+        case "bytes" | "bytearray":
+            return blob
+        case "json":
+            return decode_text(blob, f"the channel {found['channel']!r} of {what}")
+    raise InvalidImport(
+        f"the channel {found['channel']!r} of {what} is written as {kind!r}, which cannot be read; use msgpack or JSON"
+    )

@@ -22,8 +22,7 @@ from swarmkeep.events.run_table import EndedRunStatus
 from swarmkeep.events.state import SessionStatus, Verdict
 from swarmkeep.events.views import ListedSession, SessionView
 from swarmkeep.events.words import MAX_QUERY_CHARACTERS
-from swarmkeep.history.html import CONTENT_SECURITY_POLICY
-from swarmkeep.history.transcript import MEDIA_TYPES, TranscriptFormat, open_transcript
+from swarmkeep.history.transcript import CONTENT_SECURITY_POLICY, MEDIA_TYPES, TranscriptFormat, open_transcript
 from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import Body, JsonResponse, has_user_message
 from swarmkeep.http.errors import CODES_OF_CHANGES, problem_specs
