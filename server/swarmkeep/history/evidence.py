@@ -7,6 +7,7 @@ Nothing in it is compressed and no time stands in it but that of the manifest, s
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import sys
 import tempfile
@@ -51,7 +52,8 @@ What is here
 How to check it
   1. Read swarmkeep_verify.py, or take it from a place that you trust: it is short.
   2. python3 swarmkeep_verify.py {package}
-     Exit code 0: nothing was changed since this package was written. A changed byte is named.
+     Exit code 0: it holds what its manifest says. A changed byte is named. Who changes files and makes the manifest
+     anew is found out by --public-key KEY, the operator's key: all files are signed with it{unless}.
   3. With a checkpoint that you were given earlier, and the key that it was signed with:
      python3 swarmkeep_verify.py {package} --checkpoint CHECKPOINT --public-key KEY
      It shows as well that nothing that these sessions held before that checkpoint was changed or left out. If a witness
@@ -215,7 +217,7 @@ def _write_package(
     listed.append(("transcript-N.html", "each session for people; open it in a browser, print it from there"))
     if audit is None:
         listed.append((f"(no {AUDIT})", "the key that made this package may not read the audit log"))
-    readme = _write_readme(name, sessions, at, listed, has_roles=audit is not None)
+    readme = _write_readme(name, sessions, at, listed, has_roles=audit is not None, is_signed=signer is not None)
     written = [
         ("README.txt", [readme.encode()]),
         *((member, pieces) for member, _, pieces in contents),
@@ -231,19 +233,31 @@ def _write_package(
         manifest = {
             "format": FORMAT, "version": VERSION, "at": at, "sessions": msgspec.to_builtins(sessions), "files": files,
         }  # fmt: skip
-        body = encode(manifest) + b"\n"
+        body = _sign(encode(manifest), signer) + b"\n"
         with tempfile.TemporaryFile() as whole:
             whole.write(body)
             whole.seek(0)
             _add(package, swarmkeep_verify.MANIFEST, whole, len(body))
 
 
+def _sign(manifest: bytes, signer: Signer | None) -> bytes:
+    """The manifest, which names each file's digest, with the signature of the operator's key as its last members."""
+    if signer is None:
+        return manifest
+    body = manifest[:-1]
+    signature = signer.sign(swarmkeep_verify.SIGNED_AS + hashlib.sha256(body).digest())
+    seal = encode({"public_key": signer.public.hex(), "signature": signature.hex()})
+    return body + b"," + seal[1:]
+
+
 class Package(NamedTuple):
-    """What is checked of a package: its events, its list of heads, and its proofs from the log of heads."""
+    """What is checked of a package: its events, its list of heads, its proofs from the log of heads, and the key that
+    it is signed with as a whole."""
 
     events: BinaryIO
     heads: BinaryIO
     proofs: list[Proof]
+    signed: bytes | None
 
 
 @contextmanager
@@ -258,14 +272,15 @@ def open_package(file: BinaryIO) -> Iterator[Package | None]:
     with ExitStack() as opened:
         try:
             package = opened.enter_context(zipfile.ZipFile(file))
-            swarmkeep_verify.check_package(package, file)  # type: ignore[no-untyped-call]
+            signed = swarmkeep_verify.check_package(package, file)  # type: ignore[no-untyped-call]
             events, heads = (opened.enter_context(package.open(name)) for name in (EVENTS, CHECKPOINT))
             lines = package.read(PROOFS).splitlines() if PROOFS in package.namelist() else ()
             proofs = [decode(line, Proof) for line in lines]
         except Exception as error:
             # A broken ZIP file makes the standard library raise errors of many kinds.
             raise InvalidImport(f"the package was changed: {error}") from None
-        yield Package(cast(BinaryIO, events), cast(BinaryIO, heads), proofs)
+        key = None if signed is None else bytes.fromhex(signed)
+        yield Package(cast(BinaryIO, events), cast(BinaryIO, heads), proofs, key)
 
 
 def _add(package: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> str:
@@ -278,10 +293,17 @@ def _write_lines(values: Iterable[object] | None) -> Iterable[bytes] | None:
 
 
 def _write_readme(
-    name: str, sessions: list[PackagedSession], at: str, contents: list[tuple[str, str]], *, has_roles: bool
+    name: str,
+    sessions: list[PackagedSession],
+    at: str,
+    contents: list[tuple[str, str]],
+    *,
+    has_roles: bool,
+    is_signed: bool,
 ) -> str:
     listed = "\n".join(f"  {one.id}: {one.seq} events, the last has the hash {one.hash}" for one in sessions)
     count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
     roles = f"; roles of keys are in {AUDIT}, where they were made" if has_roles else ""
     here = "".join(f"  {member:<22}{what}\n" for member, what in contents)
-    return _README.format(count=count, at=at, sessions=listed, package=name, contents=here, roles=roles)
+    unless = "" if is_signed else " where it has set one, which is not so here"
+    return _README.format(count=count, at=at, sessions=listed, package=name, contents=here, roles=roles, unless=unless)

@@ -283,6 +283,9 @@ def _read_event_line(line: bytes) -> EventLine:
         begin = None if parts.begin is None else _read_start(parts.begin)
     except (MalformedJson, msgspec.ValidationError) as error:
         raise InvalidLine(f"this is not JSON: {error}") from None
+    # No hash is over the way in which these are written.
+    if (parts.texts and parts.texts.encode() != encode(texts)) or (begin and parts.begin != encode(begin).decode()):
+        raise InvalidLine(_WRITTEN_DIFFERENTLY)
     if count_levels(value) > MAX_PAYLOAD_DEPTH:
         raise InvalidLine(f"its data is nested deeper than {MAX_PAYLOAD_DEPTH} levels")
     if parse_timestamp(parts.at) is None:
@@ -314,7 +317,12 @@ def _explain_invalid_event(line: bytes) -> str:
         return f"this is not JSON: {error}"
     if isinstance(value, dict) and "salt" not in value and "hash" in value:
         return "this event has no salt: it comes from a list of events, not from an export"
-    return "this is not an event as an export writes it: members are missing, in another order, or written differently"
+    return _WRITTEN_DIFFERENTLY
+
+
+_WRITTEN_DIFFERENTLY = (
+    "this is not an event as an export writes it: members are missing, in another order, or written differently"
+)
 
 
 JSON_LINES = "application/x-ndjson"

@@ -18,6 +18,10 @@ import time
 import zipfile
 
 MANIFEST = "manifest.json"
+SIGNED_AS = b"swarmkeep evidence v1\n"
+FORMATS = (1, 2)
+UNSIGNED = "no given key signs the package: its transcripts and audit entries are the word of who wrote it"
+LOG, WITNESS = b"\1", b"\4"
 ORDER = ("session_id", "seq", "type", "version", "run_id", "agent", "at")
 
 
@@ -38,6 +42,13 @@ def unbase64(text):
     """Bytes of base64 in the one form that they have: other readers take more, and each of them something else."""
     content = base64.b64decode(text, validate=True)
     expect(base64.b64encode(content).decode() == text, "base64 is not written as it should be")
+    return content
+
+
+def unhex(text):
+    """Bytes of hexadecimal digits in the one form that they have, likewise."""
+    content = bytes.fromhex(text)
+    expect(content.hex() == text, "hexadecimal digits are not written as they should be")
     return content
 
 
@@ -88,6 +99,9 @@ class Session:
 
     def __init__(self, event):
         self.id, self.start = event["session_id"], event["export"]
+        kinds = {name: type(value) for name, value in self.start.items()}
+        expect(kinds == {"format": int, "seq": int, "hash": str, "alone": bool}, "it is not written as an export is")
+        expect(self.start["format"] in FORMATS, "it was made by another release than this program")
         self.seq, self.hash = 0, bytes(32)
         self.hashes, self.removed, self.explained = {}, {}, set()
         self.texts, self.files, self.named = set(), set(), set()
@@ -97,16 +111,16 @@ class Session:
         expect((event["session_id"], event["seq"]) == (self.id, self.seq), f"event {self.seq} of {self.id} is missing")
         expect("export" not in event or self.seq == 1, "a session begins in the middle of another one")
         expect(self.seq > 1 or event["type"] == "session.created", "a session begins with session.created")
-        header, commitment = compact([event[name] for name in ORDER[1:]]).encode(), bytes.fromhex(event["commitment"])
+        header, commitment = compact([event[name] for name in ORDER[1:]]).encode(), unhex(event["commitment"])
         parts = (b"swarmkeep event v2", self.hash, header, commitment)
         recipe = next((one for one in (second_recipe, first_recipe) if one(*parts).hex() == event["hash"]), None)
         expect(recipe is not None, f"event {self.seq} of {self.id} does not follow from the one before it")
-        self.hash = bytes.fromhex(event["hash"])
+        self.hash = unhex(event["hash"])
         self.hashes[self.seq] = event["hash"]
         if event["salt"] is None:
             self.removed[self.seq] = sha256(payload.encode("utf-8", "surrogatepass")).hex()
         else:
-            salt = bytes.fromhex(event["salt"])
+            salt = unhex(event["salt"])
             made = recipe(b"swarmkeep payload v2", salt, payload.encode("utf-8", "surrogatepass"))
             expect(len(salt) == 16 and made == commitment, f"event {self.seq} of {self.id} says something else")
         for name, text in event.get("texts", {}).items():
@@ -138,7 +152,7 @@ def check_file(record):
 
 def read_export(file):
     """The sessions of an export, each once it has proved to be whole."""
-    session, files, digest, counts, ended = None, [], hashlib.sha256(), [0, 0], False
+    session, files, digest, counts, ended, known = None, [], hashlib.sha256(), [0, 0], False, set()
     for number, raw in enumerate(file, start=1):
         try:
             expect(raw.endswith(b"\n"), "the file is cut off")
@@ -147,6 +161,8 @@ def read_export(file):
                 event, payload = split_event(line)
                 if session is None:
                     session, counts[0] = Session(event), counts[0] + 1
+                    expect(session.id not in known, f"{session.id} is in this file twice")
+                    known.add(session.id)
                 session.take(event, payload, files)
                 files, counts[1], ended = [], counts[1] + 1, False
                 if session.seq == session.start["seq"]:
@@ -213,7 +229,8 @@ def check_signature(public, message, signature):
 
 
 def read_heads(content, public_key):
-    """The heads of a checkpoint, by session, once its digest and its signature prove to be right."""
+    """The heads of a checkpoint, by session, once its digest and its signature prove to be right. Two tenants may have
+    sessions of one id."""
     lines = content.splitlines(keepends=True)
     expect(lines and lines[-1].endswith(b"\n"), "the checkpoint is cut off")
     body, seal = b"".join(lines[:-1]), json.loads(lines[-1])
@@ -223,9 +240,20 @@ def read_heads(content, public_key):
         expect(seal.get("public_key") == public_key, "the checkpoint is not signed with this key")
     if seal.get("signature"):
         text = b"swarmkeep checkpoint v1\n" + sha256(body)
-        check_signature(bytes.fromhex(seal["public_key"]), text, bytes.fromhex(seal["signature"]))
-    heads = map(json.loads, lines[1:-1])
-    return {head["session_id"]: head for head in heads if head["session_id"] is not None}
+        check_signature(unhex(seal["public_key"]), text, unhex(seal["signature"]))
+    heads = {}
+    for head in map(json.loads, lines[1:-1]):
+        if head["session_id"] is not None:
+            heads.setdefault(head["session_id"], []).append(head)
+    return heads
+
+
+def compare(session, heads):
+    """An export does not say of which tenant a session is: one head of its id has to be of its history."""
+    expect(heads, f"the checkpoint has no head of {session.id}")
+    if not any(session.hashes.get(head["seq"]) == head["hash"] for head in heads):
+        expect(heads[0]["seq"] <= session.seq, f"{session.id} was cut off: the checkpoint has event {heads[0]['seq']}")
+        raise Bad(f"{session.id} was rewritten since the checkpoint")
 
 
 def check_note(note, public_key):
@@ -235,10 +263,23 @@ def check_note(note, public_key):
     origin, size, root = (text + "\n").split("\n")[:3]
     if public_key is not None:
         key = bytes.fromhex(public_key)
-        found = find_signature(below, origin, sha256(origin.encode() + b"\n\1" + key)[:4])
+        found = find_signature(below, origin, sha256(origin.encode() + b"\n" + LOG + key)[:4])
         expect(found, "the log's checkpoint is not signed with this key")
         check_signature(key, (text + "\n").encode(), found)
     return text + "\n", below, (origin, read_count(size), unbase64(root))
+
+
+def read_key(text, kind):
+    """The name and the key in NAME+ID+KEY; only a log's key may stand alone, in 64 hexadecimal digits."""
+    if "+" not in text and kind == LOG:
+        key = bytes.fromhex(text)
+        expect(len(key) == 32, "a key has 64 hexadecimal digits")
+        return None, key
+    name, key_id, encoded = text.split("+", 2)
+    key = unbase64(encoded)
+    expect(key[:1] == kind and len(key) == 33, "it is the key of something else")
+    expect(sha256(name.encode() + b"\n" + key)[:4].hex() == key_id, "its parts do not belong together")
+    return name, key[1:]
 
 
 def find_signature(below, name, key_id):
@@ -246,28 +287,26 @@ def find_signature(below, name, key_id):
     return next((one[4:] for one in map(unbase64, lines) if one[:4] == key_id), None)
 
 
-def check_witness(note, witness):
+def check_witness(note, name, key):
     """The witness has signed the log's checkpoint (C2SP tlog-cosignature). Returns when, in seconds since 1970."""
     text, below, _ = check_note(note, None)
-    name, key_id, encoded = witness.split("+", 2)
-    key = unbase64(encoded)
-    expect(key[:1] == b"\4" and sha256(name.encode() + b"\n" + key)[:4].hex() == key_id, "this is not a witness's key")
-    found = find_signature(below, name, bytes.fromhex(key_id))
+    found = find_signature(below, name, sha256(name.encode() + b"\n" + WITNESS + key)[:4])
     expect(found, f"the checkpoint is not signed by {name}")
     seconds = int.from_bytes(found[:8], "big")
-    check_signature(key[1:], f"cosignature/v1\ntime {seconds}\n{text}".encode(), found[8:])
+    check_signature(key, f"cosignature/v1\ntime {seconds}\n{text}".encode(), found[8:])
     return seconds
 
 
-def check_proof(proof, hashes, public_key):
+def check_proof(proof, hashes, public_key, log):
     """A session's leaf leads to the root of its checkpoint (RFC 9162, 2.1.3.2), a signed note of C2SP's."""
     leaf, note = json.loads(proof["leaf"]), proof["checkpoint"]["note"]
     name, seq = leaf["session_id"], leaf["seq"]
     expect(hashes.get(name, {}).get(seq) == leaf["hash"], f"event {seq} of {name} is not the one that is proven")
     text, _, (origin, size, root) = check_note(note, public_key)
+    expect(log in (None, origin), f"the proof of {name} is from the log {origin}, not from {log}")
     node, index, last = sha256(b"\0" + proof["leaf"].encode()), proof["index"], size - 1
     expect(type(index) is int and 0 <= index <= last, f"the checkpoint has no leaf {index}")
-    for one in map(bytes.fromhex, proof["inclusion"]):
+    for one in map(unhex, proof["inclusion"]):
         expect(last, "the proof is too long")
         right = index & 1 or index == last
         node = sha256(b"\1" + one + node if right else b"\1" + node + one)
@@ -291,13 +330,15 @@ def add_member(package, name, file, size):
 
 
 def check_package(package, given):
-    """Check each file by the manifest, and that the package has no byte that does not follow from them."""
+    """Check each file by the manifest, and that the package has no byte that does not follow from them. Returns the
+    key that the manifest is signed with; None if it is not."""
     members = package.infolist()
     plain = all(one.compress_type == zipfile.ZIP_STORED and one.compress_size == one.file_size for one in members)
     whole = sum(one.file_size for one in members) <= given.seek(0, 2)
     # Before anything is read of a file that may be made to fill a disk.
     expect(plain and whole and len(set(package.namelist())) == len(members), "it is not written as a package is")
-    files = json.loads(package.read(MANIFEST))["files"]
+    manifest = package.read(MANIFEST)
+    files = json.loads(manifest)["files"]
     with tempfile.TemporaryFile() as made:
         with zipfile.ZipFile(made, "w") as again:
             for info in members:
@@ -311,6 +352,20 @@ def check_package(package, given):
         for block in iter(lambda: given.read(1 << 20), b""):
             expect(made.read(len(block)) == block, "the package holds something that is none of its files")
         expect(not made.read(1), "the package is cut off")
+    return check_manifest(manifest)
+
+
+def check_manifest(content):
+    """The signature stands at the end of the manifest, over all that stands before it."""
+    body, name, rest = content.rpartition(b',"public_key":')
+    if not name:
+        return None
+    seal = json.loads(b'{"public_key":' + rest, object_pairs_hook=no_repeats)
+    expect(len(seal) == 2, "members of the manifest are not known")
+    expect(content == body + b"," + compact(seal).encode()[1:] + b"\n", "the manifest is not written as a package's is")
+    key, signature = unhex(seal["public_key"]), unhex(seal["signature"])
+    check_signature(key, SIGNED_AS + sha256(body), signature)
+    return key.hex()
 
 
 def read_whole(path):
@@ -319,40 +374,41 @@ def read_whole(path):
 
 
 def check(file, checkpoint, public_key, witnesses=(), log=None):
-    """Check an export, or a package, beside a checkpoint: by default the one that lies in the package."""
+    """Check an export, or a package, beside a checkpoint: by default the one that lies in the package, and then the
+    package itself is to be signed with the key."""
     proofs, hashes, note = b"", {}, None
     if checkpoint and not checkpoint.startswith(b"{"):
         note, checkpoint = checkpoint.decode(), None
         text, _, (origin, _, _) = check_note(note, public_key)
         expect(log in (None, origin), f"the checkpoint is of the log {origin}, not of {log}")
     expect(note or not witnesses, "only a checkpoint of the log is signed by witnesses: give one")
-    for witness in witnesses:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(check_witness(note, witness)))
-        print(f"the checkpoint was signed by {witness.split('+')[0]} at {at} UTC")
+    for name, key in witnesses:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(check_witness(note, name, key)))
+        print(f"the checkpoint was signed by {name} at {at} UTC")
     with contextlib.ExitStack() as stack:
         if zipfile.is_zipfile(file):
             package = stack.enter_context(zipfile.ZipFile(file))
-            check_package(package, file)
+            signed = check_package(package, file)
+            expect(checkpoint or note or public_key in (None, signed), "the package is not signed with this key")
+            if public_key is None or signed != public_key:
+                print(UNSIGNED)
             checkpoint = checkpoint or (None if note else package.read("checkpoint.jsonl"))
             proofs = package.read("proofs.jsonl") if "proofs.jsonl" in package.namelist() else b""
             file = stack.enter_context(package.open("events.jsonl"))
         file.seek(0)
         heads = checkpoint and read_heads(checkpoint, public_key)
         for session in read_export(file):
-            head = heads and heads.get(session.id)
             redacted = f", redacted: {', '.join(map(str, session.removed))}" if session.removed else ""
             print(f"{session.id}: valid, {session.seq} events, head {session.seq}:{session.hash.hex()}{redacted}")
             if checkpoint:
-                expect(head, f"the checkpoint has no head of {session.id}")
-                expect(head["seq"] <= session.seq, f"{session.id} was cut off: the checkpoint has event {head['seq']}")
-                expect(session.hashes[head["seq"]] == head["hash"], f"{session.id} was rewritten since the checkpoint")
+                compare(session, heads.get(session.id, []))
             if proofs or note:
                 hashes[session.id] = session.hashes
         # Of the checkpoint that was given, the signatures on that count.
         key = None if note else public_key
         *lines, rest = proofs.decode().split("\n")
         expect(not rest, "the proofs are cut off")
-        proven = [check_proof(proof, hashes, key) for proof in map(json.loads, lines)]
+        proven = [check_proof(proof, hashes, key, log) for proof in map(json.loads, lines)]
         for name in hashes if note else ():
             expect((name, text) in proven, f"no proof of {name} leads to the checkpoint that was given")
 
@@ -364,15 +420,16 @@ def main():
     parser.add_argument("--public-key")
     parser.add_argument("--witness", action="append", default=[])
     given = parser.parse_args()
-    log, public_key = None, given.public_key
-    if public_key and "+" in public_key:
-        log, _, encoded = public_key.split("+", 2)
-        public_key = base64.b64decode(encoded)[1:].hex()
+    try:
+        log, key = (None, None) if given.public_key is None else read_key(given.public_key.strip(), LOG)
+        witnesses = [read_key(one.strip(), WITNESS) for one in given.witness]
+    except (Bad, ValueError) as error:
+        parser.error(f"a key is 64 hexadecimal digits, or NAME+ID+KEY: {error}")
     try:
         checkpoint = given.checkpoint and read_whole(given.checkpoint)
         with open(given.file, "rb") as file:
             try:
-                check(file, checkpoint, public_key, given.witness, log)
+                check(file, checkpoint, None if key is None else key.hex(), witnesses, log)
             except Exception as error:
                 sys.exit(f"NOT VALID: {error}")
     except OSError as error:

@@ -206,6 +206,16 @@ def test_backdated_session_is_told(db: CommandLine, witness: tuple[Witness, list
     assert said.count("BACKDATED") == 1
 
 
+def test_backdated_session_under_known_id_is_told(db: CommandLine, witness: tuple[Witness, list[str]]) -> None:
+    """A session that was deleted says nothing of the times of another one that has its id, however long that is."""
+    one, options = witness
+    assert anchor(db, "signed.txt", *options).code == 0
+    assert db("sessions", "delete", "one").code == 0
+    record(db, "one", "hello", at=datetime.now(UTC) - timedelta(days=2))
+    code, said = check(db, "--witness", one.verifier_key, name="signed.txt")
+    assert (code, "one: BACKDATED, event 1 says" in said) == (1, True), said
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="it needs openssl for a time stamp authority")
 def test_time_stamp_is_of_its_checkpoint(db: CommandLine, tmp_path: Path) -> None:
     authority = StampAuthority(tmp_path / "tsa")

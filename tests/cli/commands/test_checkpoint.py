@@ -262,6 +262,25 @@ def test_export_older_or_newer_than_checkpoint(files: CommandLine) -> None:
         assert f"one: {outcome}" in found.out
 
 
+def test_tenants_may_use_one_id(db: CommandLine) -> None:
+    """An export does not name its tenant: the head of its history counts, and the others are not taken for it."""
+    assert db("export", "one", "-o", "one.jsonl").code == 0
+    assert db("import", "one.jsonl", "--as", "two", "--tenant", "other").code == 0
+    assert db("checkpoint", "-o", "heads.jsonl").code == 0
+    for tenant in ("default", "other"):
+        assert db("export", "two", "-o", "two.jsonl", "--tenant", tenant).code == 0
+        found = db("verify", "two.jsonl", "--checkpoint", "heads.jsonl", "--json")
+        outcomes = [head["outcome"] for head in map(json.loads, found.out.splitlines()) if head["session_id"] == "two"]
+        assert (found.code, sorted(outcomes)) == (0, ["not contained", "unchanged"]), found
+        alone = [sys.executable, swarmkeep_verify.__file__, "two.jsonl", "--checkpoint", "heads.jsonl"]
+        subprocess.run(alone, cwd=db.folder, check=True)
+    lines = (db.folder / "heads.jsonl").read_text().splitlines()
+    heads = [{**json.loads(line), "hash": "0" * 64} for line in lines[1:-1]]
+    write_heads(db.folder / "heads.jsonl", lines[0], heads)
+    assert db("verify", "two.jsonl", "--checkpoint", "heads.jsonl").code == 1
+    assert subprocess.run(alone, cwd=db.folder, check=False).returncode == 1
+
+
 def write_heads(file: Path, first: str, heads: Rows) -> None:
     body = "".join(f"{line}\n" for line in (first, *map(json.dumps, heads)))
     seal = {"lines": len(heads) + 1, "sha256": hashlib.sha256(body.encode()).hexdigest()}

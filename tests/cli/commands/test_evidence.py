@@ -18,7 +18,7 @@ import pytest
 
 from swarmkeep.history import swarmkeep_verify
 from swarmkeep.history.anchors import format_verifier_key
-from swarmkeep.history.checkpoints import load_public_key
+from swarmkeep.history.checkpoints import load_public_key, load_signer
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession
 from tests.support.anchors import Witness, serving
@@ -142,7 +142,10 @@ def test_package_is_proven_from_checkpoint_of_others(
             named = format_named(key)
             assert check(package, "--checkpoint", held.name, "--public-key", named).returncode == 0
             for wrong, why in (
-                (["--checkpoint", held.name, "--public-key", f"x{named}"], "not of xswarmkeep/default"),
+                (
+                    ["--checkpoint", held.name, "--public-key", format_named(key, "xswarmkeep/default")],
+                    "not of xswarmkeep",
+                ),
                 (newer, "leads to the checkpoint that was given"),
                 ([*newer, "--witness", one.verifier_key], "is not signed by witness.example"),
                 (["--witness", one.verifier_key], "only a checkpoint of the log is signed by witnesses"),
@@ -159,8 +162,8 @@ def test_package_is_proven_from_checkpoint_of_others(
     assert "no proofs" in cli("verify", "one.jsonl", "--checkpoint", str(held)).err
 
 
-def format_named(key: str) -> str:
-    return format_verifier_key("swarmkeep/default", bytes.fromhex(key))
+def format_named(key: str, log: str = "swarmkeep/default") -> str:
+    return format_verifier_key(log, bytes.fromhex(key))
 
 
 def test_package_has_no_proof_of_former_session(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
@@ -198,15 +201,74 @@ def test_false_proof_in_package_is_found(cli: CommandLine, recorded: RecordedSes
         assert (ours.code, "Traceback" in ours.err) == (1, False), ours
 
 
+SPOILT = {"transcript-1.html", "audit.jsonl", "README.txt", "swarmkeep_verify.py", "events.jsonl", "checkpoint.jsonl"}
+
+
+@pytest.mark.parametrize("name", sorted(SPOILT))
+def test_file_changed_with_its_digest_is_found_by_key(
+    cli: CommandLine, recorded: RecordedSession, tmp_path: Path, name: str
+) -> None:
+    """Who makes the manifest anew cannot sign it: not without a signature, nor with the old one, nor with a key of
+    their own, is the package taken for the operator's."""
+    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
+    private, public = write_keys(tmp_path, "key")
+    stranger, _ = write_keys(tmp_path, "stranger")
+    package, key = tmp_path / "case.zip", load_public_key(public).hex()
+    making = ["evidence", recorded.session_id, "-o", str(package), "--database-url", database, "--signing-key"]
+    assert cli(*making, str(private)).code == 0
+    assert check(package, "--public-key", key.upper()).stdout.startswith(f"{recorded.session_id}: valid")
+    with zipfile.ZipFile(package) as opened:
+        manifest = json.loads(opened.read("manifest.json"))
+    old = {one: manifest[one] for one in ("public_key", "signature")}
+    other = load_signer(stranger)
+    assert other is not None
+
+    def change(files: dict[str, bytes]) -> None:
+        files[name] += b"\n"
+
+    for signed in ({}, old, {**old, "public_key": other.public.hex()}):
+        rewrite(package, change, **signed)
+        found = check(package, "--public-key", key)
+        ours = cli("verify", str(package), "--public-key", str(public))
+        assert (found.returncode, ours.code) == (1, 1), (signed, found, ours)
+        assert "Traceback" not in found.stderr + ours.err
+    assert cli(*making, str(stranger)).code == 0
+    assert "not signed with this key" in check(package, "--public-key", key).stderr
+    unnamed = check(package)
+    assert (unnamed.returncode, "the word of who wrote it" in unnamed.stdout) == (0, True)
+    assert "the word of who wrote it" in cli("verify", str(package)).err
+
+
+@pytest.mark.parametrize("key", ["", "x", "00", "a+b", "a+b+c", "a+00000000+" + "A" * 44, "key.pub"])
+@pytest.mark.parametrize("option", ["--public-key", "--witness"])
+def test_what_is_no_key_is_wrong_use(tmp_path: Path, option: str, key: str) -> None:
+    (tmp_path / "case.zip").write_bytes(b"")
+    found = check(tmp_path / "case.zip", option, key)
+    assert (found.returncode, "a key is 64 hexadecimal digits, or NAME+ID+KEY" in found.stderr) == (2, True), found
+
+
 def repack(package: Path, spoil: Callable[[Any], Any]) -> None:
+    """Change the proof in a package, and make the digests anew."""
+
+    def change(files: dict[str, bytes]) -> None:
+        files["proofs.jsonl"] = json.dumps(spoil(json.loads(files["proofs.jsonl"]))).encode() + b"\n"
+
+    rewrite(package, change)
+
+
+def rewrite(package: Path, change: Callable[[dict[str, bytes]], None], **signed: str) -> None:
+    """Change the files of a package, and make the digests anew. The manifest has a signature only if that is given."""
     with zipfile.ZipFile(package) as opened:
         files = {name: opened.read(name) for name in opened.namelist()}
-    files["proofs.jsonl"] = json.dumps(spoil(json.loads(files["proofs.jsonl"]))).encode() + b"\n"
     manifest = json.loads(files.pop("manifest.json"))
+    change(files)
+    manifest.pop("public_key", None)
+    manifest.pop("signature", None)
     for name, content in files.items():
         manifest["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    manifest |= signed
     with zipfile.ZipFile(package, "w") as made:
-        for name, content in {**files, "manifest.json": json.dumps(manifest).encode()}.items():
+        for name, content in {**files, "manifest.json": swarmkeep_verify.compact(manifest).encode() + b"\n"}.items():
             swarmkeep_verify.add_member(made, name, io.BytesIO(content), len(content))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -37,9 +37,10 @@ from swarmkeep.events.wording import pluralize
 if TYPE_CHECKING:
     from swarmkeep.cli.opening import Source
     from swarmkeep.history.checkpoints import CheckpointHead
+    from swarmkeep.history.evidence import Package
     from swarmkeep.history.import_export import ExportCheck
     from swarmkeep.history.proofs import Note, Proof
-    from swarmkeep_client import Event, Head, Verification
+    from swarmkeep_client import Event, Head, SessionState, Verification
 
 
 _MAX_NAMED = 20
@@ -278,15 +279,12 @@ def _verify_against_checkpoint(
 def _check_anchors(note: Note, file: Path, anchors: _Anchors) -> datetime | None:
     """When others signed the note, the first of them; None if no other had to. Raises BadCheckpoint, Refused."""
     from swarmkeep.history.anchors import check_cosignature, check_stamp, name_stamp, parse_verifier_key
-    from swarmkeep.history.proofs import check_note
 
     times: dict[str, datetime] = {}
-    if (key := anchors.load_key()) is None:
+    key = anchors.load_key()
+    _check_log_key(note, key)
+    if key is None:
         say("use --public-key to check that the checkpoint is signed by the right key")
-    elif key[0] in (None, note.origin):
-        check_note(note, key[1])
-    else:
-        raise Refused(f"the checkpoint is of the log {note.origin}, not of {key[0]}")
     for text in anchors.witnesses:
         witness = parse_verifier_key(text)
         times[f"signed by {witness.name}"] = check_cosignature(note, witness)
@@ -298,6 +296,18 @@ def _check_anchors(note: Note, file: Path, anchors: _Anchors) -> datetime | None
     found = "".join(f", {how} at {time:%Y-%m-%d %H:%M:%S} UTC" for how, time in times.items())
     say(f"checkpoint of the log {note.origin}, {pluralize(note.size, 'leaf', 'leaves')}{found}")
     return min(times.values(), default=None)
+
+
+def _check_log_key(note: Note, key: tuple[str | None, bytes] | None) -> None:
+    """A checkpoint is signed with the log's key, and is of the log of that name, where these are known. Raises
+    BadCheckpoint, Refused."""
+    from swarmkeep.history.proofs import check_note
+
+    if key is None:
+        return
+    if key[0] not in (None, note.origin):
+        raise Refused(f"the checkpoint is of the log {note.origin}, not of {key[0]}")
+    check_note(note, key[1])
 
 
 def _compare_with_note(
@@ -361,10 +371,9 @@ def _find_backdated(
 
     limit = at - _TOLERATED
     for session in found.sessions(children=True):
-        noted = heads.get(session.id)
-        after = noted[-1][0] if noted else 0
-        if session.seq <= after or session_id not in (None, session.id):
+        if session_id not in (None, session.id):
             continue
+        after = _find_place(found, session, heads.get(session.id))
         old: Event | None = None
         for event in found.events(session.id, after=after):
             if event.type in ("session.forked", "session.imported"):
@@ -374,6 +383,17 @@ def _find_backdated(
         if old is not None:
             head = CheckpointHead(tenant=None, session_id=session.id, seq=old.seq, hash=old.hash)
             yield head, f"event {old.seq} says {old.at}, but was not recorded yet at {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _find_place(found: Source, session: SessionState, noted: Sequence[tuple[int, str]] | None) -> int:
+    """The last event of a session that its leaves have; 0 where they are of another one that had its id."""
+    if not noted:
+        return 0
+    seq, hash = noted[-1]
+    if (session.seq, session.hash) == noted[-1]:
+        return seq
+    event = next(iter(found.events(session.id, after=seq - 1)), None)
+    return 0 if event is None or event.hash != hash else seq
 
 
 def _compare_with_list(
@@ -470,6 +490,7 @@ def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: 
         lines = None if checkpoint is None else opened.enter_context(open_input(str(checkpoint)))
         try:
             if (package := opened.enter_context(open_package(file))) is not None:
+                _check_package_key(package, anchors, is_compared=checkpoint is not None)
                 file, lines = package.events, lines or package.heads
             check = ExportCheck(file)
             for session_id, found in check.verify():
@@ -486,6 +507,22 @@ def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: 
         return lines is None or _compare_with_heads(
             check, lines, checkpoint, anchors, proofs, as_json=as_json and checkpoint is not None
         )
+
+
+def _check_package_key(package: Package, anchors: _Anchors, *, is_compared: bool) -> None:
+    """Say whose word the package is, apart from what is proven of its events.
+
+    A checkpoint that was given may be signed with another key than the package. Raises BadCheckpoint.
+    """
+    from swarmkeep.history.checkpoints import BadCheckpoint
+    from swarmkeep.history.swarmkeep_verify import UNSIGNED
+
+    key = anchors.load_key()
+    if key is not None and package.signed == key[1]:
+        return
+    if key is not None and not is_compared:
+        raise BadCheckpoint("the package is not signed with this key")
+    say(UNSIGNED)
 
 
 def _compare_with_heads(
@@ -510,9 +547,9 @@ def _compare_with_heads(
         key = anchors.load_key_of_list()
         seal = verify_checkpoint(lines, key)
         unchecked = seal.public_key if key is None else None
-        for head in read_heads(lines, seal):
-            report.add(head, *check.compare(head.session_id, head.seq, head.hash))
-        _check_own_proofs(check, proofs, key, report)
+        for head, outcome, detail in _compare_listed(check, read_heads(lines, seal)):
+            report.add(head, outcome, detail)
+        _check_own_proofs(check, proofs, anchors.load_key(), report)
     for session_id in check.list_uncompared():
         why = "no proof leads to the checkpoint" if by_note else "the checkpoint has no head of it"
         if as_json:
@@ -521,6 +558,22 @@ def _compare_with_heads(
             put(f"{session_id}: NOT COVERED, {why}")
     report.put_sums(unchecked)
     return report.is_good and not check.list_uncompared()
+
+
+def _compare_listed(check: ExportCheck, heads: Iterable[CheckpointHead]) -> Iterator[tuple[CheckpointHead, str, str]]:
+    """The outcome for each head of a list. An export does not say of which tenant it is: of several heads of one
+    session id, those that it goes on from count, and the others are of other tenants."""
+    found: dict[str, list[tuple[CheckpointHead, str, str]]] = {}
+    for head in heads:
+        compared = (head, *check.compare(head.session_id, head.seq, head.hash))
+        if compared[1] == _NOT_CONTAINED:
+            yield compared
+        else:
+            found.setdefault(head.session_id or "", []).append(compared)
+    for several in found.values():
+        is_there = any(outcome == "unchanged" for _, outcome, _ in several)
+        for head, outcome, detail in several:
+            yield (head, _NOT_CONTAINED, "") if is_there and outcome != "unchanged" else (head, outcome, detail)
 
 
 def _read_proofs(proofs: Sequence[Proof]) -> Iterator[tuple[Note, CheckpointHead]]:
@@ -533,13 +586,12 @@ def _read_proofs(proofs: Sequence[Proof]) -> Iterator[tuple[Note, CheckpointHead
         yield note, CheckpointHead(tenant=note.tenant, session_id=session_id, seq=seq, hash=hash)
 
 
-def _check_own_proofs(check: ExportCheck, proofs: Sequence[Proof], public_key: bytes | None, report: _Outcomes) -> None:
+def _check_own_proofs(
+    check: ExportCheck, proofs: Sequence[Proof], key: tuple[str | None, bytes] | None, report: _Outcomes
+) -> None:
     """Check that the proofs of a package are right, although they lead to no checkpoint that was given."""
-    from swarmkeep.history.proofs import check_note
-
     for note, head in _read_proofs(proofs):
-        if public_key is not None:
-            check_note(note, public_key)
+        _check_log_key(note, key)
         outcome, detail = check.compare(head.session_id, head.seq, head.hash)
         if outcome != "unchanged":
             report.add(head, "invalid", detail or "it is proven, but not there")

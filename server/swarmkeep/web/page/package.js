@@ -20,7 +20,12 @@ function expect(condition, why) {
 
 const encoder = new TextEncoder();
 const hexOf = (bytes) => [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-const fromHex = (digits) => Uint8Array.from(String(digits).match(/../g) ?? [], (pair) => parseInt(pair, 16));
+
+function fromHex(digits) {
+  expect(/^([0-9a-f]{2})*$/.test(digits), packageText.unreadable);
+  return Uint8Array.from(digits.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+}
+
 const sha256 = async (bytes) => new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
 const hexDigest = async (bytes) => hexOf(await sha256(bytes));
 const isSame = (a, b) => a.length === b.length && a.every((byte, index) => byte === b[index]);
@@ -104,7 +109,26 @@ async function checkManifest(members) {
     listed.delete(name);
   }
   for (const name of listed.keys()) throw new Bad(packageText.missing(name));
-  return manifest;
+  return { at: manifest.at, packedBy: await checkManifestSignature(members.get(MANIFEST)) };
+}
+
+const SIGNED_AS = "swarmkeep evidence v1\n";
+
+// The key that signs the manifest, and so each file; null without one. The signature stands at the end, over what is before it.
+async function checkManifestSignature(content) {
+  const written = new TextDecoder("utf-8", { fatal: true }).decode(content);
+  const place = written.lastIndexOf(',"public_key":');
+  if (place < 0) return null;
+  const { public_key: key, signature } = JSON.parse(`{${written.slice(place + 1)}`);
+  expect(written.slice(place) === `,${compact({ public_key: key, signature }).slice(1)}\n`, packageText.unreadable);
+  const digest = await sha256(encoder.encode(written.slice(0, place)));
+  expect(await isSigned(fromHex(key), fromHex(signature), join([encoder.encode(SIGNED_AS), digest])), packageText.badSignature);
+  return key;
+}
+
+async function isSigned(key, signature, content) {
+  const known = await crypto.subtle.importKey("raw", key, { name: "Ed25519" }, false, ["verify"]);
+  return crypto.subtle.verify({ name: "Ed25519" }, known, signature, content);
 }
 
 // The export in it, line by line: as docs/events.md says how hashes are made.
@@ -295,8 +319,7 @@ async function checkNote(note, origin, trusted) {
   const begin = `\u2014 ${origin} `;
   const signed = note.slice(end).split("\n").filter((line) => line.startsWith(begin)).map((line) => bytesOf(line.slice(begin.length)));
   const signature = signed.find((one) => isSame(one.subarray(0, KEY_ID_BYTES), keyId))?.subarray(KEY_ID_BYTES);
-  const known = await crypto.subtle.importKey("raw", key, { name: "Ed25519" }, false, ["verify"]);
-  expect(signature && (await crypto.subtle.verify({ name: "Ed25519" }, known, signature, encoder.encode(note.slice(0, end)))), packageText.noteNotSigned);
+  expect(signature && (await isSigned(key, signature, encoder.encode(note.slice(0, end)))), packageText.noteNotSigned);
 }
 
 // What the package says of itself, sentence by sentence. Raises Bad, and names what was changed.
@@ -304,9 +327,10 @@ export async function checkPackage(file, trusted) {
   expect(crypto.subtle, viewText.check.noDigests);
   expect(file.size <= MOST_BYTES, packageText.tooLarge);
   const members = await readMembers(new Uint8Array(await file.arrayBuffer()));
-  const { at } = await checkManifest(members);
+  const { at, packedBy } = await checkManifest(members);
   const sessions = await readSessions(members.get("events.jsonl"));
   const { heads, signed } = await readCheckpoint(new Blob([members.get("checkpoint.jsonl")]), trusted);
+  expect(!trusted || packedBy === signed, packageText.otherKey);
   for (const session of sessions.values()) {
     const head = heads.find(({ session_id: id }) => id === session.id);
     expect(head && session.hashes.get(head.seq) === head.hash, packageText.notNext(session.id, head?.seq ?? 0));
@@ -318,6 +342,7 @@ export async function checkPackage(file, trusted) {
     proven.push(await checkProof(JSON.parse(line), sessions, trusted && signed));
   }
   const about = [packageText.valid(at, members.size), signed ? viewText.check.signed(signed) : viewText.check.unsigned];
+  if (!trusted) about.push(packageText.unsigned);
   return [...about, ...[...sessions.values()].map(({ id, seq, removed }) => packageText.session(id, seq, [...removed.keys()])), ...proven];
 }
 
