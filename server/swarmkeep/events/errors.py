@@ -56,6 +56,7 @@ class InvalidImport(DomainError):
 
     def __init__(self, why: str, *, line: int | None = None) -> None:
         super().__init__(why if line is None else f"line {line}: {why}")
+        self.why = why
         self.line = line
 
     def extra(self) -> dict[str, Any]:

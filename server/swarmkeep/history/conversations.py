@@ -30,7 +30,7 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.sizes import UNBOUNDED, SizeLimits
 from swarmkeep.events.state import State
 from swarmkeep.history.foreign.conversation import ForeignConversation
-from swarmkeep.history.foreign.formats import ForeignFormat, read_conversations
+from swarmkeep.history.foreign.formats import ForeignFormat, find_title, read_conversations
 from swarmkeep.history.import_export import (
     HEADS_AT_ONCE,
     MAX_LINE_VALUES,
@@ -195,7 +195,17 @@ class _Planner(msgspec.Struct, frozen=True, kw_only=True):
     files: FileLimits
 
     def check_all(self, file: BinaryIO) -> _Found:
-        """Plan all conversations once, and keep what tells them from others. Raises InvalidImport and TooLarge."""
+        """Plan all conversations once, and keep what tells them from others. Raises InvalidImport, which names the
+        format, and TooLarge."""
+        try:
+            return self._check_all(file)
+        except InvalidImport as error:
+            title = find_title(self.form)
+            if title in error.why:
+                raise
+            raise InvalidImport(f"{error.why} (the file is read as {title})", line=error.line) from None
+
+    def _check_all(self, file: BinaryIO) -> _Found:
         plans: dict[str, ImportPlan] = {}
         left_out: Counter[str] = Counter()
         count = repeated = 0

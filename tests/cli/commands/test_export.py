@@ -153,6 +153,10 @@ def test_formats_are_recognised_and_described(cli: CommandLine, place: list[str]
     done = cli("import", "conversations.json", "--agent", "Triage Agent", "--json", *place).json
     assert (done["format"], done["imported"], done["forks"], done["left_out"]["reasoning"]) == ("chatgpt", 2, 1, 1)
     assert cli("verify", "c-1:a3", *place).code == 0
+    (tmp_path / "twice.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 2)
+    twice = cli("import", "twice.jsonl", "--agent", "Triage Agent", "--dry-run", *place)
+    assert len(twice.out.splitlines()) == 1
+    assert twice.err.splitlines()[1:] == ["1 session would be imported, 1 existed already"]
     (tmp_path / "notes.json").write_text('{"notes": []}')
     refused = cli("import", "notes.json", *place)
     assert (refused.code, "no known format" in refused.err, "chatgpt" in refused.err) == (1, True, True)

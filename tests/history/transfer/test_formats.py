@@ -18,7 +18,7 @@ from swarmkeep.events.errors import DomainError, InvalidImport
 from swarmkeep.events.facts import SessionForked
 from swarmkeep.history.conversations import import_conversations
 from swarmkeep.history.foreign.documents import read_documents
-from swarmkeep.history.foreign.formats import FORMATS, read_conversations, recognise
+from swarmkeep.history.foreign.formats import FORMATS, find_title, read_conversations, recognise
 from swarmkeep.history.foreign.trees import MAX_BRANCHES
 from swarmkeep.history.import_export import ImportReport
 from swarmkeep.history.verify import verify
@@ -34,8 +34,12 @@ pytestmark = pytest.mark.one_database
 TENANT = "default"
 
 
+def as_file(value: Any) -> io.BytesIO:
+    return io.BytesIO(value if isinstance(value, bytes) else json.dumps(value).encode())
+
+
 async def import_recognised(store: SqlStore, value: Any, **options: Any) -> ImportReport:
-    file = io.BytesIO(value if isinstance(value, bytes) else json.dumps(value).encode())
+    file = as_file(value)
     form = recognise(file)
     assert form != "export"
     return await import_conversations(store, TENANT, file, form, **{"agent": "Ann", **options})
@@ -378,6 +382,7 @@ async def test_broken_conversation_is_named(store: SqlStore, value: Any, why: st
         await import_recognised(store, value)
     assert why in str(refused.value)
     assert "Object missing required field" not in str(refused.value)
+    assert f"read as {find_title(recognise(as_file(value)))}" in str(refused.value)
     assert (await store.list_sessions(TENANT)).sessions == []
 
 

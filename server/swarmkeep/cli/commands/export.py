@@ -164,6 +164,7 @@ def _write(pieces: Iterable[bytes], output: Path | None) -> None:
 # `swarmkeep import`: sessions from a file, if all of it proves to be sound.
 
 _MAX_SHOWN = 20
+_MAX_LISTED = 1_000
 _AUTO = "auto"
 
 
@@ -322,7 +323,10 @@ def _put_report(report: ImportReport) -> None:
     for session in report.sessions[:_MAX_SHOWN]:
         there = "exists already" if session.outcome == "present" else pluralize(session.seq, "event")
         put(f"{session.id}: {there}")
-    left = report.imported + report.present - min(len(report.sessions), _MAX_SHOWN)
+    # What stands in a file twice is listed once, and counts as present.
+    listed = len(report.sessions)
+    count = listed if listed < _MAX_LISTED else report.imported + report.present
+    left = count - min(listed, _MAX_SHOWN)
     if left:
         say(f"and {left} more; --json shows up to a thousand")
     if report.format != "export":
