@@ -64,6 +64,15 @@ def test_unsendable_message_is_not_lost(windows: Callable[..., Window], tmp_path
         window.say("Are you there?")
         expect(window.page.get_by_text("The server does not answer.").first).to_be_visible()
         expect(window.composer).to_have_value("Are you there?")
+        # What is written while the page still tries stays as well.
+        window.page.route("**/v1/sessions", lambda route: None)
+        window.composer.press("Enter")
+        expect(window.composer).to_have_value("")
+        window.composer.fill("Please")
+        # Now it goes on, to a server that is not there.
+        window.page.unroute("**/v1/sessions")
+        expect(window.composer).to_have_value("Are you there?\nPlease")
+        window.composer.fill("Are you there?")
         server.start()
         window.composer.press("Enter")
         expect(window.questions).to_have_text(["Are you there?"])

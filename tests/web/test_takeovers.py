@@ -232,7 +232,7 @@ def test_two_people_see_who_answers(cleared_windows: Callable[..., Window], tmp_
         expect(banner).to_contain_text(f"{ann.shown} answers in the place of Front Desk.")
         expect(window.log.locator(".message.person .name")).to_have_text(ann.shown)
         # What he types is not taken for the customer's words, nor what he notes.
-        expect(window.page.get_by_role("textbox", name="Answer (takes over)")).to_be_visible()
+        expect(window.page.get_by_role("textbox", name=f"Answer (takes over from {ann.shown})")).to_be_visible()
         window.page.get_by_role("combobox", name="How you speak").select_option("Note for colleagues")
         window.page.get_by_role("textbox", name="Note for colleagues").fill("Refunded twice before.")
         window.page.keyboard.press("Enter")
@@ -267,6 +267,7 @@ def test_two_people_see_who_answers(cleared_windows: Callable[..., Window], tmp_
         window.page.get_by_role("button", name="Assign to me").press("Enter")
         expect(control).to_have_text(bob.shown)
         expect(window.log).to_contain_text(f"{bob.shown} assigns the conversation to billing")
+        expect(window.log).to_contain_text(f"{bob.shown} looks after the conversation")
 
 
 def test_approved_calls_keep_their_order(window: Window, model: ScriptedModel, api: Api) -> None:

@@ -8,7 +8,7 @@ import { viewText } from "./viewtext.js";
 // Who can hand over to whom, and ask whom, as a picture: agents in columns, each as far from the first as it takes handoffs.
 
 const SVG_SPACE = "http://www.w3.org/2000/svg";
-const CHARACTER_PX = 7.6;
+const CHARACTER_PX = 9;
 const GRAPH_BOX = { height: 52, padding: 14, least: 120, most: 260 };
 const GRAPH_GAP = { column: 76, row: 22, edge: 12 };
 // Lines of asking leave a little below those of handoffs.

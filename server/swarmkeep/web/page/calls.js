@@ -1,6 +1,6 @@
 // Tool calls that wait: for a decision about their arguments, or for a result from outside.
 
-import { button, dayAndTime, h, pretty } from "./dom.js";
+import { button, dayAndTime, h, pretty, single } from "./dom.js";
 import { ArgumentsForm, summaryOf } from "./form.js";
 import { text } from "./text.js";
 
@@ -23,8 +23,8 @@ export function approvalNode(item, act) {
     return given === false ? null : once(buttons, () => act.decide(item, decision, reason.value.trim(), given));
   };
   const buttons = [
-    button(text.approval.approve, { icon: "check", kind: "primary", onclick: () => decide("approve") }),
-    button(text.approval.deny, { icon: "cross", kind: "danger", onclick: () => decide("deny") }),
+    button(text.approval.approve, { icon: "check", kind: "primary", onclick: single(() => decide("approve")) }),
+    button(text.approval.deny, { icon: "cross", kind: "danger", onclick: single(() => decide("deny")) }),
   ];
   return h("section", { class: "decide", "aria-label": text.approval.label },
     h("h2", { dir: "auto", title: item.name }, title),

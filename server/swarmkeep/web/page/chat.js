@@ -328,7 +328,7 @@ export class Chat {
     this.link.textContent = link === "live" ? (state.outlook === "idle" ? "" : text.status[state.outlook]) : text.link[link];
     this.agent.show(state.agent, this.app.agents.map((agent) => agent.name), { may: may("run") });
     this.takeover.show(state.taken, state.agent, { may: may("run") });
-    this.composer.show({ agent: state.agent, busy: state.run !== null, may: may("run"), modes: modesOf(state) });
+    this.composer.show({ agent: state.agent, busy: state.run !== null, may: may("run"), modes: modesOf(state), holder: isMine(state.taken) ? null : whoIs(state.taken?.by) });
   }
 
   async attempt(work) {

@@ -81,22 +81,23 @@ export class Composer {
   }
 
   // What is written may be said in these `modes`, the first of which is the usual one: as the customer (`user`), in the agent's place
-  // (`answer`, `takeOver`), or to colleagues (`note`).
+  // (`answer`, `takeOver`, from its `holder` if another person is there), or to colleagues (`note`).
   show(shown) {
-    const { agent, busy, may, modes: offered = ["user"] } = shown;
+    const { agent, busy, may, modes: offered = ["user"], holder } = shown;
     // What was begun as a note stays one, whatever happens meanwhile.
     const modes = !may ? ["user"] : this.chosen === "note" && !offered.includes("note") ? [...offered, "note"] : offered;
     this.shown = shown;
     this.busy = busy;
-    if (this.offered !== modes.join()) {
-      this.offered = modes.join();
-      clear(this.modes, modes.map((name) => h("option", { value: name }, text.desk.modes[name])));
+    const nameOfMode = (name) => (name === "takeOver" && holder ? text.desk.takeFrom(holder) : text.desk.modes[name]);
+    if (this.offered !== `${modes} ${holder}`) {
+      this.offered = `${modes} ${holder}`;
+      clear(this.modes, modes.map((name) => h("option", { value: name }, nameOfMode(name))));
       this.modes.value = modes.includes(this.chosen) ? this.chosen : modes[0];
     }
     this.how.hidden = !may || modes.length < 2;
     const mode = (this.mode = this.modes.value);
     const person = mode !== "user";
-    const words = { user: text.chat.input, answer: text.takeover.answer }[mode] ?? text.desk.modes[mode];
+    const words = { user: text.chat.input, answer: text.takeover.answer }[mode] ?? nameOfMode(mode);
     this.input.placeholder = !may ? text.chat.readOnly : mode === "note" ? text.desk.noteHint : person ? text.takeover.placeholder(agent) : text.chat.placeholder(agent);
     this.input.setAttribute("aria-label", words);
     this.input.disabled = !may;
@@ -142,8 +143,8 @@ export class Composer {
     const taken = await this.on.send(words, this.busy, this.mode, files);
     this.sending = false;
     this.send.disabled = false;
-    // Nothing that was written is lost.
-    if (!taken && !this.input.value) this.put(words);
+    // Nothing that was written is lost, also if more was written meanwhile.
+    if (!taken) this.put([words, this.input.value].filter(Boolean).join("\n"));
     if (!taken && files.length) this.keepFiles([...files, ...this.files]);
   }
 

@@ -71,6 +71,9 @@ export function button(label, { icon: sign, kind = "", quiet = false, ...props }
   return h("button", { type: "button", class: `button ${kind}`, ...named, ...props }, sign && icon(sign), !quiet && h("span", {}, label));
 }
 
+// The second click of a double click does nothing: what is under the pointer by then may be the next case.
+export const single = (work) => (event) => event.detail > 1 || work();
+
 // Where the browser lets no page write to the clipboard, the text is not copied, and the button says nothing else.
 export function copyButton(textOf, { label = text.copy, sign = null } = {}) {
   const control = button(label, {

@@ -12,6 +12,7 @@ const CARE_PAGES = 3;
 const LOOK_MS = 2_000;
 // A hidden tab has no stream, so it asks.
 const HIDDEN_LOOK_MS = 30_000;
+const AGAIN_MS = 10_000;
 const NOTIFY = "swarmkeep.notify";
 const MOST_NOTES = 3;
 
@@ -94,6 +95,7 @@ export class Inbox {
     }
     if (this.again) this.expect(LOOK_MS);
     this.again = false;
+    if (this.error) this.expect(AGAIN_MS);
     if (document.hidden) this.expect(HIDDEN_LOOK_MS);
     this.onChange();
   }

@@ -3,7 +3,7 @@
 import { begin, get, may, segment, sessionPath } from "./api.js";
 import { Chat } from "./chat.js";
 import { textOf } from "./content.js";
-import { bdi, button, clear, h, redraw, since } from "./dom.js";
+import { bdi, button, clear, h, redraw, since, single } from "./dom.js";
 import { summaryOf } from "./form.js";
 import { brief } from "./log.js";
 import { go, hrefOf, replaceRoute } from "./route.js";
@@ -18,6 +18,9 @@ const ASKED_AT_ONCE = 3;
 // A call is decided in its row only where all of it can be read there.
 const LONGEST_IN_ROW = 100;
 const LONGEST_SAID = 300;
+// A case that opened by itself is decided by no key that was meant for the one before.
+const MEANT_BEFORE_MS = 500;
+const CLOCK_MS = 60_000;
 
 // The sessions that were opened here, each up to its last event then.
 
@@ -84,6 +87,7 @@ export class InboxView {
     this.cases = new Map();
     this.asked = [];
     this.asking = 0;
+    this.openedAt = -Infinity;
     this.shown = SHOWN_AT_ONCE;
     this.kinds = h("nav", { class: "kinds", "aria-label": inboxText.kinds });
     this.hint = h("p", { class: "muted" });
@@ -104,12 +108,15 @@ export class InboxView {
       this.place, this.keys.node);
     this.press = (event) => this.pressed(event);
     document.addEventListener("keydown", this.press);
+    // How long ago things were.
+    this.clock = setInterval(() => document.hidden || this.refreshed(), CLOCK_MS);
     this.moved(route);
     this.inbox.expect(0);
   }
 
   close() {
     this.closed = true;
+    clearInterval(this.clock);
     this.asked = [];
     this.chat?.close();
     document.removeEventListener("keydown", this.press);
@@ -172,6 +179,7 @@ export class InboxView {
     const writes = this.place.contains(field) && field.matches("input, textarea");
     if (writes && field.value.trim()) return;
     this.acted = null;
+    this.openedAt = performance.now();
     const next = wanted[Math.min(this.position ?? 0, wanted.length - 1)];
     if (!next) return this.app.say(inboxText.nothing.all);
     replaceRoute({ view: "inbox", id: next.session.id, choices: this.choices });
@@ -239,7 +247,7 @@ export class InboxView {
     if (!call || others.length || !may("approve") || found.asked.length > LONGEST_IN_ROW) return;
     acts.append(...["approve", "deny"].map((decision) => button(text.approval[decision], {
       kind: `small ${decision === "approve" ? "primary case-yes" : "danger case-no"}`, "aria-label": `${text.approval[decision]}: ${call.name}, ${name}`,
-      onclick: () => this.decide(item, call, decision, acts),
+      onclick: single(() => this.decide(item, call, decision, acts)),
     })));
   }
 
@@ -283,7 +291,7 @@ export class InboxView {
     const act = { j: () => this.step(1), k: () => this.step(-1), a: () => find(".primary")?.click(), d: () => find(".danger")?.click(), r: () => this.chat?.composer.focus(), e: () => find(".edit :is(.arguments:not([hidden]), .arguments-json:not([hidden])) .field")?.focus(), "?": () => this.keys.node.showModal() }[key];
     if (!act) return;
     event.preventDefault();
-    act();
+    if ((key !== "a" && key !== "d") || performance.now() - this.openedAt > MEANT_BEFORE_MS) act();
   }
 
   step(by) {

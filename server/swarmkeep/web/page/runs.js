@@ -378,7 +378,11 @@ async function isReviewed({ id, seq, metadata, feedback, last_run_status: ended 
 // Opens the dialog with the eval case of a run, by default the session's last one.
 function caseButton(view, session, run) {
   return button(runText.makeCase, { icon: "flask", kind: "ghost small", quiet: true, onclick: async () => {
-    const { openCase } = await import("./tryout.js");
-    view.dialog = openCase(view.app, session, run);
+    try {
+      const { openCase } = await import("./tryout.js").catch(() => Promise.reject(new Error(text.viewAway)));
+      view.dialog = openCase(view.app, session, run);
+    } catch (error) {
+      view.app.fail(error);
+    }
   } });
 }

@@ -16,9 +16,10 @@ const PATIENCE_MS = 1_500;
 const READ_MS = 2_000;
 
 class ListFeed {
-  // `onChange` is given what a session is now, by its id, and the ids of those that were deleted; `onRead` is called when the list is to be read, and may take its time.
-  constructor({ onChange, onRead }) {
-    this.on = { change: onChange, read: onRead };
+  // `onChange` is given what a session is now, by its id, and the ids of those that were deleted; `onRead` is called when the list is to be read, and may take its time;
+  // `onLost` when the stream has ended.
+  constructor({ onChange, onRead, onLost }) {
+    this.on = { change: onChange, read: onRead, lost: onLost };
     this.wanted = false;
     this.heard = false;
     this.running = null;
@@ -77,7 +78,10 @@ class ListFeed {
           return this.stop();
         }
       }
-      if (!signal.aborted) this.readFirst();
+      if (!signal.aborted) {
+        this.readFirst();
+        this.on.lost();
+      }
       await pause(wait, signal);
       wait = Math.min(wait * 2, LONGEST_PAUSE);
     }
@@ -146,7 +150,7 @@ export class Sidebar {
     );
     this.setAgents([]);
     this.setOwners();
-    this.feed = new ListFeed({ onChange: (changed, deleted) => this.changed(changed, deleted), onRead: () => this.locked || (this.load({ quiet: this.sessions !== null }), this.onNews(null)) });
+    this.feed = new ListFeed({ onChange: (changed, deleted) => this.changed(changed, deleted), onRead: () => this.locked || (this.load({ quiet: this.sessions !== null }), this.onNews(null)), onLost: () => this.onNews(null) });
     // How long ago things were.
     setInterval(() => document.hidden || this.render(), CLOCK_MS);
   }

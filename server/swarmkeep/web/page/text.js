@@ -150,7 +150,7 @@ export const text = {
     needed: "A message waits for your answer",
   },
   desk: {
-    assigned: (who, to) => (to ? `${who ?? "A person"} assigns the conversation to ${to}` : `${who ?? "A person"} leaves the conversation to no one in particular`),
+    assigned: (who, to) => (to && who === to ? `${who} looks after the conversation` : to ? `${who ?? "A person"} assigns the conversation to ${to}` : `${who ?? "A person"} leaves the conversation to no one in particular`),
     toMe: "Assign to me",
     other: "Another person or queue",
     assign: "Assign",
@@ -159,6 +159,7 @@ export const text = {
     note: "Note for colleagues",
     how: "How you speak",
     modes: { user: "As the customer (test)", answer: "Answer", takeOver: "Answer (takes over)", note: "Note for colleagues" },
+    takeFrom: (who) => `Answer (takes over from ${who})`,
     noteHint: "Colleagues read this. The agent and the customer do not",
     someone: "A person",
   },
