@@ -9,8 +9,10 @@ import msgspec
 from swarmkeep.decide.commands import refuse_if_busy, refuse_if_held
 from swarmkeep.events.errors import InvalidRequest, Overloaded, PersonNotFound, SessionNotFound
 from swarmkeep.history.redact import redact_wholly
+from swarmkeep.runs.automations import Target, read_automation, read_invocation
 from swarmkeep.runs.sessions import MAX_REASON, Publish, refuse_if_held_above
 from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.person_keys import make_person
 from swarmkeep.store.records import AuditAction, SessionKey
 
 # While others go on in the person's sessions, or make new ones.
@@ -39,8 +41,8 @@ async def erase_person(
     """Redact all events of a person's sessions, and then erase the key that encrypts them, for good.
 
     `person` is what metadata call the person. Copies of the database that hold what was encrypted, and not the key, are
-    unreadable from then on. Done again, or taken up after a crash, it erases what is left. Nothing can be added to
-    these sessions any more. A `dry_run` only names them.
+    unreadable from then on. Automations that tell the person something are deleted. Done again, or taken up after a
+    crash, it erases what is left. Nothing can be added to these sessions any more. A `dry_run` only names them.
 
     Raises PersonNotFound, InvalidRequest, and OnHold, SessionBusy and HistoryDamaged for a session that cannot be
     redacted: then the key stays.
@@ -58,7 +60,27 @@ async def erase_person(
         return Erasure(sessions=named, erased=False)
     for id in ids:
         await _erase_key(store, tenant, id, reason, by, publish)
+    # Last, when no more can be made that tell these sessions something.
+    await _delete_automations(store, tenant, person, set(named))
     return Erasure(sessions=named, erased=True)
+
+
+async def _delete_automations(store: SqlStore, tenant: str, person: object, sessions: set[str]) -> None:
+    """Delete what is told to these sessions, or to new ones of the person, at set times: no key encrypts that."""
+
+    def is_told(target: Target) -> bool:
+        named = target.metadata.get(store.person or "")
+        is_new = named is not None and make_person(tenant, named) == make_person(tenant, person)
+        return target.session_id in sessions or is_new
+
+    for stored in await store.list_automations(tenant):
+        if is_told(read_automation(stored).target):
+            await store.delete_automation(tenant, stored.id)
+            continue
+        # Its times before it was changed have what was told then.
+        made = map(read_invocation, await store.list_invocations(tenant, stored.id))
+        if told := [one.number for one in made if is_told(one.automation.target)]:
+            await store.delete_invocations(tenant, stored.id, told)
 
 
 async def _refuse_busy_and_held(store: SqlStore, keys: Sequence[SessionKey]) -> None:

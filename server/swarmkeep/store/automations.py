@@ -5,7 +5,7 @@ Several servers look for what is due at once. Each change states what it builds 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -96,7 +96,7 @@ class SqlAutomations(OnDatabase):
             connection.execute(delete(automations).where(*_of(automations, tenant, automation_id)))
             return True
 
-        return await self.database.write(job)
+        return await self.database.write(job, erases=True)
 
     async def invoke_automation(self, tenant: str, automation_id: str, invoke: Invoke) -> StoredInvocation | None:
         """Add the invocation that `invoke` makes; no other change comes between. None if it makes none, or there is no
@@ -135,6 +135,10 @@ class SqlAutomations(OnDatabase):
         """The last ones of an automation, in order."""
         query = select(invocations).where(*_of(invocations, tenant, automation_id)).order_by(invocations.c.number)
         return await self.database.read(lambda connection: [_make_invocation(row) for row in connection.execute(query)])
+
+    async def delete_invocations(self, tenant: str, automation_id: str, numbers: Sequence[int]) -> None:
+        here = (*_of(invocations, tenant, automation_id), invocations.c.number.in_(numbers))
+        await self.database.write(lambda connection: connection.execute(delete(invocations).where(*here)), erases=True)
 
     async def postpone_invocation(self, invocation: StoredInvocation, due_at: int | None, data: str = "") -> bool:
         """Have an invocation be due at another time, or over, with new data if there are any. False if another process

@@ -54,6 +54,13 @@ class SqlPeople(OnDatabase):
         query = select(sessions.c.person_key).where(*of_session(sessions, key))
         return await self.database.read(lambda connection: connection.scalar(query))
 
+    async def refuse_erased(self, key: SessionKey) -> None:
+        """Raises PersonErased for a session whose person was erased, by whichever server."""
+        id = await self.find_person_key(key)
+        erased = select(person_keys.c.id).where(person_keys.c.id == id, person_keys.c.erased_at != "")
+        if id is not None and await self.database.read(lambda connection: connection.scalar(erased)) is not None:
+            raise PersonErased(key.id)
+
     async def has_keys_elsewhere(self) -> bool:
         """Tell if the secrets of any keys are not in the database."""
         kept = select(person_keys.c.id).where(person_keys.c.secret.is_(None), person_keys.c.erased_at == "")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.history.test_redact import dump_database
-from tests.http.openai_api.test_automations import DAILY, Clock, open_scheduler
+from tests.http.openai_api.test_automations import DAILY, NEW, URL, Clock, open_scheduler
 from tests.http.server import RunningServer, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
@@ -53,15 +52,38 @@ async def test_what_a_person_says_is_encrypted_and_erased(
     assert CANARY not in (await sealed.get("/v1/events?limit=200")).text
 
 
-async def test_automation_of_an_erased_person_is_paused(sealed: RunningServer) -> None:
+async def test_automations_are_erased_with_the_person(sealed: RunningServer, model: ScriptedModel) -> None:
+    """What they would tell the person, and what they have told, also before they were changed."""
     path = await sealed.session(id="s", metadata=METADATA)
-    target = {"type": "existing_session", "session_id": "s", "instructions": "Look again."}
-    made = (await sealed.post("/openai/v1/agents/automations", {**DAILY, "target": target})).json()
-    assert (await sealed.post("/v1/people/erase", {"person": "anna", "reason": "asked for"})).status_code == 200
-    clock = Clock()
-    scheduler = await open_scheduler(sealed, clock)
-    clock.now += timedelta(days=2)
+    await sealed.session(id="other", metadata={"customer": "bob"})
+
+    async def make(target: Any) -> str:
+        made = await sealed.post(URL, {**DAILY, "target": target})
+        assert made.status_code == 200, made.text
+        return str(made.json()["id"])
+
+    def tell(session_id: str, text: str) -> Any:
+        return {"type": "existing_session", "session_id": session_id, "instructions": text}
+
+    def begin(customer: str, text: str) -> Any:
+        return {**NEW, "input": text, "metadata": {"customer": customer}}
+
+    gone = [await make(tell("s", CANARY)), await make(begin("anna", CANARY))]
+    kept = [await make(tell("other", "Bob.")), await make(begin("bob", "Bob.")), await make(NEW)]
+    changed = await make(tell("s", CANARY))
+    await (scheduler := await open_scheduler(sealed, Clock())).stop()
+    assert (await sealed.post(f"{URL}/{changed}/invocations", {})).status_code == 200
+    model.say("Well.")
     await scheduler.look()
-    paused = (await sealed.get(f"/openai/v1/agents/automations/{made['id']}")).json()
-    assert (paused["status"], paused["pause_reason"]) == ("paused", "target_session_failed")
-    assert (await sealed.get(f"{path}/messages")).json()["data"] == []
+    assert (await sealed.post(f"{URL}/{changed}", {"target": tell("other", "Bob.")})).status_code == 200
+    while (await sealed.get(path)).json()["status"] != "idle":
+        pass
+    erased = await sealed.post("/v1/people/erase", {"person": "anna", "reason": "asked for"})
+    assert erased.status_code == 200, erased.text
+    assert CANARY not in await dump_database(sealed.engine.store)
+    assert [(await sealed.get(f"{URL}/{one}")).status_code for one in gone] == [404, 404]
+    assert {one["id"] for one in (await sealed.get(URL)).json()["data"]} == {*kept, changed}
+    assert (await sealed.get(f"{URL}/{changed}/invocations")).json()["data"] == []
+    late = await sealed.post(URL, {**DAILY, "target": tell("s", "Anna.")})
+    assert late.status_code == 409, late.text
+    assert "person_erased" in late.text
