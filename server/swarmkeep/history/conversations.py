@@ -18,7 +18,7 @@ from swarmkeep.decide.commands import create_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.importing import finish_import
 from swarmkeep.events.codec import Json, make_timestamp
-from swarmkeep.events.errors import InvalidImport, InvalidRequest, SessionExists
+from swarmkeep.events.errors import InvalidImport, InvalidRequest, SessionExists, TooLarge
 from swarmkeep.events.facts import (
     EventDraft,
     MessageAdded,
@@ -220,7 +220,11 @@ class _Planner(msgspec.Struct, frozen=True, kw_only=True):
             if self.as_id is not None and count > 1:
                 # All are counted, to say how many there are.
                 continue
-            for session in self._plan(conversation).sessions:
+            try:
+                sessions = self._plan(conversation).sessions
+            except TooLarge as error:
+                raise TooLarge(str(conversation.make_error(str(error)))) from None
+            for session in sessions:
                 plan = session.plan
                 known = plans.setdefault(plan.id, plan)
                 if known is not plan:

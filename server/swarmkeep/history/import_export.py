@@ -14,7 +14,7 @@ import msgspec
 from swarmkeep.decide.checks import check_id
 from swarmkeep.decide.importing import finish_import
 from swarmkeep.events.codec import digest, has_more_values
-from swarmkeep.events.errors import InvalidImport, InvalidRequest, SessionExists
+from swarmkeep.events.errors import InvalidImport, InvalidRequest, SessionExists, TooLarge
 from swarmkeep.events.facts import EventDraft, SessionCreated, SessionImported
 from swarmkeep.events.fold import evolve
 from swarmkeep.events.messages import list_text_hashes
@@ -177,7 +177,10 @@ def verify_export(
                 raise lines.make_error("the export before this line is cut off: its last line is missing")
             sessions += 1
             state = _fold_session(lines, place, record, max_session_bytes, max_queued_runs, on_event)
-            check_session(state)
+            try:
+                check_session(state)
+            except TooLarge as error:
+                raise TooLarge(f"session {place.session_id!r}: {error}") from None
             events += state.seq
             ended = place.begin.alone
             yield place

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.errors import InvalidImport, TooLarge
 from swarmkeep.events.facts import EventDraft, MessageAdded, RunQueued, RunStarted, SessionCreated, SessionEvent
 from swarmkeep.events.records import CompletionRecord, RunOptions
 from swarmkeep.events.sizes import SizeLimits
 from swarmkeep.events.state import State
+from swarmkeep.history.conversations import import_conversations
 from swarmkeep.history.export import ExportStart, iterate_keys, write_event_line, write_export
 from swarmkeep.history.import_export import import_export, verify_export
 from swarmkeep.store.hashing import seal
@@ -47,13 +49,30 @@ async def test_oversized_session_found_before_recording(store: SqlStore) -> None
     small = await record(store, "small", MessageAdded(message={"role": "user", "content": "hi"}))
     large = await record(store, "large", MessageAdded(message={"role": "user", "content": "x" * 5000}))
     text = await export(store, small, large)
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLarge, match="session 'large': the message at seq 2 would have"):
         await import_export(store, "to", io.BytesIO(text), sizes=SizeLimits(max_message_bytes=1000))
     assert (await store.list_sessions("to")).sessions == []
     assert await store.read_audit_log("to") == []
     with pytest.raises(TooLarge):
         await import_export(store, "to", io.BytesIO(text), sizes=SizeLimits(max_message_bytes=1000), dry_run=True)
     assert (await import_export(store, "to", io.BytesIO(text))).imported == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"messages": [{"role": "user", "content": "x" * 5000}]}, "line 2: /messages: message/0 would have 5"),
+        ({"tools": ["x" * 5000]}, "line 2: /messages: metadata would have 5"),
+        ({"context_variables": {"a": "x" * 5000}}, "line 2: /messages: context_variables would have 5"),
+    ],
+)
+async def test_oversized_conversation_is_named(store: SqlStore, change: Json, why: str) -> None:
+    small: Json = {"messages": [{"role": "user", "content": "hi"}]}
+    file = io.BytesIO(b"\n".join(map(encode, (small, {**small, **change}))))
+    limits = SizeLimits(max_message_bytes=1000, max_metadata_bytes=1000, max_context_bytes=1000)
+    with pytest.raises(TooLarge, match=why):
+        await import_conversations(store, "to", file, "chat", agent="Ann", sizes=limits)
+    assert (await store.list_sessions("to")).sessions == []
 
 
 def write_queue(count: int) -> bytes:
