@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -75,6 +77,28 @@ def read_people(window: Window) -> dict[str, str]:
     names = window.detail.locator("dl.facts").first.locator("dt").all_inner_texts()
     values = window.detail.locator("dl.facts").first.locator("dd").all_inner_texts()
     return {name: value for name, value in zip(names, values, strict=True) if name.endswith(" by") or name == "By"}
+
+
+def test_audit_log_names_people(
+    cleared_windows: Callable[..., Window],
+    locked: tuple[ServerProcess, Person, Person],
+    model: ScriptedModel,
+    tmp_path: Path,
+) -> None:
+    server, desk, boss = locked
+    auditor = Person(server.database_url, tmp_path, "Audrey", "audit")
+    model.call("refund", {"order": "A-17"}, id="c1")
+    model.say("So be it.")
+    with desk.ask(server.url) as api, boss.ask(server.url) as superior:
+        session = api.session(id="people-audited")
+        run = api.run(session, "Pay it back")
+        approvals = [{"tool_call_id": "c1", "decision": "approve"}]
+        superior.post(f"sessions/{session}/runs/{run['id']}/resume", {"approvals": approvals})
+    window = cleared_windows(server.url)
+    window.open("#/audit")
+    auditor.give_key(window)
+    cell = window.page.get_by_role("row").filter(has_text=session).get_by_role("cell", name=boss.shown)
+    expect(cell).to_have_attribute("title", re.compile("^key_"))
 
 
 def test_who_is_read_from_labels_only(window: Window) -> None:

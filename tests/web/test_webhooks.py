@@ -46,12 +46,13 @@ def test_webhook_is_tested_from_page(
     check_accessibility(window)
     with admin.ask(server.url) as api:
         everything = api.post("webhooks", {"url": f"{receiver.url}/<i>all</i>"})
-        api.post("webhooks", {"url": f"{receiver.url}/ends", "types": ["run.completed"], "metadata": {"team": "a"}})
+        ends = {"url": f"{receiver.url}/ends", "types": ["run.completed"], "metadata": {"team": "a"}}
+        deliveries = f"webhooks/{api.post('webhooks', ends)['id']}/deliveries"
 
     async def answer(got: Received) -> int:
         return 503 if got.path == "/ends" else 204
 
-    receiver.answer = answer  # type: ignore[method-assign]
+    taking, receiver.answer = receiver.answer, answer  # type: ignore[method-assign]
     page.reload()
     rows = main.locator("tbody tr")
     expect(rows).to_have_count(2)
@@ -71,6 +72,26 @@ def test_webhook_is_tested_from_page(
     window.wait_until_it_fits()
     expect(page.get_by_role("link", name="Webhooks")).to_be_visible()
     check_accessibility(window)
+    # What was not delivered is listed, and sent again.
+    with admin.ask(server.url) as api:
+        session = api.session(id="left", metadata={"team": "a"})
+        api.run(session, "Hello.")
+        while not api.get(deliveries)["data"]:
+            pass
+        tab = page.get_by_role("link", name="Webhooks")
+        tab.click()
+        left = main.get_by_role("region", name="Not delivered")
+        expect(left.get_by_role("link")).to_have_text(re.compile(r"^left #\d+$"))
+        expect(left).to_contain_text("the answer was 503")
+        check_accessibility(window)
+        receiver.answer = taking  # type: ignore[method-assign]
+        left.get_by_role("button", name=re.compile("^Send left #")).press("Enter")
+        expect(left.get_by_role("status")).to_have_text("It is sent again.")
+        while api.get(deliveries)["data"]:
+            pass
+        tab.click()
+        expect(rows).to_have_count(2)
+        expect(left).to_be_hidden()
     # A key without the right is not offered them.
     other = cleared_windows(server.url, bypass_csp=True).open("#/webhooks")
     writer.give_key(other)

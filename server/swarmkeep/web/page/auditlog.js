@@ -15,6 +15,7 @@ export class AuditLog {
   constructor(app) {
     this.app = app;
     this.first = null;
+    this.names = new Map();
     this.badge = h("span", { class: "badge", role: "status" }, text.timeline.verify);
     this.rows = h("tbody");
     this.note = h("p", { class: "muted note", role: "status" }, auditText.loading);
@@ -52,6 +53,7 @@ export class AuditLog {
       const { head } = await this.verify();
       this.first = head ? head.seq + 1 : 1;
       await this.more();
+      if (may("keys")) this.nameKeys((await get("keys?limit=200")).data);
     } catch (error) {
       this.badge.hidden = true;
       this.say(error.message);
@@ -108,10 +110,17 @@ export class AuditLog {
     }
     this.first = after + 1;
     this.rows.append(...shown.reverse().map((entry) => this.row(entry)));
+    this.nameKeys(shown.filter(({ data }) => data?.key_id).map(({ data }) => ({ id: data.key_id, name: data.name })));
     this.earlier.hidden = this.first <= 1;
     this.note.hidden = this.rows.childElementCount > 0;
     this.note.textContent = auditText.none;
     return true;
+  }
+
+  // Names before ids, as far as they are known: from the entries of keys that are shown, and from the list for who may see that.
+  nameKeys(keys) {
+    for (const { id, name } of keys) if (name) this.names.set(id, name);
+    for (const cell of this.rows.querySelectorAll("td[title]")) cell.textContent = this.names.get(cell.title) ?? whoIs(cell.title);
   }
 
   row({ seq, type, by, at, data }) {

@@ -168,7 +168,7 @@ export class InboxView {
     this.rest.hidden = wanted.length <= this.shown;
     if (this.all) this.all.hidden = this.unseen.length < 2;
     this.showNotes();
-    if (focused) this.focusEntry(focused, chosen);
+    if (focused) this.focusEntry(focused, chosen, { preventScroll: true });
     if (here >= 0) this.position = here;
     else if (items && this.acted && this.acted === this.id) this.openNext(wanted);
   }
@@ -194,9 +194,9 @@ export class InboxView {
   }
 
   // The keyboard stays where it was, or where that was.
-  focusEntry(id, control) {
+  focusEntry(id, control, options) {
     const entry = [...this.list.children].find(({ dataset }) => dataset.id === id);
-    (entry?.querySelector((control && `.${control}`) || "a") ?? entry?.querySelector("a") ?? this.list.querySelector("a") ?? this.note.parentElement).focus();
+    (entry?.querySelector((control && `.${control}`) || "a") ?? entry?.querySelector("a") ?? this.list.querySelector("a") ?? this.note.parentElement).focus(options);
   }
 
   showNotes() {

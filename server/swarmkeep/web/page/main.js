@@ -212,7 +212,7 @@ class App {
     document.body.append(
       h("a", { class: "skip", href: "#main", onclick: (event) => this.skip(event) }, text.nav.skip),
       h("header", { class: "top" }, menu, h("a", { class: "brand", href: hrefOf({ view: "chat" }), "aria-label": text.product }, icon("brand"), h("span", {}, text.product)),
-        h("nav", { class: "tabs", "aria-label": text.nav.main }, Object.values(this.tabs)),
+        h("nav", { class: "tabs", "aria-label": text.nav.main, onclick: (event) => this.again(event) }, Object.values(this.tabs)),
         h("span", { class: "grow" }),
         h("a", { class: "button ghost docs", href: new URL("docs", document.baseURI) }, text.nav.docs),
         this.who,
@@ -250,6 +250,11 @@ class App {
 
   askForKey() {
     this.keys.open();
+  }
+
+  // The tab of the open view shows what is there by now. What is being written or was scrolled to in a session stays.
+  again({ target }) {
+    if (!this.route.id && target.closest("a")?.href === location.href) this.reload();
   }
 
   // Both views of a session, and one after the other, share what was read of it.

@@ -1,11 +1,13 @@
-// The webhooks of the tenant: where events are sent, how that goes, and a button that sends a test message.
+// The webhooks of the tenant: where events are sent, how that goes, a button that sends a test message, and what was not delivered.
 
 import { get, may, post, segment } from "./api.js";
 import { button, clear, dayAndTime, h } from "./dom.js";
+import { hrefOf } from "./route.js";
 import { text } from "./text.js";
 import { viewText } from "./viewtext.js";
 
 const hookText = viewText.webhooks;
+const MOST_LEFT = 50;
 
 export class WebhooksView {
   constructor(app) {
@@ -14,9 +16,10 @@ export class WebhooksView {
     this.note = h("p", { class: "muted parting", role: "status" }, hookText.loading);
     this.table = h("div", { class: "audit-table wide", tabindex: 0, role: "group", "aria-label": text.webhooks.title, hidden: true },
       h("table", {}, h("thead", {}, h("tr", {}, hookText.columns.map((name) => h("th", { scope: "col" }, name)))), this.rows));
+    this.left = h("section", { "aria-label": hookText.left, hidden: true });
     this.node = h("section", { class: "audit scroll", "aria-label": text.webhooks.title },
       h("header", { class: "view-head" }, h("h1", { class: "view-title" }, text.webhooks.title)),
-      this.table, this.note);
+      this.table, this.note, this.left);
     this.load();
   }
 
@@ -32,6 +35,7 @@ export class WebhooksView {
       clear(this.rows, data.map((hook) => this.row(hook)));
       this.table.hidden = !data.length;
       this.say(data.length ? "" : hookText.none);
+      await this.loadLeft(data);
     } catch (error) {
       this.say(error.message);
     }
@@ -40,6 +44,44 @@ export class WebhooksView {
   say(words) {
     this.note.textContent = words;
     this.note.hidden = !words;
+  }
+
+  // The first events of each webhook that were not delivered: they are tried again, or were given up.
+  async loadLeft(hooks) {
+    const pages = await Promise.all(hooks.map((hook) => get(`webhooks/${segment(hook.id)}/deliveries?limit=${MOST_LEFT}`)));
+    if (this.isClosed) return;
+    const rows = pages.flatMap(({ data }, index) => data.map((delivery) => this.leftRow(hooks[index], delivery)));
+    this.left.hidden = !rows.length;
+    clear(this.left, h("h2", { class: "parting" }, hookText.left),
+      h("div", { class: "audit-table wide", tabindex: 0, role: "group", "aria-label": hookText.left },
+        h("table", {}, h("thead", {}, h("tr", {}, hookText.leftColumns.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows))),
+      pages.some(({ next_cursor: next }) => next) && h("p", { class: "muted parting" }, hookText.leftMore(MOST_LEFT)));
+  }
+
+  leftRow(hook, { cursor, session_id: id, seq, state, attempts, next_at: next, error, updated_at: at }) {
+    const event = `${id} #${seq}`;
+    const outcome = h("p", { class: "muted", role: "status" });
+    const again = button(hookText.again, { kind: "small", "aria-label": hookText.againOf(event), onclick: () => this.resend(hook, cursor, again, outcome) });
+    return h("tr", {},
+      h("th", { scope: "row", dir: "auto" }, h("a", { href: hrefOf({ view: "timeline", id, at: seq }) }, event)),
+      h("td", { dir: "auto" }, hook.url),
+      h("td", {}, state === "dead" ? hookText.dead : next ? hookText.triedAt(dayAndTime(next)) : hookText.waits),
+      h("td", { dir: "auto" }, error ? hookText.failed(attempts, error) : ""),
+      h("td", {}, h("time", { datetime: at }, dayAndTime(at))),
+      h("td", {}, again, outcome));
+  }
+
+  async resend(hook, cursor, control, outcome) {
+    control.disabled = true;
+    try {
+      await post(`webhooks/${segment(hook.id)}/deliveries/${segment(cursor)}/resend`);
+      outcome.textContent = hookText.sent;
+    } catch (error) {
+      this.app.fail(error);
+    } finally {
+      control.disabled = false;
+      if (document.activeElement === document.body) control.focus();
+    }
   }
 
   row(hook) {
