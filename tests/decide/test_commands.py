@@ -13,7 +13,7 @@ from swarmkeep.decide.drafts import draft_events
 from swarmkeep.decide.settle import settle
 from swarmkeep.decide.turns import ToolOutcome, end_run, record_reply, record_result
 from swarmkeep.events.codec import Json
-from swarmkeep.events.errors import DomainError, RunNotFound, SessionBusy
+from swarmkeep.events.errors import RunNotFound, SessionBusy
 from swarmkeep.events.facts import (
     ApprovalRequested,
     ContextUpdated,
@@ -35,21 +35,23 @@ from swarmkeep.events.patch import apply, diff, merge
 from swarmkeep.events.records import CompletionRecord, RunOptions, ToolRecord
 from swarmkeep.events.state import PartialReply, State
 from tests.events.given import (
+    COMPLETED,
     OTHER,
     RUN,
     THIRD,
     active_run,
     answer_message,
-    calling_message,
     given,
     in_run,
     list_contents,
     list_facts,
     list_types,
     make_run_started,
+    model_calls,
     model_reply,
     record_drafts,
-    tool_call,
+    run_queued,
+    running,
     tool_result,
     user_said,
     when,
@@ -139,8 +141,8 @@ def test_second_run_refused_during_active() -> None:
 
 
 def test_non_queueing_run_does_not_overtake() -> None:
-    state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
-    state = when(state, RunCompleted(stop_reason="end_turn"))
+    state = given(make_run_started(), run_queued(OTHER))
+    state = when(state, COMPLETED)
     with pytest.raises(SessionBusy, match="queued") as refused:
         start_run(state, start_command(THIRD))
     assert refused.value.extra() == {"active_run_id": OTHER}
@@ -152,7 +154,7 @@ def heard(state: State, text: str, run_id: str = RUN) -> PartialReply:
 
 
 def test_interrupting_run_replaces_active_keeps_queue() -> None:
-    queued = in_run(OTHER, RunQueued(options=RunOptions(), messages=()))
+    queued = run_queued(OTHER)
     for state in (given(make_run_started(), queued), given(make_run_started(), RunWaiting(pending=()), queued)):
         drafts = start_run(state, start_command(THIRD, on_busy="interrupt"), heard(state, "Once upon"))
         assert [(draft.fact.type, draft.run_id) for draft in drafts] == [
@@ -161,15 +163,13 @@ def test_interrupting_run_replaces_active_keeps_queue() -> None:
         state = record_drafts(state, settle(state, drafts))
         assert active_run(state).id == THIRD
         assert [waiting.run_id for waiting in state.queue] == [OTHER]
-        state = record_drafts(
-            state, settle(state, draft_events(state.agent, [RunCompleted(stop_reason="end_turn")], THIRD))
-        )
+        state = record_drafts(state, settle(state, draft_events(state.agent, [COMPLETED], THIRD)))
         assert active_run(state).id == OTHER
 
 
 def test_interrupting_run_precedes_unstarted_queue() -> None:
-    state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
-    state = when(state, RunCompleted(stop_reason="end_turn"))
+    state = given(make_run_started(), run_queued(OTHER))
+    state = when(state, COMPLETED)
     drafts = start_run(state, start_command(THIRD, on_busy="interrupt"))
     assert list_types(drafts) == ["run.started", "message.added"]
     assert [waiting.run_id for waiting in record_drafts(state, drafts).queue] == [OTHER]
@@ -185,13 +185,9 @@ def test_a_second_run_may_queue_up() -> None:
     assert drafts[0].run_id == OTHER
 
 
-def test_queueing_run_starts_in_idle_session() -> None:
-    assert list_types(start_run(given(), start_command(on_busy="queue"))) == ["run.started", "message.added"]
-
-
 def test_queueing_run_does_not_overtake() -> None:
-    state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
-    state = when(state, RunCompleted(stop_reason="end_turn"))
+    state = given(make_run_started(), run_queued(OTHER))
+    state = when(state, COMPLETED)
     assert list_types(start_run(state, start_command(THIRD, on_busy="queue"))) == ["run.queued"]
 
 
@@ -202,20 +198,20 @@ def test_queued_runs_start_in_order() -> None:
         state = record_drafts(
             state, start_run(state, start_command(run_id, on_busy="queue", messages=(message,), agent="refunds"))
         )
-    state = when(state, RunCompleted(stop_reason="end_turn"))
+    state = when(state, COMPLETED)
     for run_id, text in ((OTHER, "first"), (THIRD, "second")):
         drafts = start_queued(state)
         assert {draft.run_id for draft in drafts} == {run_id}
         state = record_drafts(state, drafts)
         assert (active_run(state).id, state.agent, list_contents(state)[-1]) == (run_id, "refunds", text)
-        state = when(state, RunCompleted(stop_reason="end_turn"))
+        state = when(state, COMPLETED)
     assert state.queue == ()
 
 
 @pytest.mark.parametrize("on_busy", ["reject", "queue", "interrupt"])
 def test_already_taken_run_makes_no_fact(on_busy: Any) -> None:
-    queued = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
-    over = when(queued, RunCompleted(stop_reason="end_turn"), in_run(OTHER, RunCancelled(stop_reason="cancelled")))
+    queued = given(make_run_started(), run_queued(OTHER))
+    over = when(queued, COMPLETED, in_run(OTHER, RunCancelled(stop_reason="cancelled")))
     for state in (given(in_run(OTHER, make_run_started())), queued, over):
         assert start_run(state, start_command(OTHER, on_busy=on_busy)) == []
 
@@ -224,11 +220,7 @@ def test_already_taken_run_makes_no_fact(on_busy: Any) -> None:
 
 
 def test_end_carries_run_usage() -> None:
-    state = given(
-        make_run_started(),
-        user_said(),
-        model_reply(answer_message(), {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}),
-    )
+    state = running(model_reply(answer_message(), {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}))
     (fact,) = end_run(state, active_run(state), RunCompleted, "end_turn")
     assert isinstance(fact, RunCompleted)
     assert fact.usage == active_run(state).usage
@@ -236,7 +228,7 @@ def test_end_carries_run_usage() -> None:
 
 
 def test_partial_speech_kept_with_end() -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
+    state = running(model_calls("c1"), tool_result("c1"))
     drafts = cancel_run(state, RUN, heard(state, "I was about"))
     partial, end = list_facts(drafts)
     assert isinstance(partial, MessageAdded)
@@ -249,16 +241,16 @@ def test_partial_speech_kept_with_end() -> None:
 
 
 def test_no_partial_between_call_and_result() -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
+    state = running(model_calls("c1"))
     assert list_types(cancel_run(state, RUN, heard(state, "late"))) == ["run.cancelled"]
 
 
 def test_recorded_message_clears_partial() -> None:
-    state = given(make_run_started(), user_said())
+    state = running()
     partial = heard(state, "I was about")
     state = when(state, ContextUpdated(patch={"a": 1}))
     assert list_types(cancel_run(state, RUN, partial)) == ["message.added", "run.cancelled"]
-    state = when(state, model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
+    state = when(state, model_calls("c1"), tool_result("c1"))
     assert list_types(cancel_run(state, RUN, partial)) == ["run.cancelled"]
     assert list_types(cancel_run(state, RUN, heard(state, "And now", run_id=OTHER))) == ["run.cancelled"]
 
@@ -266,7 +258,7 @@ def test_recorded_message_clears_partial() -> None:
 def test_cancelling_ends_the_active_run_once() -> None:
     for state in (
         given(make_run_started()),
-        given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1")))),
+        running(model_calls("c1")),
         given(make_run_started(), RunWaiting(pending=())),
     ):
         drafts = cancel_run(state, RUN)
@@ -289,37 +281,26 @@ def test_cancelling_unknown_run_refused() -> None:
             cancel_run(state, "nobody")
 
 
-def test_cancelling_keeps_what_the_run_produced() -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
-    after = record_drafts(state, cancel_run(state, RUN))
-    assert list_contents(after) == list_contents(state)
-
-
 # Replies.
 
 
-def test_reply_asks_its_calls_approvals() -> None:
-    state = given(make_run_started(), user_said())
-    message = calling_message(tool_call("c1", "danger", '{"a": 1}'), tool_call("c2"), tool_call("c3", "danger"))
-    facts = record_reply(
-        active_run(state), message, CompletionRecord(), needs_approval={"danger"}, expires_at="2026-01-02"
-    )
-    assert facts[1:] == [
-        ApprovalRequested(tool_call_id="c1", name="danger", arguments='{"a": 1}', expires_at="2026-01-02"),
-        ApprovalRequested(tool_call_id="c3", name="danger", arguments="{}", expires_at="2026-01-02"),
+@pytest.mark.parametrize(
+    ("calls", "executes", "asked"),
+    [
+        ((("c1", "danger", '{"a": 1}'), "c2", ("c3", "danger")), True, ["c1", "c3"]),
+        ((("c1", "danger"),), False, []),
+        ((("c1", "danger"), ("c1", "danger")), True, ["c1"]),
+    ],
+)
+def test_reply_asks_for_approvals_of_calls(calls: Any, executes: bool, asked: list[str]) -> None:
+    run = active_run(running(execute_tools=executes))
+    message = model_calls(*calls).message
+    _, *facts = record_reply(run, message, CompletionRecord(), needs_approval={"danger"}, expires_at="2026-01-02")
+    arguments = {call["id"]: call["function"]["arguments"] for call in message["tool_calls"]}
+    assert facts == [
+        ApprovalRequested(tool_call_id=call_id, name="danger", arguments=arguments[call_id], expires_at="2026-01-02")
+        for call_id in asked
     ]
-
-
-def test_toolless_run_needs_no_approvals() -> None:
-    run = active_run(given(make_run_started(execute_tools=False), user_said()))
-    message = calling_message(tool_call("c1", "danger"))
-    assert len(record_reply(run, message, CompletionRecord(), needs_approval={"danger"}, expires_at=None)) == 1
-
-
-def test_duplicate_call_asks_one_approval() -> None:
-    run = active_run(given(make_run_started(), user_said()))
-    message = calling_message(tool_call("c1", "danger"), tool_call("c1", "danger"))
-    assert len(record_reply(run, message, CompletionRecord(), needs_approval={"danger"}, expires_at=None)) == 2
 
 
 # Results.
@@ -331,7 +312,7 @@ def list_results(state: State, call_id: str, **outcome: Any) -> list[Any]:
 
 
 def test_result_names_call_tool_and_outcome() -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
+    state = running(model_calls("c1"))
     (fact,) = list_results(state, "c1", status="error", content="Error: no", duration_ms=2.5)
     assert fact == MessageAdded(
         message={
@@ -346,20 +327,20 @@ def test_result_names_call_tool_and_outcome() -> None:
 
 
 def test_existing_result_makes_no_new_fact() -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
+    state = running(model_calls("c1", "c2"))
     asked = active_run(state).calls[0]
     state = when(state, *list_results(state, "c1"))
     outcome = ToolOutcome(status="ok", content="done", patch={"a": 1}, handoff="refunds")
     assert record_result(state, active_run(state), asked, outcome) == []
     # Nor once the run has come to its next turn.
     state = when(state, *list_results(state, "c2"))
-    state = when(state, model_reply(calling_message(tool_call("c3"))))
+    state = when(state, model_calls("c3"))
     assert record_result(state, active_run(state), asked, outcome) == []
 
 
 def test_context_change_is_fact_of_call() -> None:
     state = given(SessionCreated(agent="triage", context_variables={"a": 1, "b": 2}), make_run_started(), user_said())
-    state = when(state, model_reply(calling_message(tool_call("c1"))))
+    state = when(state, model_calls("c1"))
     facts = list_results(state, "c1", patch={"b": None}, nulls=("/c",))
     assert facts[1:] == [ContextUpdated(patch={"b": None}, tool_call_id="c1", nulls=("/c",))]
     assert when(state, *facts).context_variables == {"a": 1, "c": None}
@@ -369,21 +350,13 @@ def test_context_change_is_fact_of_call() -> None:
 @for_any(before=json_objects(), after=json_objects())
 @settings(max_examples=examples(60))
 def test_context_after_result_is_tools(before: Json, after: Json) -> None:
-    state = given(
-        SessionCreated(agent="triage", context_variables=before),
-        make_run_started(),
-        model_reply(calling_message(tool_call("c1"))),
-    )
+    state = given(SessionCreated(agent="triage", context_variables=before), make_run_started(), model_calls("c1"))
     patch, nulls = diff(before, after)
     assert is_same(when(state, *list_results(state, "c1", patch=patch, nulls=nulls)).context_variables, after)
 
 
 def test_last_handoff_wins_and_others_told() -> None:
-    state = given(
-        make_run_started(),
-        user_said(),
-        model_reply(calling_message(tool_call("c1"), tool_call("c2"), tool_call("c3"), tool_call("c4"))),
-    )
+    state = running(model_calls("c1", "c2", "c3", "c4"))
     state = when(state, *list_results(state, "c1", handoff="sales"))
     state = when(state, *list_results(state, "c2", handoff="refunds"))
     assert state.agent == "triage"
@@ -405,7 +378,7 @@ def test_last_handoff_wins_and_others_told() -> None:
 
 
 def test_handoff_made_after_last_answered_call() -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
+    state = running(model_calls("c1", "c2"))
     state = when(state, *list_results(state, "c1", handoff="sales"))
     facts = list_results(state, "c2", status="error")
     assert facts[1:] == [HandoffMade(from_agent="triage", to_agent="sales", tool_call_id="c1")]
@@ -413,9 +386,7 @@ def test_handoff_made_after_last_answered_call() -> None:
 
 @pytest.mark.parametrize(("ending", "made"), [(RunCancelled, True), (RunFailed, True), (RunInterrupted, False)])
 def test_run_ending_between_calls_keeps_handoff(ending: Any, made: bool) -> None:
-    state = given(
-        make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"), tool_call("c3")))
-    )
+    state = running(model_calls("c1", "c2", "c3"))
     state = when(state, *list_results(state, "c1", handoff="sales"))
     state = when(state, *list_results(state, "c2", handoff="refunds"))
     facts = end_run(state, active_run(state), ending, "cancelled")
@@ -428,33 +399,16 @@ def test_run_ending_between_calls_keeps_handoff(ending: Any, made: bool) -> None
     assert record_drafts(state, draft_events(state.agent, facts, RUN)).agent == ("refunds" if made else "triage")
 
 
-def test_reply_tools_run_as_asking_agent() -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
-    state = when(state, *list_results(state, "c1", handoff="sales"))
-    (message, *_) = list_results(state, "c2")
-    assert message.message["sender"] == "triage"
-
-
-def test_refusals_have_code_and_sentence() -> None:
-    with pytest.raises(DomainError) as refused:
-        cancel_run(given(), "nobody")
-    assert refused.value.code == "run_not_found"
-    assert "nobody" in str(refused.value)
-    assert refused.value.extra() == {}
-
-
 def test_a_failure_says_why() -> None:
     error = RunError(code="provider_error", message="503", retryable=True, provider_status=503)
-    state = given(make_run_started(), user_said())
+    state = running()
     state = when(state, *end_run(state, active_run(state), RunFailed, "error", error))
     assert (state.finished[0].status, state.finished[0].error) == ("failed", error)
 
 
 def test_tool_patch_applies_elsewhere() -> None:
     state = given(
-        SessionCreated(agent="triage", context_variables={"a": {"b": 1}}),
-        make_run_started(),
-        model_reply(calling_message(tool_call("c1"))),
+        SessionCreated(agent="triage", context_variables={"a": {"b": 1}}), make_run_started(), model_calls("c1")
     )
     patch, nulls = diff({"a": {"b": 1}}, {"a": {"b": None, "c/d": [None]}})
     (_, fact) = list_results(state, "c1", patch=patch, nulls=nulls)

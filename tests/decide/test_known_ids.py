@@ -7,10 +7,12 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmkeep.decide.checks import check_id
 from swarmkeep.events.chain import Chain
 from swarmkeep.events.messages import Entry
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import KnownIds, Run, extend_ids, find_call_ids, find_finished_runs
+from swarmkeep.runs.identifiers import derive_id, make_id
 
 
 def make_entry(seq: int, *call_ids: str, removed: tuple[str, ...] = ()) -> Entry:
@@ -79,3 +81,28 @@ def make_run(run_id: str) -> Run:
         id=run_id, status="completed", options=options, first_seq=1, last_seq=1, created_at="", active_since="",
         agent="A", context_variables={}, first_message=0, last_message=0,
     )  # fmt: skip
+
+
+# Ids that the server makes.
+
+
+def test_ids_are_short_and_unique() -> None:
+    made = {make_id("run") for _ in range(1000)}
+    assert len(made) == 1000
+    assert {len(each) for each in made} == {len("run_") + 16}
+    for each in made:
+        assert check_id(each).startswith("run_")
+
+
+def test_ids_use_all_of_their_characters() -> None:
+    seen: dict[int, set[str]] = {place: set() for place in range(16)}
+    for _ in range(2000):
+        for place, character in enumerate(make_id("x").removeprefix("x_")):
+            seen[place].add(character)
+    assert {len(characters) for characters in seen.values()} == {62}
+
+
+def test_derived_id_is_stable() -> None:
+    assert derive_id("sess", "default/a") == "sess_55OUzkDflpQeisEzfkza"
+    assert derive_id("sess", "default/a") != derive_id("sess", "default/b")
+    assert check_id(derive_id("sess", "\ud800"))

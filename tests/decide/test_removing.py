@@ -13,22 +13,25 @@ from swarmkeep.decide.commands import resume_run
 from swarmkeep.decide.people import hide_run, remove_message
 from swarmkeep.decide.steps import AskModel, next_step
 from swarmkeep.events.errors import DomainError, EventNotFound, RunNotFound, SessionBusy
-from swarmkeep.events.facts import MessageRemoved, RecordedEvent, RunCompleted, RunHidden, RunInterrupted, SessionForked
+from swarmkeep.events.facts import MessageRemoved, RecordedEvent, RunHidden, RunInterrupted, SessionForked
 from swarmkeep.events.fold import evolve, fold
 from swarmkeep.events.messages import list_shown
 from swarmkeep.events.state import State
 from swarmkeep.events.views import find_run, view_run, view_session
 from swarmkeep.request.request import History, Profile, build_request
 from tests.events.given import (
+    COMPLETED,
     OTHER,
     RUN,
-    answer_message,
     calling_message,
     given,
     in_run,
     list_facts,
     make_run_started,
+    model_answer,
+    model_calls,
     model_reply,
+    running,
     tool_call,
     tool_result,
     user_said,
@@ -40,7 +43,7 @@ from tests.support.logs import any_logs
 from tests.support.rules import find_body_faults, find_faults
 
 PROFILE = Profile(name="triage", model="m", instructions="You help.")
-ENDED = RunCompleted(stop_reason="end_turn")
+ENDED = COMPLETED
 
 
 def make_talk() -> State:
@@ -52,7 +55,7 @@ def make_talk() -> State:
         model_reply(asked),
         tool_result("c1", "one"),
         tool_result("c2", "two"),
-        model_reply(answer_message("There.")),
+        model_answer("There."),
         ENDED,
     )
 
@@ -133,7 +136,7 @@ def test_message_without_calls_or_text_goes_too() -> None:
     assert list_sent(state) == ["Where is it?", "There."]
     assert view_session("s", state).message_count == 2
     words = calling_message(tool_call("c1")) | {"content": "Let me see."}
-    state = given(make_run_started(), user_said(), model_reply(words), tool_result("c1"), ENDED)
+    state = running(model_reply(words), tool_result("c1"), ENDED)
     state = remove(state, 5)
     assert list_sent(state) == ["hello", "Let me see."]
     assert "tool_calls" not in state.messages[1].view()
@@ -173,9 +176,9 @@ def test_active_run_result_stays_with_call() -> None:
 
 
 def test_interrupted_run_retried_without_removed_calls() -> None:
-    asked = model_reply(calling_message(tool_call("c1"), tool_call("c2")))
+    asked = model_calls("c1", "c2")
     stopped = RunInterrupted(stop_reason="interrupted")
-    state = given(make_run_started(), user_said(), asked, tool_result("c1"), stopped)
+    state = running(asked, tool_result("c1"), stopped)
     state = remove(state, 4)
     state = when(state, *resume_run(state, RUN))
     assert isinstance(next_step(state), AskModel)
@@ -192,7 +195,7 @@ def test_earlier_fork_keeps_removed_later_not() -> None:
 
 def test_question_of_cut_history_exists() -> None:
     state = when(make_talk(), in_run(OTHER, make_run_started()), user_said("And now?"))
-    state = when(state, model_reply(calling_message(tool_call("c3"))), tool_result("c3", "three"))
+    state = when(state, model_calls("c3"), tool_result("c3", "three"))
     assert list_sent(state, turns=1) == ["And now?", "c3", "three"]
     state = when(state, ENDED)
     state = remove(state, state.messages[5].seq)
@@ -205,7 +208,7 @@ def test_kept_history_not_used_for_removed() -> None:
         run = f"r{number}"
         state = when(state, in_run(run, make_run_started()), user_said(f"ask {number}"))
         build_request(state, PROFILE).body()
-        state = when(state, model_reply(answer_message(f"answer {number}")), in_run(run, ENDED))
+        state = when(state, model_answer(f"answer {number}"), in_run(run, ENDED))
     assert state.messages.recall(History) is not None
     changed = remove(state, state.messages[2].seq)
     assert b"ask 1" not in build_request(changed, PROFILE).body()
@@ -303,7 +306,7 @@ def test_hiding_run_has_constant_cost() -> None:
 def test_active_or_queued_run_not_hidden() -> None:
     from swarmkeep.decide.commands import StartRun, start_run
 
-    state = given(make_run_started(), user_said())
+    state = running()
     state = when(state, *start_run(state, StartRun(run_id=OTHER, messages=(), on_busy="queue")))
     for run_id, status in ((RUN, "running"), (OTHER, "queued")):
         with pytest.raises(SessionBusy, match=f"{run_id} is still {status}; wait for it, or cancel it"):

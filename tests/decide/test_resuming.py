@@ -21,7 +21,6 @@ from swarmkeep.events.facts import (
     ApprovalRequested,
     Decision,
     MessageAdded,
-    RunCompleted,
     RunInterrupted,
     RunQueued,
     RunResumed,
@@ -31,20 +30,25 @@ from swarmkeep.events.facts import (
 from swarmkeep.events.records import CallerFunction, CallerTool, ContextChange, RunOptions, ToolRecord, Usage
 from swarmkeep.events.state import State
 from tests.events.given import (
+    COMPLETED,
     OTHER,
     RUN,
     active_run,
-    answer_message,
+    calling,
     calling_message,
-    commit_reply,
+    commit_calls,
     commit_result,
     given,
     in_run,
     list_facts,
     list_types,
     make_run_started,
+    model_answer,
+    model_calls,
     model_reply,
     record_drafts,
+    run_queued,
+    running,
     tool_call,
     tool_result,
     user_said,
@@ -66,14 +70,11 @@ def tool_answer(call_id: str, content: str = "42") -> ToolAnswer:
 
 
 def make_waiting_for_approval(*call_ids: str) -> State:
-    state = given(make_run_started(), user_said())
-    message = calling_message(*(tool_call(call_id, "danger") for call_id in call_ids))
-    return record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
+    return calling(*((call_id, "danger") for call_id in call_ids))
 
 
 def make_waiting_for_results(*call_ids: str) -> State:
-    state = given(make_run_started(execute_tools=False), user_said())
-    return record_drafts(state, commit_reply(state, calling_message(*map(tool_call, call_ids))))
+    return calling(*call_ids, execute_tools=False)
 
 
 def list_pending(state: State) -> list[str]:
@@ -126,7 +127,7 @@ def test_first_decision_of_a_call_wins(first: Decision, second: Decision) -> Non
 
 
 def test_late_decisions_do_not_rescan_run() -> None:
-    over = given(make_run_started(), user_said(), RunCompleted(stop_reason="end_turn"))
+    over = running(COMPLETED)
     late = [approve(f"c{number}") for number in range(100)]
     with count_calls() as calls, pytest.raises(RunNotWaiting):
         resume_run(over, RUN, approvals=late)
@@ -137,7 +138,7 @@ def test_decision_is_final_after_continuing() -> None:
     state = make_waiting_for_approval("c1")
     running = record_drafts(state, resume_run(state, RUN, approvals=[approve("c1")]))
     answered = when(running, tool_result("c1"))
-    over = when(answered, model_reply(answer_message()), RunCompleted(stop_reason="end_turn"))
+    over = when(answered, model_answer(), COMPLETED)
     for later in (running, answered, over):
         with pytest.raises(AlreadyDecided):
             resume_run(later, RUN, approvals=[deny("c1")])
@@ -151,17 +152,13 @@ def test_several_decisions_all_or_none() -> None:
 
 
 def test_call_without_approval_request_not_approvable() -> None:
-    state = given(make_run_started(), user_said())
-    message = calling_message(tool_call("c1", "danger"), tool_call("c2"))
-    state = record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
+    state = calling(("c1", "danger"), "c2")
     with pytest.raises(InvalidRequest, match="does not need an approval"):
         resume_run(state, RUN, approvals=[approve("c2")])
 
 
 def test_approved_call_runs_before_later_ones() -> None:
-    state = given(make_run_started(), user_said())
-    message = calling_message(tool_call("c1", "danger"), tool_call("c2"), tool_call("c3", "danger"))
-    state = record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
+    state = calling(("c1", "danger"), "c2", ("c3", "danger"))
     state = record_drafts(state, resume_run(state, RUN, approvals=[approve("c3"), approve("c1")]))
     ran = []
     while isinstance(step := next_step(state), CallTool):
@@ -175,9 +172,7 @@ def test_reused_call_id_can_be_decided() -> None:
     state = make_waiting_for_approval("c1")
     state = record_drafts(state, resume_run(state, RUN, approvals=[approve("c1")]))
     state = record_drafts(state, commit_result(state, "c1"))
-    state = record_drafts(
-        state, commit_reply(state, calling_message(tool_call("c1", "danger")), needs_approval={"danger"})
-    )
+    state = record_drafts(state, commit_calls(state, ("c1", "danger")))
     assert list_pending(state) == ["c1"]
     state = record_drafts(state, resume_run(state, RUN, approvals=[deny("c1")]))
     assert isinstance(next_step(state), Deny)
@@ -193,9 +188,7 @@ def test_reused_call_id_can_be_decided() -> None:
     ],
 )
 def test_changed_arguments_are_recorded(given_arguments: str, edited: Any, recorded: Any) -> None:
-    state = given(make_run_started(), user_said())
-    message = calling_message(tool_call("c1", "danger", given_arguments))
-    state = record_drafts(state, commit_reply(state, message, needs_approval={"danger"}))
+    state = calling(("c1", "danger", given_arguments))
     decision = Approval(tool_call_id="c1", decision="approve", arguments=edited)
     (fact, _, _) = list_facts(settle(state, resume_run(state, RUN, approvals=[decision])))
     assert isinstance(fact, ApprovalDecided)
@@ -210,13 +203,7 @@ def test_outside_result_recorded_and_run_continues() -> None:
     drafts = resume_run(state, RUN, [tool_answer("c1")])
     assert list_facts(drafts) == [
         MessageAdded(
-            message={
-                "role": "tool",
-                "tool_call_id": "c1",
-                "tool_name": "look_up",
-                "content": "42",
-                "sender": "triage",
-            },
+            message={"role": "tool", "tool_call_id": "c1", "tool_name": "look_up", "content": "42", "sender": "triage"},
             tool=ToolRecord(name="look_up", status="external"),
         ),
         RunResumed(reason="tool_results"),
@@ -278,28 +265,22 @@ def test_empty_resume_of_waiting_run_refused() -> None:
             resume_run(state, RUN)
 
 
-def test_running_run_has_nothing_to_resume() -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
+@pytest.mark.parametrize(
+    ("state", "run_id", "status"),
+    [
+        (running(model_calls("c1")), RUN, "running"),
+        (running(run_queued(OTHER)), OTHER, "queued"),
+        (running(model_answer(), COMPLETED), RUN, "completed"),
+    ],
+)
+def test_other_runs_have_nothing_to_resume(state: State, run_id: str, status: str) -> None:
     for arguments in ({}, {"answers": [tool_answer("c1")]}, {"approvals": [approve("c1")]}):
-        with pytest.raises(RunNotWaiting, match="running"):
-            resume_run(state, RUN, **arguments)
-
-
-def test_queued_run_has_nothing_to_resume() -> None:
-    state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
-    with pytest.raises(RunNotWaiting, match="queued"):
-        resume_run(state, OTHER)
-
-
-def test_finished_run_has_nothing_to_resume() -> None:
-    state = given(make_run_started(), user_said(), model_reply(answer_message()), RunCompleted(stop_reason="end_turn"))
-    for approvals in ([], [approve("c1")]):
-        with pytest.raises(RunNotWaiting, match="completed"):
-            resume_run(state, RUN, approvals=approvals)
+        with pytest.raises(RunNotWaiting, match=status):
+            resume_run(state, run_id, **arguments)
 
 
 def test_unknown_run_cannot_be_resumed() -> None:
-    for state in (given(), given(make_run_started())):
+    for state in (given(), running()):
         with pytest.raises(RunNotFound):
             resume_run(state, "nobody")
 
@@ -310,12 +291,7 @@ INTERRUPTED = RunInterrupted(stop_reason="interrupted")
 
 
 def test_interrupted_run_retried_at_its_place() -> None:
-    before = given(
-        make_run_started(),
-        user_said(),
-        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
-        tool_result("c1"),
-    )
+    before = running(model_calls("c1", "c2"), tool_result("c1"))
     state = when(before, INTERRUPTED)
     drafts = resume_run(state, RUN)
     assert [(draft.fact, draft.run_id) for draft in drafts] == [(RunResumed(reason="recovery"), RUN)]
@@ -351,7 +327,7 @@ def test_interrupted_run_decides_only_once_retried() -> None:
     ],
 )
 def test_call_with_removed_arguments_given_up(asked: bool, begun: bool, imported: bool, given_up: bool) -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))), INTERRUPTED)
+    state = running(model_calls("c1"), INTERRUPTED)
     run = state.finished[-1]
     session_id = "s" if asked else None
     call = replace(
@@ -366,11 +342,11 @@ def test_call_with_removed_arguments_given_up(asked: bool, begun: bool, imported
 
 
 def test_followed_interrupted_run_is_over() -> None:
-    state = when(given(make_run_started(), user_said()), INTERRUPTED, in_run(OTHER, make_run_started()))
+    state = when(running(), INTERRUPTED, in_run(OTHER, make_run_started()))
     with pytest.raises(RunNotWaiting):
         resume_run(state, RUN)
     with pytest.raises(RunNotWaiting):
-        resume_run(when(state, RunCompleted(stop_reason="end_turn")), RUN)
+        resume_run(when(state, COMPLETED), RUN)
 
 
 # Approvals that nobody decides in time.
@@ -386,11 +362,7 @@ def when_is(text: str) -> datetime:
 
 
 def make_expiring(**ends: str) -> State:
-    state = given(
-        make_run_started(),
-        user_said(),
-        model_reply(calling_message(*(tool_call(call_id, "danger") for call_id in ends))),
-    )
+    state = running(model_reply(calling_message(*(tool_call(call_id, "danger") for call_id in ends))))
     asked = [
         ApprovalRequested(tool_call_id=call_id, name="danger", arguments="{}", expires_at=end)
         for call_id, end in ends.items()
@@ -410,7 +382,7 @@ def test_expired_approvals_are_denied_and_run_continues() -> None:
 
 def test_before_that_nothing_expires() -> None:
     assert expire_approvals(make_expiring(c1=SECOND), when_is(FIRST)) == []
-    assert expire_approvals(given(make_run_started(), user_said()), when_is(LATE)) == []
+    assert expire_approvals(running(), when_is(LATE)) == []
 
 
 def test_timely_decisions_wait_for_the_rest() -> None:
@@ -429,7 +401,7 @@ def test_decision_after_end_refused() -> None:
 
 
 def test_session_with_unattended_work_is_due() -> None:
-    assert given(make_run_started(), user_said()).due_at is None
+    assert running().due_at is None
     assert given().due_at is None
     assert given(RunQueued(options=RunOptions(), messages=())).due_at == 0.0
     assert make_waiting_for_approval("c1").due_at is None
@@ -445,7 +417,7 @@ def test_what_is_no_time_never_comes(end: str) -> None:
 
 # What comes out of a file runs nothing: what was under way has ended, and what waited asks again.
 
-QUEUED = in_run(OTHER, RunQueued(options=RunOptions(), messages=()))
+QUEUED = run_queued(OTHER)
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
@@ -458,16 +430,13 @@ def test_imported_running_run_ended_with_results() -> None:
     reply = model_reply(calling_message(tool_call("c1"), tool_call("c2")), USAGE)
     held = ToolRecord(name="look_up", status="ok", context=ContextChange(patch={"seen": 1}))
     result = {"role": "tool", "tool_call_id": "c2", "content": "done"}
-    state = given(make_run_started(), user_said(), reply, MessageAdded(message=result, tool=held), QUEUED)
+    state = running(reply, MessageAdded(message=result, tool=held), QUEUED)
     types, after = import_state(state)
     assert types == ["session.imported", "run.interrupted", "context.updated", "run.interrupted"]
     assert after.context_variables == {"seen": 1}
     assert (after.run, after.queue) == (None, ())
     ended = [(run.id, run.status, run.usage, run.error and run.error.code) for run in after.finished]
-    assert ended == [
-        (OTHER, "interrupted", Usage(), IMPORTED),
-        (RUN, "interrupted", Usage(3, 2, 5, 1), IMPORTED),
-    ]
+    assert ended == [(OTHER, "interrupted", Usage(), IMPORTED), (RUN, "interrupted", Usage(3, 2, 5, 1), IMPORTED)]
     # It may be tried again, and then nobody has decided anything.
     assert [(call.id, call.done, call.imported) for call in after.finished[-1].calls] == [
         ("c1", False, True),
@@ -477,7 +446,7 @@ def test_imported_running_run_ended_with_results() -> None:
 
 def test_imported_waits_are_asked_again() -> None:
     options = RunOptions(tools=(CallerTool(function=CallerFunction(name="outside")),))
-    reply = model_reply(calling_message(tool_call("c1"), tool_call("c2", "outside")))
+    reply = model_calls("c1", ("c2", "outside"))
     started = make_run_started(tools=options.tools)
     begun = ToolStarted(tool_call_id="c1", name="look_up", arguments="{}", attempt=1)
     state = given(started, user_said(), reply, begun, RunWaiting(pending=()), QUEUED)
@@ -494,7 +463,7 @@ def test_imported_waits_are_asked_again() -> None:
 
 
 def test_run_waiting_for_no_call_ended() -> None:
-    state = given(make_run_started(), user_said(), RunWaiting(pending=()))
+    state = running(RunWaiting(pending=()))
     types, after = import_state(state)
     assert types == ["session.imported", "run.interrupted"]
     assert after.run is None

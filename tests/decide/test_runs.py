@@ -47,11 +47,9 @@ from tests.events.given import (
     calling_message,
     commit_reply,
     commit_result,
-    given,
-    make_run_started,
     record_drafts,
+    running,
     tool_call,
-    user_said,
 )
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import CONCURRENT, RandomSession, SeededDice, make_random_log, random_logs, random_sessions
@@ -169,9 +167,7 @@ def note_fact(turn: Turn, fact: object) -> None:
             turn.cut_off = True
 
 
-def test_started_calls_get_at_most_one_result(
-    seeded: list[list[RecordedEvent]],
-) -> None:
+def test_started_calls_get_at_most_one_result(seeded: list[list[RecordedEvent]]) -> None:
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
         answered = [call_id for call_id, _ in turn.results]
         assert len(set(answered)) == len(answered)
@@ -191,9 +187,7 @@ def test_calls_run_in_requested_order(seeded: list[list[RecordedEvent]]) -> None
         assert in_turn == [call_id for call_id in turn.asked if call_id in in_turn]
 
 
-def test_context_changes_apply_in_call_order(
-    seeded: list[list[RecordedEvent]],
-) -> None:
+def test_context_changes_apply_in_call_order(seeded: list[list[RecordedEvent]]) -> None:
     out_of_order = 0
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
         ended = [call_id for call_id, _ in turn.results if call_id in turn.changes]
@@ -389,7 +383,7 @@ def test_busy_session_has_a_next_step(talk: RandomSession) -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 7])
 def test_turn_limit_stops_endless_tool_calls(limit: int) -> None:
-    state = given(make_run_started(max_turns=limit), user_said())
+    state = running(max_turns=limit)
     for turn in range(limit):
         assert next_step(state) == AskModel()
         state = record_drafts(state, commit_reply(state, calling_message(tool_call(f"a{turn}"), tool_call(f"b{turn}"))))

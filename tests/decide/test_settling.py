@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given as for_any
 
@@ -16,11 +18,13 @@ from swarmkeep.events.fold import evolve
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
 from tests.events.given import (
+    COMPLETED,
     OTHER,
     RUN,
     active_run,
     answer_message,
-    calling_message,
+    calling,
+    commit_calls,
     commit_reply,
     commit_result,
     given,
@@ -28,12 +32,13 @@ from tests.events.given import (
     list_contents,
     list_types,
     make_run_started,
-    model_reply,
+    model_answer,
+    model_calls,
     record_drafts,
-    tool_call,
+    run_queued,
+    running,
     tool_result,
     user_said,
-    when,
 )
 from tests.support.logs import any_logs
 
@@ -47,7 +52,7 @@ def test_input_is_committed_before_model_call() -> None:
 
 
 def test_trial_follow_ups_leave_session_chains_alone() -> None:
-    state = given(make_run_started(), user_said())
+    state = running()
     tried = apply_drafts(state, draft_events(state.agent, [user_said("more")], RUN))
     chains = [name for name in State.__struct_fields__ if isinstance(getattr(state, name), Chain)]
     assert {"messages", "finished"} <= {*chains}
@@ -56,27 +61,40 @@ def test_trial_follow_ups_leave_session_chains_alone() -> None:
         assert len(getattr(state, name).shared) == len(getattr(state, name))
 
 
-def test_reply_and_run_end_share_commit() -> None:
-    assert list_types(commit_reply(given(make_run_started(), user_said()), answer_message())) == [
-        "message.added",
-        "run.completed",
-    ]
+@pytest.mark.parametrize(
+    ("options", "reply", "types"),
+    [
+        ({}, model_answer(), ["message.added", "run.completed"]),
+        ({}, model_calls("c1", "c2"), ["message.added", "tool.started"]),
+        ({}, model_calls(("c1", "danger"), "c2"), ["message.added", "approval.requested", "run.waiting"]),
+        ({"execute_tools": False}, model_calls("c1"), ["message.added", "run.waiting"]),
+    ],
+)
+def test_reply_shares_commit_with_what_follows(options: Any, reply: MessageAdded, types: list[str]) -> None:
+    assert list_types(commit_reply(running(**options), reply.message)) == types
 
 
-def test_reply_and_first_tool_share_commit() -> None:
-    drafts = commit_reply(
-        given(make_run_started(), user_said()), calling_message(tool_call("c1", arguments='{"a": 1}'), tool_call("c2"))
-    )
-    assert list_types(drafts) == ["message.added", "tool.started"]
-    begun = drafts[-1].fact
+def test_start_names_call_and_arguments() -> None:
+    begun = commit_calls(running(), ("c1", "look_up", '{"a": 1}'))[-1].fact
     assert begun == ToolStarted(tool_call_id="c1", name="look_up", arguments='{"a": 1}', attempt=1)
 
 
-def test_result_and_next_tool_share_commit() -> None:
-    state = given(make_run_started(), user_said())
-    state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"), tool_call("c2"))))
-    outcome = ToolOutcome(status="ok", content="done", patch={"k": 1})
-    assert list_types(commit_result(state, "c1", outcome)) == ["message.added", "context.updated", "tool.started"]
+@pytest.mark.parametrize(
+    ("calls", "options", "outcome", "types"),
+    [
+        (("c1", "c2"), {}, {"patch": {"k": 1}}, ["message.added", "context.updated", "tool.started"]),
+        (("c1",), {}, {"handoff": "refunds"}, ["message.added", "handoff.made"]),
+        (("c1",), {"max_turns": 1}, {"handoff": "refunds"}, ["message.added", "handoff.made", "run.completed"]),
+    ],
+)
+def test_result_shares_commit_with_what_follows(calls: Any, options: Any, outcome: Any, types: list[str]) -> None:
+    drafts = commit_result(calling(*calls, **options), "c1", ToolOutcome(status="ok", content="done", **outcome))
+    assert list_types(drafts) == types
+    end = drafts[-1]
+    if isinstance(end.fact, RunCompleted):
+        assert (end.fact.stop_reason, end.agent) == ("max_turns", "refunds")
+    else:
+        assert {draft.agent for draft in drafts} == {"triage"}
 
 
 @for_any(any_logs())
@@ -91,55 +109,21 @@ def test_steps_follow_up_or_need_outsiders(events: list[RecordedEvent]) -> None:
 
 
 def test_queue_may_be_left_to_others() -> None:
-    state = given(make_run_started(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
-    ends = draft_events(state.agent, [RunCompleted(stop_reason="end_turn")], RUN)
+    state = given(make_run_started(), run_queued(OTHER))
+    ends = draft_events(state.agent, [COMPLETED], RUN)
     assert list_types(settle(state, ends)) == ["run.completed", "run.started"]
     assert list_types(settle(state, ends, may_start_queued=lambda state: False)) == ["run.completed"]
     assert settle(record_drafts(state, ends), [], may_start_queued=lambda state: False) == []
 
 
-def test_last_result_and_handoff_share_commit() -> None:
-    state = given(make_run_started(), user_said())
-    state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"))))
-    drafts = commit_result(state, "c1", ToolOutcome(status="ok", content="done", handoff="refunds"))
-    assert list_types(drafts) == ["message.added", "handoff.made"]
-    assert [draft.agent for draft in drafts] == ["triage", "triage"]
-
-
-def test_last_result_and_end_share_commit() -> None:
-    state = given(make_run_started(max_turns=1), user_said())
-    state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"))))
-    drafts = commit_result(state, "c1", ToolOutcome(status="ok", content="done", handoff="refunds"))
-    assert list_types(drafts) == ["message.added", "handoff.made", "run.completed"]
-    end = drafts[-1]
-    assert isinstance(end.fact, RunCompleted)
-    assert (end.fact.stop_reason, end.agent) == ("max_turns", "refunds")
-
-
-def test_reply_and_approval_wait_share_commit() -> None:
-    drafts = commit_reply(
-        given(make_run_started(), user_said()),
-        calling_message(tool_call("c1", "danger"), tool_call("c2")),
-        needs_approval={"danger"},
-    )
-    assert list_types(drafts) == ["message.added", "approval.requested", "run.waiting"]
-
-
-def test_reply_and_result_wait_share_commit() -> None:
-    drafts = commit_reply(given(make_run_started(execute_tools=False), user_said()), calling_message(tool_call("c1")))
-    assert list_types(drafts) == ["message.added", "run.waiting"]
+def make_waiting(*call_ids: str) -> State:
+    return calling(*((call_id, "danger") for call_id in call_ids), "last")
 
 
 def test_approval_and_tool_start_share_commit() -> None:
     state = make_waiting("c1")
     drafts = settle(state, resume_run(state, RUN, approvals=[Approval(tool_call_id="c1", decision="approve")]))
     assert list_types(drafts) == ["approval.decided", "run.resumed", "tool.started"]
-
-
-def make_waiting(*call_ids: str) -> State:
-    state = given(make_run_started(), user_said())
-    calls = calling_message(*(tool_call(call_id, "danger") for call_id in call_ids), tool_call("last"))
-    return record_drafts(state, commit_reply(state, calls, needs_approval={"danger"}))
 
 
 @pytest.mark.parametrize("count", [1, 2, 300])
@@ -158,54 +142,38 @@ def test_denials_and_follow_ups_share_commit(count: int) -> None:
 
 
 def test_denied_last_call_makes_earlier_handoff() -> None:
-    state = given(make_run_started(), user_said())
-    state = record_drafts(
-        state,
-        commit_reply(state, calling_message(tool_call("c1"), tool_call("c2", "danger")), needs_approval={"danger"}),
-    )
-    state = record_drafts(
-        state, commit_result(state, "c1", ToolOutcome(status="ok", content="done", handoff="refunds"))
-    )
+    state = calling("c1", ("c2", "danger"))
+    outcome = ToolOutcome(status="ok", content="done", handoff="refunds")
+    state = record_drafts(state, commit_result(state, "c1", outcome))
     drafts = settle(state, resume_run(state, RUN, approvals=[Approval(tool_call_id="c2", decision="deny")]))
     assert list_types(drafts) == ["approval.decided", "run.resumed", "message.added", "handoff.made"]
     assert list_contents(record_drafts(state, drafts))[-1] == "Denied: danger was not approved and did not run."
 
 
 def test_partial_answer_is_committed_alone() -> None:
-    state = given(make_run_started(execute_tools=False), user_said())
-    state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"), tool_call("c2"))))
+    state = calling("c1", "c2", execute_tools=False)
     drafts = settle(state, resume_run(state, RUN, [ToolAnswer(tool_call_id="c1", content="42")]))
     assert list_types(drafts) == ["message.added"]
 
 
 def test_run_end_and_next_start_share_commit() -> None:
     queued = RunQueued(options=RunOptions(), messages=({"role": "user", "content": "next"},))
-    state = given(make_run_started(), user_said(), in_run(OTHER, queued))
+    state = running(in_run(OTHER, queued))
     drafts = commit_reply(state, answer_message())
     assert list_types(drafts) == ["message.added", "run.completed", "run.started", "message.added"]
     assert active_run(record_drafts(state, drafts)).id == OTHER
 
 
-def test_started_tool_is_not_started_again() -> None:
-    state = given(make_run_started(), user_said())
-    state = record_drafts(state, commit_reply(state, calling_message(tool_call("c1"))))
-    assert settle(state, []) == []
-
-
-def test_pending_outside_answers_have_no_follow_up() -> None:
-    for state in (given(), given(make_run_started(), user_said()), make_waiting("c1")):
+def test_what_needs_outsiders_has_no_follow_up() -> None:
+    for state in (given(), running(), make_waiting("c1"), calling("c1")):
         assert settle(state, []) == []
 
 
 def test_unsettled_history_is_settled_alone() -> None:
-    assert list_types(settle(given(make_run_started(), user_said(), model_reply(answer_message())), [])) == [
-        "run.completed"
-    ]
-    assert list_types(
-        settle(given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1")))), [])
-    ) == ["tool.started"]
-    state = when(
-        given(make_run_started(max_turns=1), user_said(), model_reply(calling_message(tool_call("c1")))),
-        tool_result("c1"),
-    )
-    assert list_types(settle(state, [])) == ["run.completed"]
+    last = running(model_calls("c1"), tool_result("c1"), max_turns=1)
+    for state, follows in (
+        (running(model_answer()), "run.completed"),
+        (running(model_calls("c1")), "tool.started"),
+        (last, "run.completed"),
+    ):
+        assert list_types(settle(state, [])) == [follows]

@@ -16,18 +16,17 @@ from swarmkeep.events.facts import (
     HandoffMade,
     MessageAdded,
     RunCancelled,
-    RunCompleted,
     RunFailed,
-    RunQueued,
     RunResumed,
     RunWaiting,
     SessionEvent,
     ToolStarted,
 )
-from swarmkeep.events.records import RunOptions, Usage
+from swarmkeep.events.records import Usage
 from swarmkeep.events.state import State
 from swarmkeep.request.request import find_tool_choice
 from tests.events.given import (
+    COMPLETED,
     OTHER,
     active_run,
     answer_message,
@@ -35,7 +34,11 @@ from tests.events.given import (
     given,
     in_run,
     make_run_started,
+    model_answer,
+    model_calls,
     model_reply,
+    run_queued,
+    running,
     tool_call,
     tool_result,
     user_said,
@@ -55,156 +58,87 @@ def tool_begun(call_id: str, attempt: int = 1) -> ToolStarted:
     return ToolStarted(tool_call_id=call_id, name="look_up", arguments="{}", attempt=attempt)
 
 
-def test_an_idle_session_does_nothing() -> None:
-    assert next_step(State()) is None
-    assert next_step(given(user_said())) is None
-    assert (
-        next_step(
-            given(make_run_started(), user_said(), model_reply(answer_message()), RunCompleted(stop_reason="end_turn"))
-        )
-        is None
-    )
+GUARDED = running(model_calls(("c1", "danger")), approval_requested("c1"))
+WAITING = running(model_calls("c1"), RunWaiting(pending=()), execute_tools=False)
+STEPS: dict[str, tuple[State, Any]] = {
+    "no session": (State(), None),
+    "an idle session": (given(user_said()), None),
+    "a run that is over": (running(model_answer(), COMPLETED), None),
+    "a run that was asked": (running(), AskModel()),
+    "a plain answer": (running(model_answer()), Finish("end_turn")),
+    "no turns at all": (running(max_turns=0), Finish("max_turns")),
+    "an answer in the last turn": (running(model_answer(), max_turns=1), Finish("end_turn")),
+    "calls in the last turn": (running(model_calls("c1"), max_turns=1), "c1"),
+    "several calls": (running(model_calls("c1", "c2")), "c1"),
+    "after the first of them": (running(model_calls("c1", "c2"), tool_begun("c1"), tool_result("c1")), "c2"),
+    "after all of them": (running(model_calls("c1", "c2"), tool_result("c1"), tool_result("c2")), AskModel()),
+    "a call before a guarded one": (running(model_calls("c1", ("c2", "danger")), approval_requested("c2")), "c1"),
+    "an approved call": (when(GUARDED, approval_decided("c1", "approve")), "c1"),
+    "a denied call": (when(GUARDED, approval_decided("c1", "deny")), Deny(active_run(GUARDED).calls[0])),
+    "a run that waits": (WAITING, None),
+    "and has its result": (when(WAITING, tool_result("c1")), None),
+    "and is resumed": (when(WAITING, tool_result("c1"), RunResumed(reason="tool_results")), AskModel()),
+    "a queue behind a run": (running(run_queued(OTHER)), AskModel()),
+}
 
 
-def test_a_run_asks_the_model_first() -> None:
-    assert next_step(given(make_run_started(), user_said())) == AskModel()
-
-
-def test_a_plain_answer_ends_the_run() -> None:
-    assert next_step(given(make_run_started(), user_said(), model_reply(answer_message()))) == Finish("end_turn")
-
-
-def test_calls_wait_for_the_previous_result() -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
-    assert next_step(state) == CallTool(active_run(state).calls[0])
-    state = when(state, tool_begun("c1"), tool_result("c1"))
-    assert next_step(state) == CallTool(active_run(state).calls[1])
-    assert next_step(when(state, tool_begun("c2"), tool_result("c2"))) == AskModel()
+@pytest.mark.parametrize("name", STEPS)
+def test_next_step_follows_from_what_happened(name: str) -> None:
+    state, expected = STEPS[name]
+    step = next_step(state)
+    if isinstance(expected, str):
+        assert isinstance(step, CallTool)
+        assert step.call.id == expected
+    elif isinstance(expected, Deny):
+        assert isinstance(step, Deny)
+        assert step.call.id == expected.call.id
+    else:
+        assert step == expected
 
 
 def test_restarted_call_reports_its_attempts() -> None:
-    state = given(
-        make_run_started(),
-        user_said(),
-        model_reply(calling_message(tool_call("c1"))),
-        tool_begun("c1"),
-        tool_begun("c1", 2),
-    )
-    step = next_step(state)
+    step = next_step(running(model_calls("c1"), tool_begun("c1"), tool_begun("c1", 2)))
     assert isinstance(step, CallTool)
     assert step.call.attempts == 2
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3])
-def test_max_turns_counts_model_calls(turns: int) -> None:
-    state = given(make_run_started(max_turns=3), user_said())
+@pytest.mark.parametrize(("limit", "turns"), [(3, 1), (3, 2), (3, 3), (None, 50)])
+def test_max_turns_counts_model_calls(limit: int | None, turns: int) -> None:
+    state = running(max_turns=limit)
     for turn in range(turns):
         assert next_step(state) == AskModel()
-        state = when(state, model_reply(calling_message(tool_call(f"c{turn}"))))
-        assert isinstance(next_step(state), CallTool)
-        state = when(state, tool_result(f"c{turn}"))
-    assert next_step(state) == (Finish("max_turns") if turns == 3 else AskModel())
+        state = when(state, model_calls(f"c{turn}"), tool_result(f"c{turn}"))
+    assert next_step(state) == (Finish("max_turns") if turns == limit else AskModel())
 
 
-def test_zero_turn_run_asks_no_model() -> None:
-    assert next_step(given(make_run_started(max_turns=0), user_said())) == Finish("max_turns")
-
-
-def test_last_turn_answer_counts() -> None:
-    assert next_step(given(make_run_started(max_turns=1), user_said(), model_reply(answer_message()))) == Finish(
-        "end_turn"
-    )
-
-
-def test_last_turn_tools_still_run() -> None:
-    assert isinstance(
-        next_step(given(make_run_started(max_turns=1), user_said(), model_reply(calling_message(tool_call("c1"))))),
-        CallTool,
-    )
-
-
-def test_without_limit_a_run_goes_on() -> None:
-    state = given(make_run_started(), user_said())
-    for turn in range(50):
-        state = when(state, model_reply(calling_message(tool_call(f"c{turn}"))), tool_result(f"c{turn}"))
-    assert next_step(state) == AskModel()
-
-
-def test_guarded_call_waits_for_approval() -> None:
-    state = given(
-        make_run_started(),
-        user_said(),
-        model_reply(calling_message(tool_call("c1", "danger"))),
-        approval_requested("c1"),
-    )
+@pytest.mark.parametrize(
+    ("state", "stop_reason", "pending"),
+    [
+        (GUARDED, "approval", [("c1", "approval", "2026-01-02")]),
+        (
+            running(
+                model_calls("c0", ("c1", "danger"), "c2", ("c3", "danger")),
+                *(approval_requested("c1"), approval_requested("c3"), tool_result("c0")),
+            ),
+            "approval",
+            [("c1", "approval", "2026-01-02"), ("c3", "approval", "2026-01-02")],
+        ),
+        (
+            running(model_calls("c1", "c2"), tool_result("c1"), execute_tools=False),
+            "tool_calls",
+            [("c2", "tool_results", None)],
+        ),
+    ],
+)
+def test_open_calls_are_awaited_together(state: State, stop_reason: str, pending: list[Any]) -> None:
     step = next_step(state)
     assert isinstance(step, Wait)
-    assert step.stop_reason == "approval"
-    waited = step.pending[0]
-    assert (waited.tool_call_id, waited.reason, waited.expires_at) == ("c1", "approval", "2026-01-02")
-
-
-def test_calls_before_a_guarded_one_run() -> None:
-    state = given(
-        make_run_started(),
-        user_said(),
-        model_reply(calling_message(tool_call("c1"), tool_call("c2", "danger"), tool_call("c3"))),
-        approval_requested("c2"),
-    )
-    assert next_step(state) == CallTool(active_run(state).calls[0])
-    assert isinstance(next_step(when(state, tool_result("c1"))), Wait)
-
-
-def test_undecided_calls_are_asked_together() -> None:
-    calls = calling_message(tool_call("c1", "danger"), tool_call("c2"), tool_call("c3", "danger"))
-    step = next_step(
-        given(make_run_started(), user_said(), model_reply(calls), approval_requested("c1"), approval_requested("c3"))
-    )
-    assert isinstance(step, Wait)
-    assert [waited.tool_call_id for waited in step.pending] == ["c1", "c3"]
-
-
-def test_approved_calls_run_and_denied_are_answered() -> None:
-    before = given(
-        make_run_started(),
-        user_said(),
-        model_reply(calling_message(tool_call("c1", "danger"))),
-        approval_requested("c1"),
-    )
-    assert isinstance(next_step(when(before, approval_decided("c1", "approve"))), CallTool)
-    assert isinstance(next_step(when(before, approval_decided("c1", "deny"))), Deny)
-
-
-def test_unexecuted_open_calls_are_awaited() -> None:
-    state = given(
-        make_run_started(execute_tools=False),
-        user_said(),
-        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
-        tool_result("c1"),
-    )
-    step = next_step(state)
-    assert isinstance(step, Wait)
-    assert step.stop_reason == "tool_calls"
-    assert [(waited.tool_call_id, waited.reason) for waited in step.pending] == [("c2", "tool_results")]
-
-
-def test_waiting_run_idles_until_resumed() -> None:
-    state = given(
-        make_run_started(execute_tools=False),
-        user_said(),
-        model_reply(calling_message(tool_call("c1"))),
-        RunWaiting(pending=()),
-    )
-    assert next_step(state) is None
-    assert next_step(when(state, tool_result("c1"))) is None
-    assert next_step(when(state, tool_result("c1"), RunResumed(reason="tool_results"))) == AskModel()
+    assert step.stop_reason == stop_reason
+    assert [(waited.tool_call_id, waited.reason, waited.expires_at) for waited in step.pending] == pending
 
 
 def test_queued_run_starts_in_idle_session() -> None:
-    queued = RunQueued(options=RunOptions(), messages=())
-    state = given(make_run_started(), user_said(), in_run(OTHER, queued), in_run("later", queued))
-    assert next_step(state) == AskModel()
-    state = when(state, RunCompleted(stop_reason="end_turn"))
+    state = running(run_queued(OTHER), run_queued("later"), COMPLETED)
     assert next_step(state) == StartQueued(state.queue[0])
     assert state.queue[0].run_id == OTHER
 
@@ -220,7 +154,7 @@ def add_turn(state: State, *calls: tuple[str, str]) -> State:
 
 
 def with_limit(*turns: tuple[str, str], limit: int | None = 6) -> State:
-    state = given(make_run_started(loop_turns=limit), user_said())
+    state = running(loop_turns=limit)
     for turn in turns:
         state = add_turn(state, turn)
     return state
@@ -237,7 +171,7 @@ def test_earlier_work_does_not_hide_circle() -> None:
 
 
 def test_handoffs_going_round_are_a_loop() -> None:
-    state = given(make_run_started(loop_turns=6), user_said())
+    state = running(loop_turns=6)
     for to, back in [("B", "triage"), ("triage", "B")] * 3:
         assert next_step(state) == AskModel()
         state = when(add_turn(state, (f"to_{to}", "{}")), HandoffMade(from_agent=back, to_agent=to))
@@ -255,7 +189,7 @@ def test_circle_detected_after_three_rounds() -> None:
 
 
 def test_calls_of_one_turn_are_no_loop() -> None:
-    state = add_turn(given(make_run_started(loop_turns=3), user_said()), *[("look", "{}")] * 10)
+    state = add_turn(running(loop_turns=3), *[("look", "{}")] * 10)
     assert next_step(state) == AskModel()
 
 
@@ -268,7 +202,7 @@ def test_the_run_before_does_not_count() -> None:
 
 
 def test_answer_after_equal_calls_is_answer() -> None:
-    assert next_step(when(with_limit(*[("look", "{}")] * 5), model_reply(answer_message()))) == Finish("end_turn")
+    assert next_step(when(with_limit(*[("look", "{}")] * 5), model_answer())) == Finish("end_turn")
 
 
 def test_unlimited_run_may_circle() -> None:
@@ -289,8 +223,8 @@ def choose(state: State, own: Any = None, asked: Any = UNSET, *, by_call: bool =
     return find_tool_choice(state, "triage", own, asked, answers_by_call=by_call)
 
 
-BEGUN = given(make_run_started(), user_said())
-CALLED = when(BEGUN, model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
+BEGUN = running()
+CALLED = when(BEGUN, model_calls("c1"), tool_result("c1"))
 
 
 @pytest.mark.parametrize(
@@ -321,13 +255,13 @@ def test_only_own_replies_this_run_count() -> None:
     assert choose(when(BEGUN, put), own="required") == "required"
     other = model_reply({"role": "assistant", "content": "hi", "sender": "refunds"})
     assert choose(when(BEGUN, other), own="required") == "required"
-    earlier = given(model_reply(answer_message()), make_run_started())
+    earlier = given(model_answer(), make_run_started())
     assert choose(earlier, own="required") == "required"
 
 
 # An answer that has to be of a certain form: what is recorded of it.
 
-CALLS = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
+CALLS = running(model_calls("c1", "c2"))
 
 
 def judge(state: State, *problems: str, retries: int = 1) -> list[SessionEvent]:
@@ -356,7 +290,7 @@ def test_wrong_answer_call_errors_and_counts() -> None:
 
 
 def test_wrong_text_returned_until_limit() -> None:
-    state = given(make_run_started(), user_said(), model_reply(answer_message()))
+    state = running(model_answer())
     details = []
     for retries in (0, 1, 2):
         run = active_run(state)

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec import UNSET
 
 from swarmkeep.decide.commands import Approval, StartRun, resume_run, start_run
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.importing import finish_import
-from swarmkeep.decide.people import NOBODY_KNOWN, add_note, answer, assign, hand_back, take_over
+from swarmkeep.decide.people import (
+    NOBODY_KNOWN,
+    add_feedback,
+    add_note,
+    answer,
+    assign,
+    hand_back,
+    remove_message,
+    take_over,
+)
 from swarmkeep.decide.steps import PERSON, AskModel, CallTool, StartQueued, TellNote, Wait, next_step
-from swarmkeep.events.errors import InvalidRequest, NotTakenOver, OwnApproval, SessionBusy, TakenOverByOther
+from swarmkeep.events.errors import (
+    EventNotFound,
+    InvalidRequest,
+    NotTakenOver,
+    OwnApproval,
+    RunNotFound,
+    SessionBusy,
+    TakenOverByOther,
+)
 from swarmkeep.events.facts import (
     ApprovalRequested,
+    FeedbackAdded,
     MessageAdded,
     NoteAdded,
     PendingCall,
-    RunQueued,
     RunWaiting,
     SessionAssigned,
     SessionCreated,
@@ -25,27 +44,29 @@ from swarmkeep.events.facts import (
     SessionTakenOver,
     ToolStarted,
 )
-from swarmkeep.events.records import CompletionRecord, RunOptions
-from swarmkeep.events.state import State
+from swarmkeep.events.records import CompletionRecord
+from swarmkeep.events.state import Feedback, State
 from tests.events.given import (
+    COMPLETED,
     OTHER,
     active_run,
-    calling_message,
     given,
     in_run,
     list_facts,
     list_types,
     make_run_started,
-    model_reply,
+    model_answer,
+    model_calls,
     record_drafts,
-    tool_call,
+    run_queued,
+    running,
     tool_result,
     user_said,
     when,
 )
 
-ASKED = given(make_run_started(), user_said())
-CALLS = when(ASKED, model_reply(calling_message(tool_call("c1"), tool_call("c2"))))
+ASKED = running()
+CALLS = when(ASKED, model_calls("c1", "c2"))
 BEGUN = when(CALLS, ToolStarted(tool_call_id="c1", name="look_up", arguments="{}", attempt=1))
 
 
@@ -122,7 +143,7 @@ def test_other_waits_survive_a_takeover() -> None:
 
 
 def test_queued_run_starts_during_takeover_after_note() -> None:
-    queued = when(given(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
+    queued = when(given(), run_queued(OTHER))
     assert isinstance(next_step(taken(queued)), StartQueued)
     told = record_drafts(taken(queued), hand_back(taken(queued), by="Lee", note="be kind"))
     assert isinstance(next_step(told), TellNote)
@@ -134,7 +155,7 @@ def test_queued_run_starts_during_takeover_after_note() -> None:
 
 
 def test_assignment_is_recorded_once_outside_the_run() -> None:
-    state = given(make_run_started(), user_said())
+    state = running()
     (draft,) = assign(state, to="billing", by="Ann", reason="an invoice")
     assert (draft.fact, draft.run_id) == (SessionAssigned(to="billing", by="Ann", reason="an invoice"), None)
     state = record_drafts(state, [draft])
@@ -166,7 +187,7 @@ def test_takeover_assigns_and_handback_keeps() -> None:
 
 
 def test_note_changes_nothing_that_a_model_is_sent() -> None:
-    before = given(make_run_started(), user_said())
+    before = running()
     (draft,) = add_note(before, "Twice before.", by="Ann")
     assert (draft.fact, draft.run_id) == (NoteAdded(text="Twice before.", by="Ann"), None)
     after = record_drafts(before, [draft])
@@ -190,8 +211,7 @@ def test_forks_and_imports_are_assigned_to_no_one() -> None:
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{}"}}
 REPLY = MessageAdded(
-    message={"role": "assistant", "content": None, "tool_calls": [CALL], "sender": "A"},
-    completion=CompletionRecord(),
+    message={"role": "assistant", "content": None, "tool_calls": [CALL], "sender": "A"}, completion=CompletionRecord()
 )
 
 
@@ -226,3 +246,71 @@ def test_file_claimed_starter_is_not_believed() -> None:
     state = apply_drafts(state, finish_import(state, source="export", digest="d", by="Bob"))
     with pytest.raises(OwnApproval):
         decide(state, "Bob")
+
+
+# What people think of answers: of several about one answer the last counts, and a model reads none of it.
+
+
+def talk() -> State:
+    """Two runs, `r1` and `r2`, each with an answer."""
+    facts = [make_run_started(), user_said(), model_answer(), COMPLETED]
+    return when(given(), *(in_run(run_id, fact) for run_id in ("r1", "r2") for fact in facts))
+
+
+def find_answers(state: State) -> list[int]:
+    return [entry.seq for entry in state.messages if entry.role == "assistant"]
+
+
+def rate(state: State, **given: Any) -> State:
+    asked: dict[str, Any] = {"seq": None, "run_id": None, "comment": None, "by": "Ann", **given}
+    return record_drafts(state, add_feedback(state, **asked))
+
+
+def test_last_word_about_an_answer_counts() -> None:
+    state = talk()
+    first, second = find_answers(state)
+    assert state.feedback.verdict is None
+    state = rate(state, seq=first, value="up")
+    state = rate(state, run_id="r2", value="down", comment="wrong price")
+    assert (state.feedback, state.feedback.verdict) == (Feedback(up=1, down=1), "down")
+    state = rate(state, seq=second, value="down", comment="really")
+    assert state.feedback == Feedback(up=1, down=1)
+    state = rate(state, seq=second, value="up")
+    assert (state.feedback, state.feedback.verdict) == (Feedback(up=2), "up")
+    # Of a later release.
+    assert when(state, FeedbackAdded(seq=first, value="sideways")).feedback == Feedback(up=2)
+
+
+def test_feedback_changes_nothing_a_model_is_sent() -> None:
+    before = when(talk(), in_run("r3", make_run_started()), in_run("r3", user_said()))
+    seq = find_answers(before)[0]
+    (draft,) = add_feedback(before, seq=seq, run_id=None, value="down", comment="no", by="Ann")
+    assert (draft.fact, draft.run_id) == (FeedbackAdded(seq=seq, value="down", comment="no", by="Ann"), None)
+    after = record_drafts(before, [draft])
+    assert (after.messages, after.run, after.last_change) == (before.messages, before.run, before.last_change)
+
+
+def test_only_answers_are_rated() -> None:
+    state = talk()
+    answer = find_answers(state)[0]
+    for seq in (1, answer - 1, 99):
+        with pytest.raises(EventNotFound):
+            rate(state, seq=seq, value="up")
+    with pytest.raises(RunNotFound):
+        rate(state, run_id="none", value="up")
+    for wrong in ({}, {"seq": answer, "run_id": "r1"}, {"seq": answer, "comment": "n" * 10_001}):
+        with pytest.raises(InvalidRequest):
+            rate(state, value="up", **wrong)
+    gone = record_drafts(state, remove_message(state, answer))
+    with pytest.raises(EventNotFound):
+        rate(gone, seq=answer, value="up")
+    with pytest.raises(InvalidRequest):
+        rate(gone, run_id="r1", value="up")
+
+
+def test_forks_begin_without_feedback_and_imports_keep_it() -> None:
+    state = rate(talk(), run_id="r1", value="down")
+    forked = when(state, SessionForked(from_session_id="s", from_seq=2, from_hash=""))
+    imported = when(state, SessionImported(source="export", digest="", last_seq=2))
+    assert (forked.feedback, len(forked.rated), imported.feedback) == (Feedback(), 0, Feedback(down=1))
+    assert rate(forked, run_id="r1", value="down").feedback == Feedback(down=1)

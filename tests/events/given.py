@@ -15,6 +15,7 @@ from swarmkeep.events.facts import (
     MessageAdded,
     MessageRemoved,
     NoteAdded,
+    RunCompleted,
     RunQueued,
     RunStarted,
     SessionAssigned,
@@ -38,6 +39,7 @@ from tests.support.logs import record_draft
 RUN, OTHER, THIRD = "run_a", "run_b", "run_c"
 AT = "2026-01-01T00:00:00.000000Z"
 CREATED = SessionCreated(agent="triage")
+COMPLETED = RunCompleted(stop_reason="end_turn")
 _FACTS_OUTSIDE_RUNS = (
     SessionCreated, SessionForked, SessionImported, SessionUpdated, SessionRedacted, MessageRemoved, UnknownFact,
     SessionTakenOver, SessionHandedBack, SessionHeld, SessionReleased, SessionAssigned, NoteAdded, FeedbackAdded,
@@ -105,6 +107,15 @@ def user_said(text: str = "hello") -> MessageAdded:
     return MessageAdded(message={"role": "user", "content": text, "sender": "user"})
 
 
+def running(*facts: SessionEvent | EventDraft, **options: Any) -> State:
+    """The state of a run that was asked something, and after `facts`; the options are the run's."""
+    return given(make_run_started(**options), user_said(), *facts)
+
+
+def run_queued(run_id: str, **more: Any) -> EventDraft:
+    return in_run(run_id, RunQueued(options=RunOptions(), messages=(), **more))
+
+
 def calling_message(*calls: Json) -> Json:
     """An assistant's message that asks for tools."""
     return {"role": "assistant", "content": None, "tool_calls": list(calls), "sender": "triage"}
@@ -117,6 +128,17 @@ def answer_message(text: str = "Good day.") -> Json:
 
 def model_reply(message: Json, usage: Json | None = None) -> MessageAdded:
     return MessageAdded(message=message, completion=CompletionRecord(usage=usage))
+
+
+def model_answer(text: str = "Good day.") -> MessageAdded:
+    """A reply that ends a run."""
+    return model_reply(answer_message(text))
+
+
+def model_calls(*calls: str | tuple[str, ...]) -> MessageAdded:
+    """A reply that asks for tools: by the id of each call, or its id, name and arguments."""
+    asked = (tool_call(call) if isinstance(call, str) else tool_call(*call) for call in calls)
+    return model_reply(calling_message(*asked))
 
 
 def tool_call(call_id: str, name: str = "look_up", arguments: str = "{}") -> Json:
@@ -133,11 +155,22 @@ def tool_result(
     return MessageAdded(message=message, tool=tool)
 
 
-def commit_reply(state: State, message: Json, *, needs_approval: Iterable[str] = ()) -> list[EventDraft]:
+def commit_reply(state: State, message: Json, *, needs_approval: Iterable[str] = ("danger",)) -> list[EventDraft]:
     """One commit of the loop: a model's reply and what follows from it."""
     run = active_run(state)
     facts = record_reply(run, message, CompletionRecord(), needs_approval=set(needs_approval), expires_at=None)
     return settle(state, draft_events(state.agent, facts, run.id))
+
+
+def commit_calls(state: State, *calls: str | tuple[str, ...]) -> list[EventDraft]:
+    """One commit of the loop: a reply that asks for tools, of which `danger` needs an approval."""
+    return commit_reply(state, model_calls(*calls).message)
+
+
+def calling(*calls: str | tuple[str, ...], **options: Any) -> State:
+    """The state of a run whose reply asks for these calls, once that is committed."""
+    state = running(**options)
+    return record_drafts(state, commit_calls(state, *calls))
 
 
 def commit_result(state: State, call_id: str, outcome: ToolOutcome | None = None) -> list[EventDraft]:

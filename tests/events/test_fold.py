@@ -39,13 +39,11 @@ from tests.support.calls import count_steps
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import (
     PROFILES,
-    RandomSession,
     SeededDice,
     any_logs,
     make_hostile_log,
     make_random_log,
     random_logs,
-    random_sessions,
 )
 from tests.support.rules import find_faults
 
@@ -89,11 +87,6 @@ def test_domain_values_are_frozen(module: str) -> None:
     structs = [value for value in named if isinstance(value, type) and issubclass(value, msgspec.Struct)]
     assert structs
     assert all(struct.__struct_config__.frozen for struct in structs)
-
-
-def test_seed_reproduces_its_log() -> None:
-    assert repr(make_random_log(SeededDice(7))) == repr(make_random_log(SeededDice(7)))
-    assert repr(make_hostile_log(SeededDice(7))) == repr(make_hostile_log(SeededDice(7)))
 
 
 @for_any(events=any_logs(), data=st.data())
@@ -149,15 +142,6 @@ def test_runs_keep_their_own_messages(events: list[RecordedEvent]) -> None:
         assert {message["run_id"] for message in view_run("s", state, run).messages} <= {run.id}
         of_runs += sum(1 for entry in entries if entry.run_id is not None)
     assert of_runs == sum(1 for entry in state.messages if entry.run_id is not None)
-
-
-@for_any(talk=random_sessions(moves=30))
-@settings(max_examples=examples(40))
-def test_the_parts_of_a_log_agree(talk: RandomSession) -> None:
-    assert repr(fold(talk.events)) == repr(talk.state)
-    assert [draft.fact for commit in talk.commits for draft in commit] == [event.fact for event in talk.events]
-    assert [event.seq for event in talk.events] == list(range(1, len(talk.events) + 1))
-    assert talk.state.size == sum(len(event.payload) for event in talk.events)
 
 
 def test_seeded_logs_never_fail() -> None:

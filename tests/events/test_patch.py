@@ -43,40 +43,12 @@ def test_merge_is_the_rfc_s(target: Any, patch: Any, expected: Any) -> None:
     assert merge(target, patch) == expected
 
 
-def test_merge_is_the_rfc_s_example() -> None:
-    target = {
-        "title": "Goodbye!",
-        "author": {"givenName": "John", "familyName": "Doe"},
-        "tags": ["example", "sample"],
-        "content": "This will be unchanged",
-    }
-    patch = {
-        "title": "Hello!",
-        "phoneNumber": "+01-123-456-7890",
-        "author": {"familyName": None},
-        "tags": ["example"],
-    }
-    assert merge(target, patch) == {
-        "title": "Hello!",
-        "author": {"givenName": "John"},
-        "tags": ["example"],
-        "content": "This will be unchanged",
-        "phoneNumber": "+01-123-456-7890",
-    }
-
-
 @given(target=json_values(), patch=json_values())
 def test_merge_is_pure_and_idempotent(target: Any, patch: Any) -> None:
     before = copy.deepcopy((target, patch))
     merged = merge(target, patch)
     assert is_same([target, patch], list(before))
     assert is_same(merge(merged, patch), merged)
-
-
-def test_writers_of_different_keys_both_win() -> None:
-    first, second = {"a": {"x": 1}}, {"a": {"y": 2}, "b": None}
-    start = {"a": {}, "b": 1}
-    assert merge(merge(start, first), second) == merge(merge(start, second), first) == {"a": {"x": 1, "y": 2}}
 
 
 @pytest.mark.parametrize(

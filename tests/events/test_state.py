@@ -7,10 +7,13 @@ import pytest
 from swarmkeep.events.facts import (
     ApprovalDecided,
     ApprovalRequested,
+    CompactionStarted,
+    CompactionSummarised,
     ContextUpdated,
     HandoffIgnored,
     HandoffMade,
     MessageAdded,
+    MessageRemoved,
     PendingCall,
     RunCancelled,
     RunCompleted,
@@ -24,12 +27,16 @@ from swarmkeep.events.facts import (
     SessionForked,
     SessionRedacted,
     SessionUpdated,
+    ToolsListed,
     ToolStarted,
     UnknownFact,
 )
+from swarmkeep.events.fold import find_listing
 from swarmkeep.events.records import CompletionRecord, RunOptions, Usage, sum_usage
 from swarmkeep.events.state import Origin, State
+from swarmkeep.request.request import count_turns
 from tests.events.given import (
+    COMPLETED,
     OTHER,
     RUN,
     active_run,
@@ -39,7 +46,11 @@ from tests.events.given import (
     in_run,
     list_contents,
     make_run_started,
+    model_answer,
+    model_calls,
     model_reply,
+    run_queued,
+    running,
     tool_call,
     tool_result,
     user_said,
@@ -48,11 +59,6 @@ from tests.events.given import (
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 WAITING = RunWaiting(pending=(PendingCall(tool_call_id="c1", name="f", arguments="{}", reason="tool_results"),))
-
-
-def test_missing_session_is_empty_and_idle() -> None:
-    state = State()
-    assert (state.seq, state.status, list(state.messages), state.run, state.queue) == (0, "idle", [], None, ())
 
 
 def test_created_session_has_agent_context_metadata() -> None:
@@ -72,7 +78,7 @@ def test_events_advance_seq_hash_and_time() -> None:
 
 
 def test_unknown_fact_and_redaction_change_only_position() -> None:
-    before = given(make_run_started(), user_said())
+    before = running()
     after = when(before, UnknownFact(data={"agent": "x"}), SessionRedacted(seqs=(1,), reason="asked to"))
     assert (after.run, after.messages, after.agent) == (before.run, before.messages, before.agent)
 
@@ -105,41 +111,28 @@ def test_run_starts_with_session_agent_and_context() -> None:
 
 
 def test_run_messages_span_start_to_end() -> None:
-    state = given(
-        user_said("before"),
-        make_run_started(),
-        user_said("in"),
-        model_reply(answer_message("out")),
-        RunCompleted(stop_reason="end_turn"),
-    )
+    state = given(user_said("before"), make_run_started(), user_said("in"), model_answer("out"), COMPLETED)
     state = when(state, in_run(OTHER, make_run_started()), user_said("later"))
     first = state.finished[0]
     assert list_contents(state)[first.first_message : first.last_message] == ["in", "out"]
 
 
 def test_reply_counts_turn_and_usage() -> None:
-    state = given(
-        make_run_started(),
-        user_said(),
-        model_reply(calling_message(tool_call("c1")), USAGE),
-        tool_result("c1"),
-        model_reply(answer_message(), USAGE),
+    state = running(
+        model_reply(calling_message(tool_call("c1")), USAGE), tool_result("c1"), model_reply(answer_message(), USAGE)
     )
     total = Usage(prompt_tokens=6, completion_tokens=4, total_tokens=10, model_calls=2)
     assert (active_run(state).turns, active_run(state).usage, state.usage) == (2, total, total)
 
 
-@pytest.mark.parametrize(
-    "usage",
-    [None, {}, *({"total_tokens": odd} for odd in (None, "5", 5.5, True, -5, -(10**40)))],
-)
+@pytest.mark.parametrize("usage", [None, {}, *({"total_tokens": odd} for odd in (None, "5", 5.5, True, -5, -(10**40)))])
 def test_senseless_usage_counts_without_tokens(usage: dict[str, object] | None) -> None:
-    state = given(make_run_started(), user_said(), model_reply(answer_message(), usage))
+    state = running(model_reply(answer_message(), usage))
     assert active_run(state).usage == Usage(model_calls=1)
 
 
 def test_impossible_usage_is_bounded() -> None:
-    state = given(make_run_started(), user_said(), *[model_reply(answer_message(), {"prompt_tokens": 10**40})] * 2)
+    state = running(*[model_reply(answer_message(), {"prompt_tokens": 10**40})] * 2)
     assert active_run(state).usage == Usage(prompt_tokens=2 * 2**40, model_calls=2)
 
 
@@ -150,22 +143,18 @@ def test_usage_sums_fit_json() -> None:
 
 
 def test_message_without_completion_is_no_turn() -> None:
-    state = given(make_run_started(), user_said(), MessageAdded(message=calling_message(tool_call("c1"))))
+    state = running(MessageAdded(message=calling_message(tool_call("c1"))))
     assert (active_run(state).turns, active_run(state).calls, active_run(state).answered) == (0, (), False)
 
 
 def test_callless_reply_answers_the_run() -> None:
-    assert active_run(given(make_run_started(), model_reply(answer_message()))).answered
+    assert active_run(given(make_run_started(), model_answer())).answered
     assert active_run(given(make_run_started(), model_reply({**answer_message(), "tool_calls": []}))).answered
-    assert not active_run(given(make_run_started(), model_reply(calling_message(tool_call("c1"))))).answered
+    assert not active_run(given(make_run_started(), model_calls("c1"))).answered
 
 
 def test_reply_opens_calls_that_results_close() -> None:
-    state = given(
-        make_run_started(),
-        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
-        ToolStarted(tool_call_id="c1", name="f", arguments=""),
-    )
+    state = given(make_run_started(), model_calls("c1", "c2"), ToolStarted(tool_call_id="c1", name="f", arguments=""))
     assert [(asked.id, asked.attempts, asked.done) for asked in active_run(state).calls] == [
         ("c1", 1, False),
         ("c2", 0, False),
@@ -177,12 +166,12 @@ def test_reply_opens_calls_that_results_close() -> None:
 
 def test_only_tool_messages_close_calls() -> None:
     imposter = MessageAdded(message={"role": "user", "content": "done", "tool_call_id": "c1"})
-    state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), imposter)
+    state = given(make_run_started(), model_calls("c1"), imposter)
     assert [asked.id for asked in active_run(state).open_calls] == ["c1"]
 
 
 def test_duplicate_call_id_is_one_call() -> None:
-    state = given(make_run_started(), model_reply(calling_message(tool_call("c1", "first"), tool_call("c1", "second"))))
+    state = given(make_run_started(), model_calls(("c1", "first"), ("c1", "second")))
     assert [(asked.id, asked.name) for asked in active_run(state).calls] == [("c1", "first")]
 
 
@@ -204,7 +193,7 @@ def test_a_handoff_changes_the_active_agent() -> None:
 def test_ignored_handoff_rewrites_only_its_result() -> None:
     before = given(
         make_run_started(),
-        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
+        model_calls("c1", "c2"),
         tool_result("c1", handoff="sales"),
         tool_result("c2", handoff="refunds"),
     )
@@ -226,7 +215,7 @@ def test_unknown_ignored_handoff_changes_nothing() -> None:
 
 
 def test_waiting_run_makes_session_waiting() -> None:
-    state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), WAITING)
+    state = given(make_run_started(), model_calls("c1"), WAITING)
     assert (state.status, active_run(state).status, active_run(state).pending) == (
         "waiting",
         "waiting",
@@ -236,13 +225,7 @@ def test_waiting_run_makes_session_waiting() -> None:
 
 
 def test_resumed_run_waits_for_nothing() -> None:
-    state = given(
-        make_run_started(),
-        model_reply(calling_message(tool_call("c1"))),
-        WAITING,
-        tool_result("c1"),
-        RunResumed(reason="tool_results"),
-    )
+    state = given(make_run_started(), model_calls("c1"), WAITING, tool_result("c1"), RunResumed(reason="tool_results"))
     assert (state.status, active_run(state).pending, active_run(state).last_seq) == ("running", (), state.seq)
 
 
@@ -250,7 +233,7 @@ def test_takeovers_count_until_next_reply() -> None:
     recovery = RunResumed(reason="recovery")
     state = given(make_run_started(), recovery, recovery)
     assert active_run(state).recoveries == 2
-    assert active_run(when(state, model_reply(calling_message(tool_call("c1"))))).recoveries == 0
+    assert active_run(when(state, model_calls("c1"))).recoveries == 0
     assert active_run(when(state, RunResumed(reason="approval"))).recoveries == 0
 
 
@@ -260,7 +243,7 @@ def test_takeovers_count_until_next_reply() -> None:
 )
 def test_run_end_idles_session_and_keeps_run(ending: type[RunCompleted], status: str) -> None:
     error = RunError(code="x", message="y")
-    state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), WAITING)
+    state = given(make_run_started(), model_calls("c1"), WAITING)
     state = when(state, HandoffMade(from_agent="triage", to_agent="refunds"), ContextUpdated(patch={"k": 1}))
     state = when(state, ending(stop_reason="error", error=error))
     assert (state.status, state.run, len(state.finished)) == ("idle", None, 1)
@@ -271,7 +254,7 @@ def test_run_end_idles_session_and_keeps_run(ending: type[RunCompleted], status:
 
 
 def test_foreign_run_end_leaves_active_run() -> None:
-    state = given(make_run_started(), in_run(OTHER, RunCompleted(stop_reason="end_turn")))
+    state = given(make_run_started(), in_run(OTHER, COMPLETED))
     assert active_run(state).id == RUN
     assert len(state.finished) == 0
 
@@ -283,7 +266,7 @@ def test_queued_runs_wait_and_leave_in_order() -> None:
     state = when(state, in_run("q2", RunCancelled(stop_reason="cancelled")))
     assert [waiting.run_id for waiting in state.queue] == ["q1", "q3"]
     assert [(run.id, run.status) for run in state.finished] == [("q2", "cancelled")]
-    state = when(state, RunCompleted(stop_reason="end_turn"), in_run("q1", make_run_started()))
+    state = when(state, COMPLETED, in_run("q1", make_run_started()))
     assert [waiting.run_id for waiting in state.queue] == ["q3"]
     assert active_run(state).id == "q1"
 
@@ -308,14 +291,12 @@ def test_decision_shrinks_pending_list() -> None:
 
 
 def test_outside_result_shrinks_pending_list() -> None:
-    state = given(
-        make_run_started(execute_tools=False), model_reply(calling_message(tool_call("c1"))), WAITING, tool_result("c1")
-    )
+    state = given(make_run_started(execute_tools=False), model_calls("c1"), WAITING, tool_result("c1"))
     assert (active_run(state).status, active_run(state).pending) == ("waiting", ())
 
 
 def test_interrupted_run_continues_in_place() -> None:
-    before = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1")), USAGE))
+    before = running(model_reply(calling_message(tool_call("c1")), USAGE))
     stopped = when(before, RunInterrupted(stop_reason="interrupted", error=RunError(code="x", message="y")))
     state = when(stopped, in_run(RUN, RunResumed(reason="recovery")))
     run = active_run(state)
@@ -334,7 +315,7 @@ def test_resuming_an_older_run_changes_nothing() -> None:
 
 
 def test_fork_knows_origin_and_drops_runs() -> None:
-    before = given(make_run_started(), user_said(), in_run(OTHER, RunQueued(options=RunOptions(), messages=())))
+    before = running(run_queued(OTHER))
     state = when(before, SessionForked(from_session_id="original", from_seq=before.seq, from_hash=before.hash))
     assert state.forked_from == Origin(session_id="original", seq=before.seq, hash=before.hash)
     assert (state.run, state.queue, state.created_at) == (None, (), state.updated_at)
@@ -365,6 +346,89 @@ def test_forks_keep_denials_but_not_approvals(ended: list[RunInterrupted]) -> No
 
 def test_truncated_reply_counts_as_turn() -> None:
     said_so_far = MessageAdded(message=answer_message("I was about"), completion=CompletionRecord(partial=True))
-    state = given(make_run_started(), user_said(), said_so_far, RunCancelled(stop_reason="cancelled"))
+    state = running(said_so_far, RunCancelled(stop_reason="cancelled"))
     assert list_contents(state)[-1] == "I was about"
     assert state.finished[0].turns == 1
+
+
+# What is sent in the place of messages follows what becomes of these.
+
+
+# Event 1 makes the session; these are 2 to 5.
+TALK = given(user_said("one"), user_said("two"), user_said("three"), user_said("four"))
+
+
+def summarise(state: State, first_seq: int, last_seq: int, text: str = "in short") -> State:
+    fact = CompactionSummarised(first_seq=first_seq, last_seq=last_seq, summary=text, characters=9)
+    return when(state, in_run(None, fact))
+
+
+def list_covered(state: State) -> list[tuple[int, int]]:
+    return [(summary.first_seq, summary.last_seq) for summary in state.summaries]
+
+
+def test_summary_counts_when_it_covers_more() -> None:
+    state = summarise(summarise(TALK, 2, 3), 2, 4)
+    assert list_covered(state) == [(2, 3), (2, 4)]
+    for last_seq, text in ((4, "as much"), (3, "less"), (5, "")):
+        late = summarise(state, 2, last_seq, text)
+        assert (late.summaries, late.last_change) == (state.summaries, state.last_change)
+    # Of what had not been said by then there is none.
+    assert list_covered(summarise(TALK, 2, 99)) == [(2, TALK.seq)]
+
+
+@pytest.mark.parametrize(
+    ("removed", "left"),
+    [
+        (MessageRemoved(message_seq=3, tool_call_id="c1"), []),
+        (MessageRemoved(message_seq=9, seqs=(3,)), []),
+        (MessageRemoved(message_seq=4, seqs=(4,)), [(2, 3)]),
+        (MessageRemoved(message_seq=5, seqs=(5,)), [(2, 3), (2, 4)]),
+    ],
+)
+def test_removed_messages_are_in_no_summary(removed: MessageRemoved, left: list[tuple[int, int]]) -> None:
+    assert list_covered(when(summarise(summarise(TALK, 2, 3), 2, 4), removed)) == left
+
+
+def test_compaction_continues_until_all_is_summarised() -> None:
+    state = when(TALK, CompactionStarted(reason="asked", keep_turns=1, last_seq=4))
+    assert state.compaction is not None
+    assert summarise(state, 2, 3).compaction is state.compaction
+    assert summarise(state, 2, 4).compaction is None
+
+
+def test_summary_usage_belongs_to_its_run() -> None:
+    state = when(TALK, make_run_started(), user_said())
+    fact = CompactionSummarised(
+        first_seq=2, last_seq=4, summary="in short", characters=9, completion=CompletionRecord(usage=USAGE)
+    )
+    for run_id, tokens in ((active_run(state).id, 5), (OTHER, 0), (None, 0)):
+        after = when(state, in_run(run_id, fact))
+        assert (after.usage.total_tokens, active_run(after).usage.total_tokens) == (5, tokens)
+
+
+def test_tool_list_names_its_description_blob() -> None:
+    state = when(TALK, ToolsListed(server="files", schemas="digest"), ToolsListed(server="files", error="gone"))
+    assert list(state.other_texts) == ["digest"]
+    listing = find_listing(state, "triage", "files")
+    assert listing is not None
+    assert (listing.schemas, listing.error) == (None, "gone")
+    assert find_listing(state, "refunds", "files") is None
+
+
+def test_resumed_run_counts_as_continued() -> None:
+    waited = PendingCall(tool_call_id="c1", name="look_up", arguments="{}", reason="approval")
+    state = when(running(), RunWaiting(pending=(waited,)))
+    run = active_run(state)
+    assert (run.status, run.waits, run.last_wait, run.has_gone_on) == ("waiting", 1, state.seq, False)
+    run = active_run(when(state, RunResumed(reason="approval")))
+    assert (run.status, run.waits, run.pending, run.has_gone_on) == ("running", 1, (), True)
+
+
+def test_person_words_begin_turns_notes_do_not() -> None:
+    answered = running(model_answer())
+    assert count_turns(answered.messages) == 1
+    spoken = when(answered, MessageAdded(message=answer_message("And one more thing."), person="Lee"))
+    assert count_turns(spoken.messages) == 2
+    noted = when(answered, MessageAdded(message={"role": "user", "content": "be kind"}, person="Lee"))
+    assert count_turns(noted.messages) == 1

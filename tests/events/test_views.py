@@ -20,7 +20,6 @@ from swarmkeep.events.facts import (
     PendingCall,
     RecordedEvent,
     RunCancelled,
-    RunCompleted,
     RunError,
     RunFailed,
     RunQueued,
@@ -33,16 +32,18 @@ from swarmkeep.events.state import State
 from swarmkeep.events.views import RunView, collect_runs, find_run, list_latest_runs, view_run, view_session
 from swarmkeep.events.wording import pluralize
 from tests.events.given import (
+    COMPLETED,
     OTHER,
     RUN,
     THIRD,
-    answer_message,
-    calling_message,
     given,
     in_run,
     make_run_started,
+    model_answer,
+    model_calls,
     model_reply,
-    tool_call,
+    run_queued,
+    running,
     tool_result,
     user_said,
     when,
@@ -80,7 +81,7 @@ def test_latest_run_lookup_skips_the_others() -> None:
             else []
         )
         state = when(state, in_run(f"r{number}", make_run_started()), *(in_run(f"q{number}", fact) for fact in queued))
-        state = when(state, in_run(f"r{number}", RunCompleted(stop_reason="end_turn")))
+        state = when(state, in_run(f"r{number}", COMPLETED))
     with count_calls() as counted:
         latest = list_latest_runs(state, 3)
     assert [run.id for run in latest] == ["r299", "r298", "r297"]
@@ -94,14 +95,14 @@ def show_run(state: State, run_id: str = RUN) -> RunView:
 
 
 def test_session_and_run_have_public_keys() -> None:
-    state = given(make_run_started(), user_said())
+    state = running()
     assert tuple(msgspec.to_builtins(view_session("session", state))) == SESSION_KEYS
     assert tuple(msgspec.to_builtins(show_run(state))) == RUN_KEYS
 
 
 def test_a_session_names_its_active_run() -> None:
     assert view_session("session", given(make_run_started())).active_run_id == RUN
-    idle = view_session("session", given(make_run_started(), RunCompleted(stop_reason="end_turn")))
+    idle = view_session("session", given(make_run_started(), COMPLETED))
     assert (idle.active_run_id, idle.status, idle.message_count) == (None, "idle", 0)
 
 
@@ -119,11 +120,11 @@ def test_run_shows_messages_and_input() -> None:
         user_said("imported"),
         make_run_started(),
         user_said(),
-        model_reply(calling_message(tool_call("c1"))),
+        model_calls("c1"),
         tool_result("c1"),
-        model_reply(answer_message("Bye.")),
+        model_answer("Bye."),
     )
-    state = when(state, RunCompleted(stop_reason="end_turn"), in_run(OTHER, make_run_started()), user_said("more"))
+    state = when(state, COMPLETED, in_run(OTHER, make_run_started()), user_said("more"))
     messages = show_run(state).messages
     assert [(message["seq"], message["role"]) for message in messages] == [
         (4, "user"),
@@ -137,11 +138,8 @@ def test_run_shows_messages_and_input() -> None:
 
 
 def test_unanswered_run_has_no_output() -> None:
-    assert show_run(given(make_run_started(), user_said())).output_text == ""
-    assert (
-        show_run(given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))).output_text
-        == ""
-    )
+    assert show_run(running()).output_text == ""
+    assert show_run(running(model_calls("c1"))).output_text == ""
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,7 @@ def test_active_runs_show_current_agent_and_context() -> None:
         make_run_started(), ContextUpdated(patch={"k": 1}), HandoffMade(from_agent="triage", to_agent="refunds")
     )
     assert (show_run(state).agent, show_run(state).context_variables) == ("refunds", {"k": 1})
-    state = when(state, RunCompleted(stop_reason="end_turn"), in_run(OTHER, make_run_started()))
+    state = when(state, COMPLETED, in_run(OTHER, make_run_started()))
     state = when(state, ContextUpdated(patch={"k": 2}), HandoffMade(from_agent="refunds", to_agent="sales"))
     assert (show_run(state).agent, show_run(state).context_variables) == ("refunds", {"k": 1})
 
@@ -173,9 +171,7 @@ def test_active_runs_show_current_agent_and_context() -> None:
 @pytest.mark.parametrize(("reason", "stop_reason"), [("approval", "approval"), ("tool_results", "tool_calls")])
 def test_waiting_run_shows_its_needs(reason: Any, stop_reason: str) -> None:
     pending = (PendingCall(tool_call_id="c1", name="f", arguments="{}", reason=reason),)
-    view = show_run(
-        given(make_run_started(), model_reply(calling_message(tool_call("c1"))), RunWaiting(pending=pending))
-    )
+    view = show_run(given(make_run_started(), model_calls("c1"), RunWaiting(pending=pending)))
     if reason == "approval":
         pending = (replace(pending[0], arguments_digest=sha256(b"{}").hexdigest()),)
     assert (view.status, view.stop_reason, view.pending, view.finished_at) == ("waiting", stop_reason, pending, None)
@@ -183,15 +179,13 @@ def test_waiting_run_shows_its_needs(reason: Any, stop_reason: str) -> None:
 
 def test_a_failed_run_shows_its_error() -> None:
     error = RunError(code="provider_error", message="503", retryable=True, provider_status=503)
-    view = show_run(given(make_run_started(), user_said(), RunFailed(stop_reason="error", error=error)))
+    view = show_run(running(RunFailed(stop_reason="error", error=error)))
     assert (view.status, view.stop_reason, view.error, view.pending) == ("failed", "error", error, ())
     assert view.last_seq == 4
 
 
 def test_queued_run_is_shown_unstarted() -> None:
-    state = given(
-        make_run_started(), user_said(), in_run(OTHER, RunQueued(options=RunOptions(), messages=(), agent="refunds"))
-    )
+    state = running(run_queued(OTHER, agent="refunds"))
     view = show_run(state, OTHER)
     assert (view.status, view.agent, view.messages, view.stop_reason) == ("queued", "refunds", [], None)
     assert (view.first_seq, view.last_seq) == (4, 4)
@@ -199,12 +193,7 @@ def test_queued_run_is_shown_unstarted() -> None:
 
 def test_runs_list_oldest_first_by_id() -> None:
     queued = RunQueued(options=RunOptions(), messages=())
-    state = given(
-        make_run_started(),
-        RunCompleted(stop_reason="end_turn"),
-        in_run(OTHER, make_run_started()),
-        in_run(THIRD, queued),
-    )
+    state = given(make_run_started(), COMPLETED, in_run(OTHER, make_run_started()), in_run(THIRD, queued))
     assert [(run.id, run.status) for run in collect_runs(state)] == [
         (RUN, "completed"),
         (OTHER, "running"),
@@ -221,7 +210,7 @@ def test_a_message_without_sender_shows_none() -> None:
 
 
 def test_run_lookup_skips_the_others() -> None:
-    facts = (make_run_started(), RunCompleted(stop_reason="end_turn"))
+    facts = (make_run_started(), COMPLETED)
     whole = given(*(in_run(f"run_{number}", fact) for number in range(200) for fact in facts))
     assert find_run(whole, "run_199") is not None
     with count_calls() as counted:

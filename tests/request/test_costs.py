@@ -32,9 +32,10 @@ from tests.events.given import (
     answer_message,
     calling_message,
     given,
-    make_run_started,
-    model_reply,
+    model_answer,
+    model_calls,
     record_drafts,
+    running,
     tool_call,
     tool_result,
     user_said,
@@ -50,9 +51,9 @@ SOME_MESSAGES = st.sampled_from(
     [
         user_said("hello"),
         user_said("ö"),
-        model_reply(answer_message()),
-        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
-        model_reply(calling_message(tool_call("c1"))),
+        model_answer(),
+        model_calls("c1", "c2"),
+        model_calls("c1"),
         tool_result("c1"),
         tool_result("c2"),
     ]
@@ -74,9 +75,9 @@ def test_request_ignores_earlier_requests(facts: list[MessageAdded], data: st.Da
 
 
 def test_long_history_is_not_traversed_again() -> None:
-    state = given(*[fact for n in range(500) for fact in (user_said(str(n)), model_reply(answer_message()))])
+    state = given(*[fact for n in range(500) for fact in (user_said(str(n)), model_answer())])
     assemble_request(state.messages, "Be kind.", None, {})
-    state = when(when(state, user_said("again")), model_reply(answer_message()))
+    state = when(when(state, user_said("again")), model_answer())
     request = assemble_request(state.messages, "Be kind.", None, {})
     kept = [entry for entry in request.entries if "chat_json" in vars(entry)]
     assert len(request.entries) == 1002
@@ -88,7 +89,7 @@ def test_turn_cost_ignores_run_length(window: int | None) -> None:
     profile = replace(PROFILE, tools=TOOLS, tool_choice="required")
     costs = []
     for turns in (20, 200):
-        state = given(make_run_started(), user_said())
+        state = running()
         for number in range(turns):
             call = tool_call(f"c{number}")
             asked = CompletionRecord(request=build_request(state, profile, turns=window).record)
@@ -122,7 +123,7 @@ def test_removed_beginning_costs_requests_nothing(window: int | None) -> None:
 def test_long_histories_are_few_identical_pieces() -> None:
     state = given()
     for number in range(200):
-        said = user_said(f"question {number}"), model_reply(answer_message("a" * (number % 7) + "!"))
+        said = user_said(f"question {number}"), model_answer("a" * (number % 7) + "!")
         state = when(state, *said)
         history = build_request(when(state, user_said("And?")), PROFILE).history
         assert len(history.pieces) < 16
@@ -232,8 +233,8 @@ def go_through(log: Sequence[RecordedEvent], dice: Dice, steps: int) -> None:
 
 
 def test_removed_call_endings_let_late_results_count() -> None:
-    calls = model_reply(calling_message(tool_call("c1"), tool_call("c2")))
-    state = given(user_said(), calls, tool_result("c1"), model_reply(answer_message()))
+    calls = model_calls("c1", "c2")
+    state = given(user_said(), calls, tool_result("c1"), model_answer())
     build_request(state, PROFILES[0])
     gone = MessageRemoved(message_seq=state.messages[-1].seq, content=True)
     state = when(state, gone, tool_result("c2", "Here it is."))
@@ -243,7 +244,7 @@ def test_removed_call_endings_let_late_results_count() -> None:
 
 
 def test_results_count_despite_sibling_fork_endings() -> None:
-    state = given(make_run_started(), user_said(), model_reply(calling_message(tool_call("c1"))))
+    state = running(model_calls("c1"))
     fork = when(state, SessionForked(from_session_id="s", from_seq=state.seq, from_hash=state.hash))
     build_request(when(fork, user_said("Never mind.")), PROFILES[0])
     state = when(state, tool_result("c1", "Here it is."))

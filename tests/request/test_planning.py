@@ -15,7 +15,7 @@ from swarmkeep.decide.people import remove_message
 from swarmkeep.decide.steps import AskModel, Compact, next_step
 from swarmkeep.events.chain import Chain
 from swarmkeep.events.errors import DomainError
-from swarmkeep.events.facts import CompactionFailed, CompactionSummarised, MessageAdded, RecordedEvent, RunCompleted
+from swarmkeep.events.facts import CompactionFailed, CompactionSummarised, MessageAdded, RecordedEvent
 from swarmkeep.events.fold import fold
 from swarmkeep.events.messages import SHORTENED_HEADING as HEADING
 from swarmkeep.events.messages import shorten_text
@@ -24,13 +24,13 @@ from swarmkeep.events.state import State
 from swarmkeep.request.compaction import CompactionPlan, halve_piece, next_piece, plan_compaction
 from swarmkeep.request.request import Profile, assemble_request, build_request, count_turns, find_window_start
 from tests.events.given import (
+    COMPLETED,
     answer_message,
-    calling_message,
     given,
     in_run,
     make_run_started,
-    model_reply,
-    tool_call,
+    model_answer,
+    model_calls,
     tool_result,
     user_said,
     when,
@@ -51,10 +51,10 @@ def make_talk(runs: int, words: str = "") -> State:
             state,
             in_run(f"r{number}", make_run_started()),
             user_said(f"ask {number}{words}"),
-            model_reply(calling_message(tool_call(f"c{number}"))),
+            model_calls(f"c{number}"),
             tool_result(f"c{number}", f"result {number}" + "x" * 200),
-            model_reply(answer_message(f"answer {number}")),
-            RunCompleted(stop_reason="end_turn"),
+            model_answer(f"answer {number}"),
+            COMPLETED,
         )
     return when(state, in_run("last", make_run_started()), user_said("and now?"))
 
@@ -108,7 +108,7 @@ def test_summarised_messages_are_not_resummarised() -> None:
 
 @pytest.mark.parametrize("reason", ["asked", "tokens", "too_long"])
 def test_long_results_shortened_last_turn_last(reason: str) -> None:
-    state = when(make_talk(1), model_reply(calling_message(tool_call("d"))), tool_result("d", "y" * 200))
+    state = when(make_talk(1), model_calls("d"), tool_result("d", "y" * 200))
     plan = replace(PLAN, reason=reason, keep_turns=2)
     started = plan_compaction(state, plan)
     assert started is not None
@@ -194,12 +194,7 @@ def make_session(runs: int, **options: Any) -> State:
     state = given(user_said("begin"))
     for run in range(runs):
         state = when(state, in_run(f"r{run}", make_run_started(**options)))
-        state = when(
-            state,
-            user_said(f"ask {run}"),
-            model_reply(answer_message(f"answer {run}")),
-            RunCompleted(stop_reason="end_turn"),
-        )
+        state = when(state, user_said(f"ask {run}"), model_answer(f"answer {run}"), COMPLETED)
     state = when(state, in_run("last", make_run_started(**options)))
     return when(state, user_said("and now?"))
 
@@ -221,7 +216,7 @@ def test_request_cost_ignores_session_length(turns: int | None) -> None:
         state = make_session(runs)
         asked = CompletionRecord(request=build_request(state, PROFILE, turns=turns).record)
         reply = MessageAdded(message=answer_message("yes"), completion=asked)
-        state = when(state, reply, RunCompleted(stop_reason="end_turn"))
+        state = when(state, reply, COMPLETED)
         state = when(state, in_run("next", make_run_started()), in_run("next", user_said("and then?")))
         with count_calls() as counted:
             build_request(state, PROFILE, turns=turns)
@@ -242,26 +237,19 @@ def test_messages_of_one_input_stay_together() -> None:
 def test_mid_run_window_includes_its_question() -> None:
     state = make_session(3)
     for turn in range(3):
-        state = when(
-            state, model_reply(calling_message(tool_call(f"c{turn}"))), tool_result(f"c{turn}", f"done {turn}")
-        )
+        state = when(state, model_calls(f"c{turn}"), tool_result(f"c{turn}", f"done {turn}"))
     assert build_messages(state, turns=2) == ["and now?", "c1", "done 1", "c2", "done 2"]
 
 
 def test_calls_are_sent_with_their_results() -> None:
-    state = when(
-        make_session(1),
-        model_reply(calling_message(tool_call("c1"), tool_call("c2"))),
-        tool_result("c1"),
-        tool_result("c2", "two"),
-    )
+    state = when(make_session(1), model_calls("c1", "c2"), tool_result("c1"), tool_result("c2", "two"))
     assert build_messages(state, turns=1) == ["and now?", "c1", "done", "two"]
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_conversation_wide_messages_are_always_sent(role: str) -> None:
     state = given(MessageAdded(message={"role": role, "content": "Be kind.", "sender": role}), user_said("old"))
-    state = when(state, model_reply(answer_message("older")), in_run("r", make_run_started()), user_said("new"))
+    state = when(state, model_answer("older"), in_run("r", make_run_started()), user_said("new"))
     assert build_messages(state, turns=1) == ["Be kind.", "new"]
 
 
@@ -274,24 +262,12 @@ def answer_from(seq: int, model: str) -> MessageAdded:
 def test_too_long_history_is_not_retried() -> None:
     state = make_session(4)
     cut = state.messages[5].seq
-    state = when(
-        state,
-        answer_from(cut, "m"),
-        RunCompleted(stop_reason="end_turn"),
-        in_run("next", make_run_started()),
-        user_said("x"),
-    )
+    state = when(state, answer_from(cut, "m"), COMPLETED, in_run("next", make_run_started()), user_said("x"))
     assert build_messages(state) == ["ask 2", "answer 2", "ask 3", "answer 3", "and now?", "short", "x"]
 
 
 def test_other_models_may_receive_all() -> None:
-    state = when(
-        make_session(4),
-        answer_from(9, "small"),
-        RunCompleted(stop_reason="end_turn"),
-        in_run("n", make_run_started()),
-        user_said(),
-    )
+    state = when(make_session(4), answer_from(9, "small"), COMPLETED, in_run("n", make_run_started()), user_said())
     assert len(build_messages(state)) == 12
 
 

@@ -25,7 +25,9 @@ from tests.events.given import (
     calling_message,
     given,
     make_run_started,
+    model_calls,
     model_reply,
+    running,
     tool_call,
     tool_result,
     user_said,
@@ -84,16 +86,11 @@ def test_a_streamed_request_asks_for_usage() -> None:
 
 def test_record_and_log_rebuild_request_bytes() -> None:
     profile = Profile(name="a", model="m", instructions="You\ud800 help.", tools=TOOLS, tool_choice="auto")
-    asked = build_request(given(user_said(), model_reply(calling_message(tool_call("c1")))), profile)
+    asked = build_request(given(user_said(), model_calls("c1")), profile)
     record = asked.record
     assert asked.blobs == {record.instructions: profile.instructions, record.tools: TOOLS}
     assert record.instructions == digest(profile.instructions)
-    again = assemble_request(
-        given(user_said(), model_reply(calling_message(tool_call("c1")))).messages,
-        profile.instructions,
-        TOOLS,
-        record.params,
-    )
+    again = assemble_request(given(user_said(), model_calls("c1")).messages, profile.instructions, TOOLS, record.params)
     assert again.body() == asked.body()
 
 
@@ -105,17 +102,12 @@ def test_toolless_request_has_one_blob() -> None:
 
 def test_forced_choice_holds_once_with_run_format() -> None:
     profile = Profile(
-        name="triage",
-        model="m",
-        instructions="",
-        tools=TOOLS,
-        tool_choice="required",
-        output_tool=OUTPUT,
+        name="triage", model="m", instructions="", tools=TOOLS, tool_choice="required", output_tool=OUTPUT
     )
-    turn = (model_reply(calling_message(tool_call("c1"))), tool_result("c1"))
-    asked = given(make_run_started(), user_said(), *turn)
+    turn = (model_calls("c1"), tool_result("c1"))
+    asked = running(*turn)
     assert build_request(asked, profile).params["tool_choice"] == "required"
-    asked = given(make_run_started(response_format={"type": "json_object"}), user_said(), *turn)
+    asked = running(*turn, response_format={"type": "json_object"})
     assert build_request(asked, profile).params["tool_choice"] == "auto"
 
 
