@@ -17,26 +17,136 @@ from swarmkeep.decide.commands import StartRun
 from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.events.facts import CompactionSummarised, MessageAdded, RecordedEvent
+from swarmkeep.events.fold import evolve
 from swarmkeep.events.state import State
 from swarmkeep.events.views import RunView
+from swarmkeep.history.replay import rebuild_request, replay_session
+from swarmkeep.history.verify import verify
 from swarmkeep.models.failures import NO_SECRETS, Secrets
 from swarmkeep.models.model import ChatModel, Pauses
+from swarmkeep.request.request import Profile, build_request
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.hub import Feed, Item
 from swarmkeep.runs.limits import Limits
+from swarmkeep.runs.reader import RunPosition
 from swarmkeep.runs.tracing import Tracing
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import Clock, SessionKey, utc_now
 from swarmkeep.store.tables import SESSION_TABLES, sessions, totals
+from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 
 KEY = SessionKey("default", "s1")
+PROFILE = Profile(name="A", model="m", instructions="")
 
 # Nothing waits for these: a test that needs a lease to run out makes it run out.
 LIMITS = Limits(lease_seconds=30.0, grace_seconds=0.05, tool_seconds=10.0, poll_seconds=0.02, unserved_seconds=0.05)
 # For tests that wait for what a server finds when it looks for runs that nobody advances.
 LOOKS_OFTEN = replace(LIMITS, recovery_seconds=0.05)
+
+
+# A test that hangs ends at last; on a busy machine, what is right may take long.
+PATIENCE_SECONDS = 60.0
+
+
+def make_start_run(text: str = "hello", run_id: str = "r1", **options: Any) -> StartRun:
+    return StartRun(run_id=run_id, messages=({"role": "user", "content": text},), **options)
+
+
+class Server(Engine):
+    """An engine as a server has it, and what tests do with its sessions; of KEY unless they say which."""
+
+    async def open_session(self, key: SessionKey = KEY, **given: Any) -> SessionKey:
+        """A new session."""
+        await self.sessions.create(key.tenant, session_id=key.id, **given)
+        return key
+
+    async def start_run(
+        self, text: str = "hello", run_id: str = "r1", key: SessionKey = KEY, **options: Any
+    ) -> RunPosition:
+        return await self.runs.start(key, make_start_run(text, run_id, **options))
+
+    async def run(self, text: str = "hello", run_id: str = "r1", key: SessionKey = KEY, **options: Any) -> RunView:
+        """Start a run and wait for what becomes of it."""
+        await self.start_run(text, run_id, key, **options)
+        return await self.wait(run_id, key)
+
+    async def start_hanging_run(
+        self, model: ScriptedModel, said: str = "", *, then: str = "released", **options: Any
+    ) -> None:
+        """Start a run whose model has been asked and answers nothing, or no more than `said`, until it is released."""
+        before = model.request_count
+        model.hang(said, then=then)
+        await self.start_run(**options)
+        await model.wait_for_requests_async(before + 1)
+
+    async def wait(self, run_id: str = "r1", key: SessionKey = KEY) -> RunView:
+        """Wait for the end of a run."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self.runs.wait(key, run_id)
+
+    async def read_log(self, key: SessionKey = KEY) -> list[RecordedEvent]:
+        return await self.store.read(key)
+
+    async def read_types(self, key: SessionKey = KEY) -> list[str]:
+        return [event.type for event in await self.read_log(key)]
+
+    async def read_state(self, key: SessionKey = KEY) -> State:
+        return await self.store.state(key)
+
+    async def wait_for_state(self, holds: Callable[[State], object], key: SessionKey = KEY) -> State:
+        """The session's state once that holds."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                with suppress(SessionNotFound):
+                    current = await self.store.state(key)
+                    if holds(current):
+                        return current
+                await asyncio.sleep(0.005)
+
+    async def collect_stream(
+        self,
+        run_id: str = "r1",
+        key: SessionKey = KEY,
+        *,
+        after: int | None = None,
+        found: list[Item] | None = None,
+        feed: Feed | None = None,
+    ) -> list[Item]:
+        """The whole stream of a run, added to `found` as it comes; with a feed that was opened before the run began,
+        and is closed here, all that its model said."""
+        found = [] if found is None else found
+        position = await self.reader.find_position(key, run_id)
+        with nullcontext() if feed is None else closing(feed):
+            async with (
+                asyncio.timeout(PATIENCE_SECONDS),
+                aclosing(self.reader.follow_run(key, position, after=after, feed=feed)) as items,
+            ):
+                async for item in items:
+                    if item is not None:
+                        found.append(item)
+        return found
+
+    async def find_answers(self, key: SessionKey = KEY) -> list[int]:
+        """The seqs of what a model has said: its messages and summaries."""
+        facts = {event.seq: event.fact for event in await self.read_log(key)}
+        answers = {seq: fact for seq, fact in facts.items() if isinstance(fact, MessageAdded | CompactionSummarised)}
+        return [seq for seq, fact in answers.items() if fact.completion is not None and fact.completion.request]
+
+    async def check_log(self, model: ScriptedModel | None = None, key: SessionKey = KEY) -> None:
+        """The log verifies, today's agents replay it without a difference, a request can be made of each beginning of
+        it; and all that `model` was sent is rebuilt to the byte."""
+        assert (await verify(self.store, key)).problems == []
+        replayed = await replay_session(self.store, self.registry, key)
+        assert (replayed.divergences, replayed.matches) == ([], True)
+        state = State()
+        for event in await self.read_log(key):
+            state = evolve(state, event)
+            assert find_body_faults(build_request(state, PROFILE).body()) == []
+        if model is not None:
+            answers = await self.find_answers(key)
+            assert [await rebuild_request(self.store, key, seq) for seq in answers] == model.raw_requests
 
 
 class EngineCluster:
@@ -45,7 +155,7 @@ class EngineCluster:
     def __init__(self, url: str, client: AsyncOpenAI) -> None:
         self._url = url
         self._client = client
-        self._engines: list[Engine] = []
+        self._engines: list[Server] = []
         self._earlier_tasks: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
@@ -91,20 +201,20 @@ class EngineCluster:
         clock: Clock = utc_now,
         tracing: Tracing | None = None,
         secrets: Secrets = NO_SECRETS,
-    ) -> Engine:
+    ) -> Server:
         """Another server on the database; by default on the scripted model, and started."""
         store = open_store(self._url, clock=clock)
         registry = Registry(agents, aliases=aliases)
-        engine = Engine(store, registry, model or ChatModel(self._client), limits, pauses, None, secrets, tracing)
+        engine = Server(store, registry, model or ChatModel(self._client), limits, pauses, None, secrets, tracing)
         self._engines.append(engine)
         if start:
             await engine.start()
         return engine
 
-    async def begin(self, *agents: Agent, **options: Any) -> Engine:
+    async def begin(self, *agents: Agent, **options: Any) -> Server:
         """Another server on the database, and on it the session KEY, which is new."""
         engine = await self.open_engine(*agents, **options)
-        await open_session(engine)
+        await engine.open_session()
         return engine
 
 
@@ -124,86 +234,6 @@ async def kill_engine(engine: Engine) -> None:
 async def expire_leases(engine: Engine) -> None:
     statement = update(sessions).where(sessions.c.lease_owner.is_not(None)).values(lease_expires_at=0.0)
     await engine.store.database.write(lambda connection: connection.execute(statement))  # type: ignore[attr-defined]
-
-
-def make_start_run(text: str = "hello", run_id: str = "r1", **options: Any) -> StartRun:
-    return StartRun(run_id=run_id, messages=({"role": "user", "content": text},), **options)
-
-
-async def open_session(engine: Engine, key: SessionKey = KEY, **given: Any) -> SessionKey:
-    """A new session."""
-    await engine.sessions.create(key.tenant, session_id=key.id, **given)
-    return key
-
-
-async def run_to_end(
-    engine: Engine, text: str = "hello", run_id: str = "r1", key: SessionKey = KEY, **options: Any
-) -> RunView:
-    """Start a run and wait for what becomes of it."""
-    await engine.runs.start(key, make_start_run(text, run_id, **options))
-    return await wait_for_end(engine, run_id, key)
-
-
-async def start_hanging_run(
-    engine: Engine, model: ScriptedModel, said: str = "", *, then: str = "released", **options: Any
-) -> None:
-    """Start a run whose model has been asked and answers nothing, or no more than `said`, until it is released."""
-    before = model.request_count
-    model.hang(said, then=then)
-    await engine.runs.start(KEY, make_start_run(**options))
-    await model.wait_for_requests_async(before + 1)
-
-
-async def wait_for_end(engine: Engine, run_id: str = "r1", key: SessionKey = KEY) -> RunView:
-    async with asyncio.timeout(20):
-        return await engine.runs.wait(key, run_id)
-
-
-async def read_log(engine: Engine, key: SessionKey = KEY) -> list[RecordedEvent]:
-    return await engine.store.read(key)
-
-
-async def read_types(engine: Engine, key: SessionKey = KEY) -> list[str]:
-    return [event.type for event in await read_log(engine, key)]
-
-
-async def read_state(engine: Engine, key: SessionKey = KEY) -> State:
-    return await engine.store.state(key)
-
-
-async def wait_for_state(engine: Engine, holds: Callable[[State], object], key: SessionKey = KEY) -> State:
-    """The session's state once that holds."""
-    async with asyncio.timeout(20):
-        while True:
-            with suppress(SessionNotFound):
-                current = await engine.store.state(key)
-                if holds(current):
-                    return current
-            await asyncio.sleep(0.005)
-
-
-async def collect_stream(
-    engine: Engine,
-    run_id: str = "r1",
-    key: SessionKey = KEY,
-    *,
-    after: int | None = None,
-    found: list[Item] | None = None,
-    feed: Feed | None = None,
-) -> list[Item]:
-    """The whole stream of a run, added to `found` as it comes; with a feed that was opened before the run began, and is
-    closed here, all that its model said."""
-    found = [] if found is None else found
-    position = await engine.reader.find_position(key, run_id)
-    with nullcontext() if feed is None else closing(feed):
-        async with (
-            asyncio.timeout(20),
-            aclosing(engine.reader.follow_run(key, position, after=after, feed=feed)) as items,
-        ):
-            async for item in items:
-                if item is not None:
-                    found.append(item)
-    return found
 
 
 async def take_items(items: AsyncGenerator[Item | None], count: int) -> list[Item]:
@@ -257,13 +287,4 @@ def list_results(events: Iterable[RecordedEvent]) -> list[tuple[str, str]]:
         (fact.tool.status, str(fact.message["content"]))
         for fact in facts
         if isinstance(fact, MessageAdded) and fact.tool is not None
-    ]
-
-
-async def find_answers(engine: Engine, key: SessionKey = KEY) -> list[int]:
-    """The seqs of what a model has said: its messages and summaries."""
-    return [
-        event.seq
-        for event in await read_log(engine, key)
-        if isinstance(event.fact, MessageAdded | CompactionSummarised) and event.fact.completion is not None
     ]

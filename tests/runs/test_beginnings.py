@@ -16,13 +16,12 @@ from swarmkeep.events.errors import DomainError, QuotaExceeded, SeqConflict, Ses
 from swarmkeep.events.facts import EventDraft, RunResumed
 from swarmkeep.events.state import State
 from swarmkeep.history.redact import redact
-from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.limits import Limits
 from swarmkeep.runs.policy import make_plan
 from swarmkeep.runs.runs import IdempotentRequest
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import events, idempotency, search_marks, session_labels, sessions
-from tests.runs.cluster import KEY, LIMITS, EngineCluster, make_start_run, read_types, run_to_end, wait_for_end
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, Server, make_start_run
 from tests.support.scripted import ScriptedModel
 
 AT_ONCE, BEFORE, LATER = [SessionKey("default", name) for name in ("atonce", "before", "later")]
@@ -57,7 +56,7 @@ class NotingDrafts(list[EventDraft]):
         return super().__iter__()
 
 
-async def read_rows(engine: Engine, key: SessionKey) -> dict[str, list[Any]]:
+async def read_rows(engine: Server, key: SessionKey) -> dict[str, list[Any]]:
     """All that the database has of a session, but for what is its own."""
     found = {}
     for table in (sessions, events, session_labels, search_marks, idempotency):
@@ -72,23 +71,23 @@ async def read_rows(engine: Engine, key: SessionKey) -> dict[str, list[Any]]:
     return found
 
 
-async def read_totals(engine: Engine) -> tuple[int, int]:
+async def read_totals(engine: Server) -> tuple[int, int]:
     totals = await engine.store.read_totals("default")
     return totals.sessions, totals.bytes
 
 
 @pytest.fixture
-async def engine(cluster: EngineCluster) -> Engine:
+async def engine(cluster: EngineCluster) -> Server:
     return await cluster.open_engine(Agent(name="A"), start=False)
 
 
 @pytest.mark.parametrize("origin", ["new", "fork"])
-async def test_one_commit_records_what_two_would(engine: Engine, model: ScriptedModel, origin: str) -> None:
+async def test_one_commit_records_what_two_would(engine: Server, model: ScriptedModel, origin: str) -> None:
     request = IdempotentRequest("k", "digest")
     if origin == "fork":
         model.say("Before.")
         await engine.sessions.create(KEY.tenant, session_id=KEY.id, **GIVEN)
-        await run_to_end(engine)
+        await engine.run()
         plan = await engine.sessions.plan_fork(KEY, at=4)
     else:
         plan = await engine.sessions.plan(**GIVEN)
@@ -116,28 +115,28 @@ async def test_one_commit_records_what_two_would(engine: Engine, model: Scripted
     assert (again.repeated, again.after, again.seq) == (True, one.after, one.seq)
     model.release()
     for key in (AT_ONCE, BEFORE):
-        assert (await wait_for_end(engine, "r2", key)).status == "completed"
-    assert await read_types(engine, AT_ONCE) == await read_types(engine, BEFORE)
+        assert (await engine.wait("r2", key)).status == "completed"
+    assert await engine.read_types(AT_ONCE) == await engine.read_types(BEFORE)
 
 
-async def test_existing_session_is_not_made_again(engine: Engine) -> None:
+async def test_existing_session_is_not_made_again(engine: Server) -> None:
     plan = await engine.sessions.plan(messages=[{"role": "user", "content": "mine"}])
     await engine.sessions.create(KEY.tenant, session_id=KEY.id)
     with pytest.raises(SessionExists):
         await engine.runs.start(KEY, make_start_run(), plan=plan)
-    assert await read_types(engine) == ["session.created"]
+    assert await engine.read_types() == ["session.created"]
 
 
-async def test_fork_of_changed_source_is_refused(engine: Engine, model: ScriptedModel) -> None:
+async def test_fork_of_changed_source_is_refused(engine: Server, model: ScriptedModel) -> None:
     model.say("Hello.")
     await engine.sessions.create(KEY.tenant, session_id=KEY.id)
-    await run_to_end(engine)
+    await engine.run()
     plan = await engine.sessions.plan_fork(KEY, at=3)
     await engine.sessions.delete(KEY)
     with pytest.raises(SeqConflict) as refused:
         await engine.runs.start(AT_ONCE, make_start_run(), plan=plan)
     assert refused.value.session_id == KEY.id
-    assert await read_types(engine, AT_ONCE) == []
+    assert await engine.read_types(AT_ONCE) == []
 
 
 async def test_fork_is_counted_once_recorded(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -157,7 +156,7 @@ async def test_fork_is_counted_once_recorded(cluster: EngineCluster, model: Scri
         await engine.runs.start(LATER, make_start_run(), plan=late)
     with pytest.raises(QuotaExceeded):
         await engine.sessions.fork(KEY)
-    assert (await wait_for_end(engine, key=AT_ONCE)).status == "completed"
+    assert (await engine.wait(key=AT_ONCE)).status == "completed"
 
 
 async def test_large_plan_folds_once_in_thread() -> None:
@@ -188,4 +187,4 @@ async def test_what_is_refused_leaves_no_session(cluster: EngineCluster) -> None
         engine = await cluster.open_engine(Agent(name="A"), start=False, limits=limits)
         with pytest.raises(refusal):
             await engine.runs.start(KEY, command, plan=await engine.sessions.plan())
-        assert await read_types(engine) == []
+        assert await engine.read_types() == []

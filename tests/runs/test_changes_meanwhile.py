@@ -13,19 +13,7 @@ from swarmkeep.decide.commands import Approval, ToolAnswer
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import ContextUpdated, MessageAdded, ToolStarted
 from swarmkeep.events.records import RunOptions
-from swarmkeep.runs.engine import Engine
-from tests.runs.cluster import (
-    KEY,
-    EngineCluster,
-    ToolGate,
-    kill_engine,
-    list_contents,
-    make_start_run,
-    open_session,
-    read_log,
-    run_to_end,
-    wait_for_end,
-)
+from tests.runs.cluster import KEY, EngineCluster, Server, ToolGate, kill_engine, list_contents
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -33,8 +21,8 @@ pytestmark = pytest.mark.one_database
 BEFORE: Json = {"name": "Ann", "cart": {"tea": 1, "milk": 2}, "note": "old", "gone": True, "none": None}
 
 
-async def list_context_changes(engine: Engine) -> list[tuple[str | None, Json]]:
-    facts = [event.fact for event in await read_log(engine)]
+async def list_context_changes(engine: Server) -> list[tuple[str | None, Json]]:
+    facts = [event.fact for event in await engine.read_log()]
     return [(fact.tool_call_id, fact.patch) for fact in facts if isinstance(fact, ContextUpdated)]
 
 
@@ -56,15 +44,15 @@ async def test_tool_keeps_concurrent_changes_of_others(
     agent = Agent(name="A", functions=[shop])
     engine = await cluster.open_engine(agent)
     writer = await cluster.open_engine(agent) if elsewhere else engine
-    await open_session(engine, context_variables=BEFORE)
+    await engine.open_session(context_variables=BEFORE)
     model.call("shop", id="c1")
     model.say("Done.")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await gate.wait_until_reached()
     patch = {"gone": None, "note": "new", "cart": {"tea": None, "jam": 4}}
     await writer.sessions.update(KEY, context_variables=patch)
     await gate.open()
-    view = await wait_for_end(engine)
+    view = await engine.wait()
     after = {"name": "Ann", "cart": {"jam": 4, "bread": 3}, "note": "new", "none": None, "paid": None}
     assert view.context_variables == after
     assert await list_context_changes(engine) == [(None, patch), ("c1", {"cart": {"bread": 3, "milk": None}})]
@@ -78,14 +66,14 @@ async def test_unchanging_tool_reverts_nothing(cluster: EngineCluster, model: Sc
         return str(context_variables["name"])
 
     engine = await cluster.open_engine(Agent(name="A", functions=[look]))
-    await open_session(engine, context_variables=BEFORE)
+    await engine.open_session(context_variables=BEFORE)
     model.call("look", id="c1")
     model.say("Done.")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await gate.wait_until_reached()
     await engine.sessions.update(KEY, context_variables={"name": "Bob", "gone": None})
     await gate.open()
-    view = await wait_for_end(engine)
+    view = await engine.wait()
     assert (view.context_variables["name"], "gone" in view.context_variables) == ("Bob", False)
     assert await list_context_changes(engine) == [(None, {"name": "Bob", "gone": None})]
 
@@ -98,14 +86,14 @@ async def test_identical_changes_are_recorded_once(cluster: EngineCluster, model
         return Result("ok", context_variables={"name": "Bob"})
 
     engine = await cluster.open_engine(Agent(name="A", functions=[rename]))
-    await open_session(engine, context_variables=BEFORE)
+    await engine.open_session(context_variables=BEFORE)
     model.call("rename", id="c1")
     model.say("Done.")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await gate.wait_until_reached()
     await engine.sessions.update(KEY, context_variables={"name": "Bob"})
     await gate.open()
-    await wait_for_end(engine)
+    await engine.wait()
     assert await list_context_changes(engine) == [(None, {"name": "Bob"})]
 
 
@@ -123,14 +111,14 @@ async def test_reply_calls_see_all_earlier_changes(cluster: EngineCluster, model
         return "two"
 
     engine = await cluster.open_engine(Agent(name="A", functions=[first, second]))
-    await open_session(engine, context_variables={"gone": True})
+    await engine.open_session(context_variables={"gone": True})
     model.calls([("first", {}, "c1"), ("second", {}, "c2")])
     model.say("Done.")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await gate.wait_until_reached()
     await engine.sessions.update(KEY, context_variables={"gone": None, "new": True})
     await gate.open()
-    view = await wait_for_end(engine)
+    view = await engine.wait()
     assert seen == [{"n": 1, "new": True}]
     assert view.context_variables == {"n": 2, "new": True}
     assert await list_context_changes(engine) == [
@@ -153,16 +141,16 @@ async def test_rerun_tool_sees_second_start_context(cluster: EngineCluster, mode
 
     agent = Agent(name="A", functions=[pay])
     one = await cluster.open_engine(agent)
-    await open_session(one, context_variables={"gone": True})
+    await one.open_session(context_variables={"gone": True})
     model.call("pay", id="c1")
-    await one.runs.start(KEY, make_start_run())
+    await one.start_run()
     await gate.wait_until_reached()
     two = await cluster.open_engine(agent, start=False)
     await two.sessions.update(KEY, context_variables={"gone": None})
     await kill_engine(one)
     model.say("Paid.")
     await two.start()
-    view = await wait_for_end(two)
+    view = await two.wait()
     await gate.open()
     assert seen == [{"gone": True}, {}]
     assert view.context_variables == {"paid": True}
@@ -191,10 +179,10 @@ class Team:
         return "seen"
 
 
-async def list_turn_events(engine: Engine) -> list[tuple[str, str, str | None]]:
+async def list_turn_events(engine: Server) -> list[tuple[str, str, str | None]]:
     """The events of replies and calls, each with the agent beside it, and the sender of its message."""
     found = []
-    for event in await read_log(engine):
+    for event in await engine.read_log():
         fact = event.fact
         if isinstance(fact, MessageAdded) and fact.message["role"] != "user":
             found.append((event.type, event.agent, fact.message["sender"]))
@@ -212,11 +200,11 @@ async def test_reply_calls_use_asked_agents_functions(cluster: EngineCluster, mo
     engine = await cluster.begin(*team.agents)
     model.calls([("send", {}, "c1"), ("look", {}, "c2")], gate=gate)
     model.say("Hello from B.")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await model.wait_for_requests_async(1)
     await engine.sessions.update(KEY, agent="B")
     gate.set()
-    view = await wait_for_end(engine)
+    view = await engine.wait()
     assert (view.agent, list_contents(view.messages)[2:]) == ("B", ["sent by A", "seen", "Hello from B."])
     assert team.done == ["A"]
     assert await list_turn_events(engine) == [A_CALLS, A_STARTS, A_ANSWERS, A_STARTS, A_ANSWERS, B_SAYS]
@@ -233,11 +221,11 @@ async def test_call_after_agent_change_stays_former_agents(cluster: EngineCluste
     engine = await cluster.begin(*team.agents)
     model.calls([("wait", {}, "c1"), ("send", {}, "c2")])
     model.say("Hello from B.")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await gate.wait_until_reached()
     await engine.sessions.update(KEY, agent="B")
     await gate.open()
-    assert (await wait_for_end(engine)).agent == "B"
+    assert (await engine.wait()).agent == "B"
     assert team.done == ["A"]
 
 
@@ -256,13 +244,13 @@ async def test_restarted_calls_belong_to_asked_agent(
     team.agents[0].functions.append(wait)
     one = await cluster.begin(*team.agents)
     model.calls([("wait", {}, "c1"), ("send", {}, "c2")])
-    await one.runs.start(KEY, make_start_run())
+    await one.start_run()
     await gate.wait_until_reached()
     await one.sessions.update(KEY, agent="B")
     await kill_engine(one)
     model.say("Hello from B.")
     two = await cluster.open_engine(*team.agents)
-    view = await wait_for_end(two)
+    view = await two.wait()
     await gate.open()
     contents = list_contents(view.messages)[2:]
     assert contents[1:] == ["sent by A", "Hello from B."]
@@ -278,12 +266,12 @@ async def test_call_decided_after_change_stays_former_agents(
     team = Team(requires_approval=True)
     engine = await cluster.begin(*team.agents)
     model.call("send", id="c1")
-    await run_to_end(engine)
+    await engine.run()
     await engine.sessions.update(KEY, agent="B")
     model.say("Hello from B.")
     other = await cluster.open_engine(*team.agents)
     await other.runs.resume(KEY, "r1", approvals=[Approval(tool_call_id="c1", decision=decision)])
-    assert (await wait_for_end(other)).output_text == "Hello from B."
+    assert (await other.wait()).output_text == "Hello from B."
     assert team.done == (["A"] if decision == "approve" else [])
     assert {sender for _, _, sender in (await list_turn_events(other))[:-1]} == {"A", None} - (
         {None} if decision == "deny" else set()
@@ -294,9 +282,9 @@ async def test_outside_result_belongs_to_asking_agent(cluster: EngineCluster, mo
     team = Team()
     engine = await cluster.begin(*team.agents)
     model.call("send", id="c1")
-    await run_to_end(engine, options=RunOptions(execute_tools=False))
+    await engine.run(options=RunOptions(execute_tools=False))
     await engine.sessions.update(KEY, agent="B")
     model.say("Hello from B.")
     await engine.runs.resume(KEY, "r1", tool_results=[ToolAnswer(tool_call_id="c1", content="sent")])
-    assert (await wait_for_end(engine)).output_text == "Hello from B."
+    assert (await engine.wait()).output_text == "Hello from B."
     assert await list_turn_events(engine) == [A_CALLS, A_ANSWERS, B_SAYS]

@@ -21,28 +21,13 @@ from swarmkeep.events.messages import SHORTENED_HEADING as HEADING
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.history.redact import redact
-from swarmkeep.history.replay import rebuild_request, replay_session
+from swarmkeep.history.replay import rebuild_request
 from swarmkeep.history.verify import verify
 from swarmkeep.models.failures import REMOVED, Secrets
 from swarmkeep.models.model import ChatModel, TurnFailed
-from swarmkeep.runs.agents import Registry
-from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.unstored import UnstoredSession
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    find_answers,
-    kill_engine,
-    make_start_run,
-    open_session,
-    read_log,
-    read_state,
-    read_types,
-    run_to_end,
-    wait_for_end,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, Server, kill_engine
 from tests.runs.swarm.runners import open_async
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call, Completion, Raw, Reply
@@ -126,8 +111,8 @@ async def opened(cluster: EngineCluster) -> Any:
             yield engine, small, scripted
 
 
-async def list_facts(engine: Engine, kind: type[Any]) -> list[Any]:
-    return [event.fact for event in await read_log(engine) if isinstance(event.fact, kind)]
+async def list_facts(engine: Server, kind: type[Any]) -> list[Any]:
+    return [event.fact for event in await engine.read_log() if isinstance(event.fact, kind)]
 
 
 def list_tokens_of_log(state: State) -> int:
@@ -139,9 +124,9 @@ async def test_tenfold_window_session_reaches_its_end(opened: Any) -> None:
     engine, small, scripted = opened
     for number in range(32):
         text = f"{number}: " + ("look" if number % 4 == 0 else "tell me") + " " + "y" * 900
-        run = await run_to_end(engine, text, f"r{number}")
+        run = await engine.run(text, f"r{number}")
         assert (run.status, run.error) == ("completed", None)
-    state = await read_state(engine)
+    state = await engine.read_state()
     assert list_tokens_of_log(state) > 10 * WINDOW
     assert small.summaries >= 8
     assert count_tokens(scripted.requests[-1]) <= WINDOW
@@ -151,17 +136,16 @@ async def test_tenfold_window_session_reaches_its_end(opened: Any) -> None:
     asked = [entry.message["content"] for entry in state.messages if entry.role == "user"]
     assert [text.split(":")[0] for text in asked] == [str(number) for number in range(32)]
     assert state.message_count == len(state.messages) == 32 * 2 + 8 * 2
-    assert (await verify(engine.store, KEY)).problems == []
-    assert (await replay_session(engine.store, Registry([AGENT]), KEY)).matches
+    await engine.check_log()
     # Each request that was answered is rebuilt, the summaries' among them.
     answered = [
         raw for raw, request in zip(scripted.raw_requests, scripted.requests, strict=True)
         if count_tokens(request) <= WINDOW
     ]  # fmt: skip
-    assert [await rebuild_request(engine.store, KEY, seq) for seq in await find_answers(engine)] == answered
+    assert [await rebuild_request(engine.store, KEY, seq) for seq in await engine.find_answers()] == answered
     assert state.usage.model_calls == len(answered)
     first = (await list_facts(engine, CompactionStarted))[0]
-    at = next(event.seq for event in await read_log(engine) if event.fact == first)
+    at = next(event.seq for event in await engine.read_log() if event.fact == first)
     fork = await engine.sessions.fork(KEY, at=at - 1)
     forked = await engine.store.state(SessionKey(KEY.tenant, fork.id))
     assert (forked.summary, any(entry.shortened for entry in forked.messages)) == (None, False)
@@ -170,7 +154,7 @@ async def test_tenfold_window_session_reaches_its_end(opened: Any) -> None:
 async def test_compaction_decides_on_provider_prompt_count(opened: Any) -> None:
     engine, _, scripted = opened
     for number in range(6):
-        await run_to_end(engine, "y" * 800, f"r{number}")
+        await engine.run("y" * 800, f"r{number}")
     started = await list_facts(engine, CompactionStarted)
     assert started
     for fact in started:
@@ -184,7 +168,7 @@ async def test_missing_count_is_estimated_and_marked(opened: Any) -> None:
     engine, small, _ = opened
     small.counts = False
     for number in range(6):
-        await run_to_end(engine, "y" * 800, f"r{number}")
+        await engine.run("y" * 800, f"r{number}")
     started = await list_facts(engine, CompactionStarted)
     assert {(fact.reason, fact.estimated) for fact in started} == {("tokens", True)}
 
@@ -192,14 +176,14 @@ async def test_missing_count_is_estimated_and_marked(opened: Any) -> None:
 async def test_long_results_are_shortened_with_their_calls(opened: Any) -> None:
     engine, _, scripted = opened
     for number in range(8):
-        await run_to_end(engine, f"look {number} " + "y" * 100, f"r{number}")
+        await engine.run(f"look {number} " + "y" * 100, f"r{number}")
     shortened = [seq for fact in await list_facts(engine, CompactionStarted) for seq in fact.shortened]
     assert shortened
     for request in scripted.requests:
         calls = [call["id"] for message in request["messages"] for call in message.get("tool_calls", ())]
         results = [message["tool_call_id"] for message in request["messages"] if message["role"] == "tool"]
         assert calls == results
-    state = await read_state(engine)
+    state = await engine.read_state()
     entries = [entry for entry in state.messages if entry.seq in shortened]
     assert [entry.seq for entry in entries] == sorted(shortened)
     for entry in entries:
@@ -211,9 +195,9 @@ async def test_provider_overflow_compacts_before_dropping(opened: Any) -> None:
     engine, small, _ = opened
     small.window = 100_000
     for number in range(4):
-        await run_to_end(engine, f"{number} " + "y" * 500, f"r{number}")
+        await engine.run(f"{number} " + "y" * 500, f"r{number}")
     small.window = 560
-    run = await run_to_end(engine, "and now?", "last")
+    run = await engine.run("and now?", "last")
     assert run.status == "completed"
     assert [fact.reason for fact in await list_facts(engine, CompactionStarted)] == ["too_long"]
     answer = (await list_facts(engine, MessageAdded))[-1]
@@ -224,24 +208,23 @@ async def test_failed_summary_is_event_and_session_continues(opened: Any) -> Non
     engine, small, _ = opened
     small.fails_summaries = True
     for number in range(8):
-        run = await run_to_end(engine, f"{number} " + "y" * 800, f"r{number}")
+        run = await engine.run(f"{number} " + "y" * 800, f"r{number}")
         assert run.status == "completed"
     failed = await list_facts(engine, CompactionFailed)
     assert failed
     assert failed[0].code == "provider_permission"
     small.fails_summaries = False
     for number in range(8, 12):
-        assert (await run_to_end(engine, f"{number} " + "y" * 800, f"r{number}")).status == "completed"
+        assert (await engine.run(f"{number} " + "y" * 800, f"r{number}")).status == "completed"
     assert await list_facts(engine, CompactionSummarised)
-    assert (await verify(engine.store, KEY)).problems == []
-    assert (await replay_session(engine.store, Registry([AGENT]), KEY)).matches
+    await engine.check_log()
 
 
 async def test_summary_is_made_in_fitting_pieces(opened: Any) -> None:
     engine, small, scripted = opened
     small.window = 100_000
     for number in range(12):
-        await run_to_end(engine, f"{number} " + "y" * 700, f"r{number}", agent=None)
+        await engine.run(f"{number} " + "y" * 700, f"r{number}", agent=None)
     small.window = WINDOW
     pieces = await list_facts(engine, CompactionSummarised)
     done = await engine.compactions.compact(KEY, keep_turns=1)
@@ -260,7 +243,7 @@ async def test_kill_during_summary_loses_nothing(
 ) -> None:
     engine = await cluster.open_engine(AGENT)
     history = make_history(6, 800)
-    await open_session(engine, messages=history)
+    await engine.open_session(messages=history)
     model.hang(then="never heard")
     # What the run brings is one of the turns that stay, so there is one more to sum up.
     pieces = 2 if asked else 3
@@ -273,17 +256,17 @@ async def test_kill_during_summary_loses_nothing(
         task.cancel()
         await asyncio.wait([task])
     else:
-        await engine.runs.start(KEY, make_start_run("And now?", "r1"))
+        await engine.start_run("And now?", "r1")
         await model.wait_for_requests_async(1)
     assert is_summary_request(model.requests[0])
     await kill_engine(engine)
     model.release()
     second = await cluster.open_engine(AGENT)
     if asked:
-        await second.runs.start(KEY, make_start_run("And now?", "r1"))
-    run = await wait_for_end(second)
+        await second.start_run("And now?", "r1")
+    run = await second.wait()
     assert (run.status, run.output_text) == ("completed", "Done.")
-    types = await read_types(second)
+    types = await second.read_types()
     assert (types.count("compaction.started"), types.count("compaction.summarised")) == (1, pieces)
     assert model.raw_requests[0] == model.raw_requests[1]
     assert f"1 of {pieces}" in model.requests[2]["messages"][1]["content"]
@@ -293,34 +276,34 @@ async def test_kill_during_summary_loses_nothing(
 async def test_redacting_covered_words_removes_summary(opened: Any) -> None:
     engine, _, scripted = opened
     for number in range(10):
-        await run_to_end(engine, f"canary-{number} " + "y" * 800, f"r{number}")
-    summaries = [event for event in await read_log(engine) if isinstance(event.fact, CompactionSummarised)]
+        await engine.run(f"canary-{number} " + "y" * 800, f"r{number}")
+    summaries = [event for event in await engine.read_log() if isinstance(event.fact, CompactionSummarised)]
     assert len(summaries) > 2
     first, second = summaries[0].fact, summaries[1].fact
     assert isinstance(first, CompactionSummarised)
     assert isinstance(second, CompactionSummarised)
     done = await redact(engine.store, KEY, [second.last_seq], "asked for", publish=engine.publish)
     assert done.seqs == sorted([second.last_seq, *(event.seq for event in summaries[1:])])
-    state = await read_state(engine)
+    state = await engine.read_state()
     assert state.summary is not None
     assert (state.summary.text, state.summary.last_seq) == (first.summary, first.last_seq)
     assert (await verify(engine.store, KEY)).problems == []
     with pytest.raises(RequestNotKept):
-        await rebuild_request(engine.store, KEY, (await find_answers(engine))[-1])
-    assert (await run_to_end(engine, "Go on.", "last")).status == "completed"
-    assert await rebuild_request(engine.store, KEY, (await find_answers(engine))[-1]) == scripted.raw_requests[-1]
+        await rebuild_request(engine.store, KEY, (await engine.find_answers())[-1])
+    assert (await engine.run("Go on.", "last")).status == "completed"
+    assert await rebuild_request(engine.store, KEY, (await engine.find_answers())[-1]) == scripted.raw_requests[-1]
 
 
 async def test_removed_words_are_not_paraphrased(opened: Any) -> None:
     engine, _, scripted = opened
     for number in range(6):
-        await run_to_end(engine, f"{number} " + "y" * 800, f"r{number}")
-    state = await read_state(engine)
+        await engine.run(f"{number} " + "y" * 800, f"r{number}")
+    state = await engine.read_state()
     assert state.summary is not None
     for entry in [entry for entry in state.messages if entry.seq <= state.summary.last_seq]:
         await engine.sessions.remove_message(KEY, entry.seq)
-    assert (await read_state(engine)).summary is None
-    await run_to_end(engine, "Go on.", "last")
+    assert (await engine.read_state()).summary is None
+    await engine.run("Go on.", "last")
     assert HEADING not in json.dumps(scripted.requests[-1])
 
 
@@ -328,28 +311,28 @@ async def test_removed_words_are_not_paraphrased(opened: Any) -> None:
 async def test_summary_of_removed_words_is_dropped(cluster: EngineCluster, model: ScriptedModel, crossing: str) -> None:
     engine = await cluster.open_engine(Agent(name="A"))
     history = [{"role": role, "content": f"{SECRET} {number}"} for number in range(6) for role in ("user", "assistant")]
-    await open_session(engine, messages=history)
+    await engine.open_session(messages=history)
     model.hang(then=f"They said {SECRET}.")
     asked = asyncio.ensure_future(engine.compactions.compact(KEY, keep_turns=1))
     await model.wait_for_requests_async(1)
-    log = await read_log(engine)
+    log = await engine.read_log()
     if crossing == "redact":
         await redact(engine.store, KEY, [event.seq for event in log], "private", publish=engine.publish)
     elif crossing == "remove":
-        for entry in list((await read_state(engine)).messages):
+        for entry in list((await engine.read_state()).messages):
             await engine.sessions.remove_message(KEY, entry.seq)
     else:
         await engine.sessions.delete(KEY, force=True)
         clean = [{**message, "content": "hello"} for message in history]
-        await open_session(engine, messages=clean)
-        await engine.store.append(KEY, await read_state(engine), draft_events("A", [log[-1].fact], None))
+        await engine.open_session(messages=clean)
+        await engine.store.append(KEY, await engine.read_state(), draft_events("A", [log[-1].fact], None))
     model.say("They said hello.")
     model.release()
     if crossing == "remove":
         # There is nothing left to sum up.
         model._replies.clear()
     await asked
-    state = await read_state(engine)
+    state = await engine.read_state()
     assert state.compaction is None
     assert SECRET not in repr(state.summaries)
     assert SECRET not in str(model.requests[1:])
@@ -361,19 +344,19 @@ async def test_idle_session_compacts_on_request(opened: Any) -> None:
     small.window = 100_000
     plain = SessionKey(KEY.tenant, "plain")
     history = make_history(6, 50)
-    await open_session(engine, plain, messages=history)
+    await engine.open_session(plain, messages=history)
     done = await engine.compactions.compact(plain, keep_turns=2, instructions="In French.", by="Lee")
     assert (done.summary, done.first_seq, done.error) == ("summary 1", 2, None)
     assert scripted.requests[-1]["messages"][0]["content"].endswith("In French.")
     again = await engine.compactions.compact(plain, keep_turns=2)
     assert (again.summary, again.session.seq) == (done.summary, done.session.seq)
-    await run_to_end(engine, "look", "r1", plain)
+    await engine.run("look", "r1", plain)
     scripted.hang()
-    await engine.runs.start(plain, make_start_run("wait", "r2"))
+    await engine.start_run("wait", "r2", key=plain)
     with pytest.raises(SessionBusy):
         await engine.compactions.compact(plain)
     scripted.release()
-    await wait_for_end(engine, "r2", plain)
+    await engine.wait("r2", plain)
     assert (await verify(engine.store, plain)).problems == []
 
 
@@ -381,15 +364,15 @@ async def test_forks_are_sent_their_own_summaries(opened: Any) -> None:
     """They grew from one state in memory, and are summed up by events of the same seq."""
     engine, small, scripted = opened
     small.window = 100_000
-    await open_session(engine, key := SessionKey(KEY.tenant, "plain"), messages=make_history(6, 50))
+    await engine.open_session(key := SessionKey(KEY.tenant, "plain"), messages=make_history(6, 50))
     for number in (1, 2):
         fork = SessionKey(KEY.tenant, f"fork-{number}")
         await engine.sessions.fork(key, session_id=fork.id)
         await engine.compactions.compact(fork, keep_turns=2)
-        await run_to_end(engine, "And?", f"r{number}", fork)
+        await engine.run("And?", f"r{number}", fork)
         assert scripted.requests[-1]["messages"][1]["content"] == f"{HEADING}\n\nsummary {number}"
         assert (
-            await rebuild_request(engine.store, fork, (await find_answers(engine, fork))[-1])
+            await rebuild_request(engine.store, fork, (await engine.find_answers(fork))[-1])
             == scripted.raw_requests[-1]
         )
 
@@ -401,7 +384,7 @@ async def test_unstored_session_summary_has_no_secrets(cluster: EngineCluster, m
     engine = await cluster.open_engine(
         Agent(name="A"), Agent(name="B", instructions=fail_with_secret), secrets=Secrets([SECRET])
     )
-    state = await read_state(engine, await open_session(engine, messages=[{"role": "user", "content": "hello"}]))
+    state = await engine.read_state(await engine.open_session(messages=[{"role": "user", "content": "hello"}]))
     model.fail(401, message=f"Incorrect API key provided: {SECRET}")
     with pytest.raises(TurnFailed, match=re.escape(f"provided: {REMOVED}")):
         await engine.compactions.sum_up(state)
@@ -416,11 +399,11 @@ async def test_remaining_history_waits_for_tokens(cluster: EngineCluster, model:
     limits = msgspec.structs.replace(LIMITS, max_tokens_per_day=1)
     engine = await cluster.open_engine(Agent(name="A"), limits=limits)
     said = [{"role": role, "content": role * 3_000} for _ in range(3) for role in ("user", "assistant")]
-    await open_session(engine, messages=said)
+    await engine.open_session(messages=said)
     model.say("The first part.")
     with pytest.raises(QuotaExceeded):
         await engine.compactions.compact(KEY, keep_turns=1)
-    assert (await read_state(engine)).compaction is not None
+    assert (await engine.read_state()).compaction is not None
     more = await cluster.open_engine(Agent(name="A"))
     model.say("Both parts.")
     assert (await more.compactions.compact(KEY, keep_turns=1)).summary == "Both parts."

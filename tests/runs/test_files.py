@@ -11,23 +11,12 @@ from swarmkeep import Agent
 from swarmkeep.decide.commands import StartRun
 from swarmkeep.events.errors import InvalidRequest, RequestNotKept, TooLarge
 from swarmkeep.events.facts import EventDraft, MessageAdded
-from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request
 from swarmkeep.history.verify import verify
 from swarmkeep.request.request import History
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import files
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    kill_engine,
-    open_session,
-    read_log,
-    read_state,
-    wait_for_end,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, Server
 from tests.support.pictures import encode_content, hash_content, make_inline_picture, make_message, make_png
 from tests.support.scripted import ScriptedModel
 
@@ -37,12 +26,12 @@ AGENT = Agent(name="A", model="m")
 PICTURES = [make_png(100_000, seed) for seed in range(10)]
 
 
-async def ask(engine: Engine, message: Any, run_id: str = "r1", **options: Any) -> None:
+async def ask(engine: Server, message: Any, run_id: str = "r1", **options: Any) -> None:
     await engine.runs.start(KEY, StartRun(run_id=run_id, messages=(message,), **options))
-    assert (await wait_for_end(engine, run_id)).status == "completed"
+    assert (await engine.wait(run_id)).status == "completed"
 
 
-async def count_files(engine: Engine) -> int:
+async def count_files(engine: Server) -> int:
     read = select(func.count()).select_from(files)
     counted = await engine.store.database.read(lambda db: db.scalar(read))  # type: ignore[attr-defined]
     assert isinstance(counted, int)
@@ -55,7 +44,7 @@ async def test_picture_is_sent_and_stored_beside_event(cluster: EngineCluster, m
     model.say("A cat.")
     await ask(engine, said)
     assert model.requests[0]["messages"][-1] == said
-    assert all(encode_content(PICTURES[0])[:100] not in event.payload for event in await read_log(engine))
+    assert all(encode_content(PICTURES[0])[:100] not in event.payload for event in await engine.read_log())
     model.say("Still a cat.")
     await ask(engine, make_message(text="Sure?"), "r2")
     assert model.requests[1]["messages"][1] == said
@@ -79,7 +68,7 @@ async def test_fifty_turns_with_ten_pictures(cluster: EngineCluster, model: Scri
     grown = (await engine.store.read_totals(KEY.tenant)).bytes - before
     content = sum(map(len, PICTURES))
     assert content < grown < content + 300_000
-    state = await read_state(engine)
+    state = await engine.read_state()
     assert state.size < 200_000
     kept = state.messages.recall(History)
     assert len(kept.json) < 50_000  # type: ignore[attr-defined]
@@ -91,7 +80,7 @@ async def test_past_request_is_rebuilt_byte_exact(cluster: EngineCluster, model:
     engine = await cluster.begin(AGENT)
     model.say("A cat.")
     await ask(engine, make_message(make_inline_picture(PICTURES[0])))
-    answer = next(event for event in await read_log(engine) if event.agent == "A" and "A cat." in event.payload)
+    answer = next(event for event in await engine.read_log() if event.agent == "A" and "A cat." in event.payload)
     assert await rebuild_request(engine.store, KEY, answer.seq) == model.raw_requests[0]
     name = hash_content(PICTURES[0])
     await engine.store.database.write(lambda db: db.execute(files.delete().where(files.c.hash == name)))  # type: ignore[attr-defined]
@@ -103,7 +92,7 @@ async def test_past_request_is_rebuilt_byte_exact(cluster: EngineCluster, model:
 
 async def test_content_that_was_changed_is_found(cluster: EngineCluster) -> None:
     engine = await cluster.open_engine(AGENT)
-    await open_session(engine, messages=[make_message(make_inline_picture(PICTURES[0]))])
+    await engine.open_session(messages=[make_message(make_inline_picture(PICTURES[0]))])
     change = files.update().values(content=PICTURES[1])
     await engine.store.database.write(lambda db: db.execute(change))  # type: ignore[attr-defined]
     found = await verify(engine.store, KEY)
@@ -112,17 +101,6 @@ async def test_content_that_was_changed_is_found(cluster: EngineCluster) -> None
     await engine.store.database.write(lambda db: db.execute(stray))  # type: ignore[attr-defined]
     found = await verify(engine.store, KEY)
     assert "file_stray" in [problem.code for problem in found.problems]
-
-
-async def test_redacted_picture_goes_and_session_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(AGENT)
-    await open_session(engine, messages=[make_message(make_inline_picture(PICTURES[0]))])
-    await redact(engine.store, KEY, [2], "private")
-    assert await count_files(engine) == 0
-    model.say("Hello.")
-    await ask(engine, make_message(text="Hello?"))
-    assert encode_content(PICTURES[0])[:100] not in model.raw_requests[0].decode()
-    assert (await verify(engine.store, KEY)).valid
 
 
 async def test_queued_picture_is_sent_in_turn(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -134,30 +112,17 @@ async def test_queued_picture_is_sent_in_turn(cluster: EngineCluster, model: Scr
     await engine.runs.start(KEY, StartRun(run_id="r2", messages=(said,), on_busy="queue"))
     model.say("A cat.")
     model.release()
-    assert (await wait_for_end(engine, "r2")).status == "completed"
+    assert (await engine.wait("r2")).status == "completed"
     assert model.requests[1]["messages"][-1] == said
     assert (await verify(engine.store, KEY)).valid
     assert await count_files(engine) == 1
-
-
-async def test_dead_server_leaves_pictures_to_next(cluster: EngineCluster, model: ScriptedModel) -> None:
-    first = await cluster.begin(AGENT)
-    said = make_message(make_inline_picture(PICTURES[0]))
-    model.hang()
-    await first.runs.start(KEY, StartRun(run_id="r1", messages=(said,)))
-    await model.wait_for_requests_async(1)
-    await kill_engine(first)
-    model.say("A cat.")
-    second = await cluster.open_engine(AGENT)
-    assert (await wait_for_end(second)).status == "completed"
-    assert model.requests[1]["messages"][-1] == said
 
 
 async def test_earlier_release_messages_keep_content(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(AGENT)
     said = make_message(make_inline_picture(PICTURES[0]))
     drafts = [EventDraft(MessageAdded(message=said), None, "A")]
-    await engine.store.append(KEY, await read_state(engine), drafts)
+    await engine.store.append(KEY, await engine.read_state(), drafts)
     model.say("A cat.")
     await ask(engine, make_message(text="What is it?"))
     assert model.requests[0]["messages"][1] == said
@@ -167,7 +132,7 @@ async def test_earlier_release_messages_keep_content(cluster: EngineCluster, mod
 
 async def test_repeated_picture_is_read_from_memory(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
-    await open_session(engine, messages=[make_message(make_inline_picture(PICTURES[0]))])
+    await engine.open_session(messages=[make_message(make_inline_picture(PICTURES[0]))])
     name = hash_content(PICTURES[0])
     assert await engine.store.read_files(KEY, [name], fresh=False) == {name: PICTURES[0]}
     change = files.update().values(content=b"other")
@@ -189,18 +154,18 @@ async def test_refused_files_are_not_kept(cluster: EngineCluster) -> None:
         with pytest.raises(error):
             await engine.sessions.create("default", messages=[make_message(part)])
     assert await count_files(engine) == 0
-    assert len(await read_log(engine)) == 1
+    assert len(await engine.read_log()) == 1
 
 
 async def test_fork_is_sent_its_own_pictures(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(AGENT)
     said = make_message(make_inline_picture(PICTURES[0]))
-    await open_session(engine, messages=[said])
+    await engine.open_session(messages=[said])
     copy = await engine.sessions.fork(KEY)
     await engine.sessions.delete(KEY)
     model.say("A cat.")
     key = SessionKey(KEY.tenant, copy.id)
     await engine.runs.start(key, StartRun(run_id="r1", messages=(make_message(text="What is it?"),)))
-    assert (await wait_for_end(engine, "r1", key)).status == "completed"
+    assert (await engine.wait("r1", key)).status == "completed"
     assert model.requests[0]["messages"][1] == said
     assert (await verify(engine.store, key)).valid

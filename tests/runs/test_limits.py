@@ -12,19 +12,7 @@ from msgspec.structs import replace
 from swarmkeep import Agent, tool
 from swarmkeep.events.facts import Fact, MessageAdded, RunStarted
 from swarmkeep.events.records import RunOptions
-from swarmkeep.runs.engine import Engine
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    LOOKS_OFTEN,
-    EngineCluster,
-    make_start_run,
-    read_log,
-    read_state,
-    run_to_end,
-    wait_for_end,
-    wait_for_state,
-)
+from tests.runs.cluster import LIMITS, LOOKS_OFTEN, EngineCluster, Server
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -33,11 +21,11 @@ F = TypeVar("F", bound=Fact)
 TOO_LONG = {"code": "context_length_exceeded", "message": "too long"}
 
 
-async def read_facts(engine: Engine, kind: type[F]) -> list[F]:
-    return [event.fact for event in await read_log(engine) if isinstance(event.fact, kind)]
+async def read_facts(engine: Server, kind: type[F]) -> list[F]:
+    return [event.fact for event in await engine.read_log() if isinstance(event.fact, kind)]
 
 
-async def open_engine(cluster: EngineCluster, *agents: Agent, **limits: Any) -> Engine:
+async def open_engine(cluster: EngineCluster, *agents: Agent, **limits: Any) -> Server:
     return await cluster.begin(*agents, limits=replace(LIMITS, **limits))
 
 
@@ -47,8 +35,8 @@ async def open_engine(cluster: EngineCluster, *agents: Agent, **limits: Any) -> 
 async def test_slow_model_ends_run_with_words_kept(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, Agent(name="A"), run_seconds=1)
     model.hang("So far", then=" so good")
-    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
-    view = await wait_for_end(engine)
+    await engine.start_run(options=RunOptions(stream=True))
+    view = await engine.wait()
     assert (view.status, view.stop_reason) == ("failed", "error")
     assert view.error is not None
     assert (view.error.code, view.error.retryable) == ("run_timeout", True)
@@ -66,7 +54,7 @@ async def test_tool_past_run_time_is_abandoned(cluster: EngineCluster, model: Sc
 
     engine = await open_engine(cluster, Agent(name="A", functions=[dig]), run_seconds=1)
     model.call("dig", {})
-    view = await run_to_end(engine)
+    view = await engine.run()
     go_on.set()
     assert view.error is not None
     assert view.error.code == "run_timeout"
@@ -79,10 +67,10 @@ async def test_tool_past_run_time_is_abandoned(cluster: EngineCluster, model: Sc
 async def test_next_run_has_its_own_deadline(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, Agent(name="A"), run_seconds=1)
     model.hang()
-    assert (await run_to_end(engine)).status == "failed"
+    assert (await engine.run()).status == "failed"
     model.release()
     model.say("Hello.")
-    assert (await run_to_end(engine, run_id="r2")).status == "completed"
+    assert (await engine.run(run_id="r2")).status == "completed"
 
 
 # Rounds.
@@ -95,10 +83,10 @@ async def test_looping_model_is_stopped(cluster: EngineCluster, model: ScriptedM
     engine = await open_engine(cluster, Agent(name="A", functions=[look]), loop_turns=4)
     for _ in range(4):
         model.call("look", {})
-    view = await run_to_end(engine)
+    view = await engine.run()
     assert (view.status, view.stop_reason, view.usage.model_calls) == ("completed", "loop_detected", 4)
     model.say("Sorry.")
-    assert (await run_to_end(engine, run_id="r2")).output_text == "Sorry."
+    assert (await engine.run(run_id="r2")).output_text == "Sorry."
 
 
 # History.
@@ -108,41 +96,41 @@ async def test_outgrown_session_takes_next_message(cluster: EngineCluster, model
     engine = await open_engine(cluster, Agent(name="A"))
     for index in range(6):
         model.say(f"answer {index}")
-        await run_to_end(engine, f"ask {index}", run_id=f"r{index}")
+        await engine.run(f"ask {index}", run_id=f"r{index}")
     model.fail(400, **TOO_LONG)
     model.fail(400, **TOO_LONG)
     model.say("Still here.")
-    view = await run_to_end(engine, "and now?", run_id="late")
+    view = await engine.run("and now?", run_id="late")
     assert (view.status, view.output_text, view.usage.model_calls) == ("completed", "Still here.", 1)
     sent = [[message["content"] for message in request["messages"]] for request in model.requests[-3:]]
     assert [len(messages) for messages in sent] == [14, 6, 2]
     assert sent[-1][1:] == ["and now?"]
-    assert len((await read_state(engine)).messages) == 14
+    assert len((await engine.read_state()).messages) == 14
 
     model.say("And here.")
-    await run_to_end(engine, "more", run_id="later")
+    await engine.run("more", run_id="later")
     assert [message["content"] for message in model.requests[-1]["messages"]][1:] == ["and now?", "Still here.", "more"]
 
 
 async def test_overlong_message_fails_alone(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, Agent(name="A"))
     model.say("Hello.")
-    await run_to_end(engine)
+    await engine.run()
     model.fail(400, **TOO_LONG)
     model.fail(400, **TOO_LONG)
-    view = await run_to_end(engine, "very long", run_id="r2")
+    view = await engine.run("very long", run_id="r2")
     assert view.error is not None
     assert view.error.code == "context_length_exceeded"
     model.fail(400, **TOO_LONG)
     model.say("Better.")
-    assert (await run_to_end(engine, "short", run_id="r3")).output_text == "Better."
+    assert (await engine.run("short", run_id="r3")).output_text == "Better."
 
 
 async def test_turn_limit_is_recorded_and_holds(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, Agent(name="A"), history_turns=2)
     for index in range(4):
         model.say(f"answer {index}")
-        await run_to_end(engine, f"ask {index}", run_id=f"r{index}")
+        await engine.run(f"ask {index}", run_id=f"r{index}")
     assert [message["content"] for message in model.requests[-1]["messages"]][1:] == ["ask 2", "answer 2", "ask 3"]
     assert {fact.options.history_turns for fact in await read_facts(engine, RunStarted)} == {2}
     completions = [fact.completion for fact in await read_facts(engine, MessageAdded) if fact.completion is not None]
@@ -168,9 +156,9 @@ async def test_approvals_expire_while_no_server_runs(cluster: EngineCluster, mod
     model.call("launch", {"where": "Mars"})
     # Where the machine is so busy that the first server denies it, too, the second finds that.
     model.say("Then not.")
-    await run_to_end(first)
+    await first.run()
     await first.drain()
     second = await cluster.open_engine(make_rocket(launched), limits=replace(LOOKS_OFTEN, approval_seconds=0.3))
-    await wait_for_state(second, lambda state: state.status == "idle")
-    assert (await wait_for_end(second)).output_text == "Then not."
+    await second.wait_for_state(lambda state: state.status == "idle")
+    assert (await second.wait()).output_text == "Then not."
     assert launched == []

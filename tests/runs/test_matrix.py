@@ -43,13 +43,12 @@ from swarmkeep.history.import_export import import_export
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request, replay_session
 from swarmkeep.history.verify import verify
-from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.identifiers import derive_child_run
 from swarmkeep.runs.runs import IdempotentRequest
 from swarmkeep.store import schema
 from swarmkeep.store.records import SessionKey
 from tests.history.test_redact import dump_database
-from tests.runs.cluster import LOOKS_OFTEN, EngineCluster, expire_leases, read_log, read_state
+from tests.runs.cluster import LOOKS_OFTEN, EngineCluster, Server, expire_leases
 from tests.runs.mcp.test_connections import serve, write_answer, write_result
 from tests.runs.swarm.runners import open_async
 from tests.support.hypothesis_profiles import some
@@ -170,13 +169,13 @@ TEXT_SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "re
 class Cell:
     """A feature in one session, and the word that only this session knows: `canary`."""
 
-    def __init__(self, name: str, engine: Engine, agent: str) -> None:
+    def __init__(self, name: str, engine: Server, agent: str) -> None:
         self.key = SessionKey("default", name)
         self.canary = f"canary{zlib.crc32(name.encode()):08x}"
         self.engine = engine
         self.agent = agent
 
-    def on(self, engine: Engine) -> Cell:
+    def on(self, engine: Server) -> Cell:
         """The same, through another server."""
         cell = Cell(self.key.id, engine, self.agent)
         cell.canary = self.canary
@@ -235,7 +234,7 @@ class Cell:
 
     async def list_sessions(self) -> list[SessionKey]:
         """The session, and those of the agents that were asked."""
-        starts = [event.fact for event in await read_log(self.engine, self.key)]
+        starts = [event.fact for event in await self.engine.read_log(self.key)]
         below = {
             fact.session_id for fact in starts if isinstance(fact, ToolStarted) and isinstance(fact.session_id, str)
         }
@@ -366,7 +365,7 @@ class Bench:
     async def open(self) -> None:
         self.one, self.two = [await self.open_engine() for _ in range(2)]
 
-    async def open_engine(self) -> Engine:
+    async def open_engine(self) -> Server:
         return await self.cluster.open_engine(*self.agents, limits=LOOKS_OFTEN)
 
     async def check(self, cell: Cell, *, is_whole: bool = True) -> None:
@@ -379,10 +378,10 @@ class Bench:
         for key in keys:
             assert (await verify(cell.engine.store, key)).problems == []
             assert (await replay_session(cell.engine.store, cell.engine.registry, key)).divergences == []
-            for event in await read_log(cell.engine, key):
+            for event in await cell.engine.read_log(key):
                 await self._check_request(cell.engine, key, event, is_whole=is_whole)
 
-    async def _check_request(self, engine: Engine, key: SessionKey, event: RecordedEvent, *, is_whole: bool) -> None:
+    async def _check_request(self, engine: Server, key: SessionKey, event: RecordedEvent, *, is_whole: bool) -> None:
         fact = event.fact
         completion = fact.completion if isinstance(fact, MessageAdded | CompactionSummarised) else None
         if completion is None or completion.request is None:
@@ -438,12 +437,12 @@ async def cross_redaction(bench: Bench, cell: Cell, play: Play) -> None:
     for key in await cell.list_sessions():
         given = [
             event.seq
-            for event in await read_log(cell.engine, key)
+            for event in await cell.engine.read_log(key)
             if cell.canary in event.payload and event.type not in _COPIES
         ]
         files = [
             event.seq
-            for event in await read_log(cell.engine, key)
+            for event in await cell.engine.read_log(key)
             if event.type == "message.added" and '"blob"' in event.payload
         ]
         if key == cell.key or given:
@@ -457,7 +456,7 @@ async def cross_redaction(bench: Bench, cell: Cell, play: Play) -> None:
 async def cross_removal(bench: Bench, cell: Cell, play: Play) -> None:
     await play(cell)
     for key in await cell.list_sessions():
-        for entry in list((await read_state(cell.engine, key)).messages):
+        for entry in list((await cell.engine.read_state(key)).messages):
             if cell.canary in str(entry.message):
                 await cell.engine.sessions.remove_message(key, entry.seq)
     await cell.engine.sessions.update(cell.key, metadata={"title": None, "label": None})
@@ -495,7 +494,7 @@ async def cross_erasure(bench: Bench, cell: Cell, play: Play) -> None:
     await bench.assert_gone(cell)
     for key in sessions:
         for engine in (bench.one, bench.two):
-            assert cell.canary not in str(await read_log(engine, key))
+            assert cell.canary not in str(await engine.read_log(key))
             assert (await verify(engine.store, key)).problems == []
             with pytest.raises(PersonErased):
                 await Cell(key.id, engine, cell.agent).start("And then?", "later")
@@ -503,18 +502,18 @@ async def cross_erasure(bench: Bench, cell: Cell, play: Play) -> None:
 
 async def cross_fork(bench: Bench, cell: Cell, play: Play) -> None:
     await play(cell)
-    end = (await read_state(cell.engine, cell.key)).seq
+    end = (await cell.engine.read_state(cell.key)).seq
     places = range(1, end + 1) if bench.is_long else {end // 2, end * 3 // 4, end}
     for at in places:
         fork = cell.in_session(f"{cell.key.id}-{at}")
         await cell.engine.sessions.fork(cell.key, at=at, session_id=fork.key.id)
         started = {
             event.fact.tool_call_id
-            for event in await read_log(cell.engine, fork.key)
+            for event in await cell.engine.read_log(fork.key)
             if isinstance(event.fact, ToolStarted)
         }
         before = {call: count for call, count in effects.items() if cell.canary in call[0] and call[1] in started}
-        finished = (await read_state(cell.engine, fork.key)).finished
+        finished = (await cell.engine.read_state(fork.key)).finished
         if len(finished) and finished[-1].status == "interrupted":
             # Nothing that began in the original begins again here.
             await cell.engine.runs.resume(fork.key, finished[-1].id)
@@ -536,7 +535,7 @@ async def cross_transfer(bench: Bench, cell: Cell, play: Play) -> None:
     assert text == await export(cell.on(bench.two), cell.key)
     copy = cell.in_session(f"{cell.key.id}-copy")
     await import_export(cell.engine.store, "default", io.BytesIO(text), as_id=copy.key.id)
-    kept, brought = [await read_state(cell.engine, each.key) for each in (cell, copy)]
+    kept, brought = [await cell.engine.read_state(each.key) for each in (cell, copy)]
     assert [entry.message for entry in brought.messages] == [entry.message for entry in kept.messages]
     assert brought.context_variables == kept.context_variables
     await bench.go_on(copy)
@@ -546,7 +545,7 @@ async def cross_transfer(bench: Bench, cell: Cell, play: Play) -> None:
 class Cut:
     """Stops an engine right before it records what follows event `at` of a session."""
 
-    def __init__(self, engine: Engine, key: SessionKey, at: int) -> None:
+    def __init__(self, engine: Server, key: SessionKey, at: int) -> None:
         self.reached, self.opened = asyncio.Event(), asyncio.Event()
         self._at, self._key = at, key
         self._append = engine.store.append
@@ -563,7 +562,7 @@ async def list_cuts(bench: Bench, cell: Cell, play: Play) -> list[int]:
     """Where a session of this kind can be cut: before each of its appends, or some; in the short run, one of them."""
     trial = Cell(f"{cell.key.id}-trial", cell.engine, cell.agent)
     await play(trial)
-    end = (await read_state(cell.engine, trial.key)).seq
+    end = (await cell.engine.read_state(trial.key)).seq
     return list(some(range(1, end))) if bench.is_long else [2 + zlib.crc32(cell.key.id.encode()) % (end - 2)]
 
 

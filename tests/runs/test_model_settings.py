@@ -13,15 +13,7 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request, replay_session
 from swarmkeep.runs.agents import Registry
-from tests.runs.cluster import (
-    KEY,
-    EngineCluster,
-    make_start_run,
-    read_log,
-    run_to_end,
-    start_hanging_run,
-    wait_for_end,
-)
+from tests.runs.cluster import KEY, EngineCluster
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -47,8 +39,8 @@ async def test_run_settings_override_agent_settings(cluster: EngineCluster, mode
     model.call("hand_over", id="c1")
     model.say("Bien.")
     model.say("Fine.")
-    await run_to_end(engine, options=MINE)
-    await run_to_end(engine, run_id="r2")
+    await engine.run(options=MINE)
+    await engine.run(run_id="r2")
     first, second, plain = model.requests
     assert (first["temperature"], first["stop"], first["top_k"], "seed" in first) == (0.2, ["\n"], 40, False)
     assert (second["max_tokens"], second["stop"], "temperature" in second) == (9, ["\n"], False)
@@ -60,7 +52,7 @@ async def test_run_settings_override_agent_settings(cluster: EngineCluster, mode
     ]
     answers = [
         event.seq
-        for event in await read_log(engine)
+        for event in await engine.read_log()
         if isinstance(event.fact, MessageAdded) and event.fact.completion is not None
     ]
     assert [await rebuild_request(engine.store, KEY, seq) for seq in answers] == model.raw_requests
@@ -73,12 +65,12 @@ async def test_run_settings_override_agent_settings(cluster: EngineCluster, mode
 
 async def test_a_queued_run_keeps_its_settings(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(FIRST, SECOND)
-    await start_hanging_run(engine, model, then="first")
-    await engine.runs.start(KEY, make_start_run(run_id="r2", options=MINE, on_busy="queue"))
+    await engine.start_hanging_run(model, then="first")
+    await engine.start_run(run_id="r2", options=MINE, on_busy="queue")
     model.say("second")
     model.release()
-    await wait_for_end(engine, "r2")
-    facts = [event.fact for event in await read_log(engine)]
+    await engine.wait("r2")
+    facts = [event.fact for event in await engine.read_log()]
     [queued] = [fact for fact in facts if isinstance(fact, RunQueued)]
     started = [fact for fact in facts if isinstance(fact, RunStarted)]
     assert queued.options.model_settings == started[1].options.model_settings == {"seed": None, "stop": ["\n"]}
@@ -88,8 +80,8 @@ async def test_a_queued_run_keeps_its_settings(cluster: EngineCluster, model: Sc
 async def test_run_without_settings_is_recorded_as_before(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(Agent(name="A"))
     model.say("Hello.")
-    await run_to_end(engine)
-    events = await read_log(engine)
+    await engine.run()
+    events = await engine.read_log()
     started = next(event for event in events if event.type == "run.started")
     assert json.loads(started.payload)["options"].keys() == {
         "max_turns", "model", "execute_tools", "stream", "loop_turns", "history_turns",
@@ -103,9 +95,9 @@ async def test_run_without_settings_is_recorded_as_before(cluster: EngineCluster
 async def test_a_redaction_takes_them_out(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(FIRST)
     model.say("Bien.")
-    await run_to_end(engine, options=MINE)
+    await engine.run(options=MINE)
     await redact(engine.store, KEY, [2], reason="asked to")
-    started = next(event for event in await read_log(engine) if event.type == "run.started")
+    started = next(event for event in await engine.read_log() if event.type == "run.started")
     assert "French" not in started.payload
     assert "model_settings" not in started.payload
 

@@ -13,30 +13,13 @@ from pydantic import BaseModel
 
 from swarmkeep import Agent, Swarm, tool
 from swarmkeep.events.facts import MessageAdded
-from swarmkeep.events.fold import fold
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.views import RunView
 from swarmkeep.history.redact import redact
-from swarmkeep.history.replay import rebuild_request, replay_session
-from swarmkeep.request.request import Profile, build_request
+from swarmkeep.history.replay import replay_session
 from swarmkeep.runs.agents import Registry
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    kill_engine,
-    make_start_run,
-    open_session,
-    read_log,
-    read_state,
-    read_types,
-    run_to_end,
-    wait_for_end,
-    wait_for_state,
-)
-from tests.support.rules import find_body_faults
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, Server
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call, Completion
 
@@ -60,40 +43,18 @@ BY_CALL = Agent(name="ByCall", output_type=Order, output_mode="tool", functions=
 JSON_FORMAT = {"type": "json_schema", "json_schema": {"name": "any", "schema": {"type": "object"}, "strict": False}}
 
 
-async def ask(engine: Engine, **options: Any) -> RunView:
-    await open_session(engine)
-    return await run_to_end(engine, "Order two.", **options)
+async def ask(engine: Server, **options: Any) -> RunView:
+    await engine.open_session()
+    return await engine.run("Order two.", **options)
 
 
-async def list_corrections(engine: Engine) -> list[tuple[str, int]]:
-    facts = [event.fact for event in await read_log(engine)]
+async def list_corrections(engine: Server) -> list[tuple[str, int]]:
+    facts = [event.fact for event in await engine.read_log()]
     return [
         (str(fact.message["role"]), fact.correction)
         for fact in facts
         if isinstance(fact, MessageAdded) and isinstance(fact.correction, int)
     ]
-
-
-async def check_replay(engine: Engine, *agents: Agent) -> None:
-    replayed = await replay_session(engine.store, Registry(agents), KEY)
-    assert replayed.matches, replayed.divergences
-
-
-async def check_requests(engine: Engine, model: ScriptedModel) -> None:
-    """Every request is one that strict servers take, and is rebuilt to the byte."""
-    answers = [
-        event.seq
-        for event in await read_log(engine)
-        if isinstance(event.fact, MessageAdded) and event.fact.completion is not None
-    ]
-    assert [await rebuild_request(engine.store, KEY, seq) for seq in answers] == model.raw_requests
-    for body in model.raw_requests:
-        assert find_body_faults(body) == []
-    # From the events up to any seq a valid request can be made.
-    events = await read_log(engine)
-    for upto in range(1, len(events) + 1):
-        profile = Profile(name="A", model="m", instructions="")
-        assert find_body_faults(build_request(fold(events[:upto]), profile).body()) == []
 
 
 async def test_valid_answer_is_the_output(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -112,8 +73,7 @@ async def test_valid_answer_is_the_output(cluster: EngineCluster, model: Scripte
     }
     assert model.requests[0]["response_format"]["json_schema"]["strict"] is True
     assert await list_corrections(engine) == []
-    await check_requests(engine, model)
-    await check_replay(engine, PLAIN)
+    await engine.check_log(model)
 
 
 async def test_wrong_answer_is_kept_and_sent_back(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -131,8 +91,7 @@ async def test_wrong_answer_is_kept_and_sent_back(cluster: EngineCluster, model:
     assert [message["sender"] for message in view.messages] == [
         "user", "Plain", "swarmkeep", "Plain", "swarmkeep", "Plain",
     ]  # fmt: skip
-    await check_requests(engine, model)
-    await check_replay(engine, PLAIN)
+    await engine.check_log(model)
 
 
 async def test_too_many_wrong_answers_end_run(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -144,15 +103,14 @@ async def test_too_many_wrong_answers_end_run(cluster: EngineCluster, model: Scr
     assert (view.status, view.stop_reason, view.error.code) == ("failed", "error", "output_invalid")
     assert "/count" in view.error.message
     assert (view.output, view.output_text, view.usage.model_calls) == (None, WRONG, 3)
-    assert await read_types(engine) == [
+    assert await engine.read_types() == [
         "session.created", "run.started", *["message.added"] * 6, "run.failed",
     ]  # fmt: skip
-    await check_requests(engine, model)
-    await check_replay(engine, PLAIN)
+    await engine.check_log(model)
     # What was wrong in one run does not count in the next.
     model.say(WRONG)
     model.say(RIGHT)
-    assert (await run_to_end(engine, "Again.", "r2")).output == {"sku": "A-17", "count": 2}
+    assert (await engine.run("Again.", "r2")).output == {"sku": "A-17", "count": 2}
 
 
 async def test_agent_may_forbid_second_answers(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -162,7 +120,7 @@ async def test_agent_may_forbid_second_answers(cluster: EngineCluster, model: Sc
     assert view.error is not None
     assert view.error.code == "output_invalid"
     assert "cut off at the limit of tokens" in view.error.message
-    state = await read_state(engine)
+    state = await engine.read_state()
     assert state.messages[-1].completion is not None
     assert state.messages[-1].completion.finish_reason == "length"
 
@@ -179,24 +137,6 @@ async def test_refusal_is_not_sent_back(cluster: EngineCluster, model: ScriptedM
     model.raw(json.dumps({"choices": [{"message": {"role": "assistant", "content": None, "refusal": "I will not."}}]}))
     view = await ask(engine)
     assert (view.status, view.output, await list_corrections(engine)) == ("completed", None, [])
-
-
-async def test_crash_resumes_with_the_correction(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.begin(PLAIN)
-    model.say(WRONG)
-    model.hang()
-    await engine.runs.start(KEY, make_start_run())
-    await model.wait_for_requests_async(2)
-    await kill_engine(engine)
-    model.say(WRONG)
-    model.say(WRONG)
-    other = await cluster.open_engine(PLAIN)
-    view = await wait_for_end(other)
-    await wait_for_state(other, lambda state: state.run is None)
-    assert view.error is not None
-    assert view.error.code == "output_invalid"
-    assert await list_corrections(other) == [("user", 1), ("user", 2)]
-    model.release()
 
 
 async def test_correction_is_no_separate_turn(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -223,11 +163,10 @@ async def test_output_call_ends_the_run(cluster: EngineCluster, model: ScriptedM
     )
     assert "response_format" not in model.requests[0]
     assert [found["function"]["name"] for found in model.requests[0]["tools"]] == ["look", "final_output"]
-    assert (await read_types(engine))[-3:] == ["message.added", "message.added", "run.completed"]
+    assert (await engine.read_types())[-3:] == ["message.added", "message.added", "run.completed"]
     model.call("final_output", RIGHT, id="c3")
-    assert (await run_to_end(engine, "And again.", "r2")).output == {"sku": "A-17", "count": 2}
-    await check_requests(engine, model)
-    await check_replay(engine, BY_CALL)
+    assert (await engine.run("And again.", "r2")).output == {"sku": "A-17", "count": 2}
+    await engine.check_log(model)
 
 
 async def test_wrong_arguments_and_prose_are_sent_back(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -240,8 +179,7 @@ async def test_wrong_arguments_and_prose_are_sent_back(cluster: EngineCluster, m
     assert await list_corrections(engine) == [("tool", 1), ("user", 2)]
     assert "/count" in model.requests[1]["messages"][-1]["content"]
     assert "calling the function final_output" in model.requests[2]["messages"][-1]["content"]
-    await check_requests(engine, model)
-    await check_replay(engine, BY_CALL)
+    await engine.check_log(model)
 
 
 async def test_neighbouring_calls_run_before_output(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -259,7 +197,7 @@ async def test_neighbouring_calls_run_before_output(cluster: EngineCluster, mode
     view = await ask(engine)
     assert (view.status, view.output, called) == ("completed", {"sku": "A-17", "count": 2}, ["x"])
     assert [message["tool_call_id"] for message in view.messages if message["role"] == "tool"] == ["c1", "c3", "c2"]
-    await check_requests(engine, model)
+    await engine.check_log(model)
 
 
 async def test_output_call_completes_without_execute_tools(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -269,24 +207,15 @@ async def test_output_call_completes_without_execute_tools(cluster: EngineCluste
     assert (view.status, view.output) == ("completed", {"sku": "A-17", "count": 2})
 
 
-async def test_too_many_wrong_calls_end_run(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(BY_CALL.model_copy(update={"output_retries": 0}))
-    model.call("final_output", WRONG, id="c1")
-    view = await ask(engine)
-    assert view.error is not None
-    assert (view.status, view.error.code, view.output) == ("failed", "output_invalid", None)
-    await check_requests(engine, model)
-
-
 async def test_fork_amid_output_call_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(BY_CALL)
     model.call("final_output", RIGHT, id="c1")
     await ask(engine)
-    asked = next(event.seq for event in await read_log(engine) if getattr(event.fact, "completion", None))
+    asked = next(event.seq for event in await engine.read_log() if getattr(event.fact, "completion", None))
     fork = await engine.sessions.fork(KEY, at=asked, session_id="fork")
     key = SessionKey(KEY.tenant, fork.id)
     await engine.runs.resume(key, "r1")
-    view = await wait_for_end(engine, "r1", key)
+    view = await engine.wait("r1", key)
     assert (view.status, view.output, len(model.requests)) == ("completed", {"sku": "A-17", "count": 2}, 1)
 
 
@@ -302,13 +231,12 @@ async def test_run_may_bring_output_type(cluster: EngineCluster, model: Scripted
     assert model.requests[0]["response_format"] == JSON_FORMAT
     assert [found["function"]["name"] for found in model.requests[0]["tools"]] == ["look"]
     model.say("no JSON at all")
-    second = await run_to_end(engine, "Again.", "r2", options=RunOptions(response_format={"type": "json_object"}))
+    second = await engine.run("Again.", "r2", options=RunOptions(response_format={"type": "json_object"}))
     assert (second.status, second.output, second.output_text) == ("completed", None, "no JSON at all")
     model.say(RIGHT)
-    third = await run_to_end(engine, "Again.", "r3", options=RunOptions(response_format={"type": "text"}))
+    third = await engine.run("Again.", "r3", options=RunOptions(response_format={"type": "text"}))
     assert (third.status, third.output) == ("completed", None)
-    await check_requests(engine, model)
-    await check_replay(engine, agent)
+    await engine.check_log(model)
 
 
 # What becomes of it later.
@@ -338,10 +266,10 @@ async def test_redacted_answer_stays_sent_back(cluster: EngineCluster, model: Sc
     await ask(engine)
     before = await list_corrections(engine)
     await redact(engine.store, KEY, [4, 5, 6], reason="asked to")
-    assert "A-17" not in "".join(event.payload for event in await read_log(engine))
+    assert "A-17" not in "".join(event.payload for event in await engine.read_log())
     assert await list_corrections(engine) == before == [("user", 1)]
     assert (await engine.reader.get_run(KEY, "r1")).output is None
-    state = await read_state(engine)
+    state = await engine.read_state()
     assert state.finished[-1].corrections == 1
 
 
@@ -354,7 +282,7 @@ async def test_redacted_calls_keep_their_answers(
     model.add(Completion(calls=[Call("final_output", RIGHT, "c3"), Call("final_output", RIGHT, "c4")]))
     await ask(engine)
     await redact(engine.store, KEY, redacted, reason="asked to")
-    await check_replay(engine, BY_CALL)
+    await engine.check_log()
 
 
 def test_swarm_returns_typed_answer(client: OpenAI, model: ScriptedModel) -> None:

@@ -16,17 +16,8 @@ from swarmkeep.history.import_export import import_export
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request, replay_session
 from swarmkeep.runs.agents import Registry
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    EngineCluster,
-    find_answers,
-    kill_engine,
-    read_log,
-    read_state,
-    run_to_end,
-)
+from tests.runs.cluster import KEY, EngineCluster, Server, kill_engine
 from tests.support.dialects import DIALECTS, Answer, DialectModel
 from tests.support.scripted import ScriptedModel
 
@@ -74,8 +65,8 @@ def model(fake: DialectModel) -> Iterator[ScriptedModel]:
         yield scripted
 
 
-async def check_rebuilt(engine: Engine, model: ScriptedModel, key: SessionKey = KEY) -> None:
-    answers = await find_answers(engine, key)
+async def check_rebuilt(engine: Server, model: ScriptedModel, key: SessionKey = KEY) -> None:
+    answers = await engine.find_answers(key)
     assert [await rebuild_request(engine.store, key, seq) for seq in answers] == model.raw_requests[-len(answers) :]
 
 
@@ -100,13 +91,13 @@ async def test_attachments_come_back_to_their_model(
     agent = Agent(name="A", model=DIALECTS[name].model, functions=[get_weather])
     engine = await cluster.begin(agent)
     for number, text in enumerate(("get_weather", "get_weather")):
-        ended = await run_to_end(engine, text, f"r{number}")
+        ended = await engine.run(text, f"r{number}")
         assert (ended.status, ended.error) == ("completed", None)
     assert fake.refused == []
     assert find_attached(model.requests[-1])[0]
     assert find_attached(model.requests[-1])[2]
     await check_rebuilt(engine, model)
-    views = [entry.view() for entry in (await read_state(engine)).messages]
+    views = [entry.view() for entry in (await engine.read_state()).messages]
     assert [view for view in views if "provider" in view or isinstance(view["content"], list)] == []
     replayed = await replay_session(engine.store, Registry([agent]), KEY)
     assert (replayed.matches, replayed.turns) == (True, 4)
@@ -116,9 +107,9 @@ async def test_another_model_is_not_sent_attachments(
     cluster: EngineCluster, model: ScriptedModel, fake: DialectModel
 ) -> None:
     engine = await cluster.begin(FIRST, SECOND)
-    await run_to_end(engine, "get_weather transfer")
+    await engine.run("get_weather transfer")
     await engine.sessions.update(KEY, agent="First")
-    await run_to_end(engine, "get_weather", "r2")
+    await engine.run("get_weather", "r2")
     assert fake.refused == []
     signed = ["extra_content"]
     assert [find_attached(request) for request in model.requests] == [
@@ -132,20 +123,20 @@ async def test_attachments_outlive_crash_fork_and_compaction(
 ) -> None:
     agent = Agent(name="A", model=DIALECTS["gemini"].model, functions=[get_weather])
     first = await cluster.begin(agent)
-    await run_to_end(first, "get_weather", "r0")
+    await first.run("get_weather", "r0")
     await kill_engine(first)
     engine = await cluster.open_engine(agent)
-    await run_to_end(engine, "get_weather", "r1")
+    await engine.run("get_weather", "r1")
     await check_rebuilt(engine, model)
     await engine.sessions.fork(KEY, session_id="fork")
     fork = SessionKey(KEY.tenant, "fork")
-    await run_to_end(engine, "get_weather", "r2", fork)
-    assert await rebuild_request(engine.store, fork, (await find_answers(engine, fork))[-1]) == model.raw_requests[-1]
+    await engine.run("get_weather", "r2", fork)
+    assert await rebuild_request(engine.store, fork, (await engine.find_answers(fork))[-1]) == model.raw_requests[-1]
     assert [attached for attached in find_attached(model.requests[-1]) if attached] == [["extra_content"]] * 3
     await engine.compactions.compact(KEY, keep_turns=1)
-    await run_to_end(engine, "get_weather", "r3")
+    await engine.run("get_weather", "r3")
     assert ["extra_content"] in find_attached(model.requests[-1])
-    assert await rebuild_request(engine.store, KEY, (await find_answers(engine))[-1]) == model.raw_requests[-1]
+    assert await rebuild_request(engine.store, KEY, (await engine.find_answers())[-1]) == model.raw_requests[-1]
     assert fake.refused == []
 
 
@@ -159,20 +150,20 @@ async def test_attachments_go_with_what_they_came_with(way: str, cluster: Engine
     model.raw(
         {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Sunny."}, "finish_reason": "stop"}]}
     )
-    await run_to_end(engine)
-    seq = (await find_answers(engine))[0]
+    await engine.run()
+    seq = (await engine.find_answers())[0]
     assert "secret seal" in model.raw_requests[-1].decode()
     assert "secret thought" in model.raw_requests[-1].decode()
     match way:
         case "redacted":
             await redact(engine.store, KEY, [seq], reason="asked to")
-            assert "secret" not in "".join(event.payload for event in await read_log(engine))
+            assert "secret" not in "".join(event.payload for event in await engine.read_log())
         case "call":
             await engine.sessions.remove_message(KEY, seq, "c1")
         case _:
             await engine.sessions.remove_message(KEY, seq)
     model.raw({"choices": [{"index": 0, "message": {"role": "assistant", "content": "Bye."}, "finish_reason": "stop"}]})
-    await run_to_end(engine, "bye", "r2")
+    await engine.run("bye", "r2")
     sent = model.raw_requests[-1].decode()
     assert "secret seal" not in sent
     assert ("secret thought" in sent) == (way == "call")
@@ -181,21 +172,21 @@ async def test_attachments_go_with_what_they_came_with(way: str, cluster: Engine
 async def test_exports_keep_attachments(cluster: EngineCluster, model: ScriptedModel, fake: DialectModel) -> None:
     agent = Agent(name="A", model=DIALECTS["gemini"].model, functions=[get_weather])
     engine = await cluster.begin(agent)
-    await run_to_end(engine, "get_weather")
+    await engine.run("get_weather")
     exported = [piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)]
     file = io.BytesIO(b"".join(exported))
     await import_export(engine.store, "other", file)
     key = SessionKey("other", KEY.id)
-    await run_to_end(engine, "get_weather", "r2", key)
+    await engine.run("get_weather", "r2", key)
     assert fake.refused == []
     assert [attached for attached in find_attached(model.requests[-1]) if attached] == [["extra_content"]] * 2
 
 
 async def test_a_run_may_overrule_the_profile(cluster: EngineCluster, model: ScriptedModel, fake: DialectModel) -> None:
     engine = await cluster.begin(Agent(name="A", model=DIALECTS["deepseek"].model, functions=[get_weather]))
-    await run_to_end(engine, "get_weather")
+    await engine.run("get_weather")
     profile: Json = {"attachments": "omit", "parallel_tool_calls": "omit"}
-    ended = await run_to_end(engine, "hello", "r2", options=RunOptions(model_profile=profile))
+    ended = await engine.run("hello", "r2", options=RunOptions(model_profile=profile))
     assert ended.error is not None
     assert "parallel_tool_calls" not in model.requests[-1]
     assert find_attached(model.requests[-1]) == [[], []]

@@ -16,7 +16,7 @@ from swarmkeep import Agent
 from swarmkeep.request.request import History
 from swarmkeep.runs.identifiers import make_id
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import KEY, EngineCluster, make_start_run, open_session, run_to_end, wait_for_end
+from tests.runs.cluster import KEY, EngineCluster, make_start_run
 from tests.support.round_trips import count_round_trips
 from tests.support.scripted import ScriptedModel
 
@@ -54,7 +54,7 @@ async def count_turn(cluster: EngineCluster, model: ScriptedModel) -> list[str]:
     engine = await cluster.begin(Agent(name="A", functions=[look]), start=False)
     counting: Any = CountingDatabase(engine.store.database)  # type: ignore[attr-defined]
     engine.store.database = counting  # type: ignore[attr-defined]
-    run = await run_to_end(engine)
+    run = await engine.run()
     assert run.status == "completed"
     return list(counting.calls)
 
@@ -76,7 +76,7 @@ async def test_turn_copies_no_earlier_messages(cluster: EngineCluster, model: Sc
     for number in range(6):
         model.call("look")
         model.say("Rain.")
-        assert (await run_to_end(engine, run_id=f"r{number}")).status == "completed"
+        assert (await engine.run(run_id=f"r{number}")).status == "completed"
         state = await engine.store.state(KEY)
         sent = state.messages.recall(History)
         assert sent is not None
@@ -98,7 +98,7 @@ async def count_turn_on_the_wire(
             if with_tool:
                 model.call("look")
             model.say("Hello.")
-            assert (await run_to_end(engine, run_id=run_id)).status == "completed"
+            assert (await engine.run(run_id=run_id)).status == "completed"
         return counted.count - before
 
 
@@ -128,7 +128,7 @@ async def test_postgresql_first_turn_is_eight_round_trips(
             model.say("Hello.")
             key = SessionKey("default", name)
             await engine.runs.start(key, make_start_run(), plan=await engine.sessions.plan())
-            assert (await wait_for_end(engine, key=key)).status == "completed"
+            assert (await engine.wait(key=key)).status == "completed"
         assert counted.count - before == 8
 
 
@@ -139,12 +139,12 @@ async def fill_turns(cluster: EngineCluster, model: ScriptedModel, path: Path, u
     """The database's bytes after each of these numbers of turns, each of two messages of 200 characters."""
     engine = await cluster.open_engine(Agent(name="A"), start=False)
     # As long as the ids that the server makes: they are in every row.
-    key = await open_session(engine, SessionKey("default", make_id("sess")))
+    key = await engine.open_session(SessionKey("default", make_id("sess")))
     sizes, done = [], 0
     for turns in upto:
         for _ in range(turns - done):
             model.say(TEXT[:200])
-            run = await run_to_end(engine, TEXT[:200], make_id("run"), key)
+            run = await engine.run(TEXT[:200], make_id("run"), key)
             assert run.status == "completed"
         done = turns
         sizes.append(measure_used_bytes(path))

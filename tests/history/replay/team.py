@@ -13,9 +13,8 @@ from swarmkeep.decide.commands import Approval, StartRun, ToolAnswer
 from swarmkeep.events.codec import Json
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import Run
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import KEY, wait_for_end
+from tests.runs.cluster import KEY, Server
 from tests.runs.swarm.runners import open_async
 from tests.support.logs import Dice
 from tests.support.scripted import ScriptedModel
@@ -92,7 +91,7 @@ class GeneratedConversation:
         calls = [Call(dice.pick(CALLED_NAMES), dice.pick(ARGUMENTS)) for _ in range(dice.pick((1, 1, 2, 3)))]
         return Completion(calls=calls, pieces=["Let me see."] if dice.chance(30) else ())
 
-    async def run_conversation(self, engine: Engine, *, runs: int = 4) -> list[SessionKey]:
+    async def run_conversation(self, engine: Server, *, runs: int = 4) -> list[SessionKey]:
         """A session and perhaps a fork of it; gives both."""
         await engine.sessions.create(KEY.tenant, session_id=KEY.id, agent="A", context_variables={"name": "Robin"})
         for number in range(runs):
@@ -105,7 +104,7 @@ class GeneratedConversation:
         await engine.sessions.fork(KEY, at=self.dice.pick(range(1, last + 1)), session_id=fork.id)
         return [KEY, fork]
 
-    async def _run(self, engine: Engine, run_id: str) -> None:
+    async def _run(self, engine: Server, run_id: str) -> None:
         dice = self.dice
         options = RunOptions(
             max_turns=dice.pick((4, 4, 2)),
@@ -121,7 +120,7 @@ class GeneratedConversation:
             context_variables=dice.pick(({}, {"run": run_id})),
         )
         await engine.runs.start(KEY, command)
-        view = await wait_for_end(engine, run_id)
+        view = await engine.wait(run_id)
         while view.status == "waiting":
             if dice.chance(15):
                 await engine.runs.cancel(KEY, run_id)
@@ -129,7 +128,7 @@ class GeneratedConversation:
                 state = await engine.store.state(KEY)
                 assert state.run is not None
                 await engine.runs.resume(KEY, run_id, **self._make_answers(state.run))
-            view = await wait_for_end(engine, run_id)
+            view = await engine.wait(run_id)
 
     def _make_answers(self, run: Run) -> Json:
         dice = self.dice

@@ -6,19 +6,19 @@ from swarmkeep import Agent
 from swarmkeep.decide.commands import Approval
 from swarmkeep.history.replay import replay_session
 from swarmkeep.runs.identifiers import derive_child_run
-from tests.runs.cluster import KEY, EngineCluster, open_session, run_to_end, wait_for_end
+from tests.runs.cluster import KEY, EngineCluster
 from tests.runs.teams.team import ask_clerk, ask_for_payment, find_child, make_team, open_team
 from tests.support.scripted import ScriptedModel
 
 
 async def test_session_and_its_child_match(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
-    await open_session(engine, context_variables={"user": "Ada"})
+    await engine.open_session(context_variables={"user": "Ada"})
     model.call("ask_clerk", {"input": "Note it."}, id="c1")
     model.call("note", {"text": "late"}, id="n1")
     model.say("Done.")
     model.say("It is noted.")
-    await run_to_end(engine)
+    await engine.run()
     for key, turns in ((KEY, 2), (await find_child(engine), 2)):
         replayed = await replay_session(engine.store, engine.registry, key)
         assert (replayed.divergences, replayed.turns) == ([], turns)
@@ -30,7 +30,7 @@ async def test_run_awaiting_child_decision_replays_alike(cluster: EngineCluster,
     model.say("It is paid.")
     run_id = derive_child_run(child)
     await engine.runs.resume(child, run_id, approvals=[Approval(tool_call_id="p1", decision="approve")])
-    await wait_for_end(engine)
+    await engine.wait()
     replayed = await replay_session(engine.store, engine.registry, KEY)
     assert (replayed.divergences, replayed.turns) == ([], 2)
 

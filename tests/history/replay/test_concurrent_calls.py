@@ -21,19 +21,9 @@ from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import replay, replay_session
 from swarmkeep.history.verify import verify
 from swarmkeep.runs.agents import Registry
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
 from tests.runs.calls.doors import Doors, ask_for, make_agent, wait_for_results
-from tests.runs.cluster import (
-    KEY,
-    EngineCluster,
-    kill_engine,
-    make_start_run,
-    read_log,
-    read_state,
-    run_to_end,
-    wait_for_end,
-)
+from tests.runs.cluster import KEY, EngineCluster, Server, kill_engine
 from tests.support.scripted import Call, ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -43,17 +33,17 @@ NAMES = ("x", "y", "z")
 
 async def run_in_order(
     cluster: EngineCluster, model: ScriptedModel, order: Sequence[str], agent: Agent, doors: Doors
-) -> Engine:
+) -> Server:
     """A conversation in which the calls x, y and z end in this order."""
     engine = await cluster.begin(agent)
     ask_for(model, *NAMES)
     model.say("Done.")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await doors.wait_until_begun(*NAMES)
     for name in order:
         doors.open(name)
         await wait_for_results(engine, name)
-    assert (await wait_for_end(engine)).status == "completed"
+    assert (await engine.wait()).status == "completed"
     return engine
 
 
@@ -76,7 +66,7 @@ async def test_same_agents_match_in_any_order(
     replayed = await replay_session(engine.store, Registry([agent]), KEY)
     assert (replayed.divergences, replayed.turns) == ([], 2)
     # Each prefix, too, as a fork or a crash leaves it.
-    events = await read_log(engine)
+    events = await engine.read_log()
     for seq in range(1, len(events)):
         part = await asyncio.to_thread(replay, events[:seq], Registry([agent]), {}, ignore=["instructions", "tools"])
         assert part.divergences == []
@@ -93,8 +83,8 @@ async def test_concurrency_setting_is_no_difference(
     engine = await cluster.begin(agent)
     ask_for(model, *NAMES)
     model.say("Done.")
-    await engine.runs.start(KEY, make_start_run())
-    await wait_for_end(engine)
+    await engine.start_run()
+    await engine.wait()
     today = agent.model_copy(update={"concurrent_tools": not at_once})
     assert (await replay_session(engine.store, Registry([today]), KEY)).divergences == []
 
@@ -117,7 +107,7 @@ async def test_killed_concurrent_calls_match(cluster: EngineCluster, model: Scri
     agent = make_agent(doors)
     one = await cluster.begin(agent)
     ask_for(model, *NAMES, function=function)
-    await one.runs.start(KEY, make_start_run())
+    await one.start_run()
     await doors.wait_until_begun(*NAMES)
     doors.open("y")
     await wait_for_results(one, "y")
@@ -125,7 +115,7 @@ async def test_killed_concurrent_calls_match(cluster: EngineCluster, model: Scri
     doors.open(*NAMES)
     model.say("Done.")
     two = await cluster.open_engine(agent)
-    await wait_for_end(two)
+    await two.wait()
     assert (await replay_session(two.store, Registry([agent]), KEY)).divergences == []
 
 
@@ -134,7 +124,7 @@ async def test_redacting_change_or_result_takes_both(cluster: EngineCluster, mod
     doors = Doors()
     agent = make_agent(doors)
     engine = await run_in_order(cluster, model, ("z", "y", "x"), agent, doors)
-    events = await read_log(engine)
+    events = await engine.read_log()
     result = find_held(events)[0]
     change = next(
         event for event in events if isinstance(event.fact, ContextUpdated) and event.fact.tool_call_id == "z"
@@ -142,10 +132,10 @@ async def test_redacting_change_or_result_takes_both(cluster: EngineCluster, mod
     seq = result.seq if named == "result" else change.seq
     done = await redact(engine.store, KEY, [seq], "private")
     assert done.seqs == [result.seq, change.seq]
-    left = "".join(event.payload for event in await read_log(engine) if event.seq in done.seqs)
+    left = "".join(event.payload for event in await engine.read_log() if event.seq in done.seqs)
     assert '"z":true' not in left
     assert (await verify(engine.store, KEY)).valid
-    assert (await read_state(engine)).context_variables == {"x": True, "y": True}
+    assert (await engine.read_state()).context_variables == {"x": True, "y": True}
     replayed = await replay_session(engine.store, Registry([agent]), KEY)
     assert replayed.divergences == []
 
@@ -161,11 +151,11 @@ async def test_cancel_leftovers_of_ended_calls_match(cluster: EngineCluster, mod
     agent = agent.model_copy(update={"functions": [*agent.functions, hand_over]})
     engine = await cluster.begin(agent)
     model.calls([Call("look", {"name": "x"}, "x"), Call("look", {"name": "y"}, "y"), Call("hand_over", {}, "h")])
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     doors.open("y")
     await wait_for_results(engine, "y", "h")
     await engine.runs.cancel(KEY, "r1")
-    log = await read_log(engine)
+    log = await engine.read_log()
     assert [event.type for event in log[-3:]] == ["context.updated", "handoff.made", "run.cancelled"]
     for seq in range(1, len(log) + 1):
         part = await asyncio.to_thread(replay, log[:seq], Registry([agent]), {}, ignore=["instructions", "tools"])
@@ -184,7 +174,7 @@ async def test_call_beside_waiting_approval_matches(cluster: EngineCluster, mode
     agent = agent.model_copy(update={"functions": [*agent.functions, pay]})
     engine = await cluster.begin(agent)
     model.calls([Call("pay", {}, "p"), Call("look", {"name": "x"}, "x")])
-    assert (await run_to_end(engine)).status == "waiting"
+    assert (await engine.run()).status == "waiting"
     replayed = await replay_session(engine.store, Registry([agent]), KEY)
     assert (replayed.divergences, replayed.turns) == ([], 1)
 
@@ -194,7 +184,7 @@ async def test_imported_waiting_run_matches(cluster: EngineCluster, model: Scrip
     agent = Agent(name="A", functions=[pay])
     engine = await cluster.begin(agent)
     model.calls([Call("pay", {}, "p")])
-    assert (await run_to_end(engine, options=RunOptions(execute_tools=here))).status == "waiting"
+    assert (await engine.run(options=RunOptions(execute_tools=here))).status == "waiting"
     exported = b"".join([piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)])
     copy = SessionKey(KEY.tenant, "copy")
     await import_export(engine.store, KEY.tenant, io.BytesIO(exported), as_id=copy.id)
@@ -204,6 +194,6 @@ async def test_imported_waiting_run_matches(cluster: EngineCluster, model: Scrip
         await engine.runs.resume(copy, "r1", approvals=[Approval(tool_call_id="p", decision="approve")])
     else:
         await engine.runs.resume(copy, "r1", tool_results=[ToolAnswer(tool_call_id="p", content="paid")])
-    assert (await wait_for_end(engine, key=copy)).status == "completed"
+    assert (await engine.wait(key=copy)).status == "completed"
     replayed = await replay_session(engine.store, Registry([agent]), copy)
     assert (replayed.divergences, replayed.turns) == ([], 2)

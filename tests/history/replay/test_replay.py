@@ -27,23 +27,11 @@ from swarmkeep.history.recordings import get_request_record
 from swarmkeep.history.replay import rebuild_request, replay, replay_session
 from swarmkeep.models.model import ChatModel
 from swarmkeep.runs.agents import Registry
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.reading import upcast
 from swarmkeep.store.records import SessionKey
 from tests.history.replay.team import TEAM, GeneratedConversation, a, b, open_scripted_model, remember, to_b
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    ToolGate,
-    kill_engine,
-    read_log,
-    run_to_end,
-    start_hanging_run,
-    wait_for_end,
-    wait_for_state,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, Server, ToolGate, kill_engine
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import SeededDice, any_logs
 from tests.support.scripted import ScriptedModel
@@ -52,7 +40,7 @@ pytestmark = pytest.mark.one_database
 
 
 @asynccontextmanager
-async def generate_sessions(cluster: EngineCluster, seed: int) -> AsyncGenerator[tuple[Engine, list[SessionKey]]]:
+async def generate_sessions(cluster: EngineCluster, seed: int) -> AsyncGenerator[tuple[Server, list[SessionKey]]]:
     """An engine, and the sessions that a generated life on it has left."""
     generated = GeneratedConversation(SeededDice(seed))
     async with open_scripted_model(generated) as (_, client):
@@ -65,7 +53,7 @@ async def test_the_same_agents_match_whatever_happened(cluster: EngineCluster, s
     async with generate_sessions(cluster, seed) as (engine, keys):
         for key in keys:
             replayed = await replay_session(engine.store, engine.registry, key)
-            events = await read_log(engine, key)
+            events = await engine.read_log(key)
             assert replayed.divergences == []
             assert replayed.matches
             assert replayed.last_seq == events[-1].seq
@@ -75,7 +63,7 @@ async def test_the_same_agents_match_whatever_happened(cluster: EngineCluster, s
 @pytest.mark.parametrize("seed", range(4))
 async def test_same_agents_match_despite_redaction(cluster: EngineCluster, seed: int) -> None:
     async with generate_sessions(cluster, seed) as (engine, (key, _)):
-        events = await read_log(engine, key)
+        events = await engine.read_log(key)
         texts = await engine.store.read_blobs(key, sorted(_collect_text_names(events)))
     emptied = [replace_by_stand_in(event) for event in events]
     for number, event in enumerate(emptied):
@@ -108,8 +96,8 @@ async def record_talk(cluster: EngineCluster, model: ScriptedModel) -> tuple[lis
     model.call("to_b")
     model.call("forget")
     model.say("Done.")
-    await run_to_end(engine)
-    events = await read_log(engine)
+    await engine.run()
+    events = await engine.read_log()
     return events, await engine.store.read_blobs(KEY, sorted(_collect_text_names(events)))
 
 
@@ -335,9 +323,9 @@ async def test_replay_has_no_side_effects(
     engine = await cluster.begin(team)
     model.call("effect")
     model.say("Done.")
-    await run_to_end(engine)
+    await engine.run()
     assert file.read_text() == "done\n"
-    before = await read_log(engine)
+    before = await engine.read_log()
     store = open_store(ready_url, read_only=True)
     await store.ping()
     connect = socket.socket.connect
@@ -352,7 +340,7 @@ async def test_replay_has_no_side_effects(
     await store.close()
     assert (replayed.matches, replayed.turns) == (True, 2)
     assert file.read_text() == "done\n"
-    assert await read_log(engine) == before
+    assert await engine.read_log() == before
 
 
 async def test_approved_call_cut_by_crash_matches(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -366,14 +354,14 @@ async def test_approved_call_cut_by_crash_matches(cluster: EngineCluster, model:
     team = Agent(name="A", functions=[pay])
     first = await cluster.begin(team)
     model.call("pay")
-    asked = await run_to_end(first)
+    asked = await first.run()
     approval = Approval(tool_call_id=asked.pending[0].tool_call_id, decision="approve")
     await first.runs.resume(KEY, "r1", approvals=[approval])
     await gate.wait_until_reached()
     await kill_engine(first)
     model.say("Done.")
     second = await cluster.open_engine(team)
-    await wait_for_end(second)
+    await second.wait()
     await gate.open()
     replayed = await replay_session(second.store, second.registry, KEY)
     assert (replayed.divergences, replayed.turns) == ([], 2)
@@ -395,9 +383,9 @@ def test_no_log_breaks_the_replay(events: list[RecordedEvent]) -> None:
 # Every past request, put together again, is what the model received: to the byte.
 
 
-async def find_answers(engine: Engine, key: SessionKey = KEY) -> list[int]:
+async def find_answers(engine: Server, key: SessionKey = KEY) -> list[int]:
     """The seqs of the model's answers, in order."""
-    facts = [(event.seq, event.fact) for event in await read_log(engine, key)]
+    facts = [(event.seq, event.fact) for event in await engine.read_log(key)]
     return [
         seq
         for seq, fact in facts
@@ -405,7 +393,7 @@ async def find_answers(engine: Engine, key: SessionKey = KEY) -> list[int]:
     ]
 
 
-async def rebuild_all(engine: Engine, key: SessionKey = KEY) -> list[bytes]:
+async def rebuild_all(engine: Server, key: SessionKey = KEY) -> list[bytes]:
     return [await rebuild_request(engine.store, key, seq) for seq in await find_answers(engine, key)]
 
 
@@ -426,7 +414,7 @@ async def test_request_with_partial_history_rebuilt(cluster: EngineCluster, mode
     engine = await cluster.begin(Agent(name="A"), limits=replace(LIMITS, history_turns=2))
     for number in range(4):
         model.say(f"answer {number}")
-        await run_to_end(engine, f"question {number}", f"r{number}")
+        await engine.run(f"question {number}", f"r{number}")
     assert len(model.requests[-1]["messages"]) < 8
     assert await rebuild_all(engine) == model.raw_requests
 
@@ -435,21 +423,21 @@ async def test_shortened_request_rebuilt(cluster: EngineCluster, model: Scripted
     engine = await cluster.begin(Agent(name="A"))
     for number in range(3):
         model.say(f"answer {number}")
-        await run_to_end(engine, f"question {number}", f"r{number}")
+        await engine.run(f"question {number}", f"r{number}")
     model.fail(400, code="context_length_exceeded")
     model.say("short")
-    await run_to_end(engine, "and now?", "last")
+    await engine.run("and now?", "last")
     assert (await rebuild_all(engine))[-1] == model.raw_requests[-1] != model.raw_requests[-2]
 
 
 async def test_request_after_take_over_rebuilt(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(Agent(name="A"))
-    await start_hanging_run(engine, model)
+    await engine.start_hanging_run(model)
     await kill_engine(engine)
     model.say("again")
     other = await cluster.open_engine(Agent(name="A"))
-    await wait_for_end(other)
-    await wait_for_state(other, lambda state: state.run is None)
+    await other.wait()
+    await other.wait_for_state(lambda state: state.run is None)
     assert await rebuild_all(other) == model.raw_requests[-1:]
     model.release()
 
@@ -457,7 +445,7 @@ async def test_request_after_take_over_rebuilt(cluster: EngineCluster, model: Sc
 async def test_non_answer_has_no_request(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(Agent(name="A"))
     model.say("hi")
-    await run_to_end(engine)
+    await engine.run()
     for seq in (1, 2, 3):
         with pytest.raises(EventNotFound):
             await rebuild_request(engine.store, KEY, seq)
@@ -468,7 +456,7 @@ async def test_non_answer_has_no_request(cluster: EngineCluster, model: Scripted
 async def test_request_with_lost_parts_refused(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(Agent(name="A"))
     model.say("hi")
-    await run_to_end(engine)
+    await engine.run()
     (seq,) = await find_answers(engine)
     marked = (
         """UPDATE events SET payload = substr(payload, 1, length(payload) - 1) || ',"redacted":true}' WHERE seq = 3"""
@@ -485,7 +473,7 @@ async def test_request_with_lost_parts_refused(cluster: EngineCluster, model: Sc
         await rebuild_request(engine.store, KEY, seq)
 
 
-async def damage(engine: Engine, statement: str) -> None:
+async def damage(engine: Server, statement: str) -> None:
     await engine.store.database.write(  # type: ignore[attr-defined]
         lambda connection: connection.exec_driver_sql(statement)
     )

@@ -12,7 +12,7 @@ from swarmkeep.decide.commands import Approval
 from swarmkeep.events.errors import AgentNotFound, AgentUnavailable
 from swarmkeep.events.views import RunView
 from swarmkeep.runs.agents import AgentsError, Registry, load_registry
-from tests.runs.cluster import KEY, EngineCluster, read_log, read_state, run_to_end, wait_for_end
+from tests.runs.cluster import KEY, EngineCluster
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -32,7 +32,7 @@ ALIASES = {"Refunds": "Returns"}
 async def hold_conversation(cluster: EngineCluster) -> RunView:
     """A run with the agent as it was called before."""
     engine = await cluster.begin(OLD)
-    return await run_to_end(engine, run_id="r0")
+    return await engine.run(run_id="r0")
 
 
 async def test_renamed_agent_continues_its_sessions(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -40,12 +40,12 @@ async def test_renamed_agent_continues_its_sessions(cluster: EngineCluster, mode
     await hold_conversation(cluster)
     renamed = await cluster.open_engine(NEW, aliases=ALIASES)
     model.say("hello again")
-    view = await run_to_end(renamed)
+    view = await renamed.run()
     assert (view.status, view.agent) == ("completed", "Returns")
-    events = await read_log(renamed)
+    events = await renamed.read_log()
     assert [event.agent for event in events][-1] == "Returns"
     assert sum(event.type == "session.updated" for event in events) == 1
-    assert (await read_state(renamed)).agent == "Returns"
+    assert (await renamed.read_state()).agent == "Returns"
 
 
 async def test_unaliased_unknown_agent_lists_known_ones(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -53,10 +53,10 @@ async def test_unaliased_unknown_agent_lists_known_ones(cluster: EngineCluster, 
     await hold_conversation(cluster)
     renamed = await cluster.open_engine(NEW)
     with pytest.raises(AgentUnavailable) as refused:
-        await run_to_end(renamed)
+        await renamed.run()
     assert refused.value.known_agents == ["Returns"]
     # And the session can be read.
-    assert (await read_state(renamed)).agent == "Refunds"
+    assert (await renamed.read_state()).agent == "Refunds"
 
 
 async def test_waiting_run_survives_a_renaming(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -66,7 +66,7 @@ async def test_waiting_run_survives_a_renaming(cluster: EngineCluster, model: Sc
     renamed = await cluster.open_engine(NEW, aliases=ALIASES)
     model.say("done")
     await renamed.runs.resume(KEY, view.id, approvals=[Approval(tool_call_id="c1", decision="approve")])
-    assert (await wait_for_end(renamed, view.id)).status == "completed"
+    assert (await renamed.wait(view.id)).status == "completed"
 
 
 async def test_old_agent_name_is_accepted(cluster: EngineCluster, model: ScriptedModel) -> None:

@@ -113,12 +113,6 @@ def test_two_files_of_one_name(tmp_path: Path) -> None:
     assert load_registry(["a/agents.py", "b/agents.py"]).names == ["A", "B"]
 
 
-def test_three_files_of_one_name(tmp_path: Path) -> None:
-    for name in "abc":
-        write_file(tmp_path / name / "agents.py", f'from swarmkeep import Agent\nx = Agent(name="{name}")')
-    assert load_registry(["a", "b", "c"]).names == ["a", "b", "c"]
-
-
 def test_an_empty_package_beside_its_agents(tmp_path: Path) -> None:
     write_file(tmp_path / "empty_team" / "__init__.py", "")
     write_file(tmp_path / "empty_team" / "agents.py", 'from swarmkeep import Agent\na = Agent(name="A")')

@@ -266,14 +266,6 @@ async def test_schemas_follow_the_functions() -> None:
     assert await names() == ["look", "other"]
 
 
-async def test_schemas_are_encoded_once() -> None:
-    agent = Agent(name="A", functions=[look])
-    registry = Registry([agent])
-    assert (await registry.make_profile(agent, {}, InlineRunner())).tools is (
-        await registry.make_profile(agent, {}, InlineRunner())
-    ).tools
-
-
 async def test_short_lived_functions_are_not_confused() -> None:
     # A function that is gone may have left its address to the next one.
     registry = OpenRegistry()

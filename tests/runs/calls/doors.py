@@ -9,8 +9,7 @@ from typing import Any
 
 from swarmkeep import Agent, Result, tool
 from swarmkeep.events.facts import MessageAdded, RecordedEvent, ToolStarted
-from swarmkeep.runs.engine import Engine
-from tests.runs.cluster import KEY
+from tests.runs.cluster import KEY, Server
 from tests.support.scripted import Call, ScriptedModel
 
 SECONDS = 20.0
@@ -95,7 +94,7 @@ def list_starts(events: Sequence[RecordedEvent]) -> list[tuple[str, int]]:
     return [(fact.tool_call_id, fact.attempt) for fact in facts if isinstance(fact, ToolStarted)]
 
 
-async def wait_for_results(engine: Engine, *call_ids: str) -> None:
+async def wait_for_results(engine: Server, *call_ids: str) -> None:
     """Follow the session until these calls have their results."""
     async with asyncio.timeout(SECONDS), aclosing(engine.reader.follow(KEY, after=0)) as items:
         left = set(call_ids)

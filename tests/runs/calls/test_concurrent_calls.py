@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -39,19 +38,7 @@ from tests.runs.calls.doors import (
     make_agent,
     wait_for_results,
 )
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    kill_engine,
-    make_start_run,
-    open_session,
-    read_log,
-    read_state,
-    read_types,
-    run_to_end,
-    wait_for_end,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, kill_engine, make_start_run
 from tests.runs.loop.memory import FixedPolicy, ScriptedReplies, make_calls
 from tests.support.scripted import Call, ScriptedModel
 
@@ -63,34 +50,19 @@ async def test_concurrent_results_are_recorded_as_they_come(cluster: EngineClust
     engine = await cluster.begin(make_agent(doors))
     ask_for(model, "x", "y", "z")
     model.say("Done.")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await doors.wait_until_begun("x", "y", "z")
     for name in ("z", "x", "y"):
         doors.open(name)
         await wait_for_results(engine, name)
-    assert (await wait_for_end(engine)).output_text == "Done."
-    assert list_starts(await read_log(engine)) == [("x", 1), ("y", 1), ("z", 1)]
-    assert [call_id for call_id, _ in list_results(await read_log(engine))] == ["z", "x", "y"]
+    assert (await engine.wait()).output_text == "Done."
+    assert list_starts(await engine.read_log()) == [("x", 1), ("y", 1), ("z", 1)]
+    assert [call_id for call_id, _ in list_results(await engine.read_log())] == ["z", "x", "y"]
     assert find_sent_results(model) == ["x", "y", "z"]
-    assert (await read_state(engine)).context_variables == {"x": True, "y": True, "z": True, "last": "z"}
+    assert (await engine.read_state()).context_variables == {"x": True, "y": True, "z": True, "last": "z"}
     # Each saw the context as it was when they began.
     results = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
     assert results == ["x saw []", "y saw []", "z saw []"]
-
-
-async def test_plain_functions_run_concurrently_in_threads(cluster: EngineCluster, model: ScriptedModel) -> None:
-    both = threading.Barrier(2)
-
-    @tool(concurrent=True)
-    def meet() -> str:
-        both.wait(SECONDS)
-        return "met"
-
-    engine = await cluster.begin(Agent(name="A", functions=[meet], concurrent_tools=True))
-    model.calls([Call("meet", id="1"), Call("meet", id="2")])
-    model.say("Done.")
-    assert (await run_to_end(engine)).status == "completed"
-    assert [status for _, status in list_results(await read_log(engine))] == ["ok", "ok"]
 
 
 @pytest.mark.parametrize("agent_says_so", [True, False])
@@ -109,42 +81,27 @@ async def test_undeclared_calls_run_sequentially(
     engine = await cluster.begin(Agent(name="A", functions=[function], concurrent_tools=agent_says_so))
     model.calls([Call("step", {"name": "x"}), Call("step", {"name": "y"})])
     model.say("Done.")
-    await run_to_end(engine)
+    await engine.run()
     assert order == ["x begins", "x ends", "y begins", "y ends"]
-
-
-async def test_sequential_function_runs_between_concurrent_ones(cluster: EngineCluster, model: ScriptedModel) -> None:
-    doors = Doors()
-    doors.open("x", "y", "alone", "z")
-    engine = await cluster.begin(make_agent(doors))
-    asked = [("look", "x"), ("look", "y"), ("alone", "alone"), ("look", "z")]
-    model.calls([Call(function, {"name": name}, id=name) for function, name in asked])
-    model.say("Done.")
-    await run_to_end(engine)
-    events = await read_log(engine)
-    assert sorted(call_id for call_id, _ in list_results(events)[:2]) == ["x", "y"]
-    assert [call_id for call_id, _ in list_results(events)[2:]] == ["alone", "z"]
-    contents = {m["tool_call_id"]: m["content"] for m in model.requests[-1]["messages"] if m["role"] == "tool"}
-    assert contents["alone"] == "alone with ['last', 'x', 'y']"
 
 
 async def test_cancel_stops_all_and_keeps_finished(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     engine = await cluster.begin(make_agent(doors))
     ask_for(model, "x", "y", "z")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await doors.wait_until_begun("x", "y", "z")
     doors.open("y")
     await wait_for_results(engine, "y")
     await engine.runs.cancel(KEY, "r1")
-    assert (await wait_for_end(engine)).status == "cancelled"
+    assert (await engine.wait()).status == "cancelled"
     await doors.wait_until_cancelled("x", "z")
     assert "y" not in doors.cancelled
-    assert list_results(await read_log(engine)) == [("y", "ok")]
-    assert (await read_state(engine)).context_variables == {"y": True, "last": "y"}
+    assert list_results(await engine.read_log()) == [("y", "ok")]
+    assert (await engine.read_state()).context_variables == {"y": True, "last": "y"}
     # The next run's model gets a result for each.
     model.say("Again.")
-    assert (await run_to_end(engine, run_id="r2")).status == "completed"
+    assert (await engine.run(run_id="r2")).status == "completed"
     assert find_sent_results(model) == ["x", "y", "z"]
 
 
@@ -155,9 +112,9 @@ async def test_each_has_its_own_time_limit(cluster: EngineCluster, model: Script
     # The quick one has as much time as it likes: on a busy machine it may take longer than the slow one may.
     model.calls([Call("look", {"name": "slow"}, id="slow"), Call("again", {"name": "quick"}, id="quick")])
     model.say("Done.")
-    await run_to_end(engine)
-    assert dict(list_results(await read_log(engine))) == {"quick": "ok", "slow": "timeout"}
-    assert (await read_state(engine)).context_variables == {"quick": True, "last": "quick"}
+    await engine.run()
+    assert dict(list_results(await engine.read_log())) == {"quick": "ok", "slow": "timeout"}
+    assert (await engine.read_state()).context_variables == {"quick": True, "last": "quick"}
 
 
 async def test_run_deadline_ends_every_call(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -166,13 +123,13 @@ async def test_run_deadline_ends_every_call(cluster: EngineCluster, model: Scrip
     for seconds in (0.3, 3, 30):
         key = SessionKey(KEY.tenant, f"s{seconds}")
         engine = await cluster.open_engine(make_agent(doors), limits=replace(LIMITS, run_seconds=seconds))
-        await open_session(engine, key)
+        await engine.open_session(key)
         ask_for(model, "x", "y")
-        run = await run_to_end(engine, key=key)
+        run = await engine.run(key=key)
         if doors.begun:
             break
     assert (run.status, run.error and run.error.code) == ("failed", "run_timeout")
-    assert list_results(await read_log(engine, key)) == [("x", "timeout"), ("y", "timeout")]
+    assert list_results(await engine.read_log(key)) == [("x", "timeout"), ("y", "timeout")]
 
 
 async def test_one_call_error_spares_the_others(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -187,8 +144,8 @@ async def test_one_call_error_spares_the_others(cluster: EngineCluster, model: S
     engine = await cluster.begin(agent)
     model.calls([Call("fail", id="f"), Call("look", {"name": "x"}, id="x"), Call("look", "{", id="odd")])
     model.say("Done.")
-    assert (await run_to_end(engine)).status == "completed"
-    assert dict(list_results(await read_log(engine))) == {"f": "error", "x": "ok", "odd": "error"}
+    assert (await engine.run()).status == "completed"
+    assert dict(list_results(await engine.read_log())) == {"f": "error", "x": "ok", "odd": "error"}
 
 
 async def test_guardrail_refuses_only_its_call(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -201,8 +158,8 @@ async def test_guardrail_refuses_only_its_call(cluster: EngineCluster, model: Sc
     engine = await cluster.begin(make_agent(doors, guardrails=[refuse_y]))
     ask_for(model, "x", "y")
     model.say("Done.")
-    await run_to_end(engine)
-    assert dict(list_results(await read_log(engine))) == {"x": "ok", "y": "refused"}
+    await engine.run()
+    assert dict(list_results(await engine.read_log())) == {"x": "ok", "y": "refused"}
     assert doors.begun == ["x"]
 
 
@@ -229,10 +186,10 @@ async def test_concurrency_works_with_approvals_and_caller_functions(
         ]
     )
     options = RunOptions(tools=(CallerTool(function=CallerFunction(name="theirs")),))
-    run = await run_to_end(engine, options=options)
+    run = await engine.run(options=options)
     assert [call.tool_call_id for call in run.pending] == ["b", "t"]
-    assert dict(list_results(await read_log(engine))) == {"x": "ok", "y": "ok"}
-    assert (await read_state(engine)).context_variables == {"x": True, "last": "x"}
+    assert dict(list_results(await engine.read_log())) == {"x": "ok", "y": "ok"}
+    assert (await engine.read_state()).context_variables == {"x": True, "last": "x"}
     model.say("Done.")
     await engine.runs.resume(
         KEY,
@@ -240,8 +197,8 @@ async def test_concurrency_works_with_approvals_and_caller_functions(
         tool_results=[ToolAnswer(tool_call_id="t", content="theirs")],
         approvals=[Approval(tool_call_id="b", decision="approve")],
     )
-    assert (await wait_for_end(engine)).status == "completed"
-    assert (await read_state(engine)).context_variables == {"x": True, "y": True, "last": "y"}
+    assert (await engine.wait()).status == "completed"
+    assert (await engine.read_state()).context_variables == {"x": True, "y": True, "last": "y"}
     assert find_sent_results(model) == ["x", "t", "b", "y"]
 
 
@@ -269,15 +226,15 @@ async def test_joint_changes_respect_context_limit(cluster: EngineCluster, model
         Agent(name="A", functions=[fill], concurrent_tools=True), limits=replace(LIMITS, max_context_bytes=1000)
     )
     ask_for(model, "x", "y", function="fill")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await doors.wait_until_begun("x", "y")
     doors.open("y")
     await wait_for_results(engine, "y")
     model.say("Done.")
     doors.open("x")
-    await wait_for_end(engine)
-    assert list_results(await read_log(engine)) == [("y", "ok"), ("x", "error")]
-    assert list((await read_state(engine)).context_variables) == ["y"]
+    await engine.wait()
+    assert list_results(await engine.read_log()) == [("y", "ok"), ("x", "error")]
+    assert list((await engine.read_state()).context_variables) == ["y"]
 
 
 def set_value(context: Json) -> None:
@@ -363,7 +320,7 @@ async def test_kill_between_results_runs_remaining_calls(
     agent = make_agent(doors)
     one = await cluster.begin(agent)
     ask_for(model, "x", "y", "z", function=function)
-    await one.runs.start(KEY, make_start_run())
+    await one.start_run()
     await doors.wait_until_begun("x", "y", "z")
     for name in ended:
         doors.open(name)
@@ -372,10 +329,10 @@ async def test_kill_between_results_runs_remaining_calls(
     doors.open("x", "y", "z")
     model.say("Done.")
     two = await cluster.open_engine(agent)
-    assert (await wait_for_end(two)).status == "completed"
+    assert (await two.wait()).status == "completed"
     lost = [name for name in ("x", "y", "z") if name not in ended]
     may_repeat = function == "again"
-    events = await read_log(two)
+    events = await two.read_log()
     assert list_starts(events)[3:] == ([(name, 2) for name in lost] if may_repeat else [])
     outcome = "ok" if may_repeat else "unknown_outcome"
     assert dict(list_results(events)) == {name: "ok" if name in ended else outcome for name in ("x", "y", "z")}
@@ -384,25 +341,5 @@ async def test_kill_between_results_runs_remaining_calls(
     assert begun == {name: 2 if may_repeat and name in lost else 1 for name in ("x", "y", "z")}
     made = [name for name in ("x", "y", "z") if name in ended or may_repeat]
     expected = {**dict.fromkeys(made, True), **({"last": made[-1]} if made else {})}
-    assert (await read_state(two)).context_variables == expected
+    assert (await two.read_state()).context_variables == expected
     assert find_sent_results(model) == ["x", "y", "z"]
-
-
-async def test_stopped_server_interrupts_all_and_resume_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
-    doors = Doors()
-    agent = make_agent(doors)
-    one = await cluster.begin(agent)
-    ask_for(model, "x", "y", function="again")
-    await one.runs.start(KEY, make_start_run())
-    await doors.wait_until_begun("x", "y")
-    doors.open("y")
-    await wait_for_results(one, "y")
-    await one.stop()
-    assert doors.cancelled == ["x"]
-    doors.open("x")
-    model.say("Done.")
-    two = await cluster.open_engine(agent)
-    assert (await read_types(two))[-2:] == ["context.updated", "run.interrupted"]
-    await two.runs.resume(KEY, "r1")
-    assert (await wait_for_end(two)).status == "completed"
-    assert (await read_state(two)).context_variables == {"x": True, "y": True, "last": "x"}

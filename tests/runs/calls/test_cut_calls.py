@@ -14,17 +14,12 @@ from pydantic import BaseModel
 from swarmkeep import Agent, tool
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import ApprovalRequested, MessageAdded, ToolStarted
-from swarmkeep.events.fold import fold
 from swarmkeep.events.messages import find_cut_calls
 from swarmkeep.events.records import CallerFunction, CallerTool, CompletionRecord, RequestRecord, RunOptions
-from swarmkeep.history.replay import rebuild_request, replay_session
-from swarmkeep.history.verify import verify
-from swarmkeep.request.request import Profile, build_request
+from swarmkeep.history.replay import replay_session
 from swarmkeep.runs.agents import Registry
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import KEY, EngineCluster, kill_engine, list_results, read_log, run_to_end, wait_for_end
-from tests.support.rules import find_body_faults
+from tests.runs.cluster import KEY, EngineCluster, Server, kill_engine, list_results
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call
 
@@ -112,18 +107,11 @@ PIECES = pytest.mark.parametrize(
 )
 
 
-async def check_log(engine: Engine, model: ScriptedModel, *agents: Agent, key: SessionKey = KEY) -> None:
-    """Nothing was started or asked; requests are valid and rebuilt to the byte; replay and verify find nothing."""
-    events = await read_log(engine, key)
+async def check_log(engine: Server, model: ScriptedModel) -> None:
+    """Nothing was started or asked, and the log is in order."""
+    events = await engine.read_log()
     assert not [event for event in events if isinstance(event.fact, ApprovalRequested | ToolStarted)]
-    answers = [e.seq for e in events if isinstance(e.fact, MessageAdded) and e.fact.completion is not None]
-    assert [await rebuild_request(engine.store, key, seq) for seq in answers] == model.raw_requests
-    for upto in range(1, len(events) + 1):
-        profile = Profile(name="A", model="m", instructions="")
-        assert find_body_faults(build_request(fold(events[:upto]), profile).body()) == []
-    replayed = await replay_session(engine.store, Registry(agents), key)
-    assert replayed.matches, replayed.divergences
-    assert (await verify(engine.store, key)).valid
+    await engine.check_log(model)
 
 
 @PIECES
@@ -134,14 +122,14 @@ async def test_cut_call_is_told_not_run(
     engine = await cluster.begin(DESK)
     script_calls(model, how, (name, arguments))
     model.say("Sorry.")
-    view = await run_to_end(engine, options=options_of(how))
+    view = await engine.run(options=options_of(how))
     assert (view.status, view.stop_reason, view.pending) == ("completed", "end_turn", ())
-    [(status, text)] = list_results(await read_log(engine))
+    [(status, text)] = list_results(await engine.read_log())
     assert status == "error"
     assert f"{name} was not run" in text
     assert ("cut off" if how != "no finish" else "without saying") in text
     assert RAN == []
-    await check_log(engine, model, DESK)
+    await check_log(engine, model)
 
 
 @HOW
@@ -150,10 +138,10 @@ async def test_whole_calls_before_cut_one_run(cluster: EngineCluster, model: Scr
     given = [("look", '{"where": "a"}'), ("look", "{}"), ("cancel_orders", '{"which": "A-1"}'), ("pay", "{}")]
     script_calls(model, how, *given)
     model.say("Done.")
-    view = await run_to_end(engine, options=options_of(how))
+    view = await engine.run(options=options_of(how))
     assert view.status == "completed"
     assert sorted(RAN) == ["cancel A-1", "look a", "look everywhere"]
-    assert sorted(status for status, _ in list_results(await read_log(engine))) == ["error", "ok", "ok", "ok"]
+    assert sorted(status for status, _ in list_results(await engine.read_log())) == ["error", "ok", "ok", "ok"]
     assert [message["tool_call_id"] for message in model.requests[1]["messages"][-4:]] == ["c0", "c1", "c2", "c3"]
     assert (await replay_session(engine.store, Registry([DESK]), KEY)).matches
 
@@ -166,8 +154,8 @@ async def test_functions_without_parameters_need_no_arguments(
     engine = await cluster.begin(DESK)
     script_calls(model, how, ("ping", arguments))
     model.say("Done.")
-    await run_to_end(engine, options=options_of(how))
-    assert (RAN, list_results(await read_log(engine))) == (["ping"], [("ok", "pong")])
+    await engine.run(options=options_of(how))
+    assert (RAN, list_results(await engine.read_log())) == (["ping"], [("ok", "pong")])
 
 
 async def test_complete_calls_may_omit_arguments(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -182,9 +170,9 @@ async def test_complete_calls_may_omit_arguments(cluster: EngineCluster, model: 
     model.call("cancel_orders", "")
     model.call("cancel_orders", "null")
     model.say("Done.")
-    await run_to_end(engine)
+    await engine.run()
     assert RAN == ["cancel all", "cancel all"]
-    assert [status for status, _ in list_results(await read_log(engine))] == ["ok", "ok", "error"]
+    assert [status for status, _ in list_results(await engine.read_log())] == ["ok", "ok", "error"]
 
 
 @PIECES
@@ -196,20 +184,20 @@ async def test_cut_caller_function_ends_the_run(
     name = "shop" if outside == "caller's" else "cancel_orders"
     given: Json = {"tools": (CALLER_TOOL,)} if outside == "caller's" else {"execute_tools": False}
     script_calls(model, how, (name, arguments))
-    view = await run_to_end(engine, options=options_of(how, **given))
+    view = await engine.run(options=options_of(how, **given))
     assert (view.status, view.stop_reason, view.pending) == ("failed", "error", ())
     assert view.error is not None
     assert (view.error.code, name in view.error.message) == ("reply_cut", True)
-    assert [status for status, _ in list_results(await read_log(engine))] == ["error"]
-    await check_log(engine, model, DESK)
+    assert [status for status, _ in list_results(await engine.read_log())] == ["error"]
+    await check_log(engine, model)
 
 
 async def test_whole_caller_calls_stay_pending(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(DESK)
     script_calls(model, "length", ("shop", '{"q": "tea"}'), ("shop", '{"q": "ca'))
-    view = await run_to_end(engine, options=RunOptions(tools=(CALLER_TOOL,)))
+    view = await engine.run(options=RunOptions(tools=(CALLER_TOOL,)))
     assert (view.status, [call.tool_call_id for call in view.pending]) == ("waiting", ["c0"])
-    await check_log(engine, model, DESK)
+    await check_log(engine, model)
 
 
 @PIECES
@@ -219,28 +207,28 @@ async def test_a_cut_output_is_not_taken(
     engine = await cluster.begin(BY_CALL)
     script_calls(model, how, ("final_output", arguments))
     model.call("final_output", {"sku": "B-2"})
-    view = await run_to_end(engine, options=options_of(how))
+    view = await engine.run(options=options_of(how))
     assert (view.status, view.output) == ("completed", {"sku": "B-2"})
-    assert [status for status, _ in list_results(await read_log(engine))] == ["error", "ok"]
-    assert "cut off" in (list_results(await read_log(engine)))[0][1]
-    await check_log(engine, model, BY_CALL)
+    assert [status for status, _ in list_results(await engine.read_log())] == ["error", "ok"]
+    assert "cut off" in (list_results(await engine.read_log()))[0][1]
+    await check_log(engine, model)
 
 
 @pytest.mark.parametrize("text", ['{"sku": "A', "Two of"])
 async def test_cut_text_is_not_paid_twice(cluster: EngineCluster, model: ScriptedModel, text: str) -> None:
     engine = await cluster.begin(FORMED)
     model.say(text, finish_reason="length")
-    view = await run_to_end(engine)
+    view = await engine.run()
     assert view.error is not None
     assert (view.status, view.error.code) == ("failed", "output_invalid")
     assert "cut off at the limit of tokens" in view.error.message
-    await check_log(engine, model, FORMED)
+    await check_log(engine, model)
 
 
 async def test_cut_number_is_no_output(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(Agent(name="Desk", output_type={"type": "integer"}))
     model.say("12", finish_reason="length")
-    assert (await run_to_end(engine)).status == "failed"
+    assert (await engine.run()).status == "failed"
 
 
 @pytest.mark.parametrize(("options", "turns", "reason"), [({}, 3, "error"), ({"max_turns": 2}, 2, "max_turns")])
@@ -250,22 +238,22 @@ async def test_always_cut_replies_end_the_run(
     engine = await cluster.begin(DESK)
     for number in range(turns):
         script_calls(model, "length", ("cancel_orders", '{"which": "' + "A" * number))
-    view = await run_to_end(engine, options=RunOptions(**options))
+    view = await engine.run(options=RunOptions(**options))
     assert view.error is not None
     assert (view.status, view.stop_reason, view.error.code) == ("failed", reason, "reply_cut")
     assert "max_tokens" in view.error.message
-    await check_log(engine, model, DESK)
+    await check_log(engine, model)
     # The next run begins to count anew.
     script_calls(model, "length", ("cancel_orders", '{"wh'))
     model.say("Sorry.")
-    assert (await run_to_end(engine, "Again.", "r2")).status == "completed"
+    assert (await engine.run("Again.", "r2")).status == "completed"
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_filtered_reply_runs_no_calls(cluster: EngineCluster, model: ScriptedModel, stream: bool) -> None:
     engine = await cluster.begin(DESK)
     model.calls([Call("cancel_orders", '{"which": "A-1"}'), Call("pay", "{}")], finish_reason="content_filter")
-    view = await run_to_end(engine, options=RunOptions(stream=stream))
+    view = await engine.run(options=RunOptions(stream=stream))
     assert view.error is not None
     assert (view.status, view.error.code, RAN) == ("failed", "content_filter", [])
 
@@ -276,7 +264,7 @@ async def test_broken_stream_runs_nothing(
 ) -> None:
     engine = await cluster.begin(DESK)
     model.chunks(stream_calls([("cancel_orders", arguments)], None), done=not is_dropped, drop=is_dropped)
-    view = await run_to_end(engine, options=RunOptions(stream=True))
+    view = await engine.run(options=RunOptions(stream=True))
     assert view.error is not None
     assert (view.status, view.error.code, RAN) == ("failed", "provider_stream_cut", [])
 
@@ -285,17 +273,17 @@ async def test_fork_within_commit_starts_nothing(cluster: EngineCluster, model: 
     """The reply alone, as after a crash of a release that recorded no more: what follows is derived from it."""
     engine = await cluster.begin(DESK)
     script_calls(model, "length", ("pay", '{"amount": 1}'), ("cancel_orders", "{}"))
-    view = await run_to_end(engine)
+    view = await engine.run()
     assert view.status == "waiting"
-    reply = next(e.seq for e in await read_log(engine) if isinstance(e.fact, MessageAdded) and e.fact.completion)
+    reply = next(e.seq for e in await engine.read_log() if isinstance(e.fact, MessageAdded) and e.fact.completion)
     fork = SessionKey(KEY.tenant, "fork")
     await engine.sessions.fork(KEY, at=reply, session_id=fork.id)
     await engine.runs.resume(fork, "r1")
-    view = await wait_for_end(engine, key=fork)
+    view = await engine.wait(key=fork)
     assert (view.status, [call.name for call in view.pending], RAN) == ("waiting", ["pay"], [])
     await kill_engine(engine)
     other = await cluster.open_engine(DESK)
-    results = [e.fact for e in await read_log(other, fork) if isinstance(e.fact, MessageAdded) and e.fact.tool]
+    results = [e.fact for e in await other.read_log(fork) if isinstance(e.fact, MessageAdded) and e.fact.tool]
     assert [fact.message["tool_call_id"] for fact in results] == ["c1"]
 
 

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from swarmkeep import Agent, Result, ToolCallId, tool
-from swarmkeep.decide.commands import Approval, StartRun, resume_run, start_run
+from swarmkeep.decide.commands import Approval, resume_run
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.decide.settle import settle
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import EventDraft, RecordedEvent, RunResumed
 from swarmkeep.events.fold import fold
-from swarmkeep.events.messages import INTERRUPTED
 from swarmkeep.events.state import State
 from swarmkeep.models.model import Deltas, Reply
 from swarmkeep.request.request import ModelRequest
@@ -36,14 +35,6 @@ from tests.runs.loop.memory import (
 from tests.support.rules import find_body_faults
 
 
-async def test_a_plain_turn_is_two_commits() -> None:
-    agent = Agent(name="A")
-    log = await open_run(agent)
-    await advance(log, ScriptedReplies("Hello."), agent)
-    assert group_commits(log) == [["run.started", "message.added"], ["message.added", "run.completed"]]
-    assert log.state.finished[-1].stop_reason == "end_turn"
-
-
 async def test_each_tool_adds_one_commit() -> None:
     def look() -> str:
         return "rain"
@@ -62,22 +53,6 @@ async def test_each_tool_adds_one_commit() -> None:
         ["message.added"],
         ["message.added", "run.completed"],
     ]
-
-
-async def test_tool_changes_share_result_commit() -> None:
-    def hand_over() -> Result:
-        return Result("ok", agent=b, context_variables={"n": 1})
-
-    b = Agent(name="B")
-    a = Agent(name="A", functions=[hand_over])
-    log = await open_run(a)
-    await advance(log, ScriptedReplies(make_calls(("1", "hand_over"), ("2", "hand_over")), "Hello."), a)
-    assert group_commits(log)[2:4] == [
-        ["message.added", "context.updated", "tool.started"],
-        ["message.added", "handoff.ignored", "handoff.made"],
-    ]
-    events = log.events
-    assert [event.agent for event in events if event.type == "message.added"] == ["A", "A", "A", "A", "B"]
 
 
 async def test_recorded_events_are_given_once_in_order() -> None:
@@ -360,23 +335,6 @@ async def test_missing_tool_after_restart_has_unknown_outcome() -> None:
     assert statuses[-3:] == ["unknown_outcome", "error", "error"]
 
 
-async def test_interrupted_messages_are_completed_for_next_run() -> None:
-    town = Town()
-    whole, _ = await town.run_through()
-    before = [event for commit in whole.commits[:3] for event in commit]
-    log = RememberingLog(before)
-    from swarmkeep.decide.commands import cancel_run
-
-    await log.commit(lambda state: cancel_run(state, RUN))
-    await log.commit(
-        lambda state: start_run(state, StartRun(run_id="r2", messages=({"role": "user", "content": "?"},)))
-    )
-    model = ScriptedReplies("I see.")
-    await advance(log, model, *town.agents)
-    sent = model.asked[0].messages
-    assert [message["content"] for message in sent if message["role"] == "tool"] == [INTERRUPTED] * 2
-
-
 # The loop waits for approvals and for results from outside, and goes on with what was decided.
 
 
@@ -407,24 +365,6 @@ class Gatekeeper:
     ) -> None:
         events = await log.commit(decide)
         await advance(log, model, self.agent, begun=events)
-
-
-LAUNCHES = make_calls(("1", "look"), ("2", "launch", '{"where": "Mars"}'), ("3", "launch", '{"where": "Venus"}'))
-
-
-async def test_guarded_calls_wait_after_earlier_ones() -> None:
-    keeper = Gatekeeper()
-    log = await keeper.run_until_waiting(LAUNCHES, FixedPolicy(expires_at="2026-01-01T00:00:00.000000Z"))
-    assert keeper.ran == ["look"]
-    assert group_commits(log)[1:] == [
-        ["message.added", "approval.requested", "approval.requested", "tool.started"],
-        ["message.added", "run.waiting"],
-    ]
-    assert log.state.run is not None
-    pending = log.state.run.pending
-    assert [(call.tool_call_id, call.reason) for call in pending] == [("2", "approval"), ("3", "approval")]
-    assert {call.expires_at for call in pending} == {"2026-01-01T00:00:00.000000Z"}
-    assert pending[0].arguments == '{"where": "Mars"}'
 
 
 async def test_approved_cut_call_does_not_rerun() -> None:

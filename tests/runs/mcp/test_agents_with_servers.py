@@ -18,25 +18,14 @@ from openai import AsyncOpenAI, OpenAI
 from swarmkeep import Agent, AsyncSwarm, MCPServer, Swarm
 from swarmkeep.events.errors import RequestNotKept
 from swarmkeep.events.facts import MessageAdded, ToolsListed
-from swarmkeep.events.views import RunView
 from swarmkeep.history.export import iterate_keys, write_export
 from swarmkeep.history.import_export import import_export
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request, replay_session
 from swarmkeep.history.verify import verify
 from swarmkeep.runs.agents import Registry
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    EngineCluster,
-    kill_engine,
-    list_results,
-    make_start_run,
-    open_session,
-    read_log,
-    read_types,
-)
+from tests.runs.cluster import KEY, EngineCluster, Server, kill_engine, list_results
 from tests.support import warm
 from tests.support.mcp.server import PICTURE
 from tests.support.pictures import make_data_url
@@ -75,16 +64,6 @@ def make_server(folder: Path, *arguments: str, program: str = "server", **settin
 pytestmark = pytest.mark.long
 
 
-async def run_to_end(engine: Engine, text: str = "hello", run_id: str = "r1", key: SessionKey = KEY) -> RunView:
-    await engine.runs.start(key, make_start_run(text, run_id))
-    return await wait_for_end(engine, run_id, key)
-
-
-async def wait_for_end(engine: Engine, run_id: str = "r1", key: SessionKey = KEY) -> RunView:
-    async with asyncio.timeout(120):
-        return await engine.runs.wait(key, run_id)
-
-
 def script(model: ScriptedModel, *replies: Call | str) -> None:
     for reply in replies:
         model.add(to_reply(reply))
@@ -103,10 +82,10 @@ def read_lines(folder: Path, name: str) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-async def check_requests(engine: Engine, model: ScriptedModel) -> None:
+async def check_requests(engine: Server, model: ScriptedModel) -> None:
     answers = [
         event.seq
-        for event in await read_log(engine)
+        for event in await engine.read_log()
         if isinstance(event.fact, MessageAdded) and event.fact.completion is not None and event.fact.completion.request
     ]
     assert [await rebuild_request(engine.store, KEY, seq) for seq in answers] == model.raw_requests
@@ -118,16 +97,16 @@ async def test_server_tools_are_offered_recorded_and_called(
     agent = Agent(name="A", mcp_servers=[make_server(folder, tools=("add", "show"))])
     engine = await cluster.open_engine(agent)
     script(model, Call("add", {"a": 1, "b": 2}), Call("show", {}), "Three.", "Bye.")
-    await open_session(engine)
-    view = await run_to_end(engine)
+    await engine.open_session()
+    view = await engine.run()
     assert (view.status, view.output_text) == ("completed", "Three.")
     assert list_offered(model.requests[0]) == ["add", "show"]
     assert model.requests[0]["tools"][0]["function"]["description"] == "Add two numbers."
-    await run_to_end(engine, "more", "r2")
-    events = await read_log(engine)
+    await engine.run("more", "r2")
+    events = await engine.read_log()
     (listing,) = list_listings(events)
     assert (listing.server, [tool.name for tool in listing.tools]) == ("files", ["add", "show"])
-    assert (await read_types(engine))[:6] == [
+    assert (await engine.read_types())[:6] == [
         "session.created", "run.started", "message.added", "tools.listed", "message.added", "tool.started",
     ]  # fmt: skip
     (first, shown) = list_results(events)
@@ -154,11 +133,11 @@ async def test_truncated_call_reaches_no_server(
     engine = await cluster.open_engine(agent)
     model.call("add", arguments, finish_reason="length")
     model.say("Sorry.")
-    await open_session(engine)
-    assert (await run_to_end(engine)).output_text == "Sorry."
-    [(status, text)] = list_results(await read_log(engine))
+    await engine.open_session()
+    assert (await engine.run()).output_text == "Sorry."
+    [(status, text)] = list_results(await engine.read_log())
     assert (status, "add was not run" in text) == ("error", True)
-    assert "tool.started" not in await read_types(engine)
+    assert "tool.started" not in await engine.read_types()
     await check_requests(engine, model)
 
 
@@ -175,10 +154,10 @@ async def test_clashing_tool_name_gets_server_prefix(
     ]
     engine = await cluster.open_engine(Agent(name="A", functions=[add], mcp_servers=servers))
     script(model, Call("other_add", {"a": 1, "b": 2}), Call("add", {"a": 1}), "Done.")
-    await open_session(engine)
-    await run_to_end(engine)
+    await engine.open_session()
+    await engine.run()
     assert list_offered(model.requests[0]) == ["add", "files_add", "other_add", "x_add"]
-    assert list_results(await read_log(engine)) == [("ok", "3"), ("ok", "own")]
+    assert list_results(await engine.read_log()) == [("ok", "3"), ("ok", "own")]
     await check_requests(engine, model)
 
 
@@ -195,10 +174,10 @@ async def test_changed_tool_list_is_one_event(
     script(
         model, Call("change", {}), Call("add", {"a": 1, "b": 1}), "Done.", Call("subtract", {"a": 3, "b": 1}), "Two."
     )
-    await open_session(engine)
-    await run_to_end(engine)
-    await run_to_end(engine, "And now?", "r2")
-    events = await read_log(engine)
+    await engine.open_session()
+    await engine.run()
+    await engine.run("And now?", "r2")
+    events = await engine.read_log()
     before, after = list_listings(events)
     assert [tool.name for tool in after.tools] == [*(tool.name for tool in before.tools), "subtract"]
     assert list_results(events)[-1] == ("ok", "2")
@@ -210,9 +189,9 @@ async def test_missing_server_is_only_a_model_error(cluster: EngineCluster, mode
     nowhere = MCPServer(url="http://127.0.0.1:9/mcp", name="nowhere")
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[server, nowhere]), Agent(name="B"))
     script(model, Call("add", {"a": 1, "b": 1}), "I cannot.", "Hello.")
-    await open_session(engine)
-    assert (await run_to_end(engine)).status == "completed"
-    events = await read_log(engine)
+    await engine.open_session()
+    assert (await engine.run()).status == "completed"
+    events = await engine.read_log()
     listings = list_listings(events)
     assert [(one.server, one.tools, one.schemas) for one in listings] == [("files", (), None), ("nowhere", (), None)]
     assert listings[0].error == "its process ended with code 1"
@@ -222,20 +201,20 @@ async def test_missing_server_is_only_a_model_error(cluster: EngineCluster, mode
         "files": "unreachable",
         "nowhere": "unreachable",
     }
-    other = await open_session(engine, SessionKey("default", "s2"), agent="B")
-    assert (await run_to_end(engine, key=other)).output_text == "Hello."
+    other = await engine.open_session(SessionKey("default", "s2"), agent="B")
+    assert (await engine.run(key=other)).output_text == "Hello."
 
 
 async def test_listed_tools_outlive_their_server(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
     first = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))]))
     script(model, "Hello.", Call("add", {"a": 1, "b": 1}), "I cannot.")
-    await open_session(first)
-    await run_to_end(first)
+    await first.open_session()
+    await first.run()
     await first.stop()
     gone = make_server(folder, tools=("add",), env={"MCP_TEST_REFUSES": "yes"})
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[gone]))
-    await run_to_end(engine, "And?", "r2")
-    events = await read_log(engine)
+    await engine.run("And?", "r2")
+    events = await engine.read_log()
     assert len(list_listings(events)) == 1
     assert [list_offered(request) for request in model.requests] == [["add"]] * 3
     ((status, content),) = list_results(events)
@@ -259,9 +238,9 @@ async def test_failing_server_is_answered_and_restarted(
         Call("add", {"a": 2, "b": 1}),
     ]
     script(model, *calls, "Done.")
-    await open_session(engine)
-    assert (await run_to_end(engine)).status == "completed"
-    results = list_results(await read_log(engine))
+    await engine.open_session()
+    assert (await engine.run()).status == "completed"
+    results = list_results(await engine.read_log())
     assert [status for status, _ in results] == ["error", "ok", "error", "error", "error", "error", "error", "ok"]
     assert "(its process ended with code 3). It may or may not have taken effect" in results[0][1]
     assert "larger than 4,000,000 bytes" in results[2][1]
@@ -279,9 +258,9 @@ async def test_flooded_output_is_not_kept(
 ) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, program="raw_server")]))
     script(model, Call(tool, {}), Call("ok", {}), "Done.")
-    await open_session(engine)
-    assert (await run_to_end(engine)).status == "completed"
-    first, second = list_results(await read_log(engine))
+    await engine.open_session()
+    assert (await engine.run()).status == "completed"
+    first, second = list_results(await engine.read_log())
     assert first[0] == ("ok" if tool == "garbage" else "error")
     assert second == ("ok", "fine")
     reasons = {
@@ -298,9 +277,9 @@ async def test_hanging_call_times_out_and_tells_server(
 ) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, timeout=0.3)]))
     script(model, Call("hang", {}), "It did not answer.")
-    await open_session(engine)
-    await run_to_end(engine)
-    ((status, content),) = list_results(await read_log(engine))
+    await engine.open_session()
+    await engine.run()
+    ((status, content),) = list_results(await engine.read_log())
     assert (status, "did not finish within 0.3 s" in content) == ("timeout", True)
     await wait_until(lambda: read_lines(folder, "hangs") == ["begun", "cancelled"])
 
@@ -308,15 +287,15 @@ async def test_hanging_call_times_out_and_tells_server(
 async def test_stalled_call_blocks_only_its_own_run(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder)]))
     other = SessionKey("default", "s2")
-    await open_session(engine)
-    await open_session(engine, other)
+    await engine.open_session()
+    await engine.open_session(other)
     script(model, Call("hang", {}))
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await wait_until(lambda: read_lines(folder, "hangs") == ["begun"])
     script(model, Call("add", {"a": 4, "b": 4}), "Eight.")
-    assert (await run_to_end(engine, run_id="r2", key=other)).output_text == "Eight."
+    assert (await engine.run(run_id="r2", key=other)).output_text == "Eight."
     await engine.runs.cancel(KEY, "r1")
-    assert (await wait_for_end(engine)).status == "cancelled"
+    assert (await engine.wait()).status == "cancelled"
     await wait_until(lambda: read_lines(folder, "hangs") == ["begun", "cancelled"])
     assert len(read_lines(folder, "starts")) == 1
 
@@ -328,16 +307,16 @@ async def test_cut_call_repeats_only_if_trusted_idempotent(
     agent = Agent(name="A", mcp_servers=[make_server(folder, trust_hints=trusted)])
     first = await cluster.open_engine(agent)
     script(model, Call("send", {"text": "hi"}), "Done.")
-    await open_session(first)
-    await first.runs.start(KEY, make_start_run())
+    await first.open_session()
+    await first.start_run()
     await wait_until(lambda: read_lines(folder, "sent") == ["hi"])
     await kill_engine(first)
     (folder / "answer").touch()
     second = await cluster.open_engine(agent)
-    assert (await wait_for_end(second)).status == "completed"
-    ((status, _),) = list_results(await read_log(second))
+    assert (await second.wait()).status == "completed"
+    ((status, _),) = list_results(await second.read_log())
     assert (status, read_lines(folder, "sent")) == (("ok", ["hi", "hi"]) if trusted else ("unknown_outcome", ["hi"]))
-    types = await read_types(second)
+    types = await second.read_types()
     assert (types.count("tool.started"), types.count("tools.listed")) == (2 if trusted else 1, 1)
 
 
@@ -350,8 +329,8 @@ async def test_destructive_tools_need_approval_by_setting(
 ) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, **settings)]))
     script(model, Call("remove", {"text": "all"}), *(() if waits else ("Done.",)))
-    await open_session(engine)
-    view = await run_to_end(engine)
+    await engine.open_session()
+    view = await engine.run()
     assert (view.status, view.stop_reason) == (("waiting", "approval") if waits else ("completed", "end_turn"))
     assert read_lines(folder, "removed") == ([] if waits else ["all"])
 
@@ -363,9 +342,9 @@ async def test_server_secrets_are_never_exposed(
     server = make_server(folder, env={"MCP_TEST_SECRET": SECRET})
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[server]))
     script(model, Call("tell_secret", {}), Call("fail", {"text": SECRET}), Call("die", {}), "Done.")
-    await open_session(engine)
-    await run_to_end(engine)
-    said = [event.payload for event in await read_log(engine) if "fail" not in event.payload]
+    await engine.open_session()
+    await engine.run()
+    said = [event.payload for event in await engine.read_log() if "fail" not in event.payload]
     assert SECRET not in "".join(said)
     assert "the key is [secret removed]" in "".join(said)
     assert SECRET not in caplog.text
@@ -377,10 +356,10 @@ async def test_sessions_may_have_their_own_processes(
 ) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, scope="session")]))
     script(model, "One.", "Two.")
-    await open_session(engine)
-    await run_to_end(engine)
-    other = await open_session(engine, SessionKey("default", "s2"))
-    await run_to_end(engine, key=other)
+    await engine.open_session()
+    await engine.run()
+    other = await engine.open_session(SessionKey("default", "s2"))
+    await engine.run(key=other)
     assert len(read_lines(folder, "starts")) == 2
 
 
@@ -390,23 +369,23 @@ async def test_session_process_ends_with_its_session(
     agent = Agent(name="A", mcp_servers=[make_server(folder, scope="session")])
     first, second = [await cluster.open_engine(agent) for _ in range(2)]
     script(model, "One.", "Two.", "Three.")
-    await open_session(first)
+    await first.open_session()
     for number, engine in enumerate((first, second)):
-        await run_to_end(engine, run_id=f"r{number}")
+        await engine.run(run_id=f"r{number}")
     await first.sessions.delete(KEY)
     await wait_until(lambda: first.servers.list_statuses() == [])
-    await open_session(second)
-    await run_to_end(second, run_id="r2")
+    await second.open_session()
+    await second.run(run_id="r2")
     assert len(read_lines(folder, "starts")) == 3
 
 
 async def test_redacted_tool_list_is_recorded_again(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
     engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))]))
     script(model, "One.", "Two.")
-    await open_session(engine)
-    await run_to_end(engine)
-    (seq,) = [event.seq for event in await read_log(engine) if event.type == "tools.listed"]
-    answer = (await read_log(engine))[-2].seq
+    await engine.open_session()
+    await engine.run()
+    (seq,) = [event.seq for event in await engine.read_log() if event.type == "tools.listed"]
+    answer = (await engine.read_log())[-2].seq
     assert DESCRIPTION in (await rebuild_request(engine.store, KEY, answer)).decode()
     await redact(engine.store, KEY, [seq], "no longer wanted")
     # Its descriptions are in no request any more, and the answers are left.
@@ -416,15 +395,14 @@ async def test_redacted_tool_list_is_recorded_again(cluster: EngineCluster, mode
     for key in (KEY, SessionKey(KEY.tenant, copy.id)):
         exported = b"".join([piece async for piece in write_export(engine.store, iterate_keys([key]), alone=True)])
         assert DESCRIPTION not in exported.decode()
-        assert (await verify(engine.store, key)).problems == []
-        assert (await replay_session(engine.store, engine.registry, key)).divergences == []
+        await engine.check_log(key=key)
         imported = SessionKey(KEY.tenant, f"import-{key.id}")
         await import_export(engine.store, KEY.tenant, io.BytesIO(exported), as_id=imported.id)
         assert (await verify(engine.store, imported)).problems == []
-    assert (await read_log(engine))[answer - 1].fact.message["content"] == "One."
-    await run_to_end(engine, "again", "r2")
+    assert (await engine.read_log())[answer - 1].fact.message["content"] == "One."
+    await engine.run("again", "r2")
     assert (await replay_session(engine.store, engine.registry, KEY)).divergences == []
-    gone, anew = list_listings(await read_log(engine))
+    gone, anew = list_listings(await engine.read_log())
     assert (gone.schemas, [tool.name for tool in gone.tools]) == (None, ["add"])
     assert anew.schemas is not None
     assert list_offered(model.requests[1]) == ["add"]
@@ -434,10 +412,10 @@ async def test_redacted_tool_list_is_recorded_again(cluster: EngineCluster, mode
 async def test_serverless_agents_load_no_mcp(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.open_engine(Agent(name="A"))
     script(model, "Hello.")
-    await open_session(engine)
-    await run_to_end(engine)
+    await engine.open_session()
+    await engine.run()
     assert engine.servers._pool is None
-    assert "tools.listed" not in await read_types(engine)
+    assert "tools.listed" not in await engine.read_types()
 
 
 def test_swarm_in_memory_has_them_too(client: OpenAI, model: ScriptedModel, folder: Path) -> None:

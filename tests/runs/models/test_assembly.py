@@ -46,9 +46,7 @@ def make_piece(name: str | None = None, arguments: str | None = None, **fields: 
 
 # Any splitting of a completion.
 
-# Calls are numbered in one of these ways: as OpenAI does, from another number or with gaps, not at all but each piece
-# with its id, all under one number, and (whole calls one after the other) with neither.
-DIALECTS = ("index", "gaps", "ids", "one index", "nothing")
+# In which pieces calls come is test_call_pieces.py's.
 
 
 @st.composite
@@ -56,34 +54,6 @@ def cut_text(draw: st.DrawFn, text: str) -> list[str]:
     """The text in any number of pieces, empty ones among them."""
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
     return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-
-
-@st.composite
-def call_pieces(draw: st.DrawFn, calls: list[Json]) -> list[Json]:
-    """Deltas of all calls, in an order in which their server might send them."""
-    dialect = draw(st.sampled_from(DIALECTS))
-    numbers = [2 * n + 3 for n in range(len(calls))] if dialect == "gaps" else list(range(len(calls)))
-    rows: list[list[Json]] = []
-    for number, asked in zip(numbers, calls, strict=True):
-        function = asked["function"]
-        first, *rest = draw(cut_text(function["arguments"]))
-        row = [make_piece(function["name"], first, id=asked["id"], type="function")]
-        row += [make_piece(arguments=text) for text in rest]
-        for part in row:
-            if dialect in ("index", "gaps"):
-                part["index"] = number
-            elif dialect == "one index":
-                part["index"] = 0
-            elif dialect == "ids":
-                part["id"] = asked["id"]
-        rows.append(row)
-    if dialect in ("one index", "nothing"):
-        return [part for row in rows for part in row]
-    # Begun in order, and then in each other's way.
-    mixed = [row.pop(0) for row in rows]
-    while left := [row for row in rows if row]:
-        mixed.append(draw(st.sampled_from(left)).pop(0))
-    return mixed
 
 
 TEXT = st.text(max_size=12)
@@ -104,7 +74,7 @@ def completions(draw: st.DrawFn) -> tuple[Json, list[Json]]:
         deltas += [{"content": text} for text in draw(cut_text(content))]
     if calls:
         message["tool_calls"] = calls
-        pieces = draw(call_pieces(calls))
+        pieces = [{**call, "index": number} for number, call in enumerate(calls)]
         while pieces:
             many = draw(st.integers(1, 3))
             deltas.append({"tool_calls": pieces[:many]})
@@ -170,20 +140,6 @@ def test_non_chunk_is_no_text_piece(data: bytes) -> None:
     assert read_text_chunk(data) is None
 
 
-@given(completions())
-def test_deltas_add_up_to_the_message(made: tuple[Json, list[Json]]) -> None:
-    message, chunks = made
-    assembly = Assembly(ReplyLimits())
-    deltas = [delta for chunk in chunks for delta in assembly.add(chunk)]
-    assert "".join(delta["content"] or "" for delta in deltas) == (message["content"] or "") == assembly.text
-    arguments: dict[int, str] = {}
-    for delta in deltas:
-        for part in delta["tool_calls"] or ():
-            arguments[part["index"]] = arguments.get(part["index"], "") + (part["function"]["arguments"] or "")
-    calls = message.get("tool_calls", [])
-    assert arguments == {n: asked["function"]["arguments"] for n, asked in enumerate(calls)}
-
-
 @given(completions(), st.data())
 def test_stream_without_end_is_incomplete(made: tuple[Json, list[Json]], data: st.DataObject) -> None:
     _, chunks = made
@@ -232,26 +188,6 @@ def test_message_may_replace_a_delta() -> None:
     assert assemble_message([{"choices": [choice]}])["content"] == "whole"
 
 
-def test_an_index_counted_from_one() -> None:
-    chunks = [
-        make_chunk({"tool_calls": [make_piece("look", "", id="a", index=1)]}),
-        make_chunk({"tool_calls": [make_piece(arguments="{}", index=1)]}),
-        make_chunk({"tool_calls": [make_piece("pay", '{"n"', id="b", index=2)]}),
-        make_chunk({"tool_calls": [make_piece(arguments=": 1}", index=2)]}),
-        END,
-    ]
-    assert assemble_message(chunks)["tool_calls"] == [make_call("a", "look", "{}"), make_call("b", "pay", '{"n": 1}')]
-
-
-def test_late_call_id_is_accepted() -> None:
-    chunks = [
-        make_chunk({"tool_calls": [make_piece("look", "{", index=0)]}),
-        make_chunk({"tool_calls": [make_piece(None, "}", id="a", index=0)]}),
-        END,
-    ]
-    assert assemble_message(chunks)["tool_calls"] == [make_call("a", "look", "{}")]
-
-
 def test_same_id_calls_differ_by_index() -> None:
     begun = [make_piece("look", '{"n"', id="a", index=0), make_piece("look", '{"n"', id="a", index=1)]
     chunks = [
@@ -270,12 +206,6 @@ def test_split_and_repeated_names_assemble() -> None:
         END,
     ]
     assert assemble_message(chunks)["tool_calls"] == [make_call("a", "look_up", "{}"), make_call("b", "pay", "{}")]
-
-
-def test_whole_calls_without_index_or_id() -> None:
-    chunks = [make_chunk({"tool_calls": [make_piece("look", "{}"), make_piece("look", "{}")]}), END]
-    calls = assemble_message(chunks)["tool_calls"]
-    assert [asked["function"] for asked in calls] == [{"name": "look", "arguments": "{}"}] * 2
 
 
 def test_arguments_as_an_object() -> None:

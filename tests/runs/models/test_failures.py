@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ from openai import AsyncOpenAI
 
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import RunError
-from swarmkeep.models.failures import ProviderFailure
+from swarmkeep.models.failures import REMOVED, ProviderFailure, find_secrets
 from swarmkeep.models.model import ChatModel, Retries
 from tests.runs.models.provider import open_provider
 from tests.runs.models.test_transports import HELLO, collect_reply, expect_failure, make_request
@@ -251,13 +252,6 @@ async def test_the_gravest_of_several_ends_counts(
         assert (await collect_reply(chat, request, stream=True))[1].completion.finish_reason == kept
 
 
-async def test_half_a_stream_keeps_its_words(model: ScriptedModel, provider: AsyncOpenAI) -> None:
-    model.half_stream(["Half ", "a sen"])
-    failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=True), stream=True)
-    assert (failed.error.code, failed.error.retryable) == ("provider_stream_cut", True)
-    assert failed.partial == "Half a sen"
-
-
 async def test_stream_without_finish_reason_is_cut(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.chunks([{"choices": [{"index": 0, "delta": {"content": "Half a"}}]}], done=False)
     failed = await expect_failure(ChatModel(provider), make_request(HELLO, stream=True), stream=True)
@@ -288,16 +282,6 @@ async def test_mid_answer_silence_times_out(model: ScriptedModel) -> None:
             break
     assert (failed.error.code, failed.error.retryable) == ("provider_timeout", True)
     assert failed.partial == "Well, "
-
-
-@STREAM
-async def test_a_model_that_is_not_there(stream: bool) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
-    async with open_provider(url) as client:
-        error = await expect_error(client, stream)
-    assert (error.code, error.retryable, error.provider_status) == ("provider_unreachable", True, None)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/v1?key=secret", "http://user:secret@127.0.0.1:1/v1"])
@@ -355,12 +339,6 @@ ERROR = RunError(code="provider_error", message="no", retryable=True)
 Script = Callable[[ScriptedModel], None]
 
 
-@pytest.fixture
-async def openai(model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
-    async with open_provider(model.url) as client:
-        yield client
-
-
 def fail_with_status(status: int) -> Script:
     return lambda model: model.fail(status)
 
@@ -377,29 +355,29 @@ PASSING: dict[str, Script] = {
 @STREAM
 @pytest.mark.parametrize("trouble", PASSING)
 async def test_what_passes_is_asked_again(
-    model: ScriptedModel, openai: AsyncOpenAI, trouble: str, stream: bool
+    model: ScriptedModel, provider: AsyncOpenAI, trouble: str, stream: bool
 ) -> None:
     PASSING[trouble](model)
     PASSING[trouble](model)
     model.say("At last.")
-    _, reply = await collect_reply(ChatModel(openai, QUICK), make_request(HELLO, stream=stream), stream=stream)
+    _, reply = await collect_reply(ChatModel(provider, QUICK), make_request(HELLO, stream=stream), stream=stream)
     assert reply.message["content"] == "At last."
     assert model.raw_requests == [model.raw_requests[0]] * 3
 
 
-async def test_stream_ended_before_words_is_retried(model: ScriptedModel, openai: AsyncOpenAI) -> None:
+async def test_stream_ended_before_words_is_retried(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.chunks([{"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}], drop=True)
     model.chunks([], done=False)
     model.say("At last.")
-    deltas, _ = await collect_reply(ChatModel(openai, QUICK), make_request(HELLO, stream=True), stream=True)
+    deltas, _ = await collect_reply(ChatModel(provider, QUICK), make_request(HELLO, stream=True), stream=True)
     assert "".join(delta["content"] or "" for delta in deltas) == "At last."
 
 
 @STREAM
-async def test_retries_stop_at_set_number(model: ScriptedModel, openai: AsyncOpenAI, stream: bool) -> None:
+async def test_retries_stop_at_set_number(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
     for _ in range(3):
         model.fail(503, message="busy")
-    failed = await expect_failure(ChatModel(openai, QUICK), make_request(HELLO, stream=stream), stream=stream)
+    failed = await expect_failure(ChatModel(provider, QUICK), make_request(HELLO, stream=stream), stream=stream)
     assert failed.error == RunError(code="provider_error", message="busy", retryable=True, provider_status=503)
 
 
@@ -416,16 +394,16 @@ LASTING: dict[str, Script] = {
 @STREAM
 @pytest.mark.parametrize("trouble", LASTING)
 async def test_permanent_failure_is_asked_once(
-    model: ScriptedModel, openai: AsyncOpenAI, trouble: str, stream: bool
+    model: ScriptedModel, provider: AsyncOpenAI, trouble: str, stream: bool
 ) -> None:
     LASTING[trouble](model)
-    await expect_failure(ChatModel(openai, QUICK), make_request(HELLO, stream=stream), stream=stream)
+    await expect_failure(ChatModel(provider, QUICK), make_request(HELLO, stream=stream), stream=stream)
     assert model.request_count == 1
 
 
-async def test_shown_text_is_not_repeated(model: ScriptedModel, openai: AsyncOpenAI) -> None:
+async def test_shown_text_is_not_repeated(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.half_stream("Half")
-    failed = await expect_failure(ChatModel(openai, QUICK), make_request(HELLO, stream=True), stream=True)
+    failed = await expect_failure(ChatModel(provider, QUICK), make_request(HELLO, stream=True), stream=True)
     assert (failed.error.code, failed.partial) == ("provider_stream_cut", "Half")
     assert model.request_count == 1
 
@@ -481,7 +459,7 @@ def format_http_date(seconds: float) -> str:
 )
 async def test_retry_after_is_respected(
     model: ScriptedModel,
-    openai: AsyncOpenAI,
+    provider: AsyncOpenAI,
     status: int,
     headers: Callable[[], dict[str, str]],
     shortest: float,
@@ -494,16 +472,16 @@ async def test_retry_after_is_respected(
 
     model.fail(status, headers=headers())
     model.say("At last.")
-    await collect_reply(ChatModel(openai, Retries(count=1), wait), make_request(HELLO), stream=False)
+    await collect_reply(ChatModel(provider, Retries(count=1), wait), make_request(HELLO), stream=False)
     assert len(waited) == 1
     assert shortest <= waited[0] <= longest
 
 
 @pytest.mark.parametrize("when", ["3600", "date"])
-async def test_overlong_wait_fails_with_its_time(model: ScriptedModel, openai: AsyncOpenAI, when: str) -> None:
+async def test_overlong_wait_fails_with_its_time(model: ScriptedModel, provider: AsyncOpenAI, when: str) -> None:
     after = format_http_date(3600) if when == "date" else when
     model.fail(429, message="Rate limit reached.", headers={"retry-after": after})
-    failed = await expect_failure(ChatModel(openai, QUICK), make_request(HELLO))
+    failed = await expect_failure(ChatModel(provider, QUICK), make_request(HELLO))
     assert (failed.error.code, failed.error.retryable) == ("provider_rate_limited", True)
     said, _, seconds = failed.error.message.rpartition("the provider asks to wait ")
     assert said == "Rate limit reached; "
@@ -511,9 +489,9 @@ async def test_overlong_wait_fails_with_its_time(model: ScriptedModel, openai: A
     assert model.request_count == 1
 
 
-async def test_who_is_cancelled_waits_no_longer(model: ScriptedModel, openai: AsyncOpenAI) -> None:
+async def test_who_is_cancelled_waits_no_longer(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.fail(429, headers={"retry-after": "50"})
-    asked = asyncio.create_task(expect_failure(ChatModel(openai, QUICK), make_request(HELLO)))
+    asked = asyncio.create_task(expect_failure(ChatModel(provider, QUICK), make_request(HELLO)))
     await model.wait_for_requests_async(1)
     asked.cancel()
     await asyncio.wait([asked])
@@ -531,3 +509,52 @@ def test_pauses_are_bounded_and_jittered() -> None:
     assert retries.choose_pause(met, 100) is None
     assert retries.choose_pause(ProviderFailure(ERROR), 0) is None
     assert Retries().choose_pause(met, 0) is None
+
+
+# Which texts of the environment are secrets.
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("OTEL_EXPORTER_OTLP_HEADERS", "tenant=shop-one,authorization=Basic%20dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Basic%20dXNlcjpwYXNz", "Basic dXNlcjpwYXNz"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-team = 0123456789abcdef , a=b", "0123456789abcdef"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-team=0123456789abcdef==", "0123456789abcdef=="),
+    ],
+)
+def test_collector_credentials_are_secret(name: str, value: str, secret: str) -> None:
+    assert find_secrets({name: value}).mask(f"it sent {secret}!") == f"it sent {REMOVED}!"
+
+
+def test_other_collector_settings_are_not_secret() -> None:
+    found = find_secrets(
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318", "OTEL_SERVICE_NAME": "swarmkeep"}
+    )
+    assert found.mask("swarmkeep sends to collector.example:4318") == "swarmkeep sends to collector.example:4318"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "-----BEGIN KEY-----\nMC4CAQAw\n-----END KEY-----\n",
+        '{"id": "shop", "private_key": "0123"}',
+        "pass\\word",
+        "clé-secrète",
+    ],
+)
+def test_secrets_are_removed_in_any_escaping(secret: str) -> None:
+    found, value = find_secrets({"SHOP_CREDENTIALS": secret}), {"is": secret}
+    for written in (secret, secret.strip(), json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret)):
+        masked = found.mask(f"<{written}>")
+        assert REMOVED in masked
+        assert len(masked) <= len(f'<"{REMOVED}\\n">')
+    assert REMOVED in found.mask(json.dumps(value))
+    assert REMOVED in found.mask(str(value))
+
+
+def test_url_password_is_removed_raw_and_encoded() -> None:
+    found = find_secrets({"DATABASE_URL": "postgresql://app:very%2Fsecret@db/app"})
+    assert found.mask("very%2Fsecret very/secret") == f"{REMOVED} {REMOVED}"
+    found = find_secrets({"DATABASE_URL": "postgresql://db/app?user=app&password=very-secret&sslmode=require"})
+    assert found.mask("app very-secret require") == f"app {REMOVED} require"

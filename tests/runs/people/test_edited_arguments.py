@@ -18,18 +18,7 @@ from swarmkeep.events.facts import ApprovalDecided, ApprovalRequested, MessageAd
 from swarmkeep.events.redaction import is_stand_in, redact_payload
 from swarmkeep.history.redact import find_same_text
 from swarmkeep.history.replay import replay_session
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    kill_engine,
-    open_session,
-    read_log,
-    read_state,
-    run_to_end,
-    wait_for_end,
-    wait_for_state,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, kill_engine
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -56,10 +45,10 @@ def approve(arguments: Json | None, **more: Any) -> Approval:
 async def test_what_runs_is_what_was_approved(cluster: EngineCluster, model: ScriptedModel) -> None:
     bank = Bank()
     engine = await cluster.open_engine(bank.agent, limits=replace(LIMITS, max_message_bytes=2_000))
-    await open_session(engine)
+    await engine.open_session()
     model.call("pay", {"to": "Bob", "amount": 500}, id="c1")
-    assert (await run_to_end(engine)).stop_reason == "approval"
-    before = await read_log(engine)
+    assert (await engine.run()).stop_reason == "approval"
+    before = await engine.read_log()
     for wrong in ({"to": "Bob"}, {"to": "Bob", "amount": "many"}, {"to": "Bob", "amount": 1, "now": True}):
         with pytest.raises(InvalidRequest) as refused:
             await engine.runs.resume(KEY, "r1", approvals=[approve(wrong)])
@@ -69,12 +58,12 @@ async def test_what_runs_is_what_was_approved(cluster: EngineCluster, model: Scr
     denied = Approval(tool_call_id="c1", decision="deny", arguments={"to": "Bob", "amount": 1})
     with pytest.raises(InvalidRequest):
         await engine.runs.resume(KEY, "r1", approvals=[denied])
-    assert await read_log(engine) == before
+    assert await engine.read_log() == before
     model.say("Paid 50.")
     await engine.runs.resume(KEY, "r1", approvals=[approve({"to": "Bob", "amount": 50})])
-    view = await wait_for_end(engine)
+    view = await engine.wait()
     assert (bank.paid, view.output_text) == ([("Bob", 50)], "Paid 50.")
-    events = await read_log(engine)
+    events = await engine.read_log()
     decided = next(event for event in events if isinstance(event.fact, ApprovalDecided))
     assert (decided.fact.arguments, decided.fact.by) == ('{"to":"Bob","amount":50}', "Ann")  # type: ignore[union-attr]
     assert [event.fact.arguments for event in events if isinstance(event.fact, ToolStarted)] == [decided.fact.arguments]  # type: ignore[union-attr]
@@ -98,13 +87,13 @@ async def test_what_runs_is_what_was_approved(cluster: EngineCluster, model: Scr
 async def test_identical_arguments_are_no_edit(cluster: EngineCluster, model: ScriptedModel) -> None:
     bank = Bank()
     engine = await cluster.open_engine(bank.agent)
-    await open_session(engine)
+    await engine.open_session()
     model.call("pay", '{ "to": "Bob", "amount": 1 }', id="c1")
-    await run_to_end(engine)
+    await engine.run()
     model.say("Paid.")
     await engine.runs.resume(KEY, "r1", approvals=[approve({"to": "Bob", "amount": 1})])
-    await wait_for_end(engine)
-    decided = next(event.fact for event in await read_log(engine) if isinstance(event.fact, ApprovalDecided))
+    await engine.wait()
+    decided = next(event.fact for event in await engine.read_log() if isinstance(event.fact, ApprovalDecided))
     assert decided.arguments is UNSET
     assert model.requests[-1]["messages"][-1]["content"] == "paid 1 to Bob"
 
@@ -112,21 +101,21 @@ async def test_identical_arguments_are_no_edit(cluster: EngineCluster, model: Sc
 async def test_edit_survives_crash_but_not_import(cluster: EngineCluster, model: ScriptedModel) -> None:
     bank = Bank()
     engine = await cluster.open_engine(bank.agent)
-    await open_session(engine)
+    await engine.open_session()
     model.calls([("pay", {"to": "Bob", "amount": 500}, "c1"), ("pay", {"to": "Eve", "amount": 7}, "c2")])
-    await run_to_end(engine)
+    await engine.run()
     # The other call still waits, so nothing runs yet.
     await engine.runs.resume(KEY, "r1", approvals=[approve({"to": "Bob", "amount": 50})])
     assert bank.paid == []
     await kill_engine(engine)
-    imported = finish_import(await read_state(engine), source="export", digest="", by=None)
+    imported = finish_import(await engine.read_state(), source="export", digest="", by=None)
     anew = [draft.fact for draft in imported if isinstance(draft.fact, ApprovalRequested)]
     assert ["500" in fact.arguments for fact in anew] == [True, False]
-    after = apply_drafts(await read_state(engine), imported)
+    after = apply_drafts(await engine.read_state(), imported)
     assert after.run is not None
     assert [call.original_arguments for call in after.run.calls] == [None, None]
     heir = await cluster.open_engine(bank.agent)
     model.say("Paid.")
     await heir.runs.resume(KEY, "r1", approvals=[Approval(tool_call_id="c2", decision="deny")])
-    await wait_for_state(heir, lambda state: state.run is None)
+    await heir.wait_for_state(lambda state: state.run is None)
     assert bank.paid == [("Bob", 50)]

@@ -7,9 +7,8 @@ from typing import Any
 from swarmkeep import Agent
 from swarmkeep.decide.commands import Approval
 from swarmkeep.events.records import RunOptions
-from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.limits import Limits
-from tests.runs.cluster import KEY, LIMITS, EngineCluster
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, Server
 from tests.support.waiting import wait_until
 
 STREAM = RunOptions(stream=True)
@@ -20,7 +19,7 @@ def look(city: str) -> str:
     return f"rain in {city}"
 
 
-async def open_engine(cluster: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Engine:
+async def open_engine(cluster: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Server:
     """A server with a session on it."""
     return await cluster.begin(*agents, limits=limits)
 
@@ -29,5 +28,5 @@ def approve(call_id: str, **more: Any) -> Approval:
     return Approval(tool_call_id=call_id, decision="approve", **more)
 
 
-async def wait_until_spoken(engine: Engine, text: str) -> None:
+async def wait_until_spoken(engine: Server, text: str) -> None:
     await wait_until(lambda: engine.hub.get_partial(KEY).text == text)

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from swarmkeep import Agent, Result
-from swarmkeep.events.errors import Draining, SessionBusy
-from swarmkeep.runs.engine import Engine
+from swarmkeep import Agent, Result, tool
+from swarmkeep.decide.commands import Approval
+from swarmkeep.events.codec import Json
+from swarmkeep.events.errors import AlreadyDecided, Draining, SessionBusy
 from swarmkeep.runs.hub import Item
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    EngineCluster,
-    collect_stream,
-    list_contents,
-    make_start_run,
-    open_session,
-    pick_recorded,
-    read_log,
-    read_types,
-    run_to_end,
-    start_hanging_run,
-    wait_for_end,
-)
-from tests.runs.runs.sessions import open_engine
+from tests.runs.cluster import KEY, EngineCluster, Server, ToolGate, list_contents, pick_recorded, take_items
+from tests.runs.runs.sessions import STREAM, approve, look, open_engine, wait_until_spoken
+from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 from tests.support.waiting import wait_until
 
@@ -44,10 +34,10 @@ async def test_next_run_elsewhere_has_handoffs_and_context(cluster: EngineCluste
     engine = await open_engine(cluster, triage, sales)
     model.call("hand_over")
     model.say("What would you like?")
-    assert (await run_to_end(engine)).agent == "Sales"
+    assert (await engine.run()).agent == "Sales"
     other = await cluster.open_engine(triage, sales)
     model.say("Of course.")
-    view = await run_to_end(other, "A hat.", "r2")
+    view = await other.run("A hat.", "r2")
     assert (view.agent, view.context_variables) == ("Sales", {"name": "Ann"})
     assert model.requests[-1]["messages"][0]["content"] == "Sell to Ann."
 
@@ -59,7 +49,7 @@ async def test_server_mishap_fails_the_run(cluster: EngineCluster, caplog: pytes
             yield
 
     engine = await cluster.begin(Agent(name="A"), model=Broken())
-    view = await run_to_end(engine)
+    view = await engine.run()
     assert view.status == "failed"
     assert view.error is not None
     assert view.error.code == "internal_error"
@@ -77,17 +67,17 @@ async def test_tools_cannot_stop_server_or_strand_session(
     engine = await open_engine(cluster, Agent(name="A", functions=[stop]))
     model.call("stop")
     model.say("Still here.")
-    assert (await run_to_end(engine)).output_text == "Still here."
+    assert (await engine.run()).output_text == "Still here."
 
 
 # Waiting for a run.
 
 
-async def test_whoever_waits_gets_the_same(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+async def test_whoever_waits_gets_the_same(cluster: EngineCluster, engine: Server, model: ScriptedModel) -> None:
     other = await cluster.open_engine(Agent(name="A"))
     model.hang(then="Hello.")
-    await engine.runs.start(KEY, make_start_run())
-    waiting = [asyncio.create_task(wait_for_end(one)) for one in (engine, engine, other)]
+    await engine.start_run()
+    waiting = [asyncio.create_task(one.wait()) for one in (engine, engine, other)]
     await model.wait_for_requests_async(1)
     model.release()
     views = await asyncio.gather(*waiting)
@@ -98,21 +88,21 @@ async def test_whoever_waits_gets_the_same(cluster: EngineCluster, engine: Engin
 # Streams.
 
 
-async def test_slow_model_blocks_only_itself(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+async def test_slow_model_blocks_only_itself(cluster: EngineCluster, engine: Server, model: ScriptedModel) -> None:
     model.hang(then="Finally.", when=lambda request: request["messages"][-1]["content"] == "slow")
-    await engine.runs.start(KEY, make_start_run("slow"))
+    await engine.start_run("slow")
     for n in range(5):
-        key = await open_session(engine, SessionKey("default", f"other-{n}"))
+        key = await engine.open_session(SessionKey("default", f"other-{n}"))
         model.say("Quick.", when=lambda request: request["messages"][-1]["content"] == "quick")
-        assert (await run_to_end(engine, "quick", "r1", key)).output_text == "Quick."
+        assert (await engine.run("quick", "r1", key)).output_text == "Quick."
     model.release()
-    assert (await wait_for_end(engine)).output_text == "Finally."
+    assert (await engine.wait()).output_text == "Finally."
 
 
-async def test_a_draining_server_takes_no_runs(engine: Engine) -> None:
+async def test_a_draining_server_takes_no_runs(engine: Server) -> None:
     engine.runs.is_draining = True
     with pytest.raises(Draining):
-        await engine.runs.start(KEY, make_start_run())
+        await engine.start_run()
     with pytest.raises(Draining):
         await engine.runs.resume(KEY, "r1")
 
@@ -120,11 +110,11 @@ async def test_a_draining_server_takes_no_runs(engine: Engine) -> None:
 # A session has one run at a time: another one is refused, queued, or takes its place.
 
 
-async def test_concurrent_starts_have_one_winner(cluster: EngineCluster, engine: Engine, model: ScriptedModel) -> None:
+async def test_concurrent_starts_have_one_winner(cluster: EngineCluster, engine: Server, model: ScriptedModel) -> None:
     other = await cluster.open_engine(Agent(name="A"))
     model.hang(then="Hello.")
     tried = await asyncio.gather(
-        *(one.runs.start(KEY, make_start_run(run_id=f"r{n}")) for n, one in enumerate([engine, other] * 16)),
+        *(one.start_run(run_id=f"r{n}") for n, one in enumerate([engine, other] * 16)),
         return_exceptions=True,
     )
     won = [one for one in tried if not isinstance(one, BaseException)]
@@ -132,9 +122,9 @@ async def test_concurrent_starts_have_one_winner(cluster: EngineCluster, engine:
     assert {type(one) for one in tried if isinstance(one, BaseException)} == {SessionBusy}
     await model.wait_for_requests_async(1)
     model.release()
-    await wait_for_end(engine, won[0].run_id)
+    await engine.wait(won[0].run_id)
     assert model.request_count == 1
-    assert await read_types(engine) == [
+    assert await engine.read_types() == [
         "session.created",
         "run.started",
         "message.added",
@@ -143,50 +133,43 @@ async def test_concurrent_starts_have_one_winner(cluster: EngineCluster, engine:
     ]
 
 
-async def test_queued_runs_follow_in_order(engine: Engine, model: ScriptedModel) -> None:
+async def test_queued_runs_follow_in_order(engine: Server, model: ScriptedModel) -> None:
     model.hang(then="0")
-    await engine.runs.start(KEY, make_start_run("text 0", "r0", on_busy="queue"))
+    await engine.start_run("text 0", "r0", on_busy="queue")
     await model.wait_for_requests_async(1)
     for n in (1, 2, 3):
-        feed = await engine.runs.start(
-            KEY, make_start_run(f"text {n}", f"r{n}", on_busy="queue", context_variables={"n": n})
-        )
+        feed = await engine.start_run(f"text {n}", f"r{n}", on_busy="queue", context_variables={"n": n})
         assert (await engine.reader.get_run(KEY, feed.run_id)).status == "queued"
         model.say(str(n))
     model.release()
-    views = [await wait_for_end(engine, f"r{n}") for n in range(4)]
+    views = [await engine.wait(f"r{n}") for n in range(4)]
     assert [view.output_text for view in views] == ["0", "1", "2", "3"]
     assert [view.context_variables for view in views] == [{}, {"n": 1}, {"n": 2}, {"n": 3}]
     assert list_contents(model.requests[3]["messages"][1:]) == ["text 0", "0", "text 1", "1", "text 2", "2", "text 3"]
 
 
 async def test_runs_queued_on_two_servers_run_once(
-    cluster: EngineCluster, engine: Engine, model: ScriptedModel
+    cluster: EngineCluster, engine: Server, model: ScriptedModel
 ) -> None:
     other = await cluster.open_engine(Agent(name="A"))
     for _ in range(8):
         model.say("Hello.")
-    await asyncio.gather(
-        *(
-            one.runs.start(KEY, make_start_run(run_id=f"r{n}", on_busy="queue"))
-            for n, one in enumerate([engine, other] * 4)
-        )
-    )
-    views = await asyncio.gather(*(wait_for_end((engine, other)[n % 2], f"r{n}") for n in range(8)))
+    await asyncio.gather(*(one.start_run(run_id=f"r{n}", on_busy="queue") for n, one in enumerate([engine, other] * 4)))
+    views = await asyncio.gather(*((engine, other)[n % 2].wait(f"r{n}") for n in range(8)))
     assert {view.status for view in views} == {"completed"}
     assert model.request_count == 8
-    starts = [event.run_id for event in await read_log(engine) if event.type == "run.started"]
+    starts = [event.run_id for event in await engine.read_log() if event.type == "run.started"]
     assert sorted(starts) == [f"r{n}" for n in range(8)]
 
 
-async def test_queued_run_streams_before_its_start(engine: Engine, model: ScriptedModel) -> None:
+async def test_queued_run_streams_before_its_start(engine: Server, model: ScriptedModel) -> None:
     model.hang(then="One.")
     model.say("Two.")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await model.wait_for_requests_async(1)
-    await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
+    await engine.start_run(run_id="r2", on_busy="queue")
     found: list[Item] = []
-    reader = asyncio.create_task(collect_stream(engine, "r2", found=found))
+    reader = asyncio.create_task(engine.collect_stream("r2", found=found))
     # One that joins later begins with the start.
     await wait_until(lambda: found)
     model.release()
@@ -196,22 +179,22 @@ async def test_queued_run_streams_before_its_start(engine: Engine, model: Script
 
 
 async def test_interrupting_run_precedes_queue_on_any_server(
-    cluster: EngineCluster, engine: Engine, model: ScriptedModel
+    cluster: EngineCluster, engine: Server, model: ScriptedModel
 ) -> None:
     other = await cluster.open_engine(Agent(name="A"))
-    await start_hanging_run(engine, model)
+    await engine.start_hanging_run(model)
     for run_id in ("r2", "r3"):
-        await engine.runs.start(KEY, make_start_run(run_id, run_id, on_busy="queue"))
+        await engine.start_run(run_id, run_id, on_busy="queue")
     for text in ("Stopped.", "Two.", "Three."):
         model.say(text)
-    feed = await other.runs.start(KEY, make_start_run("Stop!", "r4", on_busy="interrupt"))
-    assert [(await wait_for_end(other, run_id)).output_text for run_id in ("r4", "r2", "r3")] == [
+    feed = await other.start_run("Stop!", "r4", on_busy="interrupt")
+    assert [(await other.wait(run_id)).output_text for run_id in ("r4", "r2", "r3")] == [
         "Stopped.",
         "Two.",
         "Three.",
     ]
     await model.wait_for_disconnects_async(1)
-    events = await read_log(engine)
+    events = await engine.read_log()
     # One commit: nothing can come in between, and nothing of the queue begins only to be cancelled.
     assert [(event.type, event.run_id) for event in events[5:8]] == [
         ("run.cancelled", "r1"), ("run.started", "r4"), ("message.added", "r4"),
@@ -221,11 +204,171 @@ async def test_interrupting_run_precedes_queue_on_any_server(
     assert [event.run_id for event in events if event.type == "run.cancelled"] == ["r1"]
 
 
-async def test_started_run_is_not_started_again(engine: Engine, model: ScriptedModel) -> None:
+async def test_started_run_is_not_started_again(engine: Server, model: ScriptedModel) -> None:
     model.say("Hello.")
-    feed = await engine.runs.start(KEY, make_start_run())
-    await wait_for_end(engine)
+    feed = await engine.start_run()
+    await engine.wait()
     for on_busy in ("reject", "queue", "interrupt"):
-        again = await engine.runs.start(KEY, make_start_run(on_busy=on_busy))
+        again = await engine.start_run(on_busy=on_busy)
         assert (again.run_id, again.after) == (feed.run_id, feed.after)
     assert model.request_count == 1
+
+
+# Runs that wait, and go on or are cancelled on any server.
+
+
+class Rocket:
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+
+        @tool(requires_approval=True)
+        def launch(where: str) -> str:
+            self.launched.append(where)
+            return f"launched to {where}"
+
+        self.agent = Agent(name="A", functions=[launch, look])
+
+    async def run_until_waiting(self, cluster: EngineCluster, model: ScriptedModel) -> Server:
+        engine = await open_engine(cluster, self.agent)
+        model.calls([("launch", {"where": "Mars"}, "c1"), ("launch", {"where": "Venus"}, "c2")])
+        view = await engine.run()
+        assert (view.status, view.stop_reason) == ("waiting", "approval")
+        assert [call.reason for call in view.pending] == ["approval", "approval"]
+        return engine
+
+
+def deny(call_id: str, **more: Any) -> Approval:
+    return Approval(tool_call_id=call_id, decision="deny", **more)
+
+
+async def test_any_server_may_approve_a_run(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    await rocket.run_until_waiting(cluster, model)
+    other = await cluster.open_engine(rocket.agent)
+    model.say("Launched.")
+    await other.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
+    assert (await other.wait()).status == "completed"
+    assert rocket.launched == ["Mars", "Venus"]
+
+
+async def test_concurrent_decisions_have_one_winner(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    engine = await rocket.run_until_waiting(cluster, model)
+    other = await cluster.open_engine(rocket.agent)
+    model.say("Done.")
+    tried = await asyncio.gather(
+        *(
+            one.runs.resume(KEY, "r1", approvals=[(approve, deny)[n % 3 == 0]("c1"), approve("c2")])
+            for n, one in enumerate([engine, other] * 8)
+        ),
+        return_exceptions=True,
+    )
+    assert sum(not isinstance(one, BaseException) for one in tried) == 1
+    assert {type(one) for one in tried if isinstance(one, BaseException)} == {AlreadyDecided}
+    assert (await engine.wait()).status == "completed"
+    assert len(rocket.launched) in (1, 2)
+    assert len(set(rocket.launched)) == len(rocket.launched)
+
+
+async def test_run_stream_ends_at_wait_and_continues(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    engine = await rocket.run_until_waiting(cluster, model)
+    before = pick_recorded(await engine.collect_stream())
+    assert before[-1].type == "run.waiting"
+    model.say(["Launch", "ed."])
+    feed = await engine.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
+    async with asyncio.timeout(20), aclosing(engine.reader.follow_run(KEY, feed)) as items:
+        after = pick_recorded([item async for item in items])
+    assert after[0].seq == before[-1].seq + 1
+    assert after[-1].type == "run.completed"
+    assert [event.seq for event in pick_recorded(await engine.collect_stream())] == [
+        event.seq for event in [*before, *after]
+    ]
+
+
+async def test_early_reader_sees_resumed_run_end(cluster: EngineCluster, model: ScriptedModel) -> None:
+    rocket = Rocket()
+    engine = await rocket.run_until_waiting(cluster, model)
+    model.hang(then="Launched.")
+    await engine.runs.resume(KEY, "r1", approvals=[approve("c1"), approve("c2")])
+    await model.wait_for_requests_async(2)
+    position = await engine.reader.find_position(KEY, "r1")
+    async with asyncio.timeout(20), aclosing(engine.reader.follow_run(KEY, position)) as items:
+        # It is seen to be under way; by the time that the reader comes to its wait, it is over.
+        seen = await take_items(items, 1)
+        model.release()
+        await engine.wait()
+        seen += [item async for item in items if item is not None]
+    types = [event.type for event in pick_recorded(seen)]
+    assert types[0] == "run.started"
+    assert types.count("run.waiting") == 1
+    assert types[-1] == "run.completed"
+
+
+# Runs are cancelled: in a model call, in a tool, in the queue, and from another server.
+
+
+async def test_cancel_in_model_call_keeps_words(engine: Server, model: ScriptedModel) -> None:
+    model.hang("Once upon ", then="a time.")
+    await engine.start_run(options=STREAM)
+    await wait_until_spoken(engine, "Once upon ")
+    waiting = asyncio.create_task(engine.wait())
+    view = await engine.runs.cancel(KEY, "r1")
+    assert (view.status, view.stop_reason, view.output_text) == ("cancelled", "cancelled", "Once upon ")
+    assert await waiting == view
+    await model.wait_for_disconnects_async(1)
+    partial = (await engine.read_state()).messages[-1].completion
+    assert partial is not None
+    assert partial.partial is True
+    # Asking twice is no more than asking once.
+    assert await engine.runs.cancel(KEY, "r1") == view
+    model.say("Yes?")
+    assert (await engine.run("Hello?", "r2")).output_text == "Yes?"
+
+
+async def test_cancel_in_blocking_tool_drops_late_result(cluster: EngineCluster, model: ScriptedModel) -> None:
+    gate = ToolGate()
+
+    def slow(context_variables: Json) -> str:
+        gate.enter()
+        context_variables["late"] = True
+        return "too late"
+
+    engine = await open_engine(cluster, Agent(name="A", functions=[slow]))
+    model.call("slow", id="c1")
+    await engine.start_run()
+    await gate.wait_until_reached()
+    view = await engine.runs.cancel(KEY, "r1")
+    assert view.status == "cancelled"
+    model.say("I see.")
+    await engine.run("And now?", "r2")
+    before = await engine.read_log()
+    await gate.open()
+    await asyncio.sleep(0)
+    assert await engine.read_log() == before
+    assert (await engine.read_state()).context_variables == {}
+    # The model is told that nobody knows how the call ended.
+    assert not find_body_faults(model.raw_requests[1])
+    [told] = [message for message in model.requests[1]["messages"] if message["role"] == "tool"]
+    assert told["tool_call_id"] == "c1"
+    assert "unknown" in told["content"]
+
+
+async def test_a_cancel_from_another_server(cluster: EngineCluster, engine: Server, model: ScriptedModel) -> None:
+    other = await cluster.open_engine(Agent(name="A"))
+    model.hang(then="Too late.")
+    model.say("Two.")
+    await engine.start_run()
+    await model.wait_for_requests_async(1)
+    await other.start_run(run_id="r2", on_busy="queue")
+    # The run ends, and with it its server's lease; what waited behind it begins on the server that ended it.
+    view = await other.runs.cancel(KEY, "r1")
+    assert view.status == "cancelled"
+    assert (await other.wait("r2")).output_text == "Two."
+    model.release()
+    await engine.wait_for_state(lambda state: not engine._worker.is_advancing(KEY))
+    assert model.request_count == 2
+    assert [event.type for event in await engine.read_log()] == [
+        "session.created", "run.started", "message.added", "run.queued",
+        "run.cancelled", "run.started", "message.added", "message.added", "run.completed",
+    ]  # fmt: skip

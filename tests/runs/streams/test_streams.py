@@ -27,16 +27,7 @@ from swarmkeep.runs.hub import LOG_CHANGED, Feed, Hub, Item, MessageDeltas, Mess
 from swarmkeep.runs.reader import PageLimits, ReadPosition, flatten, follow_batches, read_pages
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    collect_stream,
-    pick_recorded,
-    read_log,
-    run_to_end,
-    take_items,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, pick_recorded, take_items
 from tests.support.growth import count_values
 from tests.support.logs import record_draft
 from tests.support.scripted import ScriptedModel
@@ -75,10 +66,10 @@ def list_seqs(items: list[Item]) -> list[int]:
 async def test_unwatched_run_is_not_streamed(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(AGENT)
     model.say("Hello.")
-    await run_to_end(engine)
+    await engine.run()
     assert "stream" not in model.requests[0]
     model.say("Hello.")
-    await run_to_end(engine, run_id="r2", options=RunOptions(stream=True))
+    await engine.run(run_id="r2", options=RunOptions(stream=True))
     assert model.requests[1]["stream"] is True
 
 
@@ -87,14 +78,14 @@ async def test_run_stream_has_own_events_and_end(cluster: EngineCluster, model: 
     for run_id in ("r1", "r2"):
         model.call("look")
         model.say("Rain.")
-        await run_to_end(engine, run_id=run_id)
+        await engine.run(run_id=run_id)
     for run_id in ("r1", "r2"):
-        mine = [event.seq for event in await read_log(engine) if event.run_id == run_id]
-        assert list_seqs(await collect_stream(engine, run_id)) == mine
-        assert list_seqs(await collect_stream(engine, run_id, after=mine[2])) == mine[3:]
-        assert list_seqs(await collect_stream(engine, run_id, after=mine[-1])) == []
+        mine = [event.seq for event in await engine.read_log() if event.run_id == run_id]
+        assert list_seqs(await engine.collect_stream(run_id)) == mine
+        assert list_seqs(await engine.collect_stream(run_id, after=mine[2])) == mine[3:]
+        assert list_seqs(await engine.collect_stream(run_id, after=mine[-1])) == []
         # There is no such event: the reader was in a session that had this id before.
-        assert list_seqs(await collect_stream(engine, run_id, after=10**6)) == mine
+        assert list_seqs(await engine.collect_stream(run_id, after=10**6)) == mine
 
 
 async def test_ended_run_stream_pages_the_log(
@@ -103,7 +94,7 @@ async def test_ended_run_stream_pages_the_log(
     engine = await cluster.begin(Agent(name="A"), limits=replace(LIMITS, page_events=3))
     for number in range(3):
         model.say("Hello.")
-        await run_to_end(engine, run_id=f"r{number}")
+        await engine.run(run_id=f"r{number}")
     reads: list[int] = []
     read = SqlStore.read
 
@@ -115,7 +106,7 @@ async def test_ended_run_stream_pages_the_log(
     monkeypatch.setattr(SqlStore, "read", counted)
     own = [event.seq for event in await engine.store.read(KEY) if event.run_id == "r1"]
     reads.clear()
-    assert [event.seq for event in pick_recorded(await collect_stream(engine, "r1"))] == own
+    assert [event.seq for event in pick_recorded(await engine.collect_stream("r1"))] == own
     # What came after the run is not read for it.
     assert (reads[-2:], max(reads)) == ([3, 1], 3)
 
@@ -123,7 +114,7 @@ async def test_ended_run_stream_pages_the_log(
 async def test_slow_reader_backlog_is_not_shared(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await cluster.begin(AGENT)
     model.say("Rain.")
-    await run_to_end(engine)
+    await engine.run()
     ended = engine.reader.follow_run_batches(KEY, await engine.reader.find_position(KEY, "r1"))
     # As one that has not ended is followed, but for what its engine still holds.
     for batches in (ended, engine.reader._follow_open_run(KEY, "r1", 1)):

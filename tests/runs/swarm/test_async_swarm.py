@@ -48,18 +48,6 @@ async def test_blocking_tool_spares_the_loop(swarm: AsyncSwarm, model: ScriptedM
     assert list_tool_texts(await run) == ["done"]
 
 
-async def test_slow_model_spares_the_loop(swarm: AsyncSwarm, model: ScriptedModel) -> None:
-    model.hang(then="Finally.", when=lambda request: request["messages"][-1]["content"] == "slow")
-    model.say("Quick.", when=lambda request: request["messages"][-1]["content"] == "quick")
-    slow = asyncio.create_task(swarm.run(Agent(), [user_message("slow")]))
-    await model.wait_for_requests_async(1)
-    quick = await swarm.run(Agent(), [user_message("quick")])
-    assert quick.messages[-1]["content"] == "Quick."
-    assert not slow.done()
-    model.release()
-    assert (await slow).messages[-1]["content"] == "Finally."
-
-
 async def test_stream_gives_deltas_as_they_come(swarm: AsyncSwarm, model: ScriptedModel) -> None:
     model.hang("First, ", then="then.")
     frames = aiter(swarm.run(Agent(), [user_message("Hi")], stream=True))
@@ -111,43 +99,6 @@ async def test_a_cancelled_run_stops_asking(swarm: AsyncSwarm, model: ScriptedMo
     with pytest.raises(asyncio.CancelledError):
         await run
     await model.wait_for_disconnects_async(1)
-
-
-async def test_run_cancelled_in_tool_is_cancelled(swarm: AsyncSwarm, model: ScriptedModel) -> None:
-    reached = asyncio.Event()
-    seen: list[str] = []
-
-    async def wait() -> str:
-        reached.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            seen.append("cancelled")
-            raise
-        return "never"
-
-    model.call("wait")
-    run = asyncio.create_task(swarm.run(Agent(functions=[wait]), [user_message("Hi")]))
-    await reached.wait()
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
-    assert seen == ["cancelled"]
-
-
-async def test_self_cancelled_tool_is_an_error(swarm: AsyncSwarm, model: ScriptedModel) -> None:
-    async def give_up() -> str:
-        job = asyncio.create_task(asyncio.Event().wait())
-        await asyncio.sleep(0)
-        job.cancel()
-        await job
-        return "never"
-
-    model.call("give_up")
-    model.say("It gave up.")
-    response = await swarm.run(Agent(functions=[give_up]), [user_message("Hi")])
-    assert "give_up failed: CancelledError" in list_tool_texts(response)[0]
-    assert response.messages[-1]["content"] == "It gave up."
 
 
 async def test_a_synchronous_client_is_refused(client: OpenAI) -> None:

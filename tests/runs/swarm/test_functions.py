@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import date
 from typing import Any
 
 import pytest
 
 from swarmkeep import Agent, Result, tool
 from swarmkeep.events.codec import Json
+from tests.runs.calls.test_cut_calls import PIECES, RAN, cancel_orders, options_of, ping, script_calls
 from tests.runs.swarm.runners import Runner, list_tool_texts
 from tests.runs.swarm.shop import make_refunds_and_sales
 from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
-
-
-def test_unserialisable_values_name_path_and_type(swarm: Runner, model: ScriptedModel) -> None:
-    def give() -> Json:
-        return {"rows": [{"when": date(2026, 1, 1)}]}
-
-    model.call("give")
-    model.say("Done.")
-    [text] = list_tool_texts(swarm.run(Agent(functions=[give]), "Go"))
-    assert text == (
-        "Error: give gave something that JSON cannot hold: value.rows[0].when is of type date, which JSON cannot hold"
-    )
-
 
 # Errors are data.
 
@@ -101,21 +88,6 @@ def test_guarded_call_is_given_back(swarm: Runner, model: ScriptedModel) -> None
 # Context variables and instructions, on Swarm and on AsyncSwarm: who sees them, and which changes stay.
 
 
-def test_calls_see_previous_context_changes(swarm: Runner, model: ScriptedModel) -> None:
-    def count(context_variables: Json) -> Result:
-        return Result(str(context_variables["n"]), context_variables={"n": context_variables["n"] + 1})
-
-    def append(context_variables: Json) -> str:
-        context_variables["seen"].append(context_variables["n"])
-        return "ok"
-
-    model.calls([("count", {}, "c1"), ("append", {}, "c2"), ("count", {}, "c3"), ("append", {}, "c4")])
-    model.say("Done.")
-    response = swarm.run(Agent(functions=[count, append]), "Go", context_variables={"n": 1, "seen": []})
-    assert list_tool_texts(response) == ["1", "ok", "2", "ok"]
-    assert response.context_variables == {"n": 3, "seen": [2, 3]}
-
-
 def test_failed_call_leaves_context(swarm: Runner, model: ScriptedModel) -> None:
     def half(context_variables: Json) -> str:
         context_variables["half"] = True
@@ -124,18 +96,6 @@ def test_failed_call_leaves_context(swarm: Runner, model: ScriptedModel) -> None
     model.call("half")
     model.say("Failed.")
     assert swarm.run(Agent(functions=[half]), "Go", context_variables={"a": 1}).context_variables == {"a": 1}
-
-
-def test_keys_can_be_removed_or_none(swarm: Runner, model: ScriptedModel) -> None:
-    def tidy(context_variables: Json) -> str:
-        del context_variables["old"]
-        context_variables["maybe"] = None
-        return "ok"
-
-    model.call("tidy")
-    model.say("Done.")
-    response = swarm.run(Agent(functions=[tidy]), "Go", context_variables={"old": 1, "kept": None})
-    assert response.context_variables == {"kept": None, "maybe": None}
 
 
 # Instructions.
@@ -193,32 +153,6 @@ def test_a_result_hands_over_with_context(swarm: Runner, model: ScriptedModel) -
     assert model.requests[1]["model"] == "careful"
 
 
-def test_last_handoff_in_reply_wins(swarm: Runner, model: ScriptedModel) -> None:
-    triage, _, refunds = make_refunds_and_sales()
-    model.calls([("to_sales", {}, "c1"), ("to_refunds", {}, "c2")])
-    model.say("Refunded.")
-    response = swarm.run(triage, "Buy, no, return!")
-    assert response.agent is refunds
-    first, second = list_tool_texts(response)
-    assert "Not handed over to Sales" in first
-    assert second == "Transferred to Refunds."
-    assert [message["content"] for message in model.requests[1]["messages"][-2:]] == [first, second]
-
-
-def test_calls_beside_handoff_stay_old_agents(swarm: Runner, model: ScriptedModel) -> None:
-    triage, sales, _ = make_refunds_and_sales()
-
-    def note() -> str:
-        return "noted"
-
-    triage.functions.append(note)
-    model.calls([("to_sales", {}, "c1"), ("note", {}, "c2")])
-    model.say("Hello from sales.")
-    response = swarm.run(triage, "Go")
-    assert list_tool_texts(response) == ['{"assistant": "Sales"}', "noted"]
-    assert response.agent is sales
-
-
 def test_call_belongs_to_asking_agent_despite_namesake(swarm: Runner, model: ScriptedModel) -> None:
     def hand_over() -> Agent:
         return second
@@ -245,3 +179,41 @@ def test_agent_may_be_made_in_place(swarm: Runner, model: ScriptedModel) -> None
     assert response.agent is not None
     assert response.agent.name == "tax specialist"
     assert model.requests[1]["messages"][0]["content"] == "Talk about tax."
+
+
+# Calls that the end of a reply cut, in Swarm and AsyncSwarm: see tests/runs/calls/test_cut_calls.py.
+
+
+@pytest.fixture(autouse=True)
+def ran() -> None:
+    RAN.clear()
+
+
+@PIECES
+@pytest.mark.parametrize("execute_tools", [True, False])
+def test_swarm_runs_whole_calls_only(
+    swarm: Runner, model: ScriptedModel, how: str, arguments: str, execute_tools: bool
+) -> None:
+    agent = Agent(name="Desk", functions=[cancel_orders, ping])
+    script_calls(model, how, ("cancel_orders", arguments))
+    if execute_tools:
+        script_calls(model, how, ("ping", "{}"))
+        model.say("Done.")
+    if options_of(how).stream:
+        response = swarm.stream(agent, "Cancel A-1.", execute_tools=execute_tools)[-1]["response"]
+    else:
+        response = swarm.run(agent, "Cancel A-1.", execute_tools=execute_tools)
+    assert (["ping"] if execute_tools else []) == RAN
+    assert "cancel_orders was not run" in list_tool_texts(response)[0]
+    if not execute_tools:
+        assert response.messages[-1]["role"] == "tool"
+
+
+def test_cut_calls_exhaust_turns_or_raise(swarm: Runner, model: ScriptedModel) -> None:
+    agent = Agent(name="Desk", functions=[cancel_orders])
+    for _ in range(4):
+        script_calls(model, "length", ("cancel_orders", "{}"))
+    assert len(swarm.run(agent, "Cancel A-1.", max_turns=1).messages) == 2
+    with pytest.raises(RuntimeError, match="token limit"):
+        swarm.run(agent, "Cancel A-1.")
+    assert RAN == []

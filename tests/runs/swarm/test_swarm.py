@@ -6,7 +6,6 @@ import copy
 import json
 import math
 from datetime import date
-from typing import Any
 
 import httpx2
 import openai
@@ -14,10 +13,10 @@ import pytest
 
 from swarmkeep import Agent, Result
 from swarmkeep.events.codec import Json
-from tests.runs.swarm.runners import AsyncRunner, Runner, SyncRunner, list_tool_texts, make_answer, user_message
+from tests.runs.swarm.runners import AsyncRunner, Runner, SyncRunner, make_answer, user_message
 from tests.runs.swarm.shop import join_texts, make_refunds_and_sales
 from tests.support.rules import find_body_faults
-from tests.support.scripted import USAGE, ScriptedModel
+from tests.support.scripted import ScriptedModel
 
 
 def test_request_holds_only_the_expected_fields(swarm: Runner, model: ScriptedModel) -> None:
@@ -203,35 +202,6 @@ def test_debug_tells_what_happens(swarm: Runner, model: ScriptedModel, capsys: p
 # What models and clients do that is not quite Chat Completions, on Swarm and on AsyncSwarm.
 
 
-def test_calls_without_ids_get_some(swarm: Runner, model: ScriptedModel) -> None:
-    def look() -> str:
-        return "rain"
-
-    calls = [{"type": "function", "function": {"name": "look", "arguments": {}}} for _ in range(2)]
-    choice = {"index": 0, "message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}
-    model.raw({"choices": [choice]})
-    model.say("Rain.")
-    response = swarm.run(Agent(functions=[look]), "Go")
-    ids = [call["id"] for call in response.messages[0]["tool_calls"]]
-    assert len(set(ids)) == 2
-    assert all(ids)
-    assert [message["tool_call_id"] for message in response.messages[1:3]] == ids
-
-
-def test_reused_call_ids_are_replaced(swarm: Runner, model: ScriptedModel) -> None:
-    def look(n: int) -> str:
-        return str(n)
-
-    model.call("look", {"n": 1}, id="0")
-    model.call("look", {"n": 2}, id="0")
-    model.say("Done.")
-    response = swarm.run(Agent(functions=[look]), "Go")
-    assert list_tool_texts(response) == ["1", "2"]
-    first, second = (m["tool_calls"][0]["id"] for m in response.messages if m.get("tool_calls"))
-    assert first == "0"
-    assert second != "0"
-
-
 def test_empty_reply_ends_the_run(swarm: Runner, model: ScriptedModel) -> None:
     model.raw({"choices": [{"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "stop"}]})
     assert swarm.run(Agent(), "Hi").messages == [make_answer(sender="Agent")]
@@ -383,68 +353,6 @@ def test_streaming_gives_the_same_response(swarm: Runner, model: ScriptedModel) 
     assert streamed.messages == plain.messages
     assert streamed.context_variables == plain.context_variables
     assert streamed.agent is plain.agent is sales
-
-
-def make_chunk(delta: Json, finish_reason: str | None = None, **more: Any) -> Json:
-    return {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}], **more}
-
-
-def make_piece(**fields: Any) -> Json:
-    function = {key: fields.pop(key) for key in ("name", "arguments") if key in fields}
-    return {**fields, "function": function}
-
-
-def test_wild_chunks_are_streamed(swarm: Runner, model: ScriptedModel) -> None:
-    def add(a: int, b: int) -> str:
-        return str(a + b)
-
-    model.chunks(
-        [
-            {"id": "x", "choices": []},
-            ": a comment\n\n",
-            make_chunk({"role": "assistant"}),
-            make_chunk(
-                {
-                    "tool_calls": [
-                        make_piece(index=0, id="c1", name="add", arguments='{"a": 1,'),
-                        make_piece(index=1, id="c2", name="add", arguments='{"a": 3,'),
-                    ]
-                }
-            ),
-            make_chunk(
-                {"tool_calls": [make_piece(index=1, arguments=' "b": 4}'), make_piece(index=0, arguments=' "b": 2}')]}
-            ),
-            make_chunk({}, "tool_calls"),
-            {"id": "x", "choices": [], "usage": USAGE},
-        ]
-    )
-    model.chunks(
-        [
-            make_chunk({"tool_calls": [make_piece(id="c3", name="add", arguments='{"a": 5, "b": 5}')]}),
-            make_chunk({"tool_calls": [make_piece(id="c4", name="add", arguments='{"a": 6, "b": 6}')]}, "stop"),
-        ],
-        done=False,
-    )
-    model.chunks([make_chunk({"content": None}), make_chunk({"content": "Done."}, "stop", usage=USAGE)])
-    frames = swarm.stream(Agent(functions=[add]), "Go")
-    assert list_tool_texts(frames[-1]["response"]) == ["3", "7", "10", "12"]
-    assert join_texts(frames) == "Done."
-    deltas = [call for frame in frames for call in frame.get("tool_calls") or ()]
-    assert [delta["index"] for delta in deltas] == [0, 1, 1, 0, 0, 1]
-
-
-def test_repetition_is_not_a_delta(swarm: Runner, model: ScriptedModel) -> None:
-    def get_time(city: str = "here") -> str:
-        return f"noon in {city}"
-
-    texts = ({}, '{"city": "Rome"}', '{"city": "Rome"}')
-    pieces = [make_piece(index=0, id="u1", name="get_time", arguments=text) for text in texts]
-    model.chunks([*(make_chunk({"tool_calls": [piece]}) for piece in pieces), make_chunk({}, "tool_calls")])
-    model.say("Noon.")
-    frames = swarm.stream(Agent(functions=[get_time]), "When?")
-    assert list_tool_texts(frames[-1]["response"]) == ["noon in Rome"]
-    shown = [call["function"]["arguments"] for frame in frames for call in frame.get("tool_calls") or ()]
-    assert "".join(shown) == '{"city": "Rome"}'
 
 
 def test_deltas_without_content_have_a_null(swarm: Runner, model: ScriptedModel) -> None:

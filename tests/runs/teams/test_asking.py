@@ -12,24 +12,10 @@ from swarmkeep.decide.turns import end_run
 from swarmkeep.events.errors import OnHold, SessionBusy, SessionNotFound
 from swarmkeep.events.facts import RunInterrupted
 from swarmkeep.history.redact import redact
-from swarmkeep.history.replay import replay_session
-from swarmkeep.history.verify import verify
 from swarmkeep.runs.identifiers import MOST_DEPTH, derive_child_run
 from swarmkeep.runs.sessions import hold_session, release_session
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    kill_engine,
-    open_session,
-    read_log,
-    read_state,
-    read_types,
-    run_to_end,
-    wait_for_end,
-    wait_for_state,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, kill_engine
 from tests.runs.teams.team import (
     ask_clerk,
     ask_for_payment,
@@ -46,43 +32,43 @@ pytestmark = pytest.mark.one_database
 
 async def test_asked_agent_answer_is_result(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
-    await open_session(engine)
+    await engine.open_session()
     model.call("ask_clerk", {"input": "Is it open?"}, id="c1")
     model.say("Until six.")
     model.say("It is open until six.")
-    view = await run_to_end(engine, "Open?")
+    view = await engine.run("Open?")
     assert (view.status, view.output_text) == ("completed", "It is open until six.")
     child = await find_child(engine)
-    assert await read_types(engine, child) == [
+    assert await engine.read_types(child) == [
         "session.created", "run.started", "message.added", "message.added", "run.completed",
     ]  # fmt: skip
-    asked = (await read_state(engine, child)).messages[0]
+    asked = (await engine.read_state(child)).messages[0]
     assert asked.message == {"role": "user", "content": "Is it open?", "sender": "Desk"}
-    result = find_result(await read_log(engine))
+    result = find_result(await engine.read_log())
     assert (result.message["content"], result.tool and result.tool.status) == ("Until six.", "ok")
     assert model.requests[1]["messages"][-1] == {"role": "user", "content": "Is it open?"}
 
 
 async def test_context_goes_down_and_changes_return(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
-    await open_session(engine, context_variables={"user": "Ada", "kept": 1})
+    await engine.open_session(context_variables={"user": "Ada", "kept": 1})
     model.call("ask_clerk", {"input": "Note it."}, id="c1")
     model.call("note", {"text": "late"}, id="n1")
     model.say("Done.")
     model.say("It is noted.")
-    view = await run_to_end(engine)
+    view = await engine.run()
     assert view.context_variables == {"user": "Ada", "kept": 1, "note": "late", "seen": "Ada"}
 
 
 async def test_child_failure_is_a_readable_answer(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
-    await open_session(engine)
+    await engine.open_session()
     model.call("ask_clerk", {"input": "Hm?"}, id="c1")
     model.fail(401, message="no such key")
     model.say("The clerk is not there.")
-    view = await run_to_end(engine)
+    view = await engine.run()
     assert view.output_text == "The clerk is not there."
-    result = find_result(await read_log(engine))
+    result = find_result(await engine.read_log())
     assert result.tool is not None
     assert result.tool.status == "error"
     assert "agent 'Clerk', asked by ask_clerk, gave no answer (provider_" in result.message["content"]
@@ -90,26 +76,26 @@ async def test_child_failure_is_a_readable_answer(cluster: EngineCluster, model:
 
 async def test_usage_counts_once_and_names_asker(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
-    await open_session(engine)
+    await engine.open_session()
     before = await count_model_calls(engine)
     model.call("ask_clerk", {"input": "Hm?"}, id="c1")
     model.say("Yes.")
     model.say("Yes, it is.")
-    view = await run_to_end(engine)
+    view = await engine.run()
     assert view.usage.model_calls == 2
     assert view.total_usage is not UNSET
     assert view.total_usage.model_calls == 3
     assert view.total_usage.total_tokens == 3 * USAGE["total_tokens"]
-    assert (await read_state(engine)).usage.model_calls == 2
-    assert (await read_state(engine, await find_child(engine))).usage.model_calls == 1
+    assert (await engine.read_state()).usage.model_calls == 2
+    assert (await engine.read_state(await find_child(engine))).usage.model_calls == 1
     assert await count_model_calls(engine) - before == 3
 
 
 async def test_run_without_questions_reports_no_total(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_team(cluster)
-    await open_session(engine)
+    await engine.open_session()
     model.say("Yes.")
-    assert (await run_to_end(engine)).total_usage is UNSET
+    assert (await engine.run()).total_usage is UNSET
 
 
 async def test_team_needs_one_run_slot(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -122,7 +108,7 @@ async def test_team_needs_one_run_slot(cluster: EngineCluster, model: ScriptedMo
     model.say("A")
     model.say("B")
     model.say("C")
-    assert (await run_to_end(engine)).output_text == "C"
+    assert (await engine.run()).output_text == "C"
 
 
 async def test_self_asking_agent_terminates(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -133,16 +119,16 @@ async def test_self_asking_agent_terminates(cluster: EngineCluster, model: Scrip
         model.call("ask_mirror", {"input": "?"}, id=f"c{depth}")
     for depth in range(MOST_DEPTH + 1):
         model.say(f"answer {depth}")
-    view = await run_to_end(engine)
+    view = await engine.run()
     assert view.output_text == f"answer {MOST_DEPTH}"
     key = KEY
     for _ in range(MOST_DEPTH):
         key = await find_child(engine, key)
-    result = find_result(await read_log(engine, key))
+    result = find_result(await engine.read_log(key))
     assert "agents may ask one another up to 8 deep" in result.message["content"]
     # What was refused made no session.
     with pytest.raises(SessionNotFound):
-        await read_state(engine, await find_child(engine, key))
+        await engine.read_state(await find_child(engine, key))
 
 
 # Who ends or deletes the session that asks ends those below; what ends below is an answer above.
@@ -151,29 +137,29 @@ async def test_self_asking_agent_terminates(cluster: EngineCluster, model: Scrip
 async def test_cancelled_asker_does_not_resume_others(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_hanging_clerk(cluster, model, "Let me ")
     assert (await engine.runs.cancel(KEY, "r1")).status == "cancelled"
-    state = await read_state(engine, child)
+    state = await engine.read_state(child)
     assert [run.status for run in state.finished] == ["cancelled"]
 
 
 async def test_replacing_run_ends_replaced_questions(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_hanging_clerk(cluster, model)
     model.say("Hello.")
-    await run_to_end(engine, "Stop.", "r2", on_busy="interrupt")
-    assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
+    await engine.run("Stop.", "r2", on_busy="interrupt")
+    assert [run.status for run in (await engine.read_state(child)).finished] == ["cancelled"]
 
 
 async def test_cancelled_waiting_run_cancels_children(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     await engine.runs.cancel(KEY, "r1")
-    assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
+    assert [run.status for run in (await engine.read_state(child)).finished] == ["cancelled"]
 
 
 async def test_cancelled_child_is_answer_above(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
     model.say("It was cancelled.")
     await engine.runs.cancel(child, derive_child_run(child))
-    assert (await wait_for_end(engine)).output_text == "It was cancelled."
-    assert "was cancelled" in find_result(await read_log(engine)).message["content"]
+    assert (await engine.wait()).output_text == "It was cancelled."
+    assert "was cancelled" in find_result(await engine.read_log()).message["content"]
 
 
 async def test_deleted_child_is_not_asked_again(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -182,9 +168,9 @@ async def test_deleted_child_is_not_asked_again(cluster: EngineCluster, model: S
     await engine.sessions.delete(child, force=True)
     await kill_engine(engine)
     other = await open_team(cluster)
-    await wait_for_state(other, lambda state: state.status == "idle")
-    assert (await wait_for_end(other)).output_text == "Nobody knows."
-    assert "was deleted" in find_result(await read_log(other)).message["content"]
+    await other.wait_for_state(lambda state: state.status == "idle")
+    assert (await other.wait()).output_text == "Nobody knows."
+    assert "was deleted" in find_result(await other.read_log()).message["content"]
     with pytest.raises(SessionNotFound):
         await other.store.state(child)
 
@@ -198,8 +184,8 @@ async def test_continuing_fork_does_not_ask_again(cluster: EngineCluster, model:
     await engine.sessions.fork(KEY, session_id=copy.id)
     model.say("It is not known.")
     await engine.runs.resume(copy, "r1")
-    assert (await wait_for_end(engine, key=copy)).output_text == "It is not known."
-    tool_result = find_result(await read_log(engine, copy)).tool
+    assert (await engine.wait(key=copy)).output_text == "It is not known."
+    tool_result = find_result(await engine.read_log(copy)).tool
     assert tool_result is not None
     assert tool_result.status == "unknown_outcome"
 
@@ -208,10 +194,10 @@ async def test_deleting_a_session_deletes_those_below(cluster: EngineCluster, mo
     engine, child = await ask_clerk(cluster, model)
     fork = await engine.sessions.fork(KEY, session_id="copy")
     await engine.sessions.delete(SessionKey(KEY.tenant, fork.id))
-    assert (await read_state(engine, child)).seq > 0
+    assert (await engine.read_state(child)).seq > 0
     await engine.sessions.delete(KEY)
     with pytest.raises(SessionNotFound):
-        await read_state(engine, child)
+        await engine.read_state(child)
 
 
 async def test_hold_covers_sessions_below(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -223,7 +209,7 @@ async def test_hold_covers_sessions_below(cluster: EngineCluster, model: Scripte
     await hold_session(engine.store, child, "case 13", by=None)
     with pytest.raises(OnHold, match="case 13"):
         await engine.sessions.delete(KEY, force=True)
-    assert (await read_state(engine, KEY)).seq > 0
+    assert (await engine.read_state(KEY)).seq > 0
     await release_session(engine.store, child, by=None)
     await engine.sessions.delete(KEY)
 
@@ -235,7 +221,7 @@ async def test_busy_child_prevents_session_deletion(cluster: EngineCluster, mode
     await engine.sessions.delete(KEY, force=True)
     for key in (KEY, child):
         with pytest.raises(SessionNotFound):
-            await read_state(engine, key)
+            await engine.read_state(key)
 
 
 async def test_fork_keeps_result_without_an_asker(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -248,29 +234,29 @@ async def test_fork_keeps_result_without_an_asker(cluster: EngineCluster, model:
 async def test_abandoned_call_sessions_are_deleted(cluster: EngineCluster, model: ScriptedModel, left: str) -> None:
     if left == "removed":
         engine, child = await ask_clerk(cluster, model)
-        asking = next(entry for entry in (await read_state(engine)).messages if entry.message.get("tool_calls"))
+        asking = next(entry for entry in (await engine.read_state()).messages if entry.message.get("tool_calls"))
         await engine.sessions.remove_message(KEY, asking.seq)
     else:
         limits = replace(LIMITS, run_seconds=0.3) if left == "run time" else LIMITS
         engine = await open_team(cluster, limits=limits, **({"timeout": 0.3} if left == "timeout" else {}))
-        await open_session(engine)
+        await engine.open_session()
         model.call("ask_clerk", {"input": "Hm?"}, id="c1")
         model.hang()
         if left == "timeout":
             model.say("It takes too long.")
-        await run_to_end(engine)
+        await engine.run()
         child = await find_child(engine)
-        await wait_for_state(engine, lambda state: state.run is None, child)
+        await engine.wait_for_state(lambda state: state.run is None, child)
         model.release()
     await engine.sessions.delete(KEY)
     with pytest.raises(SessionNotFound):
-        await read_state(engine, child)
+        await engine.read_state(child)
 
 
 async def test_interrupted_fork_asks_no_agent_again(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, child = await ask_hanging_clerk(cluster, model)
     await one.drain()
-    assert (await read_state(one)).finished[-1].status == "interrupted"
+    assert (await one.read_state()).finished[-1].status == "interrupted"
     two = await open_team(cluster)
     copy = replace(KEY, id="copy")
     await two.sessions.fork(KEY, session_id=copy.id)
@@ -278,19 +264,18 @@ async def test_interrupted_fork_asks_no_agent_again(cluster: EngineCluster, mode
     model.say("It is not known.")
     before = model.request_count
     await two.runs.resume(copy, "r1")
-    assert (await wait_for_end(two, key=copy)).output_text == "It is not known."
+    assert (await two.wait(key=copy)).output_text == "It is not known."
     assert model.request_count == before + 1
-    tool_result = find_result(await read_log(two, copy)).tool
+    tool_result = find_result(await two.read_log(copy)).tool
     assert tool_result is not None
     assert tool_result.status == "unknown_outcome"
     # The original goes on where it was.
     model.say("Yes.")
     model.say("Yes, it is.")
     await two.runs.resume(KEY, "r1")
-    assert (await wait_for_end(two)).output_text == "Yes, it is."
+    assert (await two.wait()).output_text == "Yes, it is."
     for key in (KEY, copy, child):
-        assert (await verify(two.store, key)).valid
-        assert (await replay_session(two.store, two.registry, key)).divergences == []
+        await two.check_log(key=key)
 
 
 # What one session repeats of the other.
@@ -312,17 +297,17 @@ async def test_redaction_reaches_sessions_that_copied_it(
     cluster: EngineCluster, model: ScriptedModel, word: str, side: str, kind: str
 ) -> None:
     engine = await open_team(cluster)
-    await open_session(engine, context_variables={"user": "canary-context"})
+    await engine.open_session(context_variables={"user": "canary-context"})
     model.call("ask_clerk", {"input": "canary-question"}, id="c1")
     model.call("note", {"text": "canary-noted"}, id="n1")
     model.say("canary-answer")
     model.say("It is done.")
-    await run_to_end(engine)
+    await engine.run()
     child = await find_child(engine)
     here, there = (KEY, child) if side == "above" else (child, KEY)
 
     async def list_holding(key: SessionKey) -> list[int]:
-        events = await read_log(engine, key)
+        events = await engine.read_log(key)
         return [event.seq for event in events if event.type == kind and f"canary-{word}" in event.payload]
 
     assert await list_holding(there)
@@ -332,22 +317,21 @@ async def test_redaction_reaches_sessions_that_copied_it(
     assert done.forks[0].redacted
     assert await list_holding(there) == []
     for key in (KEY, child):
-        assert (await verify(engine.store, key)).problems == []
-        assert (await replay_session(engine.store, engine.registry, key)).divergences == []
+        await engine.check_log(key=key)
 
 
 async def test_redaction_reaches_errors_of_asked_agents(cluster: EngineCluster, model: ScriptedModel) -> None:
     """A provider repeats what it was sent: in the session below, and so in the call's result above."""
     engine = await open_team(cluster)
-    await open_session(engine, context_variables={"user": "canary"})
+    await engine.open_session(context_variables={"user": "canary"})
     model.call("ask_clerk", {"input": "Well?"}, id="c1")
     model.fail(400, message="the server does not like canary")
     model.say("It failed.")
-    await run_to_end(engine)
+    await engine.run()
     keys = (KEY, await find_child(engine))
 
     async def list_holding() -> list[tuple[str, int]]:
-        logs = [(key.id, event) for key in keys for event in await read_log(engine, key)]
+        logs = [(key.id, event) for key in keys for event in await engine.read_log(key)]
         return [(key_id, event.seq) for key_id, event in logs if "canary" in event.payload]
 
     assert {key_id for key_id, _ in await list_holding()} == {key.id for key in keys}
@@ -357,10 +341,10 @@ async def test_redaction_reaches_errors_of_asked_agents(cluster: EngineCluster, 
 
 async def test_busy_session_below_is_named_and_left(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine, child = await ask_for_payment(cluster, model)
-    state = await read_state(engine)
+    state = await engine.read_state()
     assert state.run is not None
     ended = end_run(state, state.run, RunInterrupted, "interrupted")
     await engine.store.append(KEY, state, draft_events("Desk", ended, "r1"))
-    asking = next(event.seq for event in await read_log(engine) if "Pay 7." in event.payload)
+    asking = next(event.seq for event in await engine.read_log() if "Pay 7." in event.payload)
     done = await redact(engine.store, KEY, [asking], "private")
     assert [(copy.session_id, copy.redacted) for copy in done.forks] == [(child.id, False)]

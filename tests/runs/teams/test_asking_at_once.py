@@ -15,27 +15,14 @@ from swarmkeep.decide.commands import Approval
 from swarmkeep.decide.turns import ToolOutcome
 from swarmkeep.events.facts import ToolStarted
 from swarmkeep.events.state import State, ToolCall
-from swarmkeep.history.replay import replay_session
-from swarmkeep.history.verify import verify
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.calls import ToolCalls
-from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.identifiers import derive_child_run
 from swarmkeep.runs.tool_runners import ThreadRunner
 from swarmkeep.runs.toolbox import NO_SERVERS
 from swarmkeep.store.records import SessionKey
 from tests.runs.calls.doors import Doors, find_sent_results, list_results, list_starts, wait_for_results
-from tests.runs.cluster import (
-    KEY,
-    EngineCluster,
-    kill_engine,
-    make_start_run,
-    read_log,
-    read_state,
-    read_types,
-    wait_for_end,
-    wait_for_state,
-)
+from tests.runs.cluster import KEY, EngineCluster, Server, kill_engine
 from tests.runs.loop.memory import FixedPolicy, open_run
 from tests.support.scripted import Call, ScriptedModel
 
@@ -74,33 +61,27 @@ def ask_for(model: ScriptedModel, **functions: str) -> None:
     model.say("Done.")
 
 
-async def find_children(engine: Engine) -> dict[str, SessionKey]:
-    starts = [event.fact for event in await read_log(engine) if isinstance(event.fact, ToolStarted)]
+async def find_children(engine: Server) -> dict[str, SessionKey]:
+    starts = [event.fact for event in await engine.read_log() if isinstance(event.fact, ToolStarted)]
     return {fact.tool_call_id: SessionKey(KEY.tenant, str(fact.session_id)) for fact in starts}
-
-
-async def check_log(engine: Engine) -> None:
-    """What is recorded is in order, and today's agents do the same."""
-    assert (await replay_session(engine.store, engine.registry, KEY)).divergences == []
-    assert (await verify(engine.store, KEY)).valid
 
 
 async def test_concurrent_answers_keep_call_order(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     engine = await cluster.begin(make_desk(doors))
     ask_for(model, x="look", y="look", z="look")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await doors.wait_until_begun("x", "y", "z")
     for name in ("z", "x", "y"):
         doors.open(name)
         await wait_for_results(engine, name)
-    assert (await wait_for_end(engine)).output_text == "Done."
-    events = await read_log(engine)
+    assert (await engine.wait()).output_text == "Done."
+    events = await engine.read_log()
     assert list_starts(events) == [("x", 1), ("y", 1), ("z", 1)]
     assert list_results(events) == [("z", "ok"), ("x", "ok"), ("y", "ok")]
     assert find_sent_results(model) == ["x", "y", "z"]
-    assert (await read_state(engine)).context_variables == {"x": True, "y": True, "z": True, "last": "z"}
-    await check_log(engine)
+    assert (await engine.read_state()).context_variables == {"x": True, "y": True, "z": True, "last": "z"}
+    await engine.check_log()
 
 
 @pytest.mark.parametrize("ended", [(), ("x",), ("y",)])
@@ -110,7 +91,7 @@ async def test_kill_between_answers_asks_no_repeats(
     doors = Doors()
     one = await cluster.begin(make_desk(doors))
     ask_for(model, x="look", y="look", z="look")
-    await one.runs.start(KEY, make_start_run())
+    await one.start_run()
     await doors.wait_until_begun("x", "y", "z")
     for name in ended:
         doors.open(name)
@@ -119,28 +100,28 @@ async def test_kill_between_answers_asks_no_repeats(
     await kill_engine(one)
     doors.open("x", "y", "z")
     two = await cluster.open_engine(make_desk(doors))
-    assert (await wait_for_end(two)).output_text == "Done."
-    assert list_starts(await read_log(two)) == [("x", 1), ("y", 1), ("z", 1)]
-    assert dict(list_results(await read_log(two))) == {"x": "ok", "y": "ok", "z": "ok"}
-    assert (await read_state(two)).context_variables == {"x": True, "y": True, "z": True, "last": "z"}
+    assert (await two.wait()).output_text == "Done."
+    assert list_starts(await two.read_log()) == [("x", 1), ("y", 1), ("z", 1)]
+    assert dict(list_results(await two.read_log())) == {"x": "ok", "y": "ok", "z": "ok"}
+    assert (await two.read_state()).context_variables == {"x": True, "y": True, "z": True, "last": "z"}
     for child in children.values():
-        assert (await read_types(two, child)).count("run.started") == 1
-    await check_log(two)
+        assert (await two.read_types(child)).count("run.started") == 1
+    await two.check_log()
 
 
 async def test_run_waits_below_after_other_answers(cluster: EngineCluster, model: ScriptedModel) -> None:
     doors = Doors()
     engine = await cluster.begin(make_desk(doors))
     ask_for(model, x="pay", y="look", z="pay")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await doors.wait_until_begun("y")
     children = await find_children(engine)
     for name in ("x", "z"):
-        await wait_for_state(engine, lambda state: state.status == "waiting", children[name])
-    assert (await read_state(engine)).status == "running"
+        await engine.wait_for_state(lambda state: state.status == "waiting", children[name])
+    assert (await engine.read_state()).status == "running"
     doors.open("y")
     for name, left in (("z", ["x", "z"]), ("x", ["x"])):
-        view = await wait_for_end(engine)
+        view = await engine.wait()
         assert [(call.tool_call_id, call.reason) for call in view.pending] == [(each, "session") for each in left]
         asked = [call.approvals[0] for call in view.pending if call.approvals]
         assert [(each.tool_call_id, each.session_id) for each in asked] == [
@@ -149,9 +130,9 @@ async def test_run_waits_below_after_other_answers(cluster: EngineCluster, model
         decided = [Approval(tool_call_id=f"of-{name}", decision="approve")]
         await engine.runs.resume(children[name], derive_child_run(children[name]), approvals=decided)
         await wait_for_results(engine, name)
-    assert (await wait_for_end(engine)).output_text == "Done."
-    assert list_results(await read_log(engine)) == [("y", "ok"), ("z", "ok"), ("x", "ok")]
-    await check_log(engine)
+    assert (await engine.wait()).output_text == "Done."
+    assert list_results(await engine.read_log()) == [("y", "ok"), ("z", "ok"), ("x", "ok")]
+    await engine.check_log()
 
 
 async def test_a_cancel_ends_all_of_them(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -160,13 +141,13 @@ async def test_a_cancel_ends_all_of_them(cluster: EngineCluster, model: Scripted
     model.calls([Call("ask_clerk", {"input": name}, id=name) for name in ("x", "y")])
     for name in ("x", "y"):
         model.call("look", {"name": name}, when=last_says(name))
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await doors.wait_until_begun("x", "y")
     await engine.runs.cancel(KEY, "r1")
     children = await find_children(engine)
     assert set(children) == {"x", "y"}
     for child in children.values():
-        assert [run.status for run in (await read_state(engine, child)).finished] == ["cancelled"]
+        assert [run.status for run in (await engine.read_state(child)).finished] == ["cancelled"]
     await doors.wait_until_cancelled("x", "y")
 
 

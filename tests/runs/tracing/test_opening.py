@@ -32,7 +32,7 @@ from swarmkeep.runs.spans import (
 )
 from swarmkeep.serve.traces import open_tracing
 from tests.http.server import server_settings
-from tests.runs.cluster import EngineCluster, run_to_end
+from tests.runs.cluster import EngineCluster
 from tests.runs.tracing.conftest import MakeTracing
 from tests.support.cases import first
 from tests.support.scripted import ScriptedModel
@@ -203,7 +203,7 @@ async def play(cluster: EngineCluster, model: ScriptedModel, tracing: Any) -> No
     engine = await cluster.begin(agent, tracing=tracing)
     model.call("look", {"city": "Oslo"}, id="call_1")
     model.say("Take an umbrella")
-    await run_to_end(engine, "how is the secret garden?")
+    await engine.run("how is the secret garden?")
 
 
 def read_json(span: ReadableSpan, name: str) -> Any:

@@ -23,22 +23,7 @@ from swarmkeep.runs.hub import join_text
 from swarmkeep.runs.spans import SpanSettings
 from swarmkeep.runs.tracing import Tracing
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    ToolGate,
-    collect_stream,
-    expire_leases,
-    kill_engine,
-    make_start_run,
-    open_session,
-    read_log,
-    run_to_end,
-    start_hanging_run,
-    wait_for_end,
-    wait_for_state,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, ToolGate, expire_leases, kill_engine
 from tests.support.scripted import ScriptedModel
 from tests.support.spans import CaughtSpans, get_attributes, get_id, get_trace_id, list_links
 from tests.support.waiting import wait_until
@@ -54,7 +39,7 @@ async def test_chat_span_names_request_settings(
     settings = {"temperature": 0.5, "max_completion_tokens": 9, "seed": 2**70, "top_p": "odd", "user": "somebody"}
     engine = await cluster.begin(Agent(name="Front", model_settings=settings), tracing=tracing)
     model.say("Good day")
-    await run_to_end(engine)
+    await engine.run()
     chat = get_attributes(spans.one("chat gpt-4o"))
     told = {name: value for name, value in chat.items() if name.startswith("gen_ai.request.")}
     assert told == {
@@ -68,7 +53,7 @@ async def test_a_plain_turn(cluster: EngineCluster, model: ScriptedModel, spans:
     engine = await cluster.begin(front, tracing=tracing)
     model.say("Good day")
     with spans.tracer.start_as_current_span("request") as request:
-        await run_to_end(engine)
+        await engine.run()
 
     assert spans.tree() == [["request", ["invoke_agent Front", "chat gpt-test"]]]
     run, chat = spans.one("invoke_agent Front"), spans.one("chat gpt-test")
@@ -101,7 +86,7 @@ async def test_a_plain_turn(cluster: EngineCluster, model: ScriptedModel, spans:
         "gen_ai.usage.output_tokens": 5,
         "swarmkeep.run.id": "r1",
     }
-    (started,) = [event.fact for event in await read_log(engine) if isinstance(event.fact, RunStarted)]
+    (started,) = [event.fact for event in await engine.read_log() if isinstance(event.fact, RunStarted)]
     context = request.get_span_context()
     assert started.traceparent == f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
@@ -135,7 +120,7 @@ async def test_samplers_receive_deciding_attributes(cluster: EngineCluster, mode
     settings = SpanSettings(tracer=provider.get_tracer("tests"), provider={"gen_ai.provider.name": "openai"})
     engine = await cluster.begin(front, tracing=Tracing(settings))
     model.say("Good day")
-    await run_to_end(engine)
+    await engine.run()
     run, chat = sampler.told["invoke_agent Front"], sampler.told["chat gpt-test"]
     assert (run["gen_ai.agent.name"], run["gen_ai.operation.name"]) == ("Front", "invoke_agent")
     assert (chat["gen_ai.request.model"], chat["gen_ai.provider.name"]) == ("gpt-test", "openai")
@@ -158,7 +143,7 @@ async def test_tools_run_within_their_spans(
     engine = await cluster.begin(Agent(name="Front", model="m", functions=[look, peek]), tracing=tracing)
     model.calls([("look", {"city": "Oslo"}, "call_1"), ("peek", {"city": "Rome"}, "call_2")])
     model.say("Take an umbrella")
-    await run_to_end(engine)
+    await engine.run()
     await engine.stop()
 
     assert spans.tree() == [
@@ -196,7 +181,7 @@ async def test_concurrent_call_spans_are_side_by_side(
     engine = await cluster.begin(agent, tracing=tracing)
     model.calls([("meet", {}), ("meet", {})])
     model.say("Done.")
-    await run_to_end(engine)
+    await engine.run()
     await engine.stop()
     call = ["execute_tool meet", "inside"]
     assert spans.tree() == [["invoke_agent Front", "chat gpt-test", call, call, "chat gpt-test"]]
@@ -214,7 +199,7 @@ async def test_handover_is_span_of_new_agent(
     engine = await cluster.begin(talker, sales, tracing=tracing)
     model.call("to_sales")
     model.say("What would you like?")
-    await run_to_end(engine)
+    await engine.run()
     await engine.stop()
 
     assert spans.tree() == [
@@ -239,7 +224,7 @@ async def test_a_tool_that_fails(
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     model.raw(json.dumps({"id": "c1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}))
     model.say("I cannot know")
-    await run_to_end(engine)
+    await engine.run()
     await engine.stop()
 
     failed, unknown = spans.one("execute_tool look"), spans.one("execute_tool")
@@ -257,7 +242,7 @@ async def test_a_model_that_fails(
 ) -> None:
     engine = await cluster.begin(front, tracing=tracing)
     model.fail(401, message="who says 'hello'?")
-    await run_to_end(engine)
+    await engine.run()
     await engine.stop()
 
     chat, run = spans.one("chat gpt-test"), spans.one("invoke_agent Front")
@@ -274,7 +259,7 @@ async def test_odd_model_figures_are_left_out(
 ) -> None:
     engine = await cluster.begin(front, tracing=tracing)
     model.say("hello", usage={"prompt_tokens": 2**64, "completion_tokens": "many", "total_tokens": -1})
-    await run_to_end(engine)
+    await engine.run()
     await engine.stop()
     answered = get_attributes(spans.one("chat gpt-test"))
     assert not [name for name in answered if name.startswith("gen_ai.usage")]
@@ -285,7 +270,7 @@ async def test_stream_span_records_start_and_end(
 ) -> None:
     engine = await cluster.begin(front, tracing=tracing)
     model.hang("Good ", then="day")
-    await engine.runs.start(KEY, make_start_run(options=RunOptions(stream=True)))
+    await engine.start_run(options=RunOptions(stream=True))
     feed = await engine.reader.find_position(KEY, "r1")
     async with asyncio.timeout(20), aclosing(engine.reader.follow_run(KEY, feed)) as items:
         async for item in items:
@@ -293,7 +278,7 @@ async def test_stream_span_records_start_and_end(
                 break
     assert spans.named("chat gpt-test") == []
     model.release()
-    await wait_for_end(engine)
+    await engine.wait()
     await engine.stop()
 
     chat, run = spans.one("chat gpt-test"), spans.one("invoke_agent Front")
@@ -312,7 +297,7 @@ async def test_a_cancelled_run(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     engine = await cluster.begin(front, tracing=tracing)
-    await start_hanging_run(engine, model)
+    await engine.start_hanging_run(model)
     await engine.runs.cancel(KEY, "r1")
     await wait_until(lambda: len(spans.all) == 2)
     await engine.stop()
@@ -329,9 +314,9 @@ async def test_same_run_id_cancels_one_session_only(
     """As a fork has one, which goes on with what its original is at."""
     engine = await cluster.open_engine(front, tracing=tracing)
     for number, key in enumerate((KEY, SessionKey(KEY.tenant, "fork")), 1):
-        await open_session(engine, key)
+        await engine.open_session(key)
         model.hang()
-        await engine.runs.start(key, make_start_run())
+        await engine.start_run(key=key)
         await model.wait_for_requests_async(number)
     await engine.runs.cancel(KEY, "r1")
     await wait_until(lambda: spans.named("invoke_agent Front"))
@@ -350,10 +335,10 @@ async def test_approval_spans_link_to_first_trace(
     model.call("refund", {"order": "7"}, id="call_1")
     model.say("done")
     with spans.tracer.start_as_current_span("ask") as asked:
-        await run_to_end(engine)
+        await engine.run()
     with spans.tracer.start_as_current_span("approve"):
         await engine.runs.resume(KEY, "r1", approvals=[Approval(tool_call_id="call_1", decision="approve")])
-        await wait_for_end(engine)
+        await engine.wait()
     await engine.stop()
 
     assert spans.tree() == [
@@ -374,14 +359,14 @@ async def test_takeover_links_first_trace_from_log(
     first_engine = await cluster.begin(front, tracing=tracing)
     model.hang()
     with spans.tracer.start_as_current_span("ask") as asked:
-        await first_engine.runs.start(KEY, make_start_run())
+        await first_engine.start_run()
     await model.wait_for_requests_async(1)
     await kill_engine(first_engine)
     spans.clear()
 
     model.say("still here")
     second_engine = await cluster.open_engine(front, tracing=tracing)
-    await wait_for_end(second_engine)
+    await second_engine.wait()
     await second_engine.stop()
     assert spans.tree() == [["invoke_agent Front", "chat gpt-test"]]
     resumed = spans.one("invoke_agent Front")
@@ -397,11 +382,11 @@ async def test_queued_run_uses_its_request_trace(
     model.hang(then="one")
     model.say("two")
     with spans.tracer.start_as_current_span("first"):
-        await engine.runs.start(KEY, make_start_run())
+        await engine.start_run()
     with spans.tracer.start_as_current_span("second"):
-        await engine.runs.start(KEY, make_start_run(run_id="r2", on_busy="queue"))
+        await engine.start_run(run_id="r2", on_busy="queue")
     model.release()
-    await wait_for_end(engine, "r2")
+    await engine.wait("r2")
     await engine.stop()
     below = ["invoke_agent Front", "chat gpt-test"]
     assert spans.tree() == [["first", below], ["second", below]]
@@ -414,10 +399,10 @@ async def test_replacing_run_has_its_spans(
     model.hang()
     model.say("two")
     with spans.tracer.start_as_current_span("first"):
-        await engine.runs.start(KEY, make_start_run())
+        await engine.start_run()
     await model.wait_for_requests_async(1)
     with spans.tracer.start_as_current_span("second"):
-        await run_to_end(engine, run_id="r2", on_busy="interrupt")
+        await engine.run(run_id="r2", on_busy="interrupt")
     await wait_until(lambda: len(spans.named("invoke_agent Front")) == 2)
     below = ["invoke_agent Front", "chat gpt-test"]
     assert spans.tree() == [["first", below], ["second", below]]
@@ -436,7 +421,7 @@ async def test_remotely_ended_run_is_abandoned_here(
 
     engine = await cluster.begin(Agent(name="Front", model="m", functions=[wait]), tracing=tracing)
     model.call("wait")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await gate.wait_until_reached()
     await expire_leases(engine)
     other = await cluster.open_engine(Agent(name="Front", model="m", functions=[wait]), start=False)
@@ -452,7 +437,7 @@ async def test_stopping_server_ends_its_spans(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
     engine = await cluster.begin(front, tracing=tracing, limits=LIMITS)
-    await start_hanging_run(engine, model)
+    await engine.start_hanging_run(model)
     await engine.drain()
     assert spans.tree() == [["invoke_agent Front", "chat gpt-test"]]
     await engine.stop()
@@ -462,9 +447,9 @@ async def test_disabled_traces_record_nothing(cluster: EngineCluster, model: Scr
     engine = await cluster.begin(front)
     model.say("hello")
     with spans.tracer.start_as_current_span("of somebody else's"):
-        await run_to_end(engine)
-    assert "traceparent" not in "".join(event.payload for event in await read_log(engine))
-    await collect_stream(engine)
+        await engine.run()
+    assert "traceparent" not in "".join(event.payload for event in await engine.read_log())
+    await engine.collect_stream()
     assert spans.names == ["of somebody else's"]
-    state = await wait_for_state(engine, lambda state: state.run is None)
+    state = await engine.wait_for_state(lambda state: state.run is None)
     assert state.finished[-1].id == "r1"

@@ -6,9 +6,8 @@ from typing import Any
 
 from swarmkeep import Agent
 from swarmkeep.events.codec import Json
-from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.limits import Limits
-from tests.runs.cluster import LIMITS, EngineCluster, ToolGate, read_log
+from tests.runs.cluster import LIMITS, EngineCluster, Server, ToolGate
 
 SECONDS = 20.0
 
@@ -20,13 +19,13 @@ def look(city: str) -> str:
 AGENT = Agent(name="A", functions=[look])
 
 
-async def open_engine(cluster: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Engine:
+async def open_engine(cluster: EngineCluster, *agents: Agent, limits: Limits = LIMITS) -> Server:
     """A server, of AGENT unless others are given, with a session on it."""
     return await cluster.begin(*(agents or [AGENT]), limits=limits)
 
 
-async def read_resume_reasons(engine: Engine) -> list[str]:
-    return [event.fact.reason for event in await read_log(engine) if event.type == "run.resumed"]  # type: ignore[union-attr]
+async def read_resume_reasons(engine: Server) -> list[str]:
+    return [event.fact.reason for event in await engine.read_log() if event.type == "run.resumed"]  # type: ignore[union-attr]
 
 
 def count_answers(request: Json) -> int:

@@ -10,23 +10,9 @@ from msgspec.structs import replace
 from swarmkeep import Agent, tool
 from swarmkeep.decide.commands import Approval
 from swarmkeep.events.facts import ApprovalDecided
-from swarmkeep.events.records import RunOptions
 from swarmkeep.history.replay import replay_session
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    ToolGate,
-    kill_engine,
-    list_contents,
-    make_start_run,
-    read_log,
-    read_state,
-    read_types,
-    wait_for_end,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, Server, ToolGate, kill_engine, list_contents
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -53,11 +39,11 @@ class Bank:
 
         return Agent(name="A", functions=[first, pay])
 
-    async def cut(self, cluster: EngineCluster, model: ScriptedModel, **options: Any) -> Engine:
+    async def cut(self, cluster: EngineCluster, model: ScriptedModel, **options: Any) -> Server:
         """A server that dies while it runs the first call of a reply whose second one pays."""
         engine = await cluster.begin(self.make_agent(asks=False))
         model.calls([("first", {}, "c1"), ("pay", {"to": "Ann"}, "c2"), ("pay", {"to": "Bob"}, "c3")])
-        await engine.runs.start(KEY, make_start_run(**options))
+        await engine.start_run(**options)
         await self.gate.wait_until_reached()
         await kill_engine(engine)
         return engine
@@ -77,28 +63,28 @@ async def test_older_call_needs_approval_after_takeover(
 ) -> None:
     await bank.cut(cluster, model)
     two = await cluster.open_engine(bank.make_agent(asks=True))
-    view = await wait_for_end(two)
+    view = await two.wait()
     await bank.gate.open()
     assert (view.status, view.stop_reason, bank.paid) == ("waiting", "approval", [])
     assert [(call.tool_call_id, call.name, call.reason) for call in view.pending] == [
         ("c2", "pay", "approval"),
         ("c3", "pay", "approval"),
     ]
-    assert (await read_types(two))[-4:] == ["message.added", "approval.requested", "approval.requested", "run.waiting"]
+    assert (await two.read_types())[-4:] == ["message.added", "approval.requested", "approval.requested", "run.waiting"]
     model.say("Done.")
     await two.runs.resume(KEY, "r1", approvals=[decide("c2"), decide("c3", "deny")])
-    assert (await wait_for_end(two)).status == "completed"
+    assert (await two.wait()).status == "completed"
     assert bank.paid == ["Ann"]
 
 
 async def test_older_call_needs_approval_on_retry(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
     await bank.cut(cluster, model)
     without = await cluster.open_engine(Agent(name="Other"))
-    assert (await wait_for_end(without)).status == "interrupted"
+    assert (await without.wait()).status == "interrupted"
     await without.stop()
     two = await cluster.open_engine(bank.make_agent(asks=True))
     await two.runs.resume(KEY, "r1")
-    view = await wait_for_end(two)
+    view = await two.wait()
     await bank.gate.open()
     assert (view.status, [call.tool_call_id for call in view.pending], bank.paid) == ("waiting", ["c2", "c3"], [])
 
@@ -106,27 +92,27 @@ async def test_older_call_needs_approval_on_retry(cluster: EngineCluster, model:
 async def test_repeated_request_expires_like_others(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
     await bank.cut(cluster, model)
     two = await cluster.open_engine(bank.make_agent(asks=True), limits=replace(LIMITS, approval_seconds=3600))
-    view = await wait_for_end(two)
+    view = await two.wait()
     await bank.gate.open()
     assert len(view.pending) == 2
     assert all(call.expires_at and call.expires_at.endswith("Z") for call in view.pending)
-    asked = [event.fact for event in await read_log(two) if event.type == "approval.requested"]
+    asked = [event.fact for event in await two.read_log() if event.type == "approval.requested"]
     assert [fact.expires_at for fact in asked] == [call.expires_at for call in view.pending]  # type: ignore[union-attr]
 
 
 async def test_idempotent_call_waits_for_approval(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
     one = await cluster.begin(bank.make_agent(asks=False, idempotent=True))
     model.call("pay", {"to": "Ann"}, id="c1")
-    await one.runs.start(KEY, make_start_run())
+    await one.start_run()
     await bank.gate.wait_until_reached()
     await kill_engine(one)
     two = await cluster.open_engine(bank.make_agent(asks=True, idempotent=True))
-    view = await wait_for_end(two)
+    view = await two.wait()
     await bank.gate.open()
     assert (view.status, [call.tool_call_id for call in view.pending], bank.paid) == ("waiting", ["c1"], ["Ann"])
     model.say("Paid.")
     await two.runs.resume(KEY, "r1", approvals=[decide("c1")])
-    view = await wait_for_end(two)
+    view = await two.wait()
     assert list_contents(view.messages)[-2:] == ["paid Ann", "Paid."]
     assert bank.paid == ["Ann", "Ann"]
 
@@ -136,14 +122,14 @@ async def test_person_approved_call_is_not_asked_again(
 ) -> None:
     one = await cluster.begin(bank.make_agent(asks=True))
     model.calls([("pay", {"to": "Ann"}, "c1"), ("first", {}, "c2"), ("pay", {"to": "Bob"}, "c3")])
-    await one.runs.start(KEY, make_start_run())
-    assert (await wait_for_end(one)).status == "waiting"
+    await one.start_run()
+    assert (await one.wait()).status == "waiting"
     await one.runs.resume(KEY, "r1", approvals=[decide("c1"), decide("c3")])
     await bank.gate.wait_until_reached()
     await kill_engine(one)
     model.say("Done.")
     two = await cluster.open_engine(bank.make_agent(asks=True))
-    view = await wait_for_end(two)
+    view = await two.wait()
     await bank.gate.open()
     assert (view.status, bank.paid) == ("completed", ["Ann", "Bob"])
 
@@ -152,31 +138,20 @@ async def test_forks_do_not_inherit_approval(cluster: EngineCluster, model: Scri
     """Whoever may make forks and try runs again would have it done as often as they like."""
     engine = await cluster.begin(bank.make_agent(asks=True))
     model.call("pay", {"to": "Ann"}, id="c1")
-    await engine.runs.start(KEY, make_start_run())
-    await wait_for_end(engine)
+    await engine.start_run()
+    await engine.wait()
     model.say("Paid.")
     await engine.runs.resume(KEY, "r1", approvals=[replace(decide("c1"), arguments={"to": "Bob"})])
-    assert (await wait_for_end(engine)).status == "completed"
-    (decided,) = [event.seq for event in await read_log(engine) if isinstance(event.fact, ApprovalDecided)]
+    assert (await engine.wait()).status == "completed"
+    (decided,) = [event.seq for event in await engine.read_log() if isinstance(event.fact, ApprovalDecided)]
     fork = SessionKey(KEY.tenant, "fork")
     await engine.sessions.fork(KEY, at=decided, session_id=fork.id)
     await engine.runs.resume(fork, "r1")
-    view = await wait_for_end(engine, "r1", fork)
+    view = await engine.wait("r1", fork)
     asked = [(call.tool_call_id, call.reason, call.arguments) for call in view.pending]
     assert (asked, bank.paid) == ([("c1", "approval", '{"to": "Ann"}')], ["Bob"])
     model.say("Paid again.")
     await engine.runs.resume(fork, "r1", approvals=[decide("c1")])
-    assert (await wait_for_end(engine, "r1", fork)).output_text == "Paid again."
+    assert (await engine.wait("r1", fork)).output_text == "Paid again."
     assert bank.paid == ["Bob", "Ann"]
     assert (await replay_session(engine.store, engine.registry, fork)).divergences == []
-
-
-async def test_externally_executed_calls_need_no_approval(
-    cluster: EngineCluster, model: ScriptedModel, bank: Bank
-) -> None:
-    one = await cluster.begin(bank.make_agent(asks=True))
-    model.call("pay", {"to": "Ann"}, id="c1")
-    await one.runs.start(KEY, make_start_run(options=RunOptions(execute_tools=False)))
-    view = await wait_for_end(one)
-    assert [(call.tool_call_id, call.reason) for call in view.pending] == [("c1", "tool_results")]
-    assert (await read_state(one)).due_at is None

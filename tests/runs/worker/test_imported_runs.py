@@ -27,10 +27,9 @@ from swarmkeep.events.records import CompletionRecord, RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.history.export import find_sessions, iterate_keys, write_export
 from swarmkeep.history.import_export import import_export
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import KEY, EngineCluster, list_contents, make_start_run, wait_for_end
+from tests.runs.cluster import KEY, EngineCluster, Server, list_contents
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -72,7 +71,7 @@ def forge_reply(*names: str) -> MessageAdded:
 BEGUN: list[SessionEvent] = [RunStarted(options=RunOptions()), MessageAdded(message={"role": "user", "content": "hi"})]
 
 
-async def import_forged(engine: Engine, *facts: SessionEvent, key: SessionKey = KEY) -> None:
+async def import_forged(engine: Server, *facts: SessionEvent, key: SessionKey = KEY) -> None:
     """A session with these facts, as an export has it, imported where it never was."""
     store = engine.store
     assert isinstance(store, SqlStore)
@@ -117,12 +116,12 @@ async def test_retried_imported_run_asks_before_calling(
     engine = await cluster.open_engine(till.agent)
     await import_forged(engine, *facts)
     await engine.runs.resume(KEY, RUN)
-    view = await wait_for_end(engine, RUN)
+    view = await engine.wait(RUN)
     assert (view.status, view.stop_reason, till.paid) == ("waiting", "approval", [])
     assert [(call.tool_call_id, call.arguments) for call in view.pending] == [("c1", '{"to": "me1"}')]
     model.say("Done.")
     await engine.runs.resume(KEY, RUN, approvals=[approve("c1")])
-    view = await wait_for_end(engine, RUN)
+    view = await engine.wait(RUN)
     assert (view.status, till.paid) == ("completed", ["me1"])
 
 
@@ -130,10 +129,10 @@ async def test_denied_imported_call_never_runs(cluster: EngineCluster, model: Sc
     engine = await cluster.open_engine(till.agent)
     await import_forged(engine, forge_reply("pay", "pay"), *APPROVED)
     await engine.runs.resume(KEY, RUN)
-    await wait_for_end(engine, RUN)
+    await engine.wait(RUN)
     model.say("Done.")
     await engine.runs.resume(KEY, RUN, approvals=[approve("c1", "deny"), approve("c2")])
-    view = await wait_for_end(engine, RUN)
+    view = await engine.wait(RUN)
     assert (view.status, till.paid) == ("completed", ["me2"])
     assert "not approved" in str(list_contents(view.messages))
 
@@ -143,13 +142,13 @@ async def test_imported_waiting_run_asks_for_everything(
 ) -> None:
     engine = await cluster.open_engine(till.agent)
     await import_forged(engine, forge_reply("pay", "pay_once"), APPROVED[0], RunWaiting(pending=()))
-    view = await wait_for_end(engine, RUN)
+    view = await engine.wait(RUN)
     assert [call.tool_call_id for call in view.pending] == ["c1", "c2"]
     await engine.runs.resume(KEY, RUN, approvals=[approve("c1")])
     assert till.paid == []
     model.say("Done.")
     await engine.runs.resume(KEY, RUN, approvals=[approve("c2", "deny")])
-    assert (await wait_for_end(engine, RUN)).status == "completed"
+    assert (await engine.wait(RUN)).status == "completed"
     assert till.paid == ["me1"]
 
 
@@ -160,7 +159,7 @@ async def test_fork_of_import_calls_nothing(cluster: EngineCluster, till: Till, 
     fork = SessionKey(KEY.tenant, "fork")
     await engine.sessions.fork(KEY, at=at, session_id=fork.id)
     await engine.runs.resume(fork, RUN)
-    view = await wait_for_end(engine, RUN, fork)
+    view = await engine.wait(RUN, fork)
     assert (view.status, [call.tool_call_id for call in view.pending], till.paid) == ("waiting", ["c1"], [])
 
 
@@ -169,6 +168,6 @@ async def test_locally_requested_calls_run_as_usual(cluster: EngineCluster, mode
     await import_forged(engine, forge_reply("pay"))
     model.call("pay", {"to": "Ann"}, id="c9")
     model.say("Paid.")
-    await engine.runs.start(KEY, make_start_run(run_id="r2"))
-    assert (await wait_for_end(engine, "r2")).output_text == "Paid."
+    await engine.start_run(run_id="r2")
+    assert (await engine.wait("r2")).output_text == "Paid."
     assert till.paid == ["Ann"]

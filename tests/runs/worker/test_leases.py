@@ -25,52 +25,36 @@ from swarmkeep.runs.watcher import ClockWatch, subtract_clocks
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import Lease, SessionKey, StoreUnavailable, utc_now
 from swarmkeep.store.tables import events
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    LOOKS_OFTEN,
-    EngineCluster,
-    ToolGate,
-    expire_leases,
-    kill_engine,
-    list_contents,
-    make_start_run,
-    open_session,
-    read_log,
-    read_types,
-    start_hanging_run,
-    wait_for_end,
-    wait_for_state,
-)
-from tests.runs.worker.servers import AGENT, SECONDS, count_answers, make_gated_tool, open_engine, read_resume_reasons
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, expire_leases, kill_engine
+from tests.runs.worker.servers import AGENT, SECONDS, count_answers, open_engine, read_resume_reasons
 from tests.support.scripted import ScriptedModel
 from tests.support.waiting import wait_until
 
 
 async def test_remotely_advanced_runs_are_left_alone(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    await start_hanging_run(one, model, then="Hello.")
+    await one.start_hanging_run(model, then="Hello.")
     two = await cluster.open_engine(AGENT)
     await two._worker.recovery.recover()
     assert not two._worker.is_advancing(KEY)
     model.release()
-    assert (await wait_for_end(two)).output_text == "Hello."
+    assert (await two.wait()).output_text == "Hello."
     assert await read_resume_reasons(two) == []
 
 
 async def test_server_never_takes_over_from_itself(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster)
-    await start_hanging_run(engine, model, then="Hello.")
+    await engine.start_hanging_run(model, then="Hello.")
     await expire_leases(engine)
     await engine._worker.recovery.recover()
     model.release()
-    assert (await wait_for_end(engine)).output_text == "Hello."
+    assert (await engine.wait()).output_text == "Hello."
     assert model.request_count == 1
 
 
 async def test_of_many_servers_one_takes_over(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    await start_hanging_run(one, model)
+    await one.start_hanging_run(model)
     await kill_engine(one)
     model.hang(then="Hello.")
     engines = [await cluster.open_engine(AGENT, start=False) for _ in range(4)]
@@ -78,7 +62,7 @@ async def test_of_many_servers_one_takes_over(cluster: EngineCluster, model: Scr
     [heir] = [engine for engine in engines if engine._worker.is_advancing(KEY)]
     await model.wait_for_requests_async(2)
     model.release()
-    assert (await wait_for_end(heir)).output_text == "Hello."
+    assert (await heir.wait()).output_text == "Hello."
     assert await read_resume_reasons(one) == ["recovery"]
     assert model.request_count == 2
 
@@ -87,50 +71,32 @@ async def test_superseded_server_records_nothing_more(
     cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = await open_engine(cluster)
-    await start_hanging_run(one, model, then="From the grave.")
-    waiting = asyncio.create_task(wait_for_end(one))
+    await one.start_hanging_run(model, then="From the grave.")
+    waiting = asyncio.create_task(one.wait())
     # It is only slow, not dead; its lease runs out all the same.
     await expire_leases(one)
     model.call("look", {"city": "Oslo"}, id="c1", when=lambda request: count_answers(request) == 0)
     model.say("Alive.", when=lambda request: count_answers(request) == 1)
     two = await cluster.open_engine(AGENT)
-    assert (await wait_for_end(two)).output_text == "Alive."
-    before = await read_log(two)
+    assert (await two.wait()).output_text == "Alive."
+    before = await two.read_log()
     model.release()
-    await wait_for_state(one, lambda state: not one._worker.is_advancing(KEY))
-    assert await read_log(two) == before
+    await one.wait_for_state(lambda state: not one._worker.is_advancing(KEY))
+    assert await two.read_log() == before
     # Those who wait at the old server are given the new one's answer.
     assert (await waiting).output_text == "Alive."
 
 
-async def test_zombie_stops_at_its_next_commit(
-    cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = await open_engine(cluster)
-    await start_hanging_run(one, model, then="From the grave.")
-    await expire_leases(one)
-    gate = ToolGate()
-    model.call("slow", id="c1")
-    two = await cluster.open_engine(Agent(name="A", functions=[make_gated_tool(gate)]))
-    await gate.wait_until_reached()
-    model.release()
-    await wait_for_state(one, lambda state: not one._worker.is_advancing(KEY))
-    assert "by another process" in caplog.text
-    model.say("Alive.")
-    await gate.open()
-    assert list_contents((await wait_for_end(two)).messages)[-2:] == ["ok", "Alive."]
-
-
 async def test_stopping_zombie_spares_the_new_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    await start_hanging_run(one, model)
+    await one.start_hanging_run(model)
     await expire_leases(one)
     model.hang(then="Alive.")
     two = await cluster.open_engine(AGENT)
     await model.wait_for_requests_async(2)
     await one.drain()
     model.release()
-    view = await wait_for_end(two)
+    view = await two.wait()
     assert (view.status, view.output_text) == ("completed", "Alive.")
 
 
@@ -147,21 +113,21 @@ async def test_leases_are_renewed_during_runs(
 
     monkeypatch.setattr(SqlStore, "renew", noticed)
     engine = await open_engine(cluster, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
-    await start_hanging_run(engine, model, then="Hello.")
+    await engine.start_hanging_run(model, then="Hello.")
     async with asyncio.timeout(SECONDS):
         await renewed.wait()
     model.release()
-    assert (await wait_for_end(engine)).status == "completed"
+    assert (await engine.wait()).status == "completed"
     assert await read_resume_reasons(engine) == []
 
 
 async def test_server_finds_abandoned_runs_itself(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    await start_hanging_run(one, model)
+    await one.start_hanging_run(model)
     two = await cluster.open_engine(AGENT, limits=Limits(lease_seconds=0.15, grace_seconds=0.05, poll_seconds=0.01))
     model.say("Hello.")
     await kill_engine(one)
-    view = await wait_for_end(two)
+    view = await two.wait()
     assert (view.status, view.output_text) == ("completed", "Hello.")
 
 
@@ -181,7 +147,7 @@ async def test_database_failures_do_not_end_lease_care(
     monkeypatch.setattr("swarmkeep.runs.loop.outage_log", outage_log)
     monkeypatch.setattr("swarmkeep.runs.recovery.outage_log", outage_log)
     one = await open_engine(cluster)
-    await start_hanging_run(one, model)
+    await one.start_hanging_run(model)
     two = await cluster.open_engine(AGENT, limits=Limits(lease_seconds=0.03, grace_seconds=0.05, poll_seconds=0.01))
     monkeypatch.setattr(SqlStore, "find_abandoned", failing)
     async with asyncio.timeout(SECONDS):
@@ -189,7 +155,7 @@ async def test_database_failures_do_not_end_lease_care(
     model.say("Hello.")
     await kill_engine(one)
     mended.set()
-    assert (await wait_for_end(two)).status == "completed"
+    assert (await two.wait()).status == "completed"
     assert caplog.text.count("the database cannot be used: the database went away") == 1
     await wait_until(lambda: caplog.text.count("the database answers again, after ") == 1)
 
@@ -199,10 +165,10 @@ async def test_unreadable_sessions_do_not_hide_others(
 ) -> None:
     one = await cluster.open_engine(AGENT)
     # They are found in the order of their ids, so the last one would never be.
-    keys = [await open_session(one, SessionKey(KEY.tenant, f"s{number}")) for number in range(6)]
+    keys = [await one.open_session(SessionKey(KEY.tenant, f"s{number}")) for number in range(6)]
     for key in keys:
         model.hang()
-        await one.runs.start(key, make_start_run())
+        await one.start_run(key=key)
     await model.wait_for_requests_async(len(keys))
     await kill_engine(one)
     damaged = [key.id for key in keys[:-1]]
@@ -210,7 +176,7 @@ async def test_unreadable_sessions_do_not_hide_others(
     await one.store.database.write(lambda connection: connection.execute(damage))  # type: ignore[attr-defined]
     model.say("Hello.")
     two = await cluster.open_engine(AGENT, limits=replace(LIMITS, recovery_sessions=2))
-    assert (await wait_for_end(two, key=keys[-1])).output_text == "Hello."
+    assert (await two.wait(key=keys[-1])).output_text == "Hello."
     complaints = [name for name in damaged if f"session {name}: what is stored is not what was recorded" in caplog.text]
     assert complaints == damaged
 
@@ -251,9 +217,9 @@ async def test_stalled_loop_keeps_its_runs(
     cluster: EngineCluster, model: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = await cluster.open_engine(STALLED_AGENT, limits=replace(LIMITS, lease_seconds=LEASE_SECONDS))
-    key = await open_session(engine)
+    key = await engine.open_session()
     model.hang("Still ", then="here.")
-    await engine.runs.start(key, make_start_run())
+    await engine.start_run(key=key)
     await model.wait_for_requests_async(1)
     began = time.monotonic()
     # Long enough for the lease to have ended if nobody had renewed it.
@@ -261,7 +227,7 @@ async def test_stalled_loop_keeps_its_runs(
     assert find_abandoned(cluster._url) == []
     assert "the event loop was blocked" in caplog.text
     model.release()
-    assert (await wait_for_end(engine)).output_text == "Still here."
+    assert (await engine.wait()).output_text == "Still here."
 
 
 def test_dead_loop_releases_its_runs(sqlite_url: str) -> None:
@@ -343,21 +309,21 @@ async def test_taken_over_run_keeps_time_despite_clock(
     cluster: EngineCluster, model: ScriptedModel, hours: float
 ) -> None:
     one = await cluster.begin(TIMED_AGENT, clock=lambda: datetime.now(UTC) + timedelta(hours=hours))
-    await start_hanging_run(one, model)
+    await one.start_hanging_run(model)
     await kill_engine(one)
     model.say("Hello.")
     two = await cluster.open_engine(TIMED_AGENT, limits=replace(LIMITS, run_seconds=3600))
-    view = await wait_for_end(two)
+    view = await two.wait()
     assert (view.status, view.output_text) == ("completed", "Hello.")
 
 
 async def test_skewed_clock_grants_no_extra_time(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.begin(TIMED_AGENT, clock=lambda: datetime.now(UTC) + timedelta(hours=1.5))
-    await start_hanging_run(one, model)
+    await one.start_hanging_run(model)
     await kill_engine(one)
     model.hang()
     two = await cluster.open_engine(TIMED_AGENT, limits=replace(LIMITS, run_seconds=0.2))
-    view = await wait_for_end(two)
+    view = await two.wait()
     assert view.error is not None
     assert (view.status, view.error.code) == ("failed", "run_timeout")
 
@@ -381,29 +347,11 @@ async def test_approval_expires_by_database_clock(
     monkeypatch.setattr(SqlStore, "read_clock", read_clock)
     engine = await cluster.begin(Agent(name="A", functions=[pay]), limits=replace(LIMITS, approval_seconds=3600))
     model.calls([("pay", {"to": "Ann"}, "c1"), ("pay", {"to": "Bob"}, "c2")])
-    await engine.runs.start(KEY, make_start_run())
-    [pending, _] = (await wait_for_end(engine)).pending
+    await engine.start_run()
+    [pending, _] = (await engine.wait()).pending
     assert parse_timestamp(pending.expires_at or "") == database + timedelta(hours=1)
     await engine.runs.resume(KEY, "r1", approvals=[Approval(tool_call_id="c1", decision="approve")])
     database += timedelta(hours=1)
     with pytest.raises(AlreadyDecided):
         await engine.runs.resume(KEY, "r1", approvals=[Approval(tool_call_id="c2", decision="approve")])
-    assert (await read_types(engine))[-1] == "approval.decided"
-
-
-async def test_due_approval_is_denied_on_any_clock(cluster: EngineCluster, model: ScriptedModel) -> None:
-    @tool(requires_approval=True)
-    def pay() -> str:
-        return "paid"
-
-    behind = await cluster.begin(
-        Agent(name="A", functions=[pay]),
-        limits=replace(LOOKS_OFTEN, approval_seconds=0.01),
-        clock=lambda: datetime.now(UTC) - timedelta(hours=1.5),
-    )
-    model.call("pay", {}, id="c1")
-    model.say("Then not.")
-    await behind.runs.start(KEY, make_start_run())
-    await wait_for_end(behind)
-    await wait_for_state(behind, lambda state: state.status == "idle")
-    assert (await wait_for_end(behind)).output_text == "Then not."
+    assert (await engine.read_types())[-1] == "approval.decided"

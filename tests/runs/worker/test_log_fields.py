@@ -9,18 +9,7 @@ from sqlalchemy import delete
 from swarmkeep import Agent
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import events
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    expire_leases,
-    kill_engine,
-    make_start_run,
-    open_session,
-    run_to_end,
-    wait_for_end,
-    wait_for_state,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, expire_leases, kill_engine
 from tests.support.log_lines import read_log_lines
 from tests.support.scripted import ScriptedModel
 
@@ -32,14 +21,14 @@ AGENT = Agent(name="A")
 async def test_taken_over_run_is_named_in_log(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.begin(AGENT)
     model.hang()
-    position = await one.runs.start(KEY, make_start_run())
+    position = await one.start_run()
     await model.wait_for_requests_async(1)
     with read_log_lines() as lines:
         await expire_leases(one)
         model.say("Alive.")
         two = await cluster.open_engine(AGENT)
-        await wait_for_end(two)
-        await wait_for_state(one, lambda state: not one._worker.is_advancing(KEY))
+        await two.wait()
+        await one.wait_for_state(lambda state: not one._worker.is_advancing(KEY))
     about = {"tenant": KEY.tenant, "session_id": KEY.id}
     (taken,) = lines.read("swarmkeep.runs.recovery")
     assert {**about, "run_id": position.run_id}.items() <= taken.items()
@@ -52,7 +41,7 @@ async def test_failing_run_logs_a_line(cluster: EngineCluster, model: ScriptedMo
     engine = await cluster.begin(AGENT)
     with read_log_lines() as lines:
         model.fail(401, message="no such key")
-        view = await run_to_end(engine)
+        view = await engine.run()
     (line,) = lines.read("swarmkeep.runs.policy")
     assert {"level": "warning", "session_id": KEY.id, "run_id": view.id}.items() <= line.items()
     assert line["message"] == f"session {KEY.id}: the run failed (provider_authentication): no such key"
@@ -60,10 +49,10 @@ async def test_failing_run_logs_a_line(cluster: EngineCluster, model: ScriptedMo
 
 async def test_failed_takeover_names_the_session(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.open_engine(AGENT)
-    keys = [await open_session(one, SessionKey(KEY.tenant, name)) for name in ("damaged", "whole")]
+    keys = [await one.open_session(SessionKey(KEY.tenant, name)) for name in ("damaged", "whole")]
     for key in keys:
         model.hang()
-        await one.runs.start(key, make_start_run())
+        await one.start_run(key=key)
     await model.wait_for_requests_async(2)
     await kill_engine(one)
     damage = delete(events).where(events.c.session_id == "damaged", events.c.seq == 3)
@@ -71,7 +60,7 @@ async def test_failed_takeover_names_the_session(cluster: EngineCluster, model: 
     model.say("Hello.")
     with read_log_lines() as lines:
         two = await cluster.open_engine(AGENT, limits=replace(LIMITS, recovery_sessions=2))
-        await wait_for_end(two, key=keys[1])
+        await two.wait(key=keys[1])
     assert [line["session_id"] for line in lines.read("swarmkeep.runs.recovery")] == ["whole"]
     (found,) = lines.read("swarmkeep.store.log")
     assert (found["session_id"], found["tenant"]) == ("damaged", KEY.tenant)

@@ -11,23 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from swarmkeep import Agent, tool
-from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.watcher import Watcher
 from swarmkeep.store.records import OutcomeUnknown, SessionKey, StoreUnavailable
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    expire_leases,
-    kill_engine,
-    make_start_run,
-    read_log,
-    read_types,
-    run_to_end,
-    start_hanging_run,
-    wait_for_end,
-    wait_for_state,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, Server, expire_leases, kill_engine
 from tests.support.scripted import ScriptedModel
 
 SECONDS = 20.0
@@ -37,7 +23,7 @@ PLAIN = ["session.created", "run.started", "message.added", "message.added", "ru
 class Outage:
     """Stands between an engine and its store. `fails` says what becomes of an append before, or after, it was made."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Server) -> None:
         self.failures = 0
         self.failed = asyncio.Event()
         self.before: Callable[[], Exception | None] = lambda: None
@@ -68,13 +54,13 @@ def fail_times(count: int, error: type[Exception]) -> Callable[[], Exception | N
 
 
 @pytest.fixture
-async def engine(cluster: EngineCluster) -> Engine:
+async def engine(cluster: EngineCluster) -> Server:
     return await cluster.begin(Agent(name="A"))
 
 
-async def start_run_with_outage(engine: Engine, model: ScriptedModel) -> Outage:
+async def start_run_with_outage(engine: Server, model: ScriptedModel) -> Outage:
     """A run in the middle of its model call; then the trouble may begin."""
-    await start_hanging_run(engine, model, then="Hello.")
+    await engine.start_hanging_run(model, then="Hello.")
     return Outage(engine)
 
 
@@ -89,16 +75,16 @@ async def start_run_with_outage(engine: Engine, model: ScriptedModel) -> Outage:
     ],
 )
 async def test_run_waits_and_repeats_no_commit(
-    engine: Engine, model: ScriptedModel, refused: tuple[int, Any], doubtful: tuple[int, Any]
+    engine: Server, model: ScriptedModel, refused: tuple[int, Any], doubtful: tuple[int, Any]
 ) -> None:
     outage = await start_run_with_outage(engine, model)
     outage.before, outage.after = fail_times(*refused), fail_times(*doubtful)
     model.release()
-    view = await wait_for_end(engine)
+    view = await engine.wait()
     assert (view.status, view.output_text) == ("completed", "Hello.")
     assert outage.failures == refused[0] + doubtful[0]
     assert model.request_count == 1
-    assert await read_types(engine) == PLAIN
+    assert await engine.read_types() == PLAIN
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
@@ -119,13 +105,13 @@ async def test_doubtfully_recorded_result_is_not_repeated(
     gate = threading.Event()
     model.call("pay", id="c1", gate=gate)
     model.say("Paid.")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await model.wait_for_requests_async(1)
     outage = Outage(engine)
     if failing == "reply":
         outage.after = fail_times(1, StoreUnavailable)
     gate.set()
-    view = await wait_for_end(engine)
+    view = await engine.wait()
     assert (view.output_text, outage.failures) == ("Paid.", 1)
     assert [message["role"] for message in view.messages] == ["user", "assistant", "tool", "assistant"]
     # Of a start that the loop never heard of it cannot tell whose it is.
@@ -140,7 +126,7 @@ async def test_tool_with_doubtful_start_runs_once(cluster: EngineCluster, model:
         return "paid"
 
     engine = await cluster.begin(Agent(name="A", functions=[pay]))
-    await start_hanging_run(engine, model)
+    await engine.start_hanging_run(model)
     await kill_engine(engine)
     model.call("pay", id="c1")
     model.say("Paid.")
@@ -150,33 +136,33 @@ async def test_tool_with_doubtful_start_runs_once(cluster: EngineCluster, model:
     outcomes = [OutcomeUnknown("?"), OutcomeUnknown("?"), OutcomeUnknown("?")]
     outage.after = lambda: outcomes.pop() if outcomes else None
     await heir.start()
-    assert (await wait_for_end(heir)).output_text == "Paid."
+    assert (await heir.wait()).output_text == "Paid."
     assert calls == ["pay"]
     assert outage.failures == 3
 
 
-async def test_doubtfully_recorded_start_is_answered_and_driven(engine: Engine, model: ScriptedModel) -> None:
+async def test_doubtfully_recorded_start_is_answered_and_driven(engine: Server, model: ScriptedModel) -> None:
     outage = Outage(engine)
     outage.after = fail_times(1, OutcomeUnknown)
     model.say("Hello.")
-    assert (await run_to_end(engine)).output_text == "Hello."
+    assert (await engine.run()).output_text == "Hello."
     assert outage.failures == 1
-    assert await read_types(engine) == PLAIN
+    assert await engine.read_types() == PLAIN
 
 
-async def test_callers_are_refused_during_outage(engine: Engine, model: ScriptedModel) -> None:
+async def test_callers_are_refused_during_outage(engine: Server, model: ScriptedModel) -> None:
     outage = Outage(engine)
     outage.before = lambda: StoreUnavailable("the database is gone")
     with pytest.raises(StoreUnavailable):
-        await engine.runs.start(KEY, make_start_run())
+        await engine.start_run()
     assert outage.failures == 1
     outage.before = lambda: None
     model.say("Hello.")
-    assert (await run_to_end(engine)).status == "completed"
+    assert (await engine.run()).status == "completed"
 
 
 async def test_run_taken_over_in_outage_stays_there(
-    cluster: EngineCluster, engine: Engine, model: ScriptedModel
+    cluster: EngineCluster, engine: Server, model: ScriptedModel
 ) -> None:
     outage = await start_run_with_outage(engine, model)
     outage.before = lambda: StoreUnavailable("the database is gone")
@@ -187,11 +173,11 @@ async def test_run_taken_over_in_outage_stays_there(
     # To the others it is as good as dead.
     await expire_leases(engine)
     heir = await cluster.open_engine(Agent(name="A"))
-    assert (await wait_for_end(heir)).output_text == "Alive."
-    before = await read_log(heir)
+    assert (await heir.wait()).output_text == "Alive."
+    before = await heir.read_log()
     outage.before = lambda: None
-    await wait_for_state(engine, lambda state: not engine._worker.is_advancing(KEY))
-    assert await read_log(heir) == before
+    await engine.wait_for_state(lambda state: not engine._worker.is_advancing(KEY))
+    assert await heir.read_log() == before
 
 
 async def test_server_stops_without_its_database(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -206,7 +192,7 @@ async def test_server_stops_without_its_database(cluster: EngineCluster, model: 
     assert (await engine.reader.get_run(KEY, "r1")).status == "running"
 
 
-async def test_unreported_session_news_follow_next_look(engine: Engine) -> None:
+async def test_unreported_session_news_follow_next_look(engine: Server) -> None:
     told: list[set[SessionKey]] = []
     arrived = asyncio.Event()
     fail = fail_times(1, StoreUnavailable)

@@ -17,24 +17,17 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import PartialReply
 from swarmkeep.models.model import Deltas, Reply
 from swarmkeep.request.request import ModelRequest
-from swarmkeep.runs.engine import Engine
 from swarmkeep.store.records import Lease
 from tests.runs.cluster import (
     KEY,
     LIMITS,
     EngineCluster,
+    Server,
     ToolGate,
-    collect_stream,
     expire_leases,
     kill_engine,
     list_contents,
-    make_start_run,
-    open_session,
     pick_recorded,
-    read_log,
-    read_types,
-    run_to_end,
-    wait_for_end,
 )
 from tests.support.scripted import ScriptedModel
 from tests.support.scripted.replies import Call, Completion
@@ -44,16 +37,16 @@ STREAM = RunOptions(stream=True)
 AGENT = Agent(name="A")
 
 
-async def start_speaking(engine: Engine, model: ScriptedModel, text: str = "Once upon ") -> None:
+async def start_speaking(engine: Server, model: ScriptedModel, text: str = "Once upon ") -> None:
     """A run whose model has said that, and nothing more yet."""
-    await open_session(engine)
+    await engine.open_session()
     model.hang(text, then="a time.")
-    await engine.runs.start(KEY, make_start_run("A story!", options=STREAM))
+    await engine.start_run("A story!", options=STREAM)
     await wait_until(lambda: engine.hub.get_partial(KEY).text == text)
 
 
-async def list_partials(engine: Engine) -> list[tuple[str, Any, Any]]:
-    facts = [event.fact for event in await read_log(engine)]
+async def list_partials(engine: Server) -> list[tuple[str, Any, Any]]:
+    facts = [event.fact for event in await engine.read_log()]
     return [
         (fact.message["content"], fact.message["sender"], fact.completion.partial)
         for fact in facts
@@ -64,14 +57,14 @@ async def list_partials(engine: Engine) -> list[tuple[str, Any, Any]]:
 async def test_remote_cancel_keeps_words(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
     await start_speaking(one, model)
-    watching = asyncio.create_task(collect_stream(one))
+    watching = asyncio.create_task(one.collect_stream())
     view = await two.runs.cancel(KEY, "r1")
     assert (view.status, view.output_text) == ("cancelled", "Once upon ")
     assert await list_partials(two) == [("Once upon ", "A", True)]
-    assert await read_types(two) == [
+    assert await two.read_types() == [
         "session.created", "run.started", "message.added", "message.added", "run.cancelled",
     ]  # fmt: skip
-    assert pick_recorded(await watching) == (await read_log(two))[1:]
+    assert pick_recorded(await watching) == (await two.read_log())[1:]
     await model.wait_for_disconnects_async(1)
     assert await two.runs.cancel(KEY, "r1") == await one.runs.cancel(KEY, "r1") == view
     assert (await two.store.read_heads([KEY]))[KEY].partial is None
@@ -83,7 +76,7 @@ async def test_concurrent_cancels_end_run_once(cluster: EngineCluster, model: Sc
     await start_speaking(one, model)
     views = await asyncio.gather(*(engine.runs.cancel(KEY, "r1") for engine in (*others, one, *others)))
     assert {view.output_text for view in views} == {"Once upon "}
-    assert (await read_types(one)).count("run.cancelled") == 1
+    assert (await one.read_types()).count("run.cancelled") == 1
     assert await list_partials(one) == [("Once upon ", "A", True)]
     await model.wait_for_disconnects_async(1)
 
@@ -91,14 +84,14 @@ async def test_concurrent_cancels_end_run_once(cluster: EngineCluster, model: Sc
 async def test_remote_interruption_keeps_words_and_precedes_queue(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await cluster.open_engine(AGENT), await cluster.open_engine(AGENT)
     await start_speaking(one, model)
-    await one.runs.start(KEY, make_start_run("Later.", "r2", on_busy="queue"))
+    await one.start_run("Later.", "r2", on_busy="queue")
     model.say("Stopped.")
     model.say("Two.")
-    assert (await run_to_end(two, "Stop!", "r3", on_busy="interrupt")).output_text == "Stopped."
-    assert (await wait_for_end(two, "r2")).output_text == "Two."
+    assert (await two.run("Stop!", "r3", on_busy="interrupt")).output_text == "Stopped."
+    assert (await two.wait("r2")).output_text == "Two."
     assert (await two.reader.get_run(KEY, "r1")).output_text == "Once upon "
     assert list_contents(model.requests[1]["messages"][1:]) == ["A story!", "Once upon ", "Stop!"]
-    assert [event.run_id for event in await read_log(two) if event.type == "run.started"] == ["r1", "r3", "r2"]
+    assert [event.run_id for event in await two.read_log() if event.type == "run.started"] == ["r1", "r3", "r2"]
     await model.wait_for_disconnects_async(1)
 
 
@@ -131,11 +124,11 @@ async def test_queued_run_cancels_without_active_words(cluster: EngineCluster, m
     one = await cluster.open_engine(AGENT, limits=silent, start=False)
     two = await cluster.open_engine(AGENT, limits=silent, start=False)
     await start_speaking(one, model)
-    await two.runs.start(KEY, make_start_run("Later.", "r2", on_busy="queue"))
+    await two.start_run("Later.", "r2", on_busy="queue")
     async with asyncio.timeout(10):
         assert (await two.runs.cancel(KEY, "r2")).status == "cancelled"
     model.release()
-    assert (await wait_for_end(one)).output_text == "Once upon a time."
+    assert (await one.wait()).output_text == "Once upon a time."
 
 
 async def test_tool_words_are_not_awaited(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -148,9 +141,9 @@ async def test_tool_words_are_not_awaited(cluster: EngineCluster, model: Scripte
     agent = Agent(name="A", functions=[slow])
     one = await cluster.open_engine(agent)
     two = await cluster.open_engine(agent, limits=replace(LIMITS, poll_seconds=3600.0), start=False)
-    await open_session(one)
+    await one.open_session()
     model.call("slow", text="Let me see.")
-    await one.runs.start(KEY, make_start_run(options=STREAM))
+    await one.start_run(options=STREAM)
     await gate.wait_until_reached()
     async with asyncio.timeout(10):
         view = await two.runs.cancel(KEY, "r1")
@@ -180,7 +173,7 @@ async def test_question_and_answer_go_with_lease(cluster: EngineCluster, model: 
     await kill_engine(one)
     await expire_leases(one)
     two = await cluster.open_engine(AGENT)
-    await wait_for_end(two)
+    await two.wait()
     assert (await two.store.read_heads([KEY]))[KEY].partial is None
 
 
@@ -191,7 +184,7 @@ async def test_a_partial_text_is_its_agents(cluster: EngineCluster, model: Scrip
     await two.sessions.update(KEY, agent="B")
     assert (await two.runs.cancel(KEY, "r1")).output_text == "Once upon "
     assert await list_partials(two) == [("Once upon ", "A", True)]
-    assert [event.agent for event in await read_log(two)][-2:] == ["A", "B"]
+    assert [event.agent for event in await two.read_log()][-2:] == ["A", "B"]
     await model.wait_for_disconnects_async(1)
 
 
@@ -201,7 +194,7 @@ async def test_a_partial_text_is_its_agents(cluster: EngineCluster, model: Scrip
 class Appends:
     """Stands between an engine and its store: `before` an append it may wait for something."""
 
-    def __init__(self, engine: Engine, before: Callable[[list[Fact]], Awaitable[None]]) -> None:
+    def __init__(self, engine: Server, before: Callable[[list[Fact]], Awaitable[None]]) -> None:
         self._before = before
         self._append = engine.store.append
         engine.store.append = self.append  # type: ignore[method-assign]
@@ -220,7 +213,7 @@ async def test_reply_recorded_during_cancel_appears_once(cluster: EngineCluster,
     pause = threading.Event()
     model.add(Completion(pieces=["Let me ", "see."], calls=[Call("look")], pause=pause))
     model.hang()
-    await engine.runs.start(KEY, make_start_run(options=STREAM))
+    await engine.start_run(options=STREAM)
     await wait_until(lambda: engine.hub.get_partial(KEY).text == "Let me ")
 
     async def lose_the_race(facts: list[Fact]) -> None:
@@ -244,7 +237,7 @@ class Crashing:
 
 async def test_unexpected_error_keeps_words(cluster: EngineCluster) -> None:
     engine = await cluster.begin(AGENT, model=Crashing())
-    view = await run_to_end(engine, options=STREAM)
+    view = await engine.run(options=STREAM)
     assert view.error is not None
     assert (view.status, view.error.code, view.output_text) == ("failed", "internal_error", "Once upon ")
     assert await list_partials(engine) == [("Once upon ", "A", True)]

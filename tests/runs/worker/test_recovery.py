@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from sqlalchemy import update
 
 from swarmkeep import Agent
-from swarmkeep.runs.engine import Engine
 from swarmkeep.runs.recovery import SetAside
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import sessions
@@ -16,15 +15,10 @@ from tests.runs.cluster import (
     LIMITS,
     LOOKS_OFTEN,
     EngineCluster,
+    Server,
     ToolGate,
     kill_engine,
     list_contents,
-    make_start_run,
-    open_session,
-    read_log,
-    read_types,
-    start_hanging_run,
-    wait_for_end,
 )
 from tests.runs.worker.servers import AGENT, look, open_engine
 from tests.support.scripted import ScriptedModel
@@ -32,20 +26,20 @@ from tests.support.scripted import ScriptedModel
 PLAIN_AGENT = Agent(name="A")
 
 
-async def make_due(engine: Engine, tenant: str, count: int) -> list[SessionKey]:
+async def make_due(engine: Server, tenant: str, count: int) -> list[SessionKey]:
     """Idle sessions of which the index says that somebody has to go on with them, which is wrong."""
-    keys = [await open_session(engine, SessionKey(tenant, f"due-{number}")) for number in range(count)]
+    keys = [await engine.open_session(SessionKey(tenant, f"due-{number}")) for number in range(count)]
     made = (sessions.c.tenant == tenant, sessions.c.id.startswith("due-"))
     change = update(sessions).where(*made).values(due_at=0.0)
     await engine.store.database.write(lambda connection: connection.execute(change))  # type: ignore[attr-defined]
     return keys
 
 
-async def abandon_run(cluster: EngineCluster, model: ScriptedModel, key: SessionKey = KEY) -> Engine:
+async def abandon_run(cluster: EngineCluster, model: ScriptedModel, key: SessionKey = KEY) -> Server:
     engine = await cluster.open_engine(PLAIN_AGENT)
-    await open_session(engine, key)
+    await engine.open_session(key)
     model.hang()
-    await engine.runs.start(key, make_start_run())
+    await engine.start_run(key=key)
     await model.wait_for_requests_async(1)
     return engine
 
@@ -57,17 +51,17 @@ async def test_idle_sessions_do_not_hide_runs(cluster: EngineCluster, model: Scr
     await kill_engine(one)
     model.say("Hello.")
     two = await cluster.open_engine(PLAIN_AGENT, limits=replace(LIMITS, recovery_sessions=2))
-    assert (await wait_for_end(two)).output_text == "Hello."
-    assert [len(await read_log(two, key)) for key in due] == [1] * 7
+    assert (await two.wait()).output_text == "Hello."
+    assert [len(await two.read_log(key)) for key in due] == [1] * 7
 
 
 async def test_idle_sessions_do_not_hide_due_ones(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await cluster.open_engine(PLAIN_AGENT)
     model.hang()
-    await open_session(one)
-    await one.runs.start(KEY, make_start_run())
+    await one.open_session()
+    await one.start_run()
     await model.wait_for_requests_async(1)
-    await one.runs.start(KEY, make_start_run("later", "r2", on_busy="queue"))
+    await one.start_run("later", "r2", on_busy="queue")
     await make_due(one, "a", 7)
     # A server that stops leaves its queue to others.
     one._worker._is_stopping = True
@@ -75,7 +69,7 @@ async def test_idle_sessions_do_not_hide_due_ones(cluster: EngineCluster, model:
     await kill_engine(one)
     model.say("Hello.")
     two = await cluster.open_engine(PLAIN_AGENT, limits=replace(LIMITS, recovery_sessions=2))
-    assert (await wait_for_end(two, "r2")).output_text == "Hello."
+    assert (await two.wait("r2")).output_text == "Hello."
 
 
 def test_fruitless_session_is_set_aside_increasingly() -> None:
@@ -114,31 +108,31 @@ def test_remembered_setbacks_are_bounded() -> None:
 
 async def test_missing_agent_interrupts_run_for_retry(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    await start_hanging_run(one, model)
+    await one.start_hanging_run(model)
     await kill_engine(one)
     without = await cluster.open_engine(Agent(name="Other"))
-    view = await wait_for_end(without)
+    view = await without.wait()
     assert (view.status, view.stop_reason) == ("interrupted", "interrupted")
     assert view.error is not None
     assert view.error.code == "agent_unavailable"
     again = await cluster.open_engine(AGENT)
     model.say("Here I am.")
     await again.runs.resume(KEY, "r1")
-    view = await wait_for_end(again)
+    view = await again.wait()
     assert (view.status, view.error, view.output_text) == ("completed", None, "Here I am.")
 
 
 async def test_run_is_left_for_agents_server(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    await start_hanging_run(one, model)
+    await one.start_hanging_run(model)
     await kill_engine(one)
     # It looks for what nobody advances before this returns.
     await cluster.open_engine(Agent(name="Other"), limits=replace(LIMITS, unserved_seconds=3600.0))
     model.say("Here I am.")
     two = await cluster.open_engine(AGENT)
-    view = await wait_for_end(two)
+    view = await two.wait()
     assert (view.status, view.output_text) == ("completed", "Here I am.")
-    assert "run.interrupted" not in await read_types(two)
+    assert "run.interrupted" not in await two.read_types()
 
 
 async def test_queued_run_is_left_for_agents_server(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -147,11 +141,11 @@ async def test_queued_run_is_left_for_agents_server(cluster: EngineCluster, mode
     two = await cluster.open_engine(AGENT, other, limits=LOOKS_OFTEN)
     model.hang(then="One.")
     model.say("Two.")
-    await one.runs.start(KEY, make_start_run())
+    await one.start_run()
     await model.wait_for_requests_async(1)
-    await two.runs.start(KEY, make_start_run("next", "r2", agent="B", on_busy="queue"))
+    await two.start_run("next", "r2", agent="B", on_busy="queue")
     model.release()
-    view = await wait_for_end(two, "r2")
+    view = await two.wait("r2")
     assert (view.status, view.agent, view.output_text) == ("completed", "B", "Two.")
 
 
@@ -159,10 +153,10 @@ async def test_queued_run_is_left_for_agents_server(cluster: EngineCluster, mode
 async def test_queued_run_without_any_agent_fails(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster, limits=LOOKS_OFTEN)
     two = await cluster.open_engine(AGENT, Agent(name="B"), start=False)
-    await start_hanging_run(one, model, then="One.")
-    await two.runs.start(KEY, make_start_run("next", "r2", agent="B", on_busy="queue"))
+    await one.start_hanging_run(model, then="One.")
+    await two.start_run("next", "r2", agent="B", on_busy="queue")
     model.release()
-    view = await wait_for_end(one, "r2")
+    view = await one.wait("r2")
     assert view.error is not None
     assert (view.status, view.error.code) == ("failed", "agent_unavailable")
 
@@ -177,13 +171,13 @@ async def test_calls_are_left_for_asking_agents_server(cluster: EngineCluster, m
     first, second = Agent(name="A", functions=[wait, look]), Agent(name="B")
     one = await open_engine(cluster, first, second)
     model.calls([("wait", {}, "c1"), ("look", {"city": "Oslo"}, "c2")])
-    await one.runs.start(KEY, make_start_run())
+    await one.start_run()
     await gate.wait_until_reached()
     await one.sessions.update(KEY, agent="B")
     await kill_engine(one)
     await cluster.open_engine(second, limits=replace(LIMITS, unserved_seconds=3600.0))
     model.say("Hello from B.")
     two = await cluster.open_engine(first, second)
-    view = await wait_for_end(two)
+    view = await two.wait()
     await gate.open()
     assert list_contents(view.messages)[-2:] == ["rain in Oslo", "Hello from B."]

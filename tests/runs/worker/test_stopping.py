@@ -9,25 +9,13 @@ from msgspec.structs import replace
 from openai import AsyncOpenAI
 
 from swarmkeep import Agent
-from swarmkeep.events.errors import Draining, RunNotWaiting
+from swarmkeep.events.errors import Draining
 from swarmkeep.events.state import State
 from swarmkeep.models.model import ChatModel, Pauses, Retries
 from swarmkeep.runs.limits import Limits
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    EngineCluster,
-    ToolGate,
-    expire_leases,
-    list_contents,
-    make_start_run,
-    run_to_end,
-    start_hanging_run,
-    wait_for_end,
-)
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, ToolGate, expire_leases, list_contents
 from tests.runs.worker.servers import AGENT, SECONDS, make_gated_tool, open_engine, read_resume_reasons
-from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 from tests.support.waiting import wait_until
 
@@ -36,11 +24,11 @@ pytestmark = pytest.mark.one_database
 
 async def test_stopping_server_lets_runs_end(cluster: EngineCluster, model: ScriptedModel) -> None:
     engine = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS))
-    await start_hanging_run(engine, model, then="Hello.")
+    await engine.start_hanging_run(model, then="Hello.")
     stopping = asyncio.create_task(engine.drain())
     await wait_until(lambda: engine.runs.is_draining)
     with pytest.raises(Draining):
-        await engine.runs.start(KEY, make_start_run(run_id="r2"))
+        await engine.start_run(run_id="r2")
     model.release()
     await stopping
     assert (await engine.reader.get_run(KEY, "r1")).output_text == "Hello."
@@ -48,8 +36,8 @@ async def test_stopping_server_lets_runs_end(cluster: EngineCluster, model: Scri
 
 async def test_run_past_grace_continues_elsewhere(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    await start_hanging_run(one, model)
-    waiting = asyncio.create_task(wait_for_end(one))
+    await one.start_hanging_run(model)
+    waiting = asyncio.create_task(one.wait())
     await one.drain()
     view = await waiting
     assert (view.status, view.stop_reason) == ("interrupted", "interrupted")
@@ -59,7 +47,7 @@ async def test_run_past_grace_continues_elsewhere(cluster: EngineCluster, model:
     two = await cluster.open_engine(AGENT)
     model.say("Hello.")
     await two.runs.resume(KEY, "r1")
-    view = await wait_for_end(two)
+    view = await two.wait()
     assert (view.status, view.error) == ("completed", None)
 
 
@@ -67,7 +55,7 @@ async def test_stop_during_read_answers_wait(
     cluster: EngineCluster, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await open_engine(cluster)
-    await start_hanging_run(one, model)
+    await one.start_hanging_run(model)
     read = one.store.state
 
     async def stop_after_read(key: SessionKey, *, fresh: bool = True) -> State:
@@ -77,7 +65,7 @@ async def test_stop_during_read_answers_wait(
         return state
 
     monkeypatch.setattr(one.store, "state", stop_after_read)
-    assert (await wait_for_end(one)).status == "interrupted"
+    assert (await one.wait()).status == "interrupted"
     await model.wait_for_disconnects_async(1)
 
 
@@ -90,7 +78,7 @@ async def test_retry_wait_is_interrupted_by_stop(
     limits = replace(LIMITS, grace_seconds=3600)
     one = await cluster.begin(AGENT, model=patient, limits=limits, pauses=pauses)
     model.fail(429, headers={"retry-after": "50"})
-    await one.runs.start(KEY, make_start_run())
+    await one.start_run()
     await model.wait_for_requests_async(1)
     async with asyncio.timeout(SECONDS):
         await one.drain()
@@ -99,7 +87,7 @@ async def test_retry_wait_is_interrupted_by_stop(
     two = await cluster.open_engine(AGENT)
     model.say("Hello.")
     await two.runs.resume(KEY, "r1")
-    assert (await wait_for_end(two)).output_text == "Hello."
+    assert (await two.wait()).output_text == "Hello."
 
 
 async def test_blocking_tool_does_not_delay_stop(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -107,7 +95,7 @@ async def test_blocking_tool_does_not_delay_stop(cluster: EngineCluster, model: 
     agent = Agent(name="A", functions=[make_gated_tool(gate)])
     one = await open_engine(cluster, agent)
     model.call("slow", id="c1")
-    await one.runs.start(KEY, make_start_run())
+    await one.start_run()
     await gate.wait_until_reached()
     async with asyncio.timeout(SECONDS):
         await one.drain()
@@ -115,7 +103,7 @@ async def test_blocking_tool_does_not_delay_stop(cluster: EngineCluster, model: 
     two = await cluster.open_engine(agent)
     model.say("I see.")
     await two.runs.resume(KEY, "r1")
-    view = await wait_for_end(two)
+    view = await two.wait()
     assert "had been started when the process stopped" in list_contents(view.messages)[2]
     await gate.open()
     assert gate.count == 1
@@ -123,21 +111,21 @@ async def test_blocking_tool_does_not_delay_stop(cluster: EngineCluster, model: 
 
 async def test_queued_run_of_stopping_server_moves(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster)
-    await start_hanging_run(one, model)
-    await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
+    await one.start_hanging_run(model)
+    await one.start_run("next", "r2", on_busy="queue")
     await one.drain()
     assert (await one.reader.get_run(KEY, "r1")).status == "interrupted"
     await expire_leases(one)
     model.say("Two.")
     two = await cluster.open_engine(AGENT)
-    assert (await wait_for_end(two, "r2")).output_text == "Two."
+    assert (await two.wait("r2")).output_text == "Two."
 
 
 async def test_stopping_server_starts_no_queued_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
-    await start_hanging_run(one, model, then="One.")
+    await one.start_hanging_run(model, then="One.")
     for run_id in ("r2", "r3"):
-        await one.runs.start(KEY, make_start_run(run_id, run_id, on_busy="queue"))
+        await one.start_run(run_id, run_id, on_busy="queue")
     stopping = asyncio.create_task(one.drain())
     await wait_until(lambda: one.runs.is_draining)
     model.release()
@@ -149,13 +137,13 @@ async def test_stopping_server_starts_no_queued_run(cluster: EngineCluster, mode
     model.say("Two.")
     model.say("Three.")
     two = await cluster.open_engine(AGENT)
-    assert [(await wait_for_end(two, run_id)).output_text for run_id in ("r2", "r3")] == ["Two.", "Three."]
+    assert [(await two.wait(run_id)).output_text for run_id in ("r2", "r3")] == ["Two.", "Three."]
 
 
 async def test_cancel_on_stopping_server_leaves_queue(cluster: EngineCluster, model: ScriptedModel) -> None:
     one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
-    await start_hanging_run(one, model)
-    await one.runs.start(KEY, make_start_run("next", "r2", on_busy="queue"))
+    await one.start_hanging_run(model)
+    await one.start_run("next", "r2", on_busy="queue")
     stopping = asyncio.create_task(one.drain())
     await wait_until(lambda: one.runs.is_draining)
     await one.runs.cancel(KEY, "r1")
@@ -163,15 +151,15 @@ async def test_cancel_on_stopping_server_leaves_queue(cluster: EngineCluster, mo
     assert (await one.reader.get_run(KEY, "r2")).status == "queued"
     model.say("Two.")
     two = await cluster.open_engine(AGENT)
-    assert (await wait_for_end(two, "r2")).output_text == "Two."
+    assert (await two.wait("r2")).output_text == "Two."
 
 
 async def leave_queue_behind(cluster: EngineCluster, model: ScriptedModel, *run_ids: str) -> None:
     """A session with nothing but a queue: its server has stopped before it began with that."""
     one = await open_engine(cluster, limits=Limits(lease_seconds=30, grace_seconds=SECONDS, poll_seconds=0.02))
-    await start_hanging_run(one, model, then="One.")
+    await one.start_hanging_run(model, then="One.")
     for run_id in run_ids:
-        await one.runs.start(KEY, make_start_run(run_id, run_id, on_busy="queue"))
+        await one.start_run(run_id, run_id, on_busy="queue")
     stopping = asyncio.create_task(one.drain())
     await wait_until(lambda: one.runs.is_draining)
     model.release()
@@ -186,7 +174,7 @@ async def test_run_begun_by_change_advances_immediately(cluster: EngineCluster, 
     model.say("Three.")
     await two.sessions.update(KEY, metadata={"seen": True})
     assert two._worker.is_advancing(KEY)
-    assert [(await wait_for_end(two, run_id)).output_text for run_id in ("r2", "r3")] == ["Two.", "Three."]
+    assert [(await two.wait(run_id)).output_text for run_id in ("r2", "r3")] == ["Two.", "Three."]
     assert await read_resume_reasons(two) == []
 
 
@@ -195,20 +183,7 @@ async def test_cancelled_queue_head_advances_next_run(cluster: EngineCluster, mo
     two = await cluster.open_engine(AGENT, start=False)
     model.say("Three.")
     assert (await two.runs.cancel(KEY, "r2")).status == "cancelled"
-    assert (await wait_for_end(two, "r3")).output_text == "Three."
-
-
-async def test_only_last_run_can_be_retried(cluster: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_engine(cluster)
-    await start_hanging_run(one, model)
-    await one.drain()
-    two = await cluster.open_engine(AGENT)
-    model.say("Two.")
-    await run_to_end(two, "next", "r2")
-    with pytest.raises(RunNotWaiting):
-        await two.runs.resume(KEY, "r1")
-    for body in model.raw_requests:
-        assert not find_body_faults(body)
+    assert (await two.wait("r3")).output_text == "Three."
 
 
 async def test_second_stop_changes_nothing(cluster: EngineCluster) -> None:
@@ -216,6 +191,6 @@ async def test_second_stop_changes_nothing(cluster: EngineCluster) -> None:
     await engine.drain()
     await engine.drain()
     with pytest.raises(Draining):
-        await engine.runs.start(KEY, make_start_run())
+        await engine.start_run()
     await engine.stop()
     await engine.stop()

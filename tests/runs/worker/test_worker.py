@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from swarmkeep import Agent
 from swarmkeep.events.codec import Json
-from swarmkeep.events.errors import InvalidRequest, SessionNotFound
-from swarmkeep.models.model import Deltas, Reply
-from swarmkeep.request.request import ModelRequest
 from swarmkeep.runs.watcher import SearchIndexing
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import (
-    KEY,
-    EngineCluster,
-    ToolGate,
-    make_start_run,
-    run_to_end,
-    start_hanging_run,
-    wait_for_end,
-    wait_for_state,
-)
+from tests.runs.cluster import KEY, EngineCluster, ToolGate
 from tests.runs.worker.servers import AGENT, SECONDS, open_engine, read_resume_reasons
 from tests.store.sessions import begin_session
 from tests.support.scripted import ScriptedModel
@@ -37,37 +24,16 @@ pytestmark = pytest.mark.one_database
 # What other servers do.
 
 
-async def test_remotely_ended_run_stops_at_once(cluster: EngineCluster, model: ScriptedModel) -> None:
-    one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
-    await start_hanging_run(one, model)
-    waiting = asyncio.create_task(wait_for_end(one))
-    await two.runs.cancel(KEY, "r1")
-    # The model never answers; the call is dropped, and whoever waits is told.
-    await model.wait_for_disconnects_async(1)
-    assert (await waiting).status == "cancelled"
-    assert not one._worker.is_advancing(KEY)
-
-
 async def test_remote_change_does_not_stop_run(cluster: EngineCluster, model: ScriptedModel) -> None:
     one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
-    await start_hanging_run(one, model, then="Hello.")
+    await one.start_hanging_run(model, then="Hello.")
     for n in range(5):
         await two.sessions.update(KEY, context_variables={"n": n})
-    await wait_for_state(one, lambda state: state.context_variables == {"n": 4})
+    await one.wait_for_state(lambda state: state.context_variables == {"n": 4})
     await one._worker._on_moved({KEY})
     assert one._worker.is_advancing(KEY)
     model.release()
-    assert (await wait_for_end(one)).output_text == "Hello."
-
-
-async def test_remotely_deleted_session_is_released(cluster: EngineCluster, model: ScriptedModel) -> None:
-    one, two = await open_engine(cluster), await cluster.open_engine(AGENT)
-    await start_hanging_run(one, model)
-    waiting = asyncio.create_task(wait_for_end(one))
-    await two.sessions.delete(KEY, force=True)
-    await model.wait_for_disconnects_async(1)
-    with pytest.raises(SessionNotFound):
-        await waiting
+    assert (await one.wait()).output_text == "Hello."
 
 
 # Models and tools that misbehave.
@@ -78,7 +44,7 @@ async def test_odd_provider_usage_completes_runs(cluster: EngineCluster, model: 
     engine = await open_engine(cluster)
     model.call("look", {"city": "Rome"}, usage=usage)
     model.say("Rain.", usage=usage)
-    view = await run_to_end(engine)
+    view = await engine.run()
     assert (view.status, view.output_text, view.usage.model_calls) == ("completed", "Rain.", 2)
     assert await read_resume_reasons(engine) == []
 
@@ -94,29 +60,12 @@ async def test_unrecordable_reply_fails_its_run(cluster: EngineCluster, model: S
     engine = await open_engine(cluster)
     message = {"role": "assistant", "content": "Hi.", "annotations": nest(MAX_PAYLOAD_DEPTH)}
     model.raw({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
-    view = await run_to_end(engine)
+    view = await engine.run()
     assert view.status == "failed"
     assert view.error is not None
     assert (view.error.code, view.error.retryable) == ("provider_malformed", True)
     assert "nested more than" in view.error.message
     assert model.request_count == 1
-
-
-class RefusingModel:
-    """A model of somebody's own making that raises a refusal of the domain, which is no sign of a session moved on."""
-
-    async def ask(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[Deltas | Reply]:
-        raise InvalidRequest("this cannot be asked")
-        yield
-
-
-async def test_mid_run_refusal_ends_run(cluster: EngineCluster) -> None:
-    engine = await cluster.begin(AGENT, model=RefusingModel())
-    view = await run_to_end(engine)
-    assert view.status == "failed"
-    assert view.error is not None
-    assert view.error.code == "internal_error"
-    assert await read_resume_reasons(engine) == []
 
 
 async def test_run_begins_despite_previous_endless_tool(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -132,10 +81,10 @@ async def test_run_begins_despite_previous_endless_tool(cluster: EngineCluster, 
 
     engine = await open_engine(cluster, Agent(name="A", functions=[stubborn]))
     model.call("stubborn")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await reached.wait()
     model.say("Here I am.")
-    assert (await run_to_end(engine, "Hello?", "r2", on_busy="interrupt")).output_text == "Here I am."
+    assert (await engine.run("Hello?", "r2", on_busy="interrupt")).output_text == "Here I am."
     end.set()
 
 
@@ -152,7 +101,7 @@ async def test_abandoned_tool_threads_end_with_tools(cluster: EngineCluster, mod
 
     engine = await open_engine(cluster, Agent(name="A", functions=[slow]))
     model.call("slow")
-    await engine.runs.start(KEY, make_start_run())
+    await engine.start_run()
     await gate.wait_until_reached()
     await engine.runs.cancel(KEY, "r1")
     [thread] = threads
@@ -166,7 +115,7 @@ async def test_many_runs_leave_nothing_behind(cluster: EngineCluster, model: Scr
     engine = await open_engine(cluster)
     for n in range(30):
         model.say("Hello.")
-        view = await run_to_end(engine, run_id=f"r{n}")
+        view = await engine.run(run_id=f"r{n}")
         assert view.status == "completed"
     worker = engine._worker
     assert (len(worker.tasks), len(worker.waiters)) == (0, 0)

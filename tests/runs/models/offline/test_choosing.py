@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import openai
 import pytest
@@ -25,43 +24,53 @@ from tests.runs.models.offline.tools import (
     make_tool,
 )
 
+STATUS = make_tool("get_order_status", "Look up where an order is.", "order_id", order_id="string")
+FLIGHTS = [make_tool("list_flights", "List all flights."), make_tool("transfer_to_lost_baggage")]
+BILLING = [make_tool("transfer_to_billing"), make_tool("get_billing")]
+SPANISH = make_tool("transfer_to_spanish_agent", "Transfer spanish speaking users immediately.")
+LETTERS = [make_tool("transfer_to_agent_b"), make_tool("transfer_to_agent_c")]
+TICKET = make_tool("submit_ticket", "Open a ticket.", "description", description="string")
+REFUND_ITEM = make_tool("refund_item", "", "user_id item_id", user_id="integer", item_id="integer")
+LONG_STAY = "Book a room with a double bed in San José for 3 nights from 2025-05-01 without breakfast, budget 99.50"
+CHOICES: list[tuple[list[Json], str, str, Json]] = [
+    ([EMAIL, WEATHER], "What's the weather in New York?", "get_weather", {"location": "New York"}),
+    # Synonyms, and other forms of a word.
+    ([WEATHER, TO_SALES, DISCOUNT], "I'm thinking of buying a bee", "transfer_to_sales", {}),
+    ([TO_SALES, REFUND], "Refunding item_7, please", "process_refund", {"item_id": "item_7"}),
+    # Handoffs: the one that fits better, but a function of one's own before an equal one; by language, or a letter.
+    (FLIGHTS, "my luggage from the last flight is lost", "transfer_to_lost_baggage", {}),
+    (FLIGHTS, "which flights are there?", "list_flights", {}),
+    (BILLING, "billing", "get_billing", {}),
+    ([SPANISH], "Hola. ¿Como estás?", "transfer_to_spanish_agent", {}),
+    (LETTERS, "I want to talk to agent C.", "transfer_to_agent_c", {}),
+    # Arguments: ids, values of each type, ids told apart by name, addresses and quotes, and free text.
+    ([STATUS], "where is order ORD-123?", "get_order_status", {"order_id": "ORD-123"}),
+    ([STATUS], "where is my order #123?", "get_order_status", {"order_id": "123"}),
+    ([STATUS], "where is order number 42", "get_order_status", {"order_id": "42"}),
+    ([STATUS], "order status for 0815 please", "get_order_status", {"order_id": "0815"}),
+    (
+        [HOTEL],
+        LONG_STAY,
+        "book_room",
+        {"city": "San José", "nights": 3, "arrival_date": "2025-05-01", "room": "double_bed", "breakfast": False,
+         "budget": 99.5},
+    ),
+    ([REFUND_ITEM], "refund item 3 for user 1", "refund_item", {"user_id": 1, "item_id": 3}),
+    (
+        [EMAIL],
+        'Send an email to bob@example.org about lunch saying "see you at one"',
+        "send_email",
+        {"recipient": "bob@example.org", "subject": "lunch", "body": "see you at one"},
+    ),
+    ([TICKET], "Submit a ticket: a squeak", "submit_ticket", {"description": "Submit a ticket: a squeak"}),
+]  # fmt: skip
 
-def test_words_choose_function_and_arguments(client: OpenAI) -> None:
-    assert find_call(client, [EMAIL, WEATHER], "What's the weather in New York?") == (
-        "get_weather",
-        {"location": "New York"},
-    )
 
-
-def test_synonyms_and_word_forms_count(client: OpenAI) -> None:
-    assert find_call(client, [WEATHER, TO_SALES, DISCOUNT], "I'm thinking of buying a bee") == ("transfer_to_sales", {})
-    assert find_call(client, [TO_SALES, REFUND], "Refunding item_7, please") == (
-        "process_refund",
-        {"item_id": "item_7"},
-    )
-
-
-def test_better_fitting_handoff_is_made(client: OpenAI) -> None:
-    tools = [make_tool("list_flights", "List all flights."), make_tool("transfer_to_lost_baggage")]
-    assert find_call(client, tools, "my luggage from the last flight is lost") == ("transfer_to_lost_baggage", {})
-    assert find_call(client, tools, "which flights are there?") == ("list_flights", {})
-
-
-def test_own_function_beats_equal_handoff(client: OpenAI) -> None:
-    assert find_call(client, [make_tool("transfer_to_billing"), make_tool("get_billing")], "billing") == (
-        "get_billing",
-        {},
-    )
-
-
-def test_handoff_may_fit_by_language(client: OpenAI) -> None:
-    spanish = make_tool("transfer_to_spanish_agent", "Transfer spanish speaking users immediately.")
-    assert find_call(client, [spanish], "Hola. ¿Como estás?") == ("transfer_to_spanish_agent", {})
-
-
-def test_single_letter_can_name_agent(client: OpenAI) -> None:
-    tools = [make_tool("transfer_to_agent_b"), make_tool("transfer_to_agent_c")]
-    assert find_call(client, tools, "I want to talk to agent C.") == ("transfer_to_agent_c", {})
+@pytest.mark.parametrize(("tools", "text", "name", "arguments"), CHOICES, ids=[text for _, text, _, _ in CHOICES])
+def test_words_choose_function_and_arguments(
+    client: OpenAI, tools: list[Json], text: str, name: str, arguments: Json
+) -> None:
+    assert find_call(client, tools, text) == (name, arguments)
 
 
 def test_without_fitting_function_it_introduces_itself(client: OpenAI) -> None:
@@ -82,19 +91,8 @@ def test_without_any_function_it_still_answers(client: OpenAI) -> None:
 # The tool_choice.
 
 
-def test_tool_choice_none_calls_nothing(client: OpenAI) -> None:
+def test_tool_choice_none_or_required_holds(client: OpenAI) -> None:
     assert find_call(client, [WEATHER], "weather in Rome", tool_choice="none") is None
-
-
-def test_only_allowed_tools_are_called(client: OpenAI) -> None:
-    tools = [WEATHER, EMAIL, DISCOUNT]
-    forced = find_call(client, tools, "weather in Rome", tool_choice=allow("apply_discount"))
-    assert forced is not None
-    assert forced[0] == "apply_discount"
-    assert find_call(client, tools, "weather in Rome", tool_choice=allow("apply_discount", mode="auto")) is None
-
-
-def test_tool_choice_required_calls_something(client: OpenAI) -> None:
     assert find_call(client, [EMAIL, DISCOUNT], "hm", tool_choice="required") is not None
 
 
@@ -106,22 +104,25 @@ def test_named_function_is_always_called(client: OpenAI) -> None:
     )
 
 
-def test_allowed_tools_list_restricts_calls(client: OpenAI) -> None:
-    def allow(mode: str, name: str) -> dict[str, Any]:
-        tools = [{"type": "function", "function": {"name": name}}]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+@pytest.mark.parametrize(
+    ("mode", "name", "text", "called"),
+    [
+        ("required", "apply_discount", "weather in Rome", "apply_discount"),
+        ("auto", "apply_discount", "weather in Rome", None),
+        ("auto", "get_weather", "weather in Rome", "get_weather"),
+        ("auto", "get_weather", "hm", None),
+    ],
+)
+def test_allowed_tools_list_restricts_calls(
+    client: OpenAI, mode: str, name: str, text: str, called: str | None
+) -> None:
+    found = find_call(client, [WEATHER, EMAIL, DISCOUNT], text, tool_choice=allow(name, mode=mode))
+    assert (found and found[0]) == called
 
-    offered = [WEATHER, HOTEL]
-    called = find_call(client, offered, "weather in Rome", tool_choice=allow("required", "book_room"))
-    assert called is not None
-    assert called[0] == "book_room"
-    weather = WEATHER["function"]["name"]
-    called = find_call(client, offered, "weather in Rome", tool_choice=allow("auto", weather))
-    assert called is not None
-    assert called[0] == weather
-    assert find_call(client, offered, "hm", tool_choice=allow("auto", weather)) is None
+
+def test_unknown_allowed_tool_is_refused(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match=r"tool_choice\.allowed_tools"):
-        find_call(client, offered, "weather in Rome", tool_choice=allow("auto", "unknown"))
+        find_call(client, [WEATHER], "weather in Rome", tool_choice=allow("unknown", mode="auto"))
 
 
 def test_forced_choice_eventually_ends(client: OpenAI) -> None:
@@ -136,55 +137,6 @@ def test_forced_choice_eventually_ends(client: OpenAI) -> None:
 
 
 # The offline model finds a call's arguments in what was said, and asks for those that are missing.
-
-
-@pytest.mark.parametrize(
-    ("text", "order_id"),
-    [
-        ("where is order ORD-123?", "ORD-123"),
-        ("where is my order #123?", "123"),
-        ("where is order number 42", "42"),
-        ("order status for 0815 please", "0815"),
-    ],
-)
-def test_order_ids_are_found(client: OpenAI, text: str, order_id: str) -> None:
-    status = make_tool("get_order_status", "Look up where an order is.", "order_id", order_id="string")
-    assert find_call(client, [status], text) == ("get_order_status", {"order_id": order_id})
-
-
-def test_each_type_of_argument_is_found(client: OpenAI) -> None:
-    text = "Book a room with a double bed in San José for 3 nights from 2025-05-01 without breakfast, budget 99.50"
-    assert find_call(client, [HOTEL], text) == (
-        "book_room",
-        {
-            "city": "San José",
-            "nights": 3,
-            "arrival_date": "2025-05-01",
-            "room": "double_bed",
-            "breakfast": False,
-            "budget": 99.5,
-        },
-    )
-
-
-def test_ids_are_distinguished_by_name(client: OpenAI) -> None:
-    refund = make_tool("refund_item", "", "user_id item_id", user_id="integer", item_id="integer")
-    assert find_call(client, [refund], "refund item 3 for user 1") == ("refund_item", {"user_id": 1, "item_id": 3})
-
-
-def test_addresses_subjects_and_quotes_are_found(client: OpenAI) -> None:
-    assert find_call(client, [EMAIL], 'Send an email to bob@example.org about lunch saying "see you at one"') == (
-        "send_email",
-        {"recipient": "bob@example.org", "subject": "lunch", "body": "see you at one"},
-    )
-
-
-def test_free_text_keeps_user_words(client: OpenAI) -> None:
-    ticket = make_tool("submit_ticket", "Open a ticket.", "description", description="string")
-    assert find_call(client, [ticket], "Submit a ticket: the door squeaks") == (
-        "submit_ticket",
-        {"description": "Submit a ticket: the door squeaks"},
-    )
 
 
 def test_lists_references_and_objects_are_filled(client: OpenAI) -> None:
