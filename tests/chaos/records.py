@@ -168,6 +168,4 @@ class Effects:
 
     def list_repeated(self) -> list[str]:
         """Calls that began twice and must not have."""
-        return [
-            call_id for call_id, count in self.count("begin", "pay", "visit", "refund", "wash").items() if count > 1
-        ]
+        return [call_id for call_id, count in self.count("begin", "pay", "visit", "refund").items() if count > 1]

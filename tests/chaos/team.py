@@ -94,22 +94,6 @@ def publish(what: str, tool_call_id: ToolCallId) -> str:
     return f"published {what}"
 
 
-@tool(concurrent=True)
-def wash(what: str, tool_call_id: ToolCallId) -> Result:
-    """Something that must not happen twice, and may happen beside others."""
-    record_effect(tool_call_id, "wash", "begin")
-    record_effect(tool_call_id, "wash", "end")
-    return Result(f"washed {what}", context_variables={what: "washed", "last": what})
-
-
-@tool(concurrent=True, idempotent=True)
-def dry(what: str, tool_call_id: ToolCallId) -> Result:
-    """Something that may happen twice, and beside others."""
-    record_effect(tool_call_id, "dry", "begin")
-    record_effect(tool_call_id, "dry", "end")
-    return Result(f"dried {what}", context_variables={what: "dried", "last": what})
-
-
 def to_clerk() -> Agent:
     """Hand over to the clerk."""
     return clerk
@@ -123,7 +107,6 @@ def to_boss() -> Agent:
 TOOLS = [pay, put, visit, remember, refund, publish, to_clerk, to_boss]
 clerk = Agent(name="Clerk", instructions="Do as you are told.", functions=TOOLS, input_guardrails=[refuse_secret_input])
 boss = Agent(name="Boss", instructions="Do as you are told, but slowly.", functions=TOOLS)
-crew = Agent(name="Crew", instructions="Do it all at once.", functions=[wash, dry], concurrent_tools=True)
 lead = Agent(
     name="Lead",
     instructions="Ask others.",
