@@ -453,7 +453,7 @@ STREAM = pytest.mark.parametrize("stream", [False, True])
 
 
 @pytest.fixture
-async def client(model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
+async def provider(model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
     async with open_provider(model.url, timeout=1) as client:
         yield client
 
@@ -483,8 +483,8 @@ async def find_failure(transport: Transport, *, stream: bool) -> tuple[ProviderF
 
 
 @STREAM
-async def test_requests_match_the_official_client(model: ScriptedModel, client: AsyncOpenAI, stream: bool) -> None:
-    for transport in open_both(client) * 2:
+async def test_requests_match_the_official_client(model: ScriptedModel, provider: AsyncOpenAI, stream: bool) -> None:
+    for transport in open_both(provider) * 2:
         model.say("Hello.")
         await ask(transport, stream=stream)
     first, *others = model.headers
@@ -521,11 +521,11 @@ FAILURES: dict[str, Callable[[ScriptedModel], None]] = {
 @STREAM
 @pytest.mark.parametrize("trouble", FAILURES)
 async def test_failures_match_the_official_client(
-    model: ScriptedModel, client: AsyncOpenAI, trouble: str, stream: bool
+    model: ScriptedModel, provider: AsyncOpenAI, trouble: str, stream: bool
 ) -> None:
     for _ in range(2):
         FAILURES[trouble](model)
-    own, official = await asyncio.gather(*(find_failure(each, stream=stream) for each in open_both(client)))
+    own, official = await asyncio.gather(*(find_failure(each, stream=stream) for each in open_both(provider)))
     assert own == official
 
 
@@ -539,9 +539,11 @@ async def test_unreachable_host_error_matches_official_client(stream: bool) -> N
 
 
 @STREAM
-async def test_answers_leave_no_state_for_next_request(model: ScriptedModel, client: AsyncOpenAI, stream: bool) -> None:
+async def test_answers_leave_no_state_for_next_request(
+    model: ScriptedModel, provider: AsyncOpenAI, stream: bool
+) -> None:
     body = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hi."}}]}
-    for transport in open_both(client):
+    for transport in open_both(provider):
         for number in range(2):
             model.raw(body, headers={"set-cookie": f"c{number}=kept; Path=/"})
             await ask(transport, stream=stream)

@@ -14,12 +14,14 @@ from sqlalchemy import Connection, insert, select
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.errors import InvalidRequest
 from swarmkeep.events.facts import (
+    EventDraft,
     MessageAdded,
     PendingCall,
     RunCompleted,
     RunError,
     RunFailed,
     RunInterrupted,
+    RunQueued,
     RunResumed,
     RunStarted,
     RunWaiting,
@@ -36,10 +38,10 @@ from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import AuditAction, Restoration, SealedBatch, SessionKey, encode_cursor
 from swarmkeep.store.runs import RunWalk, make_run_rows
 from swarmkeep.store.tables import runs
-from tests.store.calls import REPLY, make_reply
+from tests.store.calls import REPLY, make_reply, make_tool_result
 from tests.store.conftest import Opener
 from tests.store.plans.cases import draft_redaction
-from tests.store.sessions import draft_creation
+from tests.store.sessions import begin_run, draft_creation, draft_run_completion
 from tests.support.logs import SeededDice, make_hostile_log, make_random_log
 
 KEY = SessionKey("default", "s")
@@ -366,3 +368,46 @@ async def test_large_table_answers_by_pages(sqlite_ready: str) -> None:
     found = await store.list_ended_runs(TENANT, RunQuery(only=RunFilter(agent=AGENT), sort="latency_ms"))
     assert len(found.runs) == 50
     await store.close()
+
+
+# Lists of the runs that are active: whose they are, what they took, and who has their leases.
+
+
+async def test_active_runs_list_lease_calls_queue(store: SqlStore) -> None:
+    busy, other = SessionKey("default", "busy"), SessionKey("default", "other")
+    await begin_run(store, SessionKey("elsewhere", "busy"))
+    ended, lease = await begin_run(store, SessionKey("default", "ended"))
+    await store.append(SessionKey("default", "ended"), ended, draft_run_completion(ended), lease=lease)
+    await begin_run(store, other, owner="b")
+    state, lease = await begin_run(store, busy)
+    calls = [make_reply(prompt_tokens=7, completion_tokens=2, total_tokens=9), make_tool_result()]
+    state = (await store.append(busy, state, draft_events("Triage", calls, "r1"), lease=lease)).state
+    queued = EventDraft(RunQueued(options=RunOptions(), messages=()), "r2", "Triage")
+    state = (await store.append(busy, state, [queued], lease=lease)).state
+
+    first = await store.list_active_runs("default", "running", limit=1)
+    assert first.next_cursor is not None
+    second = await store.list_active_runs("default", "running", limit=1, cursor=first.next_cursor)
+    assert second.next_cursor is None
+    (run,), (of_other,) = first.runs, second.runs
+    assert (run.session_id, run.id, run.status, run.agent, run.title, run.seq) == (
+        "busy", "r1", "running", "Triage", "hi", state.seq,
+    )  # fmt: skip
+    assert (run.model_calls, run.tool_calls, run.prompt_tokens, run.completion_tokens, run.total_tokens) == (
+        1, 1, 7, 2, 9,
+    )  # fmt: skip
+    assert (run.server, run.lease_epoch, run.queued_runs) == ("a", lease.epoch, 1)
+    assert run.lease_seconds is not None
+    assert 0 < run.lease_seconds <= 60
+    # It has a run of the same name, in another session.
+    assert (of_other.session_id, of_other.server, of_other.model_calls, of_other.queued_runs) == ("other", "b", 0, 0)
+    assert state.run is not None
+    assert run.since == state.run.created_at
+    (listed,) = [one for one in (await store.list_sessions("default")).sessions if one.id == "busy"]
+    assert listed.queued_runs == 1
+
+    waiting = RunWaiting(pending=(PendingCall(tool_call_id="c", name="t", arguments="{}", reason="approval"),))
+    state = (await store.append(busy, state, draft_events("Triage", [waiting], "r1"), lease=lease)).state
+    assert [one.session_id for one in (await store.list_active_runs("default", "running")).runs] == ["other"]
+    (run,) = (await store.list_active_runs("default", "waiting")).runs
+    assert (run.status, run.server, run.lease_seconds, run.since) == ("waiting", None, None, state.updated_at)
