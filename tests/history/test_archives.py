@@ -19,7 +19,6 @@ from swarmkeep.events.run_table import RunQuery
 from swarmkeep.events.state import State
 from swarmkeep.events.words import parse_terms
 from swarmkeep.history.archives import Archive, ArchiveError, ObjectStore, open_archive, read_age
-from swarmkeep.history.export import iterate_keys, write_export
 from swarmkeep.history.redact import redact
 from swarmkeep.history.verify import Head, verify, verify_all
 from swarmkeep.runs import feed as feeds
@@ -28,6 +27,7 @@ from swarmkeep.runs.sessions import delete_session, fork_session, hold_session
 from swarmkeep.store.feed import BEGINNING
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey, StoreUnavailable
+from tests.history.exports import export_sessions
 from tests.store.sessions import (
     KEY,
     OTHER,
@@ -169,7 +169,7 @@ async def test_export_and_forks_go_through_the_archive(place: Place) -> None:
     fork = await fork_session(place.old, KEY, at=3, session_id=OTHER.id)
 
     async def export() -> bytes:
-        return b"".join([piece async for piece in write_export(place.store, iterate_keys([KEY, OTHER]))])
+        return await export_sessions(place.store, KEY, OTHER)
 
     before = await export()
     assert await place.archive.archive_due(AGE) == 2

@@ -42,7 +42,6 @@ from swarmkeep.events.state import State
 from swarmkeep.events.words import parse_terms
 from swarmkeep.history.archives import Archive, ObjectStore
 from swarmkeep.history.erasure import Erasure, erase_person
-from swarmkeep.history.export import iterate_keys, write_export
 from swarmkeep.history.import_export import import_export
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request
@@ -56,6 +55,7 @@ from swarmkeep.store.person_keys import KeyFolder, PersonKeyError, open_key_sour
 from swarmkeep.store.records import Claim, SessionKey, StoreUnavailable
 from swarmkeep.store.tables import events, of_session, person_keys
 from swarmkeep.store.usage import recount_totals
+from tests.history.exports import export_sessions
 from tests.history.test_redact import dump_database
 from tests.store.sessions import (
     KEY,
@@ -137,10 +137,6 @@ async def list_problems(store: SqlStore) -> dict[str, list[str]]:
     return {key.id: [one.code for one in found.problems] async for key, found in verify_all(store) if not found.valid}
 
 
-async def export(store: SqlStore, *keys: SessionKey) -> bytes:
-    return b"".join([piece async for piece in write_export(store, iterate_keys(keys))])
-
-
 async def test_nothing_said_is_readable_in_the_database(store: SqlStore, opened: Open) -> None:
     state = await begin_persons(store)
     assert CANARY not in await dump_database(store)
@@ -210,7 +206,7 @@ async def test_copy_of_the_database_is_erased_with_it(opened: Open, ready_url: s
     backup = opened(other_url)
     left = await backup.read(KEY)
     assert [event.seq for event in left] == list(range(1, state.seq + 1))
-    assert CANARY not in f"{left}{await dump_database(backup)}{await export(backup, KEY, OTHER)!r}"
+    assert CANARY not in f"{left}{await dump_database(backup)}{await export_sessions(backup, KEY, OTHER)!r}"
     assert await list_problems(backup) == {}
     assert (await verify(backup, KEY)).redacted == list(range(1, state.seq + 1))
     listed = (await backup.list_sessions("default")).sessions
@@ -235,7 +231,7 @@ async def test_forks_asked_agents_and_imports_are_encrypted(store: SqlStore) -> 
     await store.append(child, begun.state, draft_user_messages(CANARY))
     assert CANARY not in await dump_database(store)
     family = (KEY, OTHER, child)
-    lines = await export(store, *family)
+    lines = await export_sessions(store, *family)
     for key in family:
         await delete_session(store, key, force=True)
     await import_export(store, "default", io.BytesIO(lines))

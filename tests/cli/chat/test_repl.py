@@ -35,34 +35,31 @@ triage = Agent(name="Triage", functions=[transfer_to_sales])
 sales = Agent(name="Sales", functions=[add_to_cart])
 
 
-@pytest.fixture
-def client(model: ScriptedModel) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=model.url, api_key="none", max_retries=0) as connected:
-        yield connected
+Talk = Callable[..., "pytest.CaptureResult[str]"]
 
 
 @pytest.fixture
-def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    return lambda text: monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+def talk(model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Talk]:
+    """Runs the loop with an agent on these lines of input; gives what it has written."""
+    with openai.OpenAI(base_url=model.url, api_key="none", max_retries=0) as client:
+
+        def run(agent: Agent, typed: str | io.StringIO, **options: Any) -> pytest.CaptureResult[str]:
+            monkeypatch.setattr(sys, "stdin", io.StringIO(typed) if isinstance(typed, str) else typed)
+            run_demo_loop(agent, client=client, **options)
+            return capsys.readouterr()
+
+        yield run
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_a_conversation_is_shown(
-    model: ScriptedModel,
-    client: openai.OpenAI,
-    type_in: Callable[[str], None],
-    capsys: pytest.CaptureFixture[str],
-    stream: bool,
-) -> None:
+def test_a_conversation_is_shown(model: ScriptedModel, talk: Talk, stream: bool) -> None:
     model.call("transfer_to_sales")
     model.call("add_to_cart", {"item": "LAMP-1"})
     model.say("It is in the cart.")
     model.call("add_to_cart", {"item": "TENT-2"})
     model.say("That, too.")
     context = {"name": "Robin"}
-    type_in("I want a lamp.\nAnd a tent.\n")
-    run_demo_loop(triage, context_variables=context, stream=stream, client=client)
-    assert capsys.readouterr().out == (
+    assert talk(triage, "I want a lamp.\nAnd a tent.\n", context_variables=context, stream=stream).out == (
         "Starting Swarm CLI 🐝\n"
         "Triage: transfer_to_sales()\n"
         "  Triage hands over to Sales\n"
@@ -82,19 +79,11 @@ def test_a_conversation_is_shown(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_words_and_several_calls_are_shown(
-    model: ScriptedModel,
-    client: openai.OpenAI,
-    type_in: Callable[[str], None],
-    capsys: pytest.CaptureFixture[str],
-    stream: bool,
-) -> None:
+def test_words_and_several_calls_are_shown(model: ScriptedModel, talk: Talk, stream: bool) -> None:
     calls = [("add_to_cart", {"item": "LAMP-1"}, "call_1"), ("add_to_cart", "no JSON", "call_2")]
     model.calls(calls, text="Both:")
     model.say("One of them.")
-    type_in("A lamp and a tent.\n")
-    run_demo_loop(sales, {"name": "Robin"}, stream=stream, client=client)
-    out = capsys.readouterr().out
+    out = talk(sales, "A lamp and a tent.\n", context_variables={"name": "Robin"}, stream=stream).out
     assert "Sales: Both:\n" in out
     assert 'add_to_cart(item="LAMP-1")\n' in out
     assert "add_to_cart(no JSON)\n" in out
@@ -102,36 +91,26 @@ def test_words_and_several_calls_are_shown(
     assert out.endswith("Sales: One of them.\n")
 
 
-def test_client_errors_shown_and_raised(
-    model: ScriptedModel,
-    client: openai.OpenAI,
-    type_in: Callable[[str], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_client_errors_shown_and_raised(model: ScriptedModel, talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
     model.fail(401, headers={"x-should-retry": "false"})
-    type_in("Hello?\nNobody hears this.\n")
     with pytest.raises(openai.AuthenticationError):
-        run_demo_loop(sales, client=client)
+        talk(sales, "Hello?\nNobody hears this.\n")
     assert "the run failed: " in capsys.readouterr().out
 
 
-def test_failed_run_is_raised_too(client: openai.OpenAI, type_in: Callable[[str], None], model: ScriptedModel) -> None:
+def test_failed_run_is_raised_too(talk: Talk) -> None:
     def instructions() -> str:
         raise LookupError("no such file")
 
-    type_in("Hello?\n")
     with pytest.raises(RuntimeError, match="no such file"):
-        run_demo_loop(Agent(name="Ann", instructions=instructions), client=client)
+        talk(Agent(name="Ann", instructions=instructions), "Hello?\n")
 
 
-def test_unprintable_characters_replaced(
-    model: ScriptedModel, client: openai.OpenAI, type_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unprintable_characters_replaced(model: ScriptedModel, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     model.say("5 € 🐝")
-    type_in("How much?\n")
     buffer = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="ascii"))
-    run_demo_loop(sales, client=client)
+    talk(sales, "How much?\n")
     sys.stdout.flush()
     assert b"Sales: 5 \\u20ac \\U0001f41d\n" in buffer.getvalue()
 
@@ -147,19 +126,13 @@ def pay(euros: int, context_variables: dict[str, Any]) -> str:
 till = Agent(name="Till", functions=[pay])
 
 
-def test_approvals_inline_and_functions_in_callers_thread(
-    model: ScriptedModel,
-    client: openai.OpenAI,
-    type_in: Callable[[str], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_approvals_inline_and_functions_in_callers_thread(model: ScriptedModel, talk: Talk) -> None:
     for euros in (5, 6):
         model.call("pay", {"euros": euros})
         model.say("I see.")
-    type_in("Pay five.\nyes\nPay six.\nno, too much\n")
-    run_demo_loop(till, client=client)
-    shown = capsys.readouterr()
+    shown = talk(till, "Pay five.\nyes\nPay six.\nno, too much\n")
     here = threading.current_thread().name
+    assert "Approve pay(euros=5)? [yes/no]" in shown.err
     assert shown.out.splitlines()[1:] == [
         "Till: pay(euros=5)",
         "  pay(euros=5) waits for an approval",
@@ -171,37 +144,33 @@ def test_approvals_inline_and_functions_in_callers_thread(
         "  → denied: Denied: pay was not approved and did not run. Reason: too much",
         "Till: I see.",
     ]
-    assert "Approve pay(euros=5)? [yes/no]" in shown.err
 
 
-def test_commands_inspect_and_switch_session(
-    model: ScriptedModel,
-    client: openai.OpenAI,
-    type_in: Callable[[str], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_commands_inspect_and_switch_session(model: ScriptedModel, talk: Talk) -> None:
     model.call("add_to_cart", {"item": "LAMP-1"})
     for text in ("It is in the cart.", "I know nothing of it.", "A path."):
         model.say(text)
-    type_in("A lamp.\n/state\n/at 3\n/events 3\n/fork 1\nMy lamp?\n/state\n/resume\n//etc\n/quit\nNobody hears this.\n")
-    run_demo_loop(sales, {"name": "Robin"}, client=client)
-    shown = capsys.readouterr()
-    assert 'context:     {"name": "Robin", "cart": ["LAMP-1"]}\n' in shown.out
-    assert "    3  user: A lamp.\n" in shown.out
-    seqs = [int(line.split()[0]) for line in shown.out.splitlines() if re.match(r" *\d+  \d\d:\d\d:\d\d", line)]
+    out, err = talk(
+        sales,
+        "A lamp.\n/state\n/at 3\n/events 3\n/fork 1\nMy lamp?\n/state\n/resume\n//etc\n/quit\nNobody hears this.\n",
+        context_variables={"name": "Robin"},
+    )
+    assert 'context:     {"name": "Robin", "cart": ["LAMP-1"]}\n' in out
+    assert "    3  user: A lamp.\n" in out
+    seqs = [int(line.split()[0]) for line in out.splitlines() if re.match(r" *\d+  \d\d:\d\d:\d\d", line)]
     assert seqs == [*range(4, 4 + len(seqs))]
-    opened = [line.split()[1] for line in shown.err.splitlines() if line.startswith("session ")]
-    assert len(opened) == 2
-    assert f"forked from: {opened[0]} at 1\n" in shown.out
-    assert "nothing to resume" in shown.err
+    first, _ = [line.split()[1] for line in err.splitlines() if line.startswith("session ")]
+    assert f"forked from: {first} at 1\n" in out
+    assert "nothing to resume" in err
     # The fork knows nothing of what came after its beginning, and what comes after /quit is not said.
-    texts = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "user"]
-    assert texts == ["My lamp?", "/etc"]
+    assert read_said(model) == ["My lamp?", "/etc"]
 
 
-def test_a_session_is_gone_back_to(
-    model: ScriptedModel, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def read_said(model: ScriptedModel) -> list[str]:
+    return [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "user"]
+
+
+def test_a_session_is_gone_back_to(model: ScriptedModel, talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(3):
         model.say("I see.")
 
@@ -214,33 +183,21 @@ def test_a_session_is_gone_back_to(
             return line.replace("FIRST", "".join(said).split()[1])
 
     said: list[str] = []
-    monkeypatch.setattr(sys, "stdin", Typed("one\n/fork 1\ntwo\n/resume FIRST\nthree\n"))
-    run_demo_loop(sales, client=client)
-    texts = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "user"]
-    assert texts == ["one", "three"]
+    talk(sales, Typed("one\n/fork 1\ntwo\n/resume FIRST\nthree\n"))
+    assert read_said(model) == ["one", "three"]
 
 
 @pytest.mark.parametrize("wrong", ["/stat", "/at", "/at 99", "/at 0", "/fork 99", "/resume nowhere"])
-def test_a_program_is_refused_at_once(
-    model: ScriptedModel, client: openai.OpenAI, type_in: Callable[[str], None], wrong: str
-) -> None:
-    type_in(f"{wrong}\nHello?\n")
+def test_a_program_is_refused_at_once(model: ScriptedModel, talk: Talk, wrong: str) -> None:
     with pytest.raises(Exception) as refused:  # noqa: PT011 - of two kinds, both of which the command line explains
-        run_demo_loop(sales, client=client)
+        talk(sales, f"{wrong}\nHello?\n")
     assert find_refusal(refused.value) is not None
     assert model.requests == []
 
 
-def test_debug_prints_the_events(
-    model: ScriptedModel,
-    client: openai.OpenAI,
-    type_in: Callable[[str], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_debug_prints_the_events(model: ScriptedModel, talk: Talk) -> None:
     model.say("Hello.")
-    type_in("Hello?\n")
-    run_demo_loop(sales, debug=True, client=client)
-    out = capsys.readouterr().out
+    out = talk(sales, "Hello?\n", debug=True).out
     assert all(f"] {name} Sales: " in out for name in ("run.started", "message.added", "run.completed"))
 
 
@@ -271,7 +228,14 @@ def program(model: ScriptedModel, tmp_path: Path) -> Iterator[Terminal]:
         yield terminal
 
 
-def test_person_sees_colours_approves_and_leaves(model: ScriptedModel, program: Terminal, tmp_path: Path) -> None:
+def test_person_sees_failures_approves_and_leaves(model: ScriptedModel, program: Terminal, tmp_path: Path) -> None:
+    model.fail(401, headers={"x-should-retry": "false"})
+    program.type("Hello?\r")
+    program.wait_for("the run failed: ")
+    program.wait_for("User:")
+    program.type("/nothing\r")
+    program.wait_for("error: there is no command /nothing")
+    program.wait_for("User:")
     model.call("pay", {"euros": 5})
     model.say("Done.")
     program.type("Pay five.\r")
@@ -319,22 +283,6 @@ def test_ctrl_c_stops_function_with_true_outcome(model: ScriptedModel, program: 
     program.wait_for("I am listening.")
     (result,) = [message for message in model.requests[-1]["messages"] if message["role"] == "tool"]
     assert "nterrupted" in result["content"]
-    program.wait_for("User:")
-    program.type(CTRL_D)
-    assert program.wait() == 0
-
-
-def test_failure_told_and_person_continues(model: ScriptedModel, program: Terminal) -> None:
-    model.fail(401, headers={"x-should-retry": "false"})
-    model.say("Here I am again.")
-    program.type("Hello?\r")
-    program.wait_for("the run failed: ")
-    program.wait_for("User:")
-    program.type("Hello?\r")
-    program.wait_for("Here I am again.")
-    program.wait_for("User:")
-    program.type("/nothing\r")
-    program.wait_for("error: there is no command /nothing")
     program.wait_for("User:")
     program.type(CTRL_D)
     assert program.wait() == 0

@@ -15,13 +15,13 @@ from swarmkeep import Agent, Refusal, tool
 from swarmkeep.decide.commands import Approval, ToolAnswer
 from swarmkeep.events.facts import ContextUpdated, MessageAdded, RecordedEvent
 from swarmkeep.events.records import RunOptions
-from swarmkeep.history.export import iterate_keys, write_export
 from swarmkeep.history.import_export import import_export
 from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import replay, replay_session
 from swarmkeep.history.verify import verify
 from swarmkeep.runs.agents import Registry
 from swarmkeep.store.records import SessionKey
+from tests.history.exports import export_sessions
 from tests.runs.calls.doors import Doors, ask_for, make_agent, wait_for_results
 from tests.runs.cluster import KEY, EngineCluster, Server, kill_engine
 from tests.support.scripted import Call, ScriptedModel
@@ -185,7 +185,7 @@ async def test_imported_waiting_run_matches(cluster: EngineCluster, model: Scrip
     engine = await cluster.begin(agent)
     model.calls([Call("pay", {}, "p")])
     assert (await engine.run(options=RunOptions(execute_tools=here))).status == "waiting"
-    exported = b"".join([piece async for piece in write_export(engine.store, iterate_keys([KEY]), alone=True)])
+    exported = await export_sessions(engine.store, KEY, alone=True)
     copy = SessionKey(KEY.tenant, "copy")
     await import_export(engine.store, KEY.tenant, io.BytesIO(exported), as_id=copy.id)
     assert (await replay_session(engine.store, Registry([agent]), copy)).divergences == []

@@ -29,13 +29,13 @@ from swarmkeep.events.records import CompletionRecord, RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.history.checkpoints import verify_audit_log
 from swarmkeep.history.conversations import import_conversations
-from swarmkeep.history.export import find_sessions, iterate_keys, write_export
 from swarmkeep.history.import_export import import_export
 from swarmkeep.history.verify import Head
 from swarmkeep.history.verify import verify as verify_session
 from swarmkeep.runs.sessions import fork_session
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
+from tests.history.exports import export_sessions
 
 pytestmark = pytest.mark.one_database
 
@@ -79,21 +79,16 @@ async def record(store: SqlStore, facts: Sequence[SessionEvent], key: SessionKey
     return (await store.append(key, State(), drafts)).state
 
 
-async def export_bytes(store: SqlStore) -> bytes:
-    keys = await find_sessions(store, TENANT, [KEY.id])
-    return b"".join([piece async for piece in write_export(store, iterate_keys(keys), alone=True)])
-
-
 async def carry_over(store: SqlStore, other: SqlStore, facts: Sequence[SessionEvent], **options: Any) -> State:
     """Record a session in one store, and import it into the other."""
     await record(store, facts)
-    await import_export(other, TENANT, io.BytesIO(await export_bytes(store)), **options)
+    await import_export(other, TENANT, io.BytesIO(await export_sessions(store, KEY, alone=True)), **options)
     return await other.state(KEY)
 
 
 async def test_import_recorded_in_session_and_audit(store: SqlStore, other: SqlStore) -> None:
     state = await record(store, [])
-    text = await export_bytes(store)
+    text = await export_sessions(store, KEY, alone=True)
     await import_export(other, TENANT, io.BytesIO(text), by="Lee")
     log = await other.read(KEY)
     assert log[-1].fact == SessionImported(
@@ -123,7 +118,7 @@ async def test_conversations_from_elsewhere_say_so_too(store: SqlStore) -> None:
 
 async def test_dry_or_existing_is_no_import(store: SqlStore, other: SqlStore) -> None:
     await carry_over(store, other, [], dry_run=False)
-    text = await export_bytes(store)
+    text = await export_sessions(store, KEY, alone=True)
     assert (await import_export(other, TENANT, io.BytesIO(text))).present == 1
     assert len(await other.read_audit_log(TENANT)) == 1
     await other.delete(KEY)
@@ -185,7 +180,7 @@ async def test_calls_in_imported_fork_are_marked(store: SqlStore, other: SqlStor
 
 async def test_reexported_imports_nest(store: SqlStore, other: SqlStore) -> None:
     await carry_over(store, other, WAITING, by="Lee")
-    text = await export_bytes(other)
+    text = await export_sessions(other, KEY, alone=True)
     await other.delete(KEY)
     await import_export(other, TENANT, io.BytesIO(text), by="Kim")
     told = [event.fact for event in await other.read(KEY, types=["session.imported"])]

@@ -16,11 +16,11 @@ from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.errors import InvalidImport, QuotaExceeded
 from swarmkeep.events.facts import SessionCreated
 from swarmkeep.history.conversations import import_conversations
-from swarmkeep.history.export import filter_sessions, write_export
 from swarmkeep.history.import_export import ImportReport, import_export
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import AuditAction, Restoration, SessionHead, SessionKey, StorageQuota
 from swarmkeep.store.usage import recount_totals
+from tests.history.exports import export_sessions
 
 COUNT = 150
 CREATED = SessionCreated(agent="A")
@@ -42,10 +42,6 @@ def write_chats(count: int = COUNT) -> bytes:
 
 async def import_chats(store: SqlStore, tenant: str, text: bytes, **options: Any) -> ImportReport:
     return await import_conversations(store, tenant, io.BytesIO(text), "chat", agent="Ann", **options)
-
-
-async def export_all(store: SqlStore, tenant: str) -> bytes:
-    return b"".join([piece async for piece in write_export(store, filter_sessions(store, tenant))])
 
 
 @contextmanager
@@ -81,7 +77,7 @@ async def test_many_small_sessions_take_few_transactions(store: SqlStore) -> Non
     await check_counts(store, "from", COUNT)
     assert len((await store.list_sessions("from", metadata={"team": "a"}, limit=200)).sessions) == COUNT
 
-    exported = await export_all(store, "from")
+    exported = await export_sessions(store, tenant="from")
     with counted() as commits:
         report = await import_export(store, "to", io.BytesIO(exported))
     assert (report.imported, report.present) == (COUNT, 0)
@@ -116,7 +112,7 @@ async def test_sessions_before_error_are_recorded(store: SqlStore) -> None:
 async def test_session_deleted_during_lookup_is_imported(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for tenant in ("from", "to"):
         await import_chats(store, tenant, write_chats(2))
-    exported = await export_all(store, "from")
+    exported = await export_sessions(store, tenant="from")
     read_heads = SqlStore.read_heads
 
     async def read_and_delete(self: SqlStore, keys: Sequence[SessionKey]) -> dict[SessionKey, SessionHead]:
@@ -133,7 +129,7 @@ async def test_session_deleted_during_lookup_is_imported(store: SqlStore, monkey
 
 async def test_concurrent_imports_record_sessions_once(store: SqlStore, url: str) -> None:
     await import_chats(store, "from", write_chats())
-    exported = await export_all(store, "from")
+    exported = await export_sessions(store, tenant="from")
     second = open_store(url)
     try:
         reports = await asyncio.gather(
