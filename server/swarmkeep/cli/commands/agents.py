@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import msgspec
 import typer
 
 from swarmkeep.cli.agent_graph import GraphAgent, GraphFunction, format_mermaid, format_text
 from swarmkeep.cli.completing import complete_agent
+from swarmkeep.cli.configure import load_agents, load_settings
 from swarmkeep.cli.options import Agents, Commands, JsonOutput, Output
 from swarmkeep.cli.output import write_atomically
 from swarmkeep.cli.sources import ServerOptions, to_client
 from swarmkeep.cli.terminal import put, put_json
-
-if TYPE_CHECKING:
-    from swarmkeep_client import AgentInfo
-
+from swarmkeep_client import AgentInfo
 
 commands = Commands()
 group = commands.add_group(
@@ -71,8 +70,6 @@ def show(
 
     The agents are those of --agents, or the server's when --url is given without them.
     """
-    import msgspec
-
     from swarmkeep.cli.render import format_agent
 
     (found,) = _load(where, agents, name)
@@ -84,10 +81,8 @@ def show(
 
 def _load(where: ServerOptions, agents: list[str] | None, name: str | None = None) -> list[AgentInfo]:
     """Load the agents, or the one that is named: of `--agents`, or of a server."""
-    from swarmkeep.cli.configure import load_agents, load_settings
     from swarmkeep.cli.server_source import reach_server
     from swarmkeep.runs.agent_views import view_agent
-    from swarmkeep_client import AgentInfo
 
     if where.server_url is not None and not agents:
         with reach_server(where) as client:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from swarmkeep.cli.completing import complete_session
@@ -17,10 +18,10 @@ from swarmkeep.cli.options import Agents, Commands, JsonOutput, Model, Quiet
 from swarmkeep.cli.sources import SourceOptions, to_client
 from swarmkeep.cli.terminal import Refused, put, put_json, say, show_progress
 from swarmkeep.events.wording import pluralize
+from swarmkeep_client import Replay
 
 if TYPE_CHECKING:
     from swarmkeep.history.recordings import RecordedSession
-    from swarmkeep_client import Replay
 
 
 _FILE_SUFFIXES = (".jsonl", ".ndjson")
@@ -83,8 +84,6 @@ def check(
                 _put_result(session_id, replayed)
     different = sum(not replayed.matches for _, replayed in checked)
     if as_json:
-        import msgspec
-
         put_json([{"session_id": session_id, **msgspec.to_builtins(replayed)} for session_id, replayed in checked])
     else:
         say(f"{len(checked)} compared, {different} different")
@@ -115,7 +114,6 @@ def _check_here(
 ) -> Iterator[CheckedSession]:
 
     from swarmkeep.history.replay import replay
-    from swarmkeep_client import Replay
 
     settings = load_settings(agents=agents, model=model)
     registry = load_agents(settings)

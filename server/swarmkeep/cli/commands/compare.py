@@ -13,6 +13,7 @@ from swarmkeep.cli.options import Commands, JsonOutput, SessionId
 from swarmkeep.cli.render import format_messages, has_room_beside, put_changes
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import make_console, put, put_json, say
+from swarmkeep.events.wording import escape_controls
 
 if TYPE_CHECKING:
     from swarmkeep_client import Comparison, Side
@@ -67,8 +68,6 @@ def put_comparison(found: Comparison) -> None:
 def _put_side_by_side(a: Side, b: Side) -> None:
     from rich.table import Table
     from rich.text import Text
-
-    from swarmkeep.events.wording import escape_controls
 
     put()
     columns = [escape_controls("\n".join(_format_side(side))) for side in (a, b)]

@@ -15,6 +15,7 @@ from swarmkeep.cli.options import Commands, DatabaseUrl, JsonOutput, Quiet
 from swarmkeep.cli.output import STANDARD, open_atomically, open_input
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import Progress, Refused, TrackedFile, put, put_json, say, show_progress
+from swarmkeep.events.codec import to_timestamp
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
@@ -378,7 +379,6 @@ def backup(
     The file has the sessions of all tenants, the audit logs, and the digests of API keys. `swarmkeep restore` puts it
     into an empty database.
     """
-    from swarmkeep.events.codec import to_timestamp
     from swarmkeep.store.backup import write_backup
 
     if as_json and str(output) == STANDARD:

@@ -31,7 +31,7 @@ from swarmkeep.cli.terminal import (
     say,
     show_progress,
 )
-from swarmkeep_client import Approval, Client, Done, Event, MessageDelta, Run, Session, StreamItem
+from swarmkeep_client import Approval, Client, Done, Event, MessageDelta, Run, Session, StreamItem, SwarmkeepError
 
 # The demo's server: a process of its own, to be killed and started again.
 
@@ -112,8 +112,6 @@ class DemoServer:
         return self._process
 
     def _wait_until_ready(self) -> None:
-        from swarmkeep_client import Client, SwarmkeepError
-
         deadline = time.monotonic() + START_SECONDS
         with Client(self.url, timeout=5.0, max_retries=0) as client:
             while True:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_settings
+from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import (
     Agents,
     Commands,
@@ -23,12 +24,12 @@ from swarmkeep.cli.options import (
     Quiet,
     SessionId,
 )
+from swarmkeep.cli.output import Background, write_output
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import Progress, Refused, make_console, put_json, say, show_progress
 from swarmkeep.events.wording import escape_controls, escape_line
 
 if TYPE_CHECKING:
-    from swarmkeep.cli.output import Background
     from swarmkeep.evals.cases import Case, CaseFile
     from swarmkeep.evals.running import CaseOutcome, CaseRunner
     from swarmkeep.serve.settings import Settings
@@ -165,7 +166,6 @@ def _name_files(files: Sequence[Path]) -> str:
 
 
 def _run_file(file: CaseFile, cases: Sequence[Case], plan: _Plan, progress: Progress) -> Iterator[CaseOutcome]:
-    from swarmkeep.cli.output import Background
     from swarmkeep.evals.cases import as_tuple
     from swarmkeep.evals.running import CaseOutcome
 
@@ -242,8 +242,6 @@ def make_case(
     Expected are its calls in their order, the arguments of the last one, the agent in the end, what changed in the
     context, the output, and guardrails. Where the run went wrong, correct them. The file must not be there yet.
     """
-    from swarmkeep.cli.opening import open_source
-    from swarmkeep.cli.output import write_output
     from swarmkeep.evals.proposing import NoCase, make_case_file
 
     if output is not None and output.exists():

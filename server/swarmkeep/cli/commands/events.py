@@ -24,6 +24,7 @@ from swarmkeep.cli.options import (
 from swarmkeep.cli.output import write_output
 from swarmkeep.cli.sources import FeedChoice, SourceOptions
 from swarmkeep.cli.terminal import is_terminal, put, put_bytes, put_json, put_json_line, put_rows, say
+from swarmkeep.events.codec import decode
 
 if TYPE_CHECKING:
     from swarmkeep.cli.opening import Source
@@ -128,8 +129,6 @@ def request(
     ] = False,
 ) -> None:
     """Show the exact Chat Completions request behind a model's answer, rebuilt from the log."""
-    from swarmkeep.events.codec import decode
-
     if raw and redacted:
         raise typer.BadParameter("of a request that is not exact there are no exact bytes", param_hint="'--redacted'")
     with open_source(where) as source:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast, get_args
 import typer
 
 from swarmkeep.cli.completing import complete_agent, complete_session
+from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.opening import open_source, warn_if_damaged
 from swarmkeep.cli.options import (
     Commands,
@@ -41,6 +42,7 @@ from swarmkeep.cli.terminal import (
     show_progress,
 )
 from swarmkeep.events.wording import pluralize
+from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
 
 if TYPE_CHECKING:
     from swarmkeep.cli.opening import Source
@@ -280,7 +282,6 @@ def _copy_checkpoints(url: str, *, quiet: bool) -> Iterator[BinaryIO]:
     import asyncio
 
     from swarmkeep.history.foreign.databases import copy_checkpoints
-    from swarmkeep.store.urls import PostgresServer, locate
 
     server = locate(url)
     assert isinstance(server, PostgresServer)
@@ -306,9 +307,6 @@ def _open_target(where: SourceOptions, *, dry_run: bool) -> Iterator[Source]:
 
 
 def _is_missing(where: SourceOptions) -> bool:
-    from swarmkeep.cli.configure import load_settings
-    from swarmkeep.store.urls import SqliteFile, locate
-
     location = locate(load_settings(database_url=where.database_url).database_url)
     return isinstance(location, SqliteFile) and not location.path.exists()
 

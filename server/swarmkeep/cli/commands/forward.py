@@ -16,13 +16,18 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
+import swarmkeep_client
+from swarmkeep import __version__
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, FirstDay
 from swarmkeep.cli.output import lock_file, parse_duration, write_atomically
 from swarmkeep.cli.sources import FeedChoice, SourceOptions
 from swarmkeep.cli.terminal import Refused, describe_os_error, say
 from swarmkeep.events.codec import Json, encode
+from swarmkeep.events.errors import SessionNotFound
+from swarmkeep.events.facts import FeedbackAdded
 from swarmkeep.events.wording import pluralize
+from swarmkeep.history.ocsf import NotDelivered, deliver, session_event_to_ocsf, to_ocsf
 
 if TYPE_CHECKING:
     from swarmkeep.cli.opening import Source
@@ -87,8 +92,6 @@ def forward(
     """Forward the audit log to a SIEM, as events of OCSF 1.5, from where it was left; or, with --type, events of
     sessions; or, with --traces, runs for a collector of traces. After a crash or an outage nothing is missing; what
     was sent and not confirmed comes again, with the same metadata.uid or the same ids of spans."""
-    from swarmkeep.history.ocsf import NotDelivered
-
     is_url = to.startswith(("http://", "https://"))
     if is_url and state is None:
         raise typer.BadParameter("give a file for it: a URL does not tell how far it went", param_hint="'--state'")
@@ -184,8 +187,6 @@ class _Target:
         self._write(bodies, last, "application/json")
 
     def _write(self, bodies: Iterable[bytes], last: Json, media_type: str) -> None:
-        from swarmkeep.history.ocsf import deliver
-
         for body in bodies:
             if self._is_url:
                 answer = deliver(self._to, body, media_type, os.environ.get(AUTHORIZATION))
@@ -221,9 +222,6 @@ def _read_partial_success(answer: bytes) -> str | None:
 
 def _forward_audit_log(source: Source, target: _Target) -> Iterator[int]:
     """Forward what is new, a batch at a time; give the size of each. Raises NotDelivered, Refused."""
-    from swarmkeep import __version__
-    from swarmkeep.history.ocsf import to_ocsf
-
     last = _refuse_other_log(target.find_last(), "audit")
     seq = int(last.get("seq", 0))
     entries = source.audit(after=max(0, seq - 1))
@@ -239,9 +237,6 @@ def _forward_audit_log(source: Source, target: _Target) -> Iterator[int]:
 
 def _forward_events(source: Source, target: _Target, types: list[str]) -> Iterator[int]:
     """The same, for events of sessions by the feed."""
-    from swarmkeep import __version__
-    from swarmkeep.history.ocsf import session_event_to_ocsf
-
     after = _refuse_other_log(target.find_last(), "events").get("cursor")
     for page in source.feed(FeedChoice(after=after, types=tuple(types))):
         for start in range(0, len(page), _AT_ONCE):
@@ -313,9 +308,6 @@ class _Traced(NamedTuple):
 
 def _read_traced(source: Source, session_id: str) -> _Traced | None:
     """A session as it is recorded; None if it was deleted."""
-    import swarmkeep_client
-    from swarmkeep.events.errors import SessionNotFound
-    from swarmkeep.events.facts import FeedbackAdded
     from swarmkeep.events.fold import fold
     from swarmkeep.runs.genai import Score
 

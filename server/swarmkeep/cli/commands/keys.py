@@ -13,6 +13,7 @@ from swarmkeep.cli.opening import run_on_store
 from swarmkeep.cli.options import Commands, DatabaseUrl, JsonOutput, refuse_empty
 from swarmkeep.cli.output import parse_end
 from swarmkeep.cli.terminal import put, put_json, put_rows, say
+from swarmkeep.store.urls import SqliteFile, locate
 
 if TYPE_CHECKING:
     from swarmkeep.store.keys import SqlApiKeys
@@ -133,7 +134,6 @@ def _use_keys(
     """Do something with the keys in the database that is meant. `makes` a SQLite file that is not there yet."""
     from swarmkeep.store.keys import SqlApiKeys
     from swarmkeep.store.schema import upgrade
-    from swarmkeep.store.urls import SqliteFile, locate
 
     url = load_settings(database_url=database_url).database_url
     location = locate(url)

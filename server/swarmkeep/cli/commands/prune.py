@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
+from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.opening import open_source, run_on_store
 from swarmkeep.cli.options import (
     ActiveAgent,
@@ -26,7 +27,9 @@ from swarmkeep.cli.options import (
 )
 from swarmkeep.cli.output import parse_duration
 from swarmkeep.cli.sources import SourceOptions, name_operator
-from swarmkeep.cli.terminal import Progress, Refused, put, put_json, put_json_line, say, show_progress
+from swarmkeep.cli.terminal import Progress, Refused, find_refusal, put, put_json, put_json_line, say, show_progress
+from swarmkeep.events.codec import to_timestamp
+from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.events.wording import pluralize
 
 if TYPE_CHECKING:
@@ -70,8 +73,6 @@ def prune(
 ) -> None:
     """Delete sessions that have not changed for a long time, for good. Sessions with an unfinished run, and those on
     hold, are kept."""
-    from swarmkeep.events.codec import to_timestamp
-
     age = parse_duration(older_than, "--older-than")
     why = reason or f"pruned: untouched for {older_than}"
     left: list[tuple[str, str]] = []
@@ -149,8 +150,6 @@ def _find_old(source: Source, sessions: Iterable[SessionState], before: str) -> 
 def _is_in_other_session(source: Source, session: SessionState) -> bool:
     """Tell if it was made to ask another agent, and the session that asked is still there: that one's deletion deletes
     it, too."""
-    from swarmkeep.events.errors import SessionNotFound
-
     if session.parent is None:
         return False
     try:
@@ -178,8 +177,6 @@ def _delete_all(
 
     Ctrl-C waits for those that have begun, so that they are counted, and begins no other.
     """
-    from swarmkeep.cli.terminal import find_refusal
-
     counting = Lock()
 
     def delete(session: _Old) -> str | None:
@@ -259,7 +256,6 @@ def archive(
     """Move sessions to the archive in which nothing has happened for long: of all tenants, as servers do by
     themselves, every hour. They are listed as before, and come back by themselves when somebody reads or uses them.
     """
-    from swarmkeep.cli.configure import load_settings
     from swarmkeep.history.archives import open_archive, read_age
     from swarmkeep.store.records import DEFAULT_TENANT
 
@@ -285,7 +281,6 @@ def archive(
 
 
 async def _bring_back(store: SqlStore, archive: Archive, tenant: str, ids: Sequence[str]) -> int:
-    from swarmkeep.events.errors import SessionNotFound
     from swarmkeep.store.records import SessionKey
 
     count = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,9 +18,22 @@ from swarmkeep.cli.options import Commands, FirstDay, JsonOutput, LastDay, Limit
 from swarmkeep.cli.render import format_milliseconds
 from swarmkeep.cli.sources import SourceOptions
 from swarmkeep.cli.terminal import can_show, put, put_bytes, put_json, put_rows, put_table, say, show_progress
+from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.records import USAGE_GROUPS, UsageGroup, UsageQuery, parse_usage_groups
+from swarmkeep.events.run_table import (
+    CSV_COLUMNS,
+    RUN_GROUPS,
+    FiguresQuery,
+    RunFilter,
+    RunGroup,
+    RunQuery,
+    list_cells,
+    parse_run_groups,
+    read_days,
+    write_csv,
+)
 
 if TYPE_CHECKING:
-    from swarmkeep.events.run_table import RunFilter, RunGroup
     from swarmkeep_client import EndedRun, Percentiles, RunFigures, UsageRow
 
 _PAGE_SIZE = 200
@@ -74,8 +87,6 @@ def runs(
 
     `swarmkeep top` shows those that go on.
     """
-    from swarmkeep.events.run_table import RUN_GROUPS, RunFilter, RunQuery, parse_run_groups
-
     if as_csv and (as_json or group_by):
         other = "--json" if as_json else "--by"
         raise typer.BadParameter(f"it cannot be combined with {other}", param_hint="'--csv'")
@@ -106,8 +117,6 @@ def runs(
 
 
 def _limit_to_days(only: RunFilter, first_day: datetime | None, last_day: datetime | None) -> RunFilter:
-    from datetime import timedelta
-
     after = None if first_day is None else f"{first_day.date().isoformat()}T00:00:00.000000Z"
     before = None
     if last_day is not None and last_day.date() != datetime.max.date():
@@ -116,8 +125,6 @@ def _limit_to_days(only: RunFilter, first_day: datetime | None, last_day: dateti
 
 
 def _write_csv(found: Iterable[EndedRun]) -> Iterator[bytes]:
-    from swarmkeep.events.run_table import CSV_COLUMNS, list_cells, write_csv
-
     yield write_csv([CSV_COLUMNS])
     yield write_csv(map(list_cells, found))
 
@@ -144,9 +151,6 @@ def _show_figures(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from swarmkeep.events.errors import InvalidRequest
-    from swarmkeep.events.run_table import RUN_GROUPS, FiguresQuery, read_days
-
     try:
         first, end = read_days(first_day and first_day.date(), last_day and last_day.date())
     except InvalidRequest as error:
@@ -220,8 +224,6 @@ def usage(
     quiet: Quiet = False,
 ) -> None:
     """Show tokens, calls and time, by default per day."""
-    from swarmkeep.events.records import USAGE_GROUPS, UsageGroup, UsageQuery, parse_usage_groups
-
     if plot and as_json:
         raise typer.BadParameter("it cannot be combined with --json", param_hint="'--plot'")
     for name in group_by or ():

@@ -30,11 +30,13 @@ from swarmkeep.cli.options import (
 from swarmkeep.cli.render import describe_status, format_message, list_found, put_state
 from swarmkeep.cli.sources import ServerOptions, SourceOptions
 from swarmkeep.cli.terminal import put, put_json, put_result, put_table, say
+from swarmkeep.events.errors import DomainError, SessionNotFound
 from swarmkeep.events.wording import pluralize
+from swarmkeep_client import Message, Session, SessionState, SwarmkeepError
+from swarmkeep_client import SessionNotFound as NoSession
 
 if TYPE_CHECKING:
     from swarmkeep.cli.opening import Source
-    from swarmkeep_client import Message, Session, SessionState
 
 commands = Commands()
 group = commands.add_group(
@@ -69,10 +71,6 @@ def put_messages(source: Source, messages: Sequence[Message], shown: set[str], d
 
 def _read_below(source: Source, session_id: str) -> Sequence[Message] | str:
     """Read the messages of a session; or why that cannot be shown, which is no reason not to show the one above."""
-    from swarmkeep.events.errors import DomainError, SessionNotFound
-    from swarmkeep_client import SessionNotFound as NoSession
-    from swarmkeep_client import SwarmkeepError
-
     try:
         return source.messages(session_id)
     except (SessionNotFound, NoSession):

@@ -17,6 +17,7 @@ import msgspec
 import typer
 
 from swarmkeep.cli.completing import complete_session
+from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, FirstSession, JsonOutput, Quiet, SessionLines
 from swarmkeep.cli.output import STANDARD, open_input, write_atomically
@@ -32,7 +33,11 @@ from swarmkeep.cli.terminal import (
     say,
     show_progress,
 )
+from swarmkeep.events.codec import to_timestamp
+from swarmkeep.events.errors import InvalidImport, SessionNotFound
 from swarmkeep.events.wording import pluralize
+from swarmkeep_client import Event, Head, SessionState, Verification
+from swarmkeep_client import SessionNotFound as NoSession
 
 if TYPE_CHECKING:
     from swarmkeep.cli.opening import Source
@@ -40,7 +45,6 @@ if TYPE_CHECKING:
     from swarmkeep.history.evidence import Package
     from swarmkeep.history.import_export import ExportCheck
     from swarmkeep.history.proofs import Note, Proof
-    from swarmkeep_client import Event, Head, SessionState, Verification
 
 
 _MAX_NAMED = 20
@@ -192,8 +196,6 @@ def _verify_each(
 
 
 def _parse_head(text: str) -> Head:
-    from swarmkeep_client import Head
-
     match = _HEAD.fullmatch(text)
     if match is None:
         raise typer.BadParameter("write SEQ:HASH, the hash in 64 hexadecimal digits", param_hint="'--head'")
@@ -450,10 +452,6 @@ def _is_of_other_database(found: Source, noted: CheckpointHead) -> bool:
 
 
 def _compare_log(found: Source, noted: CheckpointHead, *, is_elsewhere: bool) -> tuple[str, str]:
-    from swarmkeep.events.errors import SessionNotFound
-    from swarmkeep_client import Head
-    from swarmkeep_client import SessionNotFound as NoSession
-
     head = Head(seq=noted.seq, hash=noted.hash)
     if noted.session_id is None and is_elsewhere:
         return _NOT_CONTAINED, ""
@@ -480,10 +478,8 @@ def _compare_log(found: Source, noted: CheckpointHead, *, is_elsewhere: bool) ->
 def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: Head | None, *, as_json: bool) -> bool:
     """Verify an export or a package, against a checkpoint too if there is one; return True if all is well. Needs no
     database. A package is compared with its own checkpoint, where no other is given."""
-    from swarmkeep.events.errors import InvalidImport
     from swarmkeep.history.evidence import open_package
     from swarmkeep.history.import_export import ExportCheck
-    from swarmkeep_client import Verification
 
     with ExitStack() as opened:
         file = opened.enter_context(open_input(str(path)))
@@ -647,8 +643,6 @@ def checkpoint(
 ) -> None:
     """Record the last seq and hash of every session and of the audit log, signed if there is a key. Keep the file
     elsewhere."""
-    from swarmkeep.cli.configure import load_settings
-    from swarmkeep.events.codec import to_timestamp
     from swarmkeep.history.checkpoints import load_signer, write_checkpoint
 
     settings = load_settings(signing_key=signing_key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+import msgspec
 import typer
 
 from swarmkeep.cli.configure import load_settings
@@ -214,8 +215,6 @@ def _put_secret(hook: Webhook, as_json: bool) -> None:
 
 
 def _to_dict(hook: Webhook) -> dict[str, Any]:
-    import msgspec
-
     found: dict[str, Any] = msgspec.to_builtins(hook)
     del found["secrets"]
     return {**found, **found.pop("wanted"), "cursor": str(hook.cursor)}
@@ -234,8 +233,6 @@ def _describe(one: Delivery) -> dict[str, Any]:
 
 def _use(database_url: str | None, work: Callable[[Webhooks, SqlStore], Awaitable[T]], *, read_only: bool = False) -> T:
     """Do something with the webhooks in the database that is meant, within the limits of the settings."""
-    import msgspec
-
     from swarmkeep.runs.feed import EventFeed
     from swarmkeep.runs.limits import Limits
     from swarmkeep.runs.webhooks import Webhooks

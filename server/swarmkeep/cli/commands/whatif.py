@@ -20,12 +20,12 @@ from swarmkeep.cli.options import (
 )
 from swarmkeep.cli.sources import SourceOptions, describe_options
 from swarmkeep.cli.terminal import Refused, put_json, say
-from swarmkeep.events.codec import Json
+from swarmkeep.events.codec import Json, MalformedJson, decode
+from swarmkeep.events.facts import ContextUpdated, MessageAdded, RecordedEvent, RunStarted, SessionEvent, SessionUpdated
+from swarmkeep_client import Done, Message, Run, RunNotCompleted, RunOptions
 
 if TYPE_CHECKING:
     from swarmkeep.cli.chat import ChatSession
-    from swarmkeep.events.facts import RecordedEvent, SessionEvent
-    from swarmkeep_client import Message, Run, RunOptions
 
 
 commands = Commands()
@@ -110,7 +110,6 @@ def whatif(
 def parse_model_settings(text: str) -> Json:
     """The parameters that an option gives as JSON. Raises BadParameter."""
     from swarmkeep.agent.values import check_model_settings
-    from swarmkeep.events.codec import MalformedJson, decode
 
     try:
         return check_model_settings(decode(text))
@@ -130,8 +129,6 @@ class RunOpening(NamedTuple):
 
 def find_opening(events: Iterable[RecordedEvent], at: int) -> RunOpening:
     """The opening of the run that event `at` belongs to. Raises Refused if it belongs to none."""
-    from swarmkeep.events.facts import RunStarted
-
     log = list(events)
     run_id = next((event.run_id for event in log if event.seq == at), None)
     started = [event for event in log if event.run_id == run_id and event.type == RunStarted.type]
@@ -145,15 +142,11 @@ def find_opening(events: Iterable[RecordedEvent], at: int) -> RunOpening:
 
 
 def _read_options(fact: SessionEvent) -> Json:
-    from swarmkeep.events.facts import RunStarted
-
     return fact.options.list_asked() if isinstance(fact, RunStarted) else {}
 
 
 def _take_in(fact: SessionEvent, found: RunOpening) -> bool:
     """Take in an event of the opening; False for the first one after it."""
-    from swarmkeep.events.facts import ContextUpdated, MessageAdded, SessionUpdated
-
     match fact:
         case SessionUpdated(agent=str(agent)) if not found.messages:
             found.options["agent"] = agent
@@ -182,7 +175,6 @@ def _open_session(where: SourceOptions, settings: Any, session_id: str, stack: E
 
 def _run_again(session: ChatSession, said: str | list[Message], options: RunOptions, *, quiet: bool) -> Run:
     from swarmkeep.cli.screen import Screen
-    from swarmkeep_client import Done, RunNotCompleted
 
     screen = Screen()
     run = None
