@@ -32,18 +32,9 @@ from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.events.messages import list_shown
 from swarmkeep.events.records import UsageQuery
 from swarmkeep.events.run_table import FiguresQuery, RunQuery
-from swarmkeep.history.archives import open_archive
-from swarmkeep.history.checkpoints import CheckpointHead, load_signer, verify_audit_log, view_entry
 from swarmkeep.history.compare import compare_sessions, diff_session
-from swarmkeep.history.erasure import erase_person
 from swarmkeep.history.export import filter_sessions, find_sessions, iterate_keys, write_export
-from swarmkeep.history.proofs import HeadLog, view_leaf
-from swarmkeep.history.redact import redact
 from swarmkeep.history.retention import iterate_due, read_retention
-from swarmkeep.history.transcript import open_transcript
-from swarmkeep.history.verify import Head as NotedHead
-from swarmkeep.history.verify import Verification as StoredVerification
-from swarmkeep.history.verify import verify, verify_all
 from swarmkeep.runs import sessions as stored
 from swarmkeep.runs.feed import EventFeed, view_feed_event
 from swarmkeep.runs.reader import SessionReader
@@ -54,7 +45,10 @@ from swarmkeep.store.records import DEFAULT_TENANT, SessionKey, StoreUnavailable
 from swarmkeep.store.urls import SqliteFile, locate
 
 if TYPE_CHECKING:
+    from swarmkeep.history.checkpoints import CheckpointHead
+    from swarmkeep.history.proofs import HeadLog
     from swarmkeep.history.recordings import RecordedSession
+    from swarmkeep.history.verify import Verification as StoredVerification
 
 
 class Page(Protocol):
@@ -95,6 +89,8 @@ class DatabaseSource:
     def _attach_archive(self, *, read_only: bool) -> None:
         if self._settings.archive is None:
             return
+        from swarmkeep.history.archives import open_archive
+
         open_archive(self._store, self._settings, read_only=read_only)
 
     def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[api.SessionState]:
@@ -194,6 +190,8 @@ class DatabaseSource:
     def redact(
         self, session_id: str, seqs: Sequence[int], reason: str, *, include_forks: bool, dry_run: bool
     ) -> api.Redaction:
+        from swarmkeep.history.redact import redact
+
         key, by = self._key(session_id), name_operator()
         return self._ask(
             redact(self._store, key, seqs, reason, by=by, include_forks=include_forks, dry_run=dry_run), api.Redaction
@@ -208,15 +206,22 @@ class DatabaseSource:
 
     def erase(self, person: str, reason: str, *, dry_run: bool) -> api.Erasure:
         """Erase a person, wherever the person's key encrypts what was recorded."""
+        from swarmkeep.history.erasure import erase_person
+
         by = name_operator()
         return self._ask(erase_person(self._store, self._tenant, person, reason, by=by, dry_run=dry_run), api.Erasure)
 
     def verify_audit_head(self, tenant: str | None, head: api.Head) -> api.Verification:
+        from swarmkeep.history.checkpoints import verify_audit_log
+        from swarmkeep.history.verify import Head as NotedHead
+
         noted = NotedHead(seq=head.seq, hash=head.hash)
         return self._ask(verify_audit_log(self._store, tenant or self._tenant, noted=noted), api.Verification)
 
     def heads(self) -> Iterator[CheckpointHead]:
         """Yield the end of each session and audit log: in a database, where no tenant is named, those of all."""
+        from swarmkeep.history.checkpoints import CheckpointHead
+
         named = self._named_tenant
         after: SessionKey | None = None
         while keys := self._background.run(self._store.list_session_keys(named, after=after)):
@@ -233,6 +238,8 @@ class DatabaseSource:
 
     def audit(self, tenant: str | None = None, *, after: int = 0) -> Iterator[api.AuditEntry]:
         """A tenant's audit log after an entry, oldest first; by default that of the tenant in question."""
+        from swarmkeep.history.checkpoints import view_entry
+
         while page := self._background.run(self._store.read_audit_log(tenant or self._tenant, after=after)):
             for entry in page:
                 data = decode(view_entry(entry).data)
@@ -251,6 +258,9 @@ class DatabaseSource:
         return to_client(made, api.Checkpoint)
 
     def _open_log(self) -> HeadLog:
+        from swarmkeep.history.checkpoints import load_signer
+        from swarmkeep.history.proofs import HeadLog
+
         signer = load_signer(self._settings.signing_key)
         return HeadLog(self._store, origin=self._settings.log_origin, signer=signer)
 
@@ -265,6 +275,7 @@ class DatabaseSource:
     def evidence(self, ids: Sequence[str], signing_key: Path | None, size: int | None) -> Iterator[bytes]:
         """These sessions as a package that a stranger can check, proven from the checkpoint of `size` leaves, or the
         newest. Raises BadCheckpoint for a key that cannot be used."""
+        from swarmkeep.history.checkpoints import load_signer
         from swarmkeep.history.evidence import make_package, read_blocks
 
         signer = load_signer(signing_key or self._settings.signing_key)
@@ -276,6 +287,8 @@ class DatabaseSource:
             yield from read_blocks(file)
 
     def leaves(self) -> Iterator[api.Leaf]:
+        from swarmkeep.history.proofs import view_leaf
+
         after = -1
         read = self._store.read_leaves
         while page := self._background.run(read(self._tenant, after=after, limit=PAGE_SIZE)):
@@ -284,6 +297,8 @@ class DatabaseSource:
 
     def verify_audit(self) -> Iterator[tuple[str, api.Verification]]:
         """The audit logs by their tenants: where no tenant is named in a database, those of all."""
+        from swarmkeep.history.checkpoints import verify_audit_log
+
         named = self._named_tenant
         for tenant in [named] if named else self._background.run(self._store.list_audit_log_tenants()):
             yield tenant, self._ask(verify_audit_log(self._store, tenant), api.Verification)
@@ -317,6 +332,8 @@ class DatabaseSource:
             yield self._background.run(load_recorded_session(self._store, self._key(session_id)))
 
     def transcript(self, session_id: str, form: DocumentForm) -> Iterator[bytes]:
+        from swarmkeep.history.transcript import open_transcript
+
         pieces = self._background.run(open_transcript(self._store, self._key(session_id), form))
         return self._background.iterate(pieces)
 
@@ -373,6 +390,9 @@ class DatabaseSource:
         return self._background.run(stored.read_stored_file(self._store, self._key(session_id), sha256))
 
     def verify(self, session_id: str, *, head: api.Head | None = None, tenant: str | None = None) -> api.Verification:
+        from swarmkeep.history.verify import Head as NotedHead
+        from swarmkeep.history.verify import verify
+
         noted = None if head is None else NotedHead(seq=head.seq, hash=head.hash)
         key = SessionKey(tenant or self._tenant, session_id)
         found = self._background.run(verify(self._store, key, noted=noted))
@@ -400,6 +420,8 @@ class DatabaseSource:
 
         `first` is the name of the one to begin with.
         """
+        from swarmkeep.history.verify import verify_all
+
         begin = None if first is None else parse_name(first, self._named_tenant)
         if begin is not None and self._background.run(self._reader.head(begin)) is None:
             raise make_missing_session_error(first)

@@ -50,7 +50,6 @@ from swarmkeep.store.records import SchemaBehind, StoreUnavailable, utc_now
 from swarmkeep.store.sqlite_files import describe_exposure, find_exposed_files, refuse_orphaned_log, refuse_read_only
 from swarmkeep.store.tables import LATEST_REVISION, is_known
 from swarmkeep.store.urls import BadDatabaseUrl, Location, PostgresServer, SqliteFile, locate
-from swarmkeep_client import ApiError, Client
 
 # Check other servers for `swarmkeep doctor`: of agents' MCP servers, and of the one that commands are about.
 
@@ -104,6 +103,7 @@ def check_named_server() -> Iterator[CheckResult]:
     if not url:
         return
     from swarmkeep.cli.server_source import explain_unreachable
+    from swarmkeep_client import ApiError, Client
 
     try:
         with explain_unreachable(url), Client(url, max_retries=0, timeout=_NAMED_SERVER_SECONDS) as client:

@@ -32,11 +32,12 @@ from swarmkeep.cli.sources import ServerOptions, SourceOptions
 from swarmkeep.cli.terminal import put, put_json, put_result, put_table, say
 from swarmkeep.events.errors import DomainError, SessionNotFound
 from swarmkeep.events.wording import pluralize
-from swarmkeep_client import Message, Session, SessionState, SwarmkeepError
 from swarmkeep_client import SessionNotFound as NoSession
+from swarmkeep_client import SwarmkeepError
 
 if TYPE_CHECKING:
     from swarmkeep.cli.opening import Source
+    from swarmkeep_client import Message, Session, SessionState
 
 commands = Commands()
 group = commands.add_group(
