@@ -174,6 +174,8 @@ async def test_export_and_forks_go_through_the_archive(place: Place) -> None:
     before = await export()
     assert await place.archive.archive_due(AGE) == 2
     assert await export() == before
+    # They stay where they are, and one that has gone on since is brought back.
+    assert [await place.archive.bring_back(KEY), await place.archive.bring_back(OTHER)] == [True, True]
     place.archive._clock = lambda: datetime.now(UTC) + timedelta(days=1)
     assert await place.archive.archive_due(AGE) == 2
     assert (await verify(place.store, OTHER)).valid

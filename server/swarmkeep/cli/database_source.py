@@ -318,11 +318,13 @@ class DatabaseSource:
         """The sessions with these ids, or all by these filters, as a file that leaves nothing out."""
         if ids:
             keys = self._background.run(find_sessions(self._store, self._tenant, ids))
-            chosen, alone = iterate_keys(keys), len(keys) == 1
+            chosen, alone, on_lost = iterate_keys(keys), len(keys) == 1, None
         else:
             named = {"agent": agent, "status": status, "metadata": metadata}
             chosen, alone = filter_sessions(self._store, self._tenant, **named), False  # type: ignore[arg-type]
-        return self._background.iterate(write_export(self._store, follow_walk(chosen, walk), alone=alone))
+            on_lost = walk.lost.append
+        pieces = write_export(self._store, follow_walk(chosen, walk), alone=alone, on_lost=on_lost)
+        return self._background.iterate(pieces)
 
     def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
         """These sessions, or all, to compare agents with."""

@@ -12,14 +12,14 @@ import msgspec
 from msgspec import UNSET
 
 from swarmkeep.events.codec import MalformedJson, count_levels, decode, encode, parse_timestamp
-from swarmkeep.events.errors import InvalidImport, SessionNotFound
+from swarmkeep.events.errors import HistoryDamaged, InvalidImport, SessionNotFound
 from swarmkeep.events.facts import ApprovalRequested, ContextUpdated, EventView, RecordedEvent, RunWaiting, SessionEvent
 from swarmkeep.events.messages import list_fact_files, list_fact_references, list_text_hashes
 from swarmkeep.events.state import SessionStatus
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.reading import upcast
-from swarmkeep.store.records import SessionKey, StoreUnavailable
+from swarmkeep.store.records import SealedBatch, SessionKey, StoreUnavailable
 
 # Finds values in imported events that no server records: what reads as a fact may still be made up.
 
@@ -333,27 +333,68 @@ _MAX_PAGE_EVENTS = 500
 
 
 async def write_export(
-    store: SqlStore, keys: AsyncIterable[SessionKey], *, alone: bool = False
+    store: SqlStore,
+    keys: AsyncIterable[SessionKey],
+    *,
+    alone: bool = False,
+    on_lost: Callable[[HistoryDamaged], None] | None = None,
 ) -> AsyncGenerator[bytes]:
     """The export of these sessions, piece by piece. A session that is not there any more is left out.
 
-    Each is as it was when its turn came. `alone`: it is one session, and its last event is the last line. Raises
-    StoreUnavailable if one is deleted in the middle of it: what has come until then has no end, and cannot be imported.
+    Each is as it was when its turn came; one that is archived is read there, and stays there. `alone`: it is one
+    session, and its last event is the last line. Raises StoreUnavailable if one is deleted in the middle of it: what
+    has come until then has no end, and cannot be imported. A session that the archive does not give back raises
+    HistoryDamaged, or is left out where there is `on_lost`, which is told.
     """
     tally = _Tally()
     async for key in keys:
         head = await store.read_head(key)
         if head is None:
             continue
+        try:
+            source = await _find_source(store, key, head.seq)
+        except HistoryDamaged as lost:
+            if on_lost is None:
+                raise
+            on_lost(lost)
+            continue
         tally.sessions += 1
         tally.events += head.seq
-        async for page in _write_session(store, key, ExportStart(seq=head.seq, hash=head.hash, alone=alone)):
+        async for page in _write_session(source, key, ExportStart(seq=head.seq, hash=head.hash, alone=alone)):
             yield tally.add(page)
     if not alone:
         yield tally.end()
 
 
-async def _write_session(store: SqlStore, key: SessionKey, begin: ExportStart) -> AsyncGenerator[bytes]:
+class _ArchivedSource:
+    """What an export reads of a session, from its object in the archive."""
+
+    def __init__(self, batches: Sequence[SealedBatch]) -> None:
+        self.events = [one for batch in batches for one in batch.events]
+        self._texts = {name: text for batch in batches for name, text in batch.blobs.items()}
+        self._files = {name: content for batch in batches for name, content in batch.files.items()}
+
+    async def read_sealed(self, key: SessionKey, *, after: int, limit: int, max_bytes: int) -> Sequence[SealedEvent]:
+        return self.events[after : after + limit]
+
+    async def read_blobs(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, str]:
+        return {name: self._texts[name] for name in hashes if name in self._texts}
+
+    async def read_files(self, key: SessionKey, hashes: Sequence[str]) -> dict[str, bytes]:
+        return {name: self._files[name] for name in hashes if name in self._files}
+
+
+async def _find_source(store: SqlStore, key: SessionKey, seq: int) -> SqlStore | _ArchivedSource:
+    """Where the session's events up to `seq` are. Raises StoreUnavailable and HistoryDamaged."""
+    batches = None if await store.find_archived(key) is None else await store.read_archived(key)
+    found = None if batches is None else _ArchivedSource(batches)
+    # Something may have been recorded by who did not need to read it.
+    return store if found is None or len(found.events) != seq else found
+
+
+async def _write_session(
+    store: SqlStore | _ArchivedSource, key: SessionKey, begin: ExportStart
+) -> AsyncGenerator[bytes]:
     seq, limit = 0, 10
     named: set[str] = set()
     files: set[str] = set()
@@ -387,7 +428,7 @@ async def _write_session(store: SqlStore, key: SessionKey, begin: ExportStart) -
 
 
 async def _write_new_files(
-    store: SqlStore, key: SessionKey, event: RecordedEvent, written: set[str]
+    store: SqlStore | _ArchivedSource, key: SessionKey, event: RecordedEvent, written: set[str]
 ) -> AsyncGenerator[bytes]:
     """The files that an event refers to and none before it did, each as a line."""
     for name in dict.fromkeys(list_fact_files(event.fact)):

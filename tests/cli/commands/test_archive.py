@@ -78,3 +78,27 @@ def test_server_brings_back_what_is_asked_for(db: CommandLine, tmp_path: Path) -
         at = ["--url", one.url]
         assert db("events", "order-1", "--json", *at).json == before
         assert db("verify", "order-2", *at).code == 0
+
+
+def test_export_names_what_the_archive_has_lost(db: CommandLine, tmp_path: Path) -> None:
+    """The others are exported, archived or not; who names a lost session is refused."""
+    archive = tmp_path / "archive"
+    env = {"SWARMKEEP_ARCHIVE": f"file://{archive}"}
+    whole = ["export", "--all", "-o", "all.jsonl"]
+    assert db(*whole).code == 0
+    before = (db.folder / "all.jsonl").read_bytes()
+    assert db("archive", "--older-than", "90d", env=env).code == 0
+    assert db("archive", "--bring-back", "order-2", env=env).code == 0
+    assert db(*whole, env=env).code == 0
+    assert (db.folder / "all.jsonl").read_bytes() == before
+    # A database that is only read stays as it is.
+    assert "--bring-back order-1" in db.expect_refusal("events", "order-1", env=env)
+    [lost] = archive.glob("default/order-1/*")
+    for spoil, why in ((lambda: lost.write_bytes(b"x"), "not what was written there"), (lost.unlink, "not there")):
+        spoil()
+        found = db(*whole, env=env)
+        assert (found.code, "session order-1 is left out" in found.err, why in found.err) == (1, True, True), found
+        verified = db("verify", "all.jsonl")
+        assert (verified.code, verified.out.startswith("order-2: valid")) == (0, True), verified
+        assert db("export", "order-1", "-o", "one.jsonl", env=env).code == 1
+    assert not (db.folder / "one.jsonl").exists()

@@ -46,6 +46,7 @@ from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
 
 if TYPE_CHECKING:
     from swarmkeep.cli.opening import Source
+    from swarmkeep.events.errors import HistoryDamaged
     from swarmkeep_client import ImportReport
 
 
@@ -146,10 +147,20 @@ def _export_all(
 
         pieces = found.export([], agent=filters.agent, status=filters.status, metadata=filters.metadata, walk=walk)
         _write(count(pieces), output)
+    for lost in walk.lost:
+        say(f"session {lost.session_id} is left out: {_explain_loss(lost)}")
     if asked.is_set() and walk.next is not None:
         exported = pluralize(walk.done, "session was", "sessions were")
         say(f"interrupted: {exported} exported completely; continue with --all --from {walk.next}")
         raise typer.Exit(INTERRUPTED)
+    if walk.lost:
+        raise typer.Exit(1)
+
+
+def _explain_loss(lost: HistoryDamaged) -> str:
+    from swarmkeep.history.verify import CODES
+
+    return CODES[lost.problem] if lost.problem is not None else str(lost)
 
 
 def _describe_interruption(output: Path | None) -> str:
