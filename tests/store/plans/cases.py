@@ -510,6 +510,7 @@ async def _erase_person(store: SqlStore) -> None:
         state = (await store.append(key, State(), draft_creation(metadata={"customer": key.id}))).state
         await store.append(key, state, draft_user_messages("hello"))
         [id] = await store.find_person_keys(TENANT, key.id)
+        await store.refuse_erased(key)
         store.keyring.forget(id)
         assert (
             await store.list_encrypted(TENANT, id) == await store.list_encrypted(TENANT, id, unredacted=True) == [key]
@@ -548,6 +549,7 @@ AUTOMATIONS: Mapping[str, Case] = {
         lambda store: store.invoke_automation(TENANT, "a", lambda known, _: (known, "{}", 0)), filters=_KEPT
     ),
     "invocations": Case(lambda store: store.list_invocations(TENANT, "a")),
+    "forget": Case(lambda store: store.delete_invocations(TENANT, "a", [1])),
     "due": Case(lambda store: store.list_due_automations(1, 9), across="each server begins what is due"),
     "due, invocations": Case(lambda store: store.list_due_invocations(1, 9), across="each server begins what is due"),
     "postpone": Case(
