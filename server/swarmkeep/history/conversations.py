@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import Any, BinaryIO
@@ -379,29 +379,36 @@ class _Recorder:
 
     async def record(self, planned: Generator[PlannedConversation], digest: str) -> None:
         """Record what is not here. Raises InvalidImport if the file is no longer what was checked."""
-        seen: set[str] = set(self._present)
-
-        def take_some() -> list[PlannedConversation]:
-            taken: list[PlannedConversation] = []
-            count = size = 0
-            for conversation in planned:
-                for session in conversation.sessions:
-                    if self._plans.get(session.plan.id) != session.plan:
-                        raise InvalidImport("the file was changed while it was read")
-                new = [session for session in conversation.sessions if session.plan.id not in seen]
-                seen.update(session.plan.id for session in new)
-                if new:
-                    # A fork needs the events of its trunk, though that may be here.
-                    taken.append(conversation if len(conversation.sessions) > 1 else PlannedConversation(new))
-                    count, size = count + len(new), size + sum(session.size for session in new)
-                if count >= _AT_ONCE or size >= _BYTES_AT_ONCE:
-                    break
-            return taken
-
         action = make_import_action(self._form, digest, self._by)
         with closing(planned):
-            while some := await asyncio.to_thread(take_some):
+            batches = self._split(planned)
+            while some := await asyncio.to_thread(next, batches, None):
                 await self._record_some([each for one in some for each in await self._restore(one, digest)], action)
+
+    def _split(self, planned: Iterable[PlannedConversation]) -> Iterator[list[PlannedConversation]]:
+        """The conversations of which something is not here, as many at once as are recorded together."""
+        taken: list[PlannedConversation] = []
+        seen: set[str] = set(self._present)
+        count = size = 0
+        for conversation in planned:
+            trunk = conversation.sessions[0].plan.id
+            for session in conversation.sessions:
+                if self._plans.get(session.plan.id) != session.plan:
+                    raise InvalidImport("the file was changed while it was read")
+            new = [session for session in conversation.sessions if session.plan.id not in seen]
+            if not new:
+                continue
+            # What stands in the file once more, with other forks, needs the events of a trunk that is recorded.
+            is_again = trunk in seen and trunk not in self._present
+            if taken and (is_again or count >= _AT_ONCE or size >= _BYTES_AT_ONCE):
+                yield taken
+                taken, count, size = [], 0, 0
+            seen.update(session.plan.id for session in new)
+            # A fork needs the events of its trunk, though that may be here.
+            taken.append(conversation if len(conversation.sessions) > 1 else PlannedConversation(new))
+            count, size = count + len(new), size + sum(session.size for session in new)
+        if taken:
+            yield taken
 
     async def _record_some(self, restorations: list[Restoration], action: AuditAction) -> None:
         made = await self._store.restore(restorations, action=action, quota=self._quota)
@@ -418,15 +425,18 @@ class _Recorder:
     async def _restore(self, conversation: PlannedConversation, digest: str) -> list[Restoration]:
         """The sessions of a conversation that are not here. Forks begin with the very events of their trunk."""
         trunk, *forks = conversation.sessions
-        missing = [fork for fork in forks if fork.plan.id not in self._present]
+        missing = [fork for fork in forks if not self._is_recorded(fork)]
         if not missing:
             return [self._begin(trunk, (), digest)]
-        if trunk.plan.id in self._present:
+        if self._is_recorded(trunk):
             upto = max(fork.plan.shared for fork in missing)
             begun = await self._store.read_sealed(self._key(trunk.plan.id), upto=upto, limit=upto)
             return [self._fork(fork, begun, digest) for fork in missing]
         begun = await asyncio.to_thread(seal, trunk.plan.id, State(), trunk.events.draft(), at=make_timestamp())
         return [self._begin(trunk, begun, digest), *(self._fork(fork, begun, digest) for fork in missing)]
+
+    def _is_recorded(self, session: PlannedSession) -> bool:
+        return session.plan.id in self._present or session.plan.id in self._imported
 
     def _begin(self, session: PlannedSession, begun: Sequence[SealedEvent], digest: str) -> Restoration:
         """A session of its own. Events that forks share have been sealed before."""

@@ -147,6 +147,18 @@ async def test_missing_forks_begin_with_the_trunk_that_is_here(store: SqlStore) 
     assert (third.imported, third.present) == (0, 4)
 
 
+async def test_conversation_that_stands_again_with_more_forks(store: SqlStore) -> None:
+    third = chatgpt_node("a4", "t2", "assistant", "2")
+    more = make_chatgpt(HIDDEN, EMPTY, ASKED, THOUGHT, CALLED, RESULT, MORE, SAID, AGAIN, third, LATER)
+    report = await import_recognised(store, [CHATGPT, more, CHATGPT])
+    assert (report.imported, report.present, report.forks) == (3, 4, 2)
+    trunk = await store.read(SessionKey(TENANT, "c-1"))
+    for name in ("c-1:a3", "c-1:a4"):
+        fork = await store.read(SessionKey(TENANT, name))
+        place = next(number for number, event in enumerate(fork) if isinstance(event.fact, SessionForked))
+        assert [event.hash for event in fork[:place]] == [event.hash for event in trunk[:place]]
+
+
 async def test_one_conversation_of_chatgpt_gets_a_new_id(store: SqlStore) -> None:
     report = await import_recognised(store, CHATGPT, as_id="mine")
     assert [session.id for session in report.sessions] == ["mine", "mine:a3"]
