@@ -123,6 +123,23 @@ async def test_fine_tuning_lines_become_sessions(store: SqlStore) -> None:
         await import_value(store, b"\n".join(map(encode_value, other)))
 
 
+async def test_preferences_become_forks(store: SqlStore) -> None:
+    def write(worse: str) -> Any:
+        call = {"role": "assistant", "function_call": {"name": "look", "arguments": "{}"}}
+        asked = {"messages": [USER, call, {"role": "function", "name": "look", "content": "found"}], "tools": []}
+        answers = {"preferred_output": [HELLO], "non_preferred_output": [{**HELLO, "content": worse}]}
+        return {"input": asked, **answers}
+
+    report = await import_value(store, b"\n".join(map(encode_value, [write("bad"), write("worse"), write("bad")])))
+    assert (report.imported, report.forks, report.present) == (3, 2, 3)
+    contents = set()
+    for session in report.sessions:
+        state = await store.state(SessionKey(TENANT, session.id))
+        assert [entry.role for entry in state.messages] == ["user", "assistant", "tool", "assistant"]
+        contents.add(state.messages[-1].message["content"])
+    assert contents == {HELLO["content"], "bad", "worse"}
+
+
 async def test_swarm_files_read_as_meant(store: SqlStore) -> None:
     log = [{"task_id": "b7df", **USER}, {"task_id": "b7df", **HELLO}]
     (session,) = (await import_value(store, log, "swarm")).sessions

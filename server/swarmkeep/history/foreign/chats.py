@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from swarmkeep.events.codec import Json, MalformedJson, decode
+from swarmkeep.events.codec import Json, MalformedJson, decode, encode
 from swarmkeep.events.errors import InvalidImport
 from swarmkeep.events.wording import join_content
 from swarmkeep.history.foreign.conversation import (
+    Branch,
     ForeignConversation,
     answer,
     as_dict,
@@ -21,6 +23,7 @@ from swarmkeep.history.foreign.conversation import (
 from swarmkeep.history.foreign.documents import Document, enumerate_places
 
 _ITEM_TYPES = ("function_call", "function_call_output", "mcp_call", "reasoning", "item_reference")
+_OUTPUTS = ("preferred_output", "non_preferred_output")
 _ITEMS = "these are items of OpenAI's responses, not messages; set `from` (`--from`) to conversations"
 
 
@@ -51,17 +54,26 @@ def is_chat(value: Any) -> bool:
 
 
 def holds_messages(value: Any) -> bool:
-    """Tell if it is a conversation: an object with its messages, or a line of the first kind of fine-tuning."""
+    """Tell if it is a conversation: an object with its messages, or a line for fine-tuning of another kind."""
     return isinstance(value, dict) and (
         isinstance(value.get("messages", value.get("data")), list)
         or (isinstance(value.get("prompt"), str) and isinstance(value.get("completion"), str))
+        or _is_preference(value)
     )
+
+
+def _is_preference(value: Json) -> bool:
+    """Tell if it is a line with two answers, of which one is better."""
+    lists = (as_dict(value.get("input")).get("messages"), *(value.get(name) for name in _OUTPUTS))
+    return all(isinstance(found, list) for found in lists)
 
 
 def _read_conversation(value: list[Any] | Json, place: str, line: int | None) -> ForeignConversation:
     if isinstance(value, list):
         return ForeignConversation(messages=_convert_messages(value, line), place=place, line=line)
     if not isinstance(value.get("messages", value.get("data")), list):
+        if _is_preference(value):
+            return _read_preference(value, place, line)
         value = _convert_completion(value)
     key = "messages" if "messages" in value else "data"
     metadata, variables = value.get("metadata"), value.get("context_variables")
@@ -85,6 +97,22 @@ def _convert_completion(value: Json) -> Json:
     asked, said = {"role": "user", "content": value["prompt"]}, {"role": "assistant", "content": value["completion"]}
     rest = {name: item for name, item in value.items() if name not in ("prompt", "completion", "messages", "data")}
     return {**rest, "messages": [asked, said]}
+
+
+def _read_preference(value: Json, place: str, line: int | None) -> ForeignConversation:
+    """The preferred answer is the conversation's, the other one a fork of it."""
+    asked = _convert_messages(value["input"]["messages"], line)
+    preferred, other = (_convert_messages(value[name], line) for name in _OUTPUTS)
+    # By what it says: of one question and answer there may be lines with several that are worse.
+    name = f"{_OUTPUTS[1]}_{hashlib.sha256(encode(other)).hexdigest()[:16]}"
+    rest = {name: item for name, item in value["input"].items() if name != "messages"}
+    return ForeignConversation(
+        messages=[*asked, *preferred],
+        place=place,
+        line=line,
+        origin={name: item for name, item in {**rest, **value}.items() if name not in ("input", *_OUTPUTS)},
+        branches=[Branch(name=name, shared=len(asked), messages=other)],
+    )
 
 
 def _read_agent(value: Any) -> str | None:
