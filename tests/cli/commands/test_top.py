@@ -10,17 +10,8 @@ from collections import deque
 import pytest
 from rich.console import Console
 
-from swarmkeep.cli.commands.top import (
-    Change,
-    Snapshot,
-    View,
-    Work,
-    clean,
-    describe_rates,
-    draw,
-    format_age,
-    format_count,
-)
+from swarmkeep.cli.activity import Snapshot, describe_rates, format_age, format_count
+from swarmkeep.cli.commands.top import View, clean, draw
 from swarmkeep.cli.server_source import parse_metrics
 from swarmkeep_client import ActiveRun, Client, UsageRow
 from tests.cli.command_line import ACME, CommandLine
@@ -132,17 +123,17 @@ def test_keys_choose_and_filter_and_moved_leases_count() -> None:
     assert (view.moved, view.find_chosen()) == (1, view.snapshot.runs[0])
 
 
-def never(work: Work) -> Change:
+def never(source: object) -> None:
     raise AssertionError("nobody has agreed")
 
 
 def test_question_shown_whole_and_cuts_marked() -> None:
     view = make_view(make_run("a", status="waiting"))
-    view.ask("approve pay(sum=12)?", never)
+    view.asked = "approve pay(sum=12)?", never
     assert any(line.startswith("> waiting") for line in draw_lines(view, 80, 24))
     arguments = "".join(f"item {number} 日本, " for number in range(20))
     view.press("n")
-    view.ask(f"approve pay({arguments})?", never)
+    view.asked = f"approve pay({arguments})?", never
     lines = draw_lines(view, 80, 24)
     assert f"approve pay({arguments})? y/n".replace(" ", "") in "".join(lines[3:]).replace(" ", "")
     assert lines[-1].startswith("y yes")
