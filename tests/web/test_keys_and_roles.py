@@ -108,6 +108,7 @@ def test_approving_key_is_offered_approval(
     model.say("Paid back.")
     window = open_as(cleared_windows, office, office.hire("Anna", "approve"), waiting)
     expect(window.composer).to_be_disabled()
+    expect(window.composer).to_have_attribute("placeholder", "Your key decides on approvals")
     window.page.get_by_role("button", name="Approve").click()
     expect(window.answers).to_have_text(["Paid back."])
 

@@ -174,6 +174,18 @@ def test_cases_are_worked_through_by_keys(
         expect(window.composer).to_have_value("jade")
         window.composer.fill("")
         page.get_by_role("link", name=re.compile("^Ben")).focus()
+        # Who reads further down stays there when something changes.
+        page.set_viewport_size({"width": 1280, "height": 500})
+        rows = page.get_by_role("group", name="Sessions that need attention")
+        rows.evaluate("(node) => node.scrollTo(0, node.scrollHeight)")
+        place = rows.evaluate("(node) => node.scrollTop")
+        assert place > 0
+        api.client.patch("sessions/case-Dora", json={"metadata": {"customer": "Eve"}}).raise_for_status()
+        expect(names).to_have_text(["Ben", "Ann", "Eve"])
+        assert rows.evaluate("(node) => node.scrollTop") == place
+        api.client.patch("sessions/case-Dora", json={"metadata": {"customer": "Dora"}}).raise_for_status()
+        expect(names).to_have_text(["Ben", "Ann", "Dora"])
+        page.set_viewport_size({"width": 1280, "height": 800})
         # What was meant for the case before decides nothing about one that has just opened by itself.
         window.evaluate("() => { [document.now, performance.now] = [performance.now, () => 0]; }")
         page.keyboard.press("d")

@@ -190,7 +190,7 @@ export class Chat {
     this.head = h("header", { class: "view-head" }, this.title, this.link, h("span", { class: "grow" }), this.takeover.button, this.agent.select, this.way, this.taken);
     this.panel = h("section", { class: "chat", "aria-label": t.title });
     this.composer.takeDrops(this.panel);
-    this.aside = h("section", { class: "facts-pane scroll", id: "facts", tabindex: 0, "aria-label": t.facts });
+    this.aside = h("section", { class: "facts-pane scroll", id: "facts", tabindex: 0, "aria-label": t.facts, onkeydown: ({ key }) => key === "Escape" && this.node.classList.contains("facts-open") && this.toggleFacts() });
     this.toFacts = button(t.facts, { icon: "info", kind: "ghost facts-button", quiet: true, "aria-controls": "facts", "aria-expanded": "false", onclick: () => this.toggleFacts() });
     this.node = h("div", { class: "case" }, this.panel);
     if (id) this.open(id);
@@ -229,7 +229,7 @@ export class Chat {
 
   choose(name) {
     this.chosen = name;
-    this.composer.show({ agent: name, busy: false, may: may("run") });
+    this.composer.show({ agent: name, busy: false, may: may("run"), mayDecide: may("approve") });
   }
 
   open(id) {
@@ -328,7 +328,7 @@ export class Chat {
     this.link.textContent = link === "live" ? (state.outlook === "idle" ? "" : text.status[state.outlook]) : text.link[link];
     this.agent.show(state.agent, this.app.agents.map((agent) => agent.name), { may: may("run") });
     this.takeover.show(state.taken, state.agent, { may: may("run") });
-    this.composer.show({ agent: state.agent, busy: state.run !== null, may: may("run"), modes: modesOf(state), holder: isMine(state.taken) ? null : whoIs(state.taken?.by) });
+    this.composer.show({ agent: state.agent, busy: state.run !== null, may: may("run"), modes: modesOf(state), mayDecide: may("approve"), holder: isMine(state.taken) ? null : whoIs(state.taken?.by) });
   }
 
   async attempt(work) {

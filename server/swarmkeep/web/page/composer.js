@@ -83,7 +83,7 @@ export class Composer {
   // What is written may be said in these `modes`, the first of which is the usual one: as the customer (`user`), in the agent's place
   // (`answer`, `takeOver`, from its `holder` if another person is there), or to colleagues (`note`).
   show(shown) {
-    const { agent, busy, may, modes: offered = ["user"], holder } = shown;
+    const { agent, busy, may, modes: offered = ["user"], holder, mayDecide } = shown;
     // What was begun as a note stays one, whatever happens meanwhile.
     const modes = !may ? ["user"] : this.chosen === "note" && !offered.includes("note") ? [...offered, "note"] : offered;
     this.shown = shown;
@@ -98,7 +98,8 @@ export class Composer {
     const mode = (this.mode = this.modes.value);
     const person = mode !== "user";
     const words = { user: text.chat.input, answer: text.takeover.answer }[mode] ?? nameOfMode(mode);
-    this.input.placeholder = !may ? text.chat.readOnly : mode === "note" ? text.desk.noteHint : person ? text.takeover.placeholder(agent) : text.chat.placeholder(agent);
+    const closed = mayDecide ? [text.chat.approvesOnly, text.chat.approvesOnlyHint] : [text.chat.readOnly, text.chat.readOnlyHint];
+    this.input.placeholder = !may ? closed[0] : mode === "note" ? text.desk.noteHint : person ? text.takeover.placeholder(agent) : text.chat.placeholder(agent);
     this.input.setAttribute("aria-label", words);
     this.input.disabled = !may;
     this.send.hidden = !may;
@@ -106,7 +107,7 @@ export class Composer {
     this.attached.hidden = person || !this.files.length;
     this.cancel.hidden = !busy || !may;
     if (!busy) this.cancelling(false);
-    this.hint.textContent = !may ? text.chat.readOnlyHint : mode === "note" ? text.desk.noteHint : person ? text.takeover.hint : busy ? text.chat.busyHint : text.chat.hint;
+    this.hint.textContent = !may ? closed[1] : mode === "note" ? text.desk.noteHint : person ? text.takeover.hint : busy ? text.chat.busyHint : text.chat.hint;
     const label = person ? words : busy ? text.chat.queue : text.chat.send;
     this.send.title = label;
     this.send.setAttribute("aria-label", label);

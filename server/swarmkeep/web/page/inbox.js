@@ -7,8 +7,9 @@ import { text } from "./text.js";
 import { sessionTitle } from "./session.js";
 
 const CARES = ["waiting", "failed", "interrupted", "damaged"];
-const CARE_PAGE = 100;
-const CARE_PAGES = 3;
+// The server gives the newest first, and those that wait longest matter most.
+const CARE_PAGE = 200;
+const CARE_PAGES = 5;
 const LOOK_MS = 2_000;
 // A hidden tab has no stream, so it asks.
 const HIDDEN_LOOK_MS = 30_000;

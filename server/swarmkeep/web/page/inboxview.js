@@ -227,7 +227,7 @@ export class InboxView {
       place.acts);
     if (care !== "waiting" && care !== "damaged" && may("run")) place.acts.append(button(seen ? inboxText.unmark : inboxText.mark, { kind: "small inbox-mark", onclick: () => this.mark(item, !seen), "aria-label": `${seen ? inboxText.unmark : inboxText.mark}: ${name}` }));
     entry.dataset.id = session.id;
-    this.explain(item, place);
+    this.explain(item, { ...place, entry });
     return entry;
   }
 
@@ -235,12 +235,16 @@ export class InboxView {
     const name = `${item.session.id} ${item.session.seq}`;
     if (this.cases.has(name)) this.fill(place, item, this.cases.get(name));
     else {
+      // Until it is known what it says now, it takes the room that it had.
+      const before = [...this.list.children].find(({ dataset }) => dataset.id === item.session.id);
+      if (before) place.entry.style.minHeight = `${before.offsetHeight}px`;
       this.asked.push({ item, name, place });
       this.ask();
     }
   }
 
-  fill({ said, asked, acts, name }, item, found) {
+  fill({ said, asked, acts, name, entry }, item, found) {
+    entry.style.minHeight = "";
     said.textContent = found.said;
     asked.textContent = found.asked;
     const [call, ...others] = found.calls;

@@ -20,14 +20,18 @@ const DAY_MS = 86_400_000;
 const FORMS = { csv: "text/csv", jsonl: "application/x-ndjson" };
 // A page may end before it is full where filters leave few of many runs.
 const MOST_EMPTY_PAGES = 20;
+const REVIEW_PAGE = 100;
+const REVIEW_PAGES = 5;
 
+const thisYear = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const shortTime = (at) => (new Date(at).getFullYear() === new Date().getFullYear() ? thisYear.format(new Date(at)) : dayAndTime(at));
 const count = (value) => value.toLocaleString("en");
 const milliseconds = (value) => (value === null ? "" : value < 1000 ? viewText.usage.milliseconds(Math.round(value)) : viewText.usage.seconds((value / 1000).toLocaleString("en", { maximumFractionDigits: 1 })));
 const money = ({ amount, currency }) => new Intl.NumberFormat("en", { style: "currency", currency, maximumSignificantDigits: 3 }).format(amount);
 
 // Of each column what a row has in it, and by what the table is sorted there. The first one stays.
 const COLUMNS = {
-  time: { sort: "created_at", cell: (run) => h("time", { datetime: run.created_at }, dayAndTime(run.created_at)) },
+  time: { sort: "created_at", cell: (run) => h("time", { datetime: run.created_at, title: dayAndTime(run.created_at) }, shortTime(run.created_at)) },
   session: { cell: (run) => h("a", { href: hrefOf({ view: "chat", id: run.session_id }), dir: "auto" }, run.session_id) },
   agent: { cell: (run) => bdi(run.agent) },
   model: { cell: (run) => bdi(run.model ?? "") },
@@ -330,12 +334,12 @@ export class RunsView {
 
   // Sessions with an answer that people did not find good, and those whose last run failed, that are not reviewed since.
   async loadReviews(turn) {
-    const found = await Promise.all([{ feedback: "down" }, { last_run: "failed" }].map((only) => get(`sessions?${new URLSearchParams({ ...only, limit: "100", order: "created" })}`)));
-    const sessions = new Map(found.flatMap(({ data }) => data).map((session) => [session.id, session]));
+    const found = await Promise.all([{ feedback: "down" }, { last_run: "failed" }].map(readSessions));
+    const sessions = new Map(found.flatMap(({ sessions: some }) => some).map((session) => [session.id, session]));
     const open = (await Promise.all([...sessions.values()].map(async (session) => ((await isReviewed(session)) ? null : session)))).filter(Boolean);
     if (turn !== this.turn) return;
     this.says(open.length ? "" : runText.nothingToReview);
-    const cut = found.some(({ next_cursor: next }) => next) && h("p", { class: "muted" }, runText.reviewCut);
+    const cut = found.some(({ isCut }) => isCut) && h("p", { class: "muted" }, runText.reviewCut(REVIEW_PAGE * REVIEW_PAGES));
     clear(this.table, h("ul", { class: "reviews" }, open.map((session) => this.review(session))), cut);
   }
 
@@ -365,6 +369,18 @@ export class RunsView {
 }
 
 const wordsOf = (content) => (typeof content === "string" ? content : (content ?? []).filter(({ type }) => type === "text").map((part) => part.text).join("\n"));
+
+async function readSessions(only) {
+  const sessions = [];
+  let cursor = null;
+  for (let page = 0; page < REVIEW_PAGES; page += 1) {
+    const { data, next_cursor: next } = await get(`sessions?${new URLSearchParams({ ...only, limit: REVIEW_PAGE, order: "created", ...(cursor && { cursor }) })}`);
+    sessions.push(...data);
+    cursor = next;
+    if (!cursor) break;
+  }
+  return { sessions, isCut: cursor !== null };
+}
 
 // Reviewed up to an event, with so many answers not found good: what went wrong since then is to be reviewed.
 async function isReviewed({ id, seq, metadata, feedback, last_run_status: ended }) {

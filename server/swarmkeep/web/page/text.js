@@ -105,6 +105,8 @@ export const text = {
     keep: "Keep it as it is",
     readOnly: "Your key is read-only",
     readOnlyHint: "Your key may read this conversation, but not write in it",
+    approvesOnly: "Your key decides on approvals",
+    approvesOnlyHint: "Your key may decide on calls of this conversation, but not write in it",
     withdraw: "Remove",
     tools: (count) => plural(count, "tool", "tools"),
     handsOver: (names) => `hands over to ${names}`,

@@ -146,7 +146,7 @@ export const viewText = {
     markReviewed: "Mark as reviewed",
     reviewed: "Marked as reviewed",
     nothingToReview: "Nothing is to be reviewed. Sessions come here when an answer gets a thumbs down, or a run fails.",
-    reviewCut: "The latest 100 of each kind were looked at.",
+    reviewCut: (most) => `The latest ${most} of each kind were looked at.`,
   },
   webhooks: {
     loading: "Loading the webhooks…",
