@@ -287,8 +287,8 @@ def _keep_asking(source: Source, figures: Figures, view: View, seconds: float, j
 
     def read(source: Source) -> None:
         view.show(figures.take_snapshot())
-        if view.opened is not None:
-            view.opened.read(source)
+        if (opened := view.opened) is not None:
+            opened.read(source)
         view.trouble = ""
 
     while True:
