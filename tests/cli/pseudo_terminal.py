@@ -81,14 +81,22 @@ class Terminal:
             assert time.monotonic() < deadline, f"{until!r} was not shown, but {self.shown!r}"
         self.wait_for(until)
 
-    def wait_for(self, text: str) -> str:
-        """Read until the text is shown; gives what was shown up to its end, and forgets it."""
+    def wait_for(self, *texts: str) -> str:
+        """Read until the texts are shown, one after the other; gives what was shown up to the last, and forgets it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while text not in self.shown:
-            if not self._read(deadline):
-                raise AssertionError(f"{text!r} was not shown, but {self.shown!r}")
-        before, _, self.shown = self.shown.partition(text)
-        return before + text
+        before = ""
+        for text in texts:
+            while text not in self.shown:
+                if not self._read(deadline):
+                    raise AssertionError(f"{text!r} was not shown, but {self.shown!r}")
+            passed, _, self.shown = self.shown.partition(text)
+            before += passed + text
+        return before
+
+    def reply(self, shown: str, typed: str) -> None:
+        """Type once this is shown."""
+        self.wait_for(shown)
+        self.type(typed)
 
     def wait(self) -> int:
         """Read to the end; the exit code."""

@@ -27,14 +27,11 @@ def modules(cli: CommandLine) -> None:
         (cli.folder / name).write_text(text)
 
 
-def test_modelless_serving_names_three_ways(process: CommandLine) -> None:
-    said = process.expect_refusal("serve", "--agents", "fine.py")
-    for way in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "--offline"):
+@pytest.mark.parametrize(("command", "more"), [("serve", ""), ("chat", "--url")])
+def test_missing_model_names_the_ways(cli: CommandLine, command: str, more: str) -> None:
+    said = cli.expect_refusal(command, "--agents", "fine.py")
+    for way in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "--offline", more):
         assert way in said
-
-
-def test_modelless_chat_names_fourth_way(cli: CommandLine) -> None:
-    assert "--url" in cli.expect_refusal("chat", "--agents", "fine.py")
 
 
 @pytest.mark.parametrize(
@@ -125,17 +122,13 @@ def test_looking_makes_no_database(cli: CommandLine, command: list[str]) -> None
         ["sessions", "delete", "nobody"],
         ["events", "nobody"],
         ["events", "nobody", "--follow", "--json"],
+        ["chat", "--offline", "--agents", "fine.py", "--session", "nobody"],
     ],
     ids=" ".join,
 )
 def test_missing_session_is_named(cli: CommandLine, command: list[str]) -> None:
     schema.upgrade(f"sqlite:///{cli.folder / 'swarmkeep.db'}")
     assert "'nobody'" in cli.expect_refusal(*command)
-
-
-def test_missing_session_cannot_continue(cli: CommandLine) -> None:
-    said = cli.expect_refusal("chat", "--offline", "--agents", "fine.py", "--session", "nobody")
-    assert "'nobody'" in said
 
 
 @pytest.mark.long

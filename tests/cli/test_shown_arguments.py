@@ -37,10 +37,8 @@ def test_changed_call_is_not_approved_unseen(cli: CommandLine) -> None:
             Terminal(chat, folder=cli.folder, env={"NO_COLOR": "1"}) as talk,
         ):
             talk.wait_for("[yes/no]")
-            top.wait_for("2 waiting")
-            top.type("/first\r")
-            top.wait_for("filter: first")
-            top.type("a")
+            top.reply("2 waiting", "/first\r")
+            top.reply("filter: first", "a")
             top.wait_for("approve place_order(")
             server.kill()
             asyncio.run(forge(server.database_url, "first", "second"))

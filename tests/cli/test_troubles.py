@@ -307,13 +307,6 @@ def test_taken_port_told_in_one_line(site: Site, name: str) -> None:
     assert "choose another --port" in said
 
 
-def test_doctor_tells_taken_port(site: Site) -> None:
-    with taken_port() as port:
-        result = InProcessCommandLine(site.folder)(*site.arguments("doctor"), "--port", port)
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in result.out
-    assert "checks failed: port" in find_refusal(result, out=None)
-
-
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     for file in folder.iterdir():

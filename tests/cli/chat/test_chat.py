@@ -150,8 +150,7 @@ def test_terminal_control_text_is_escaped(cli: CommandLine, model: ScriptedModel
 
 def test_person_prompted_and_leaves_with_ctrl_d(cli: CommandLine) -> None:
     with Terminal([*CHAT, *OFFLINE], folder=cli.folder, cold=True) as terminal:
-        terminal.wait_for("User:")
-        terminal.type("Hello, I'd like to buy a lantern.\n")
+        terminal.reply("User:", "Hello, I'd like to buy a lantern.\n")
         # The line that is typed is drawn more than once, so that another prompt alone tells nothing.
         answer = terminal.wait_for("Here is what")
         terminal.wait_for("User:")
@@ -173,13 +172,11 @@ def test_a_secret_is_not_given_again() -> None:
 
 def test_no_color_means_none(cli: CommandLine) -> None:
     with Terminal([*CHAT, *OFFLINE], folder=cli.folder, env={"NO_COLOR": "1"}) as terminal:
-        terminal.wait_for("User:")
-        terminal.type("Hello, I'd like to buy a lantern.\n")
+        terminal.reply("User:", "Hello, I'd like to buy a lantern.\n")
         shown = terminal.wait_for("Here is what")
         # What moves the cursor of the line editor is no colour.
         assert set(re.findall(r"\x1b\[[0-9;]*m", shown)) <= {"\x1b[0m"}
-        terminal.wait_for("User:")
-        terminal.type(CTRL_D)
+        terminal.reply("User:", CTRL_D)
         assert terminal.wait() == 0
 
 
@@ -187,15 +184,12 @@ def test_ctrl_c_cancels_answer_chat_continues(cli: CommandLine, model: ScriptedM
     model.hang("Let me think")
     model.say("I am listening.")
     with Terminal(CHAT, folder=cli.folder, env=scripted) as terminal:
-        terminal.wait_for("User:")
-        terminal.type("How are you?\n")
+        terminal.reply("User:", "How are you?\n")
         terminal.wait_for("Let me think")
         terminal.interrupt(until="cancelled")
-        terminal.wait_for("User:")
-        terminal.type("Hello?\n")
+        terminal.reply("User:", "Hello?\n")
         terminal.wait_for("I am listening.")
-        terminal.wait_for("User:")
-        terminal.type(CTRL_D)
+        terminal.reply("User:", CTRL_D)
         assert terminal.wait() == 0
     (session,) = cli("sessions", "list", "--json").json
     runs = [event["type"] for event in cli("events", session["id"], "--json").json if event["type"].startswith("run.")]
@@ -293,23 +287,18 @@ def test_multiline_message_recalled_by_arrow(chatting: ClerkChat, model: Scripte
     for _ in range(3):
         model.say("I see.")
     with chatting.open() as terminal:
-        terminal.wait_for("User:")
-        terminal.type(f"one{ALT_ENTER}two\r")
+        terminal.reply("User:", f"one{ALT_ENTER}two\r")
         terminal.wait_for("I see.")
-        terminal.wait_for("User:")
-        terminal.type(f"{PASTED_FROM}three\rfour{PASTED_TO}\r")
+        terminal.reply("User:", f"{PASTED_FROM}three\rfour{PASTED_TO}\r")
         terminal.wait_for("I see.")
-        terminal.wait_for("User:")
-        terminal.type(CTRL_D)
+        terminal.reply("User:", CTRL_D)
         session_id = terminal.wait_for("--session ").split() and terminal.wait_for("\r\n").strip()
         assert terminal.wait() == 0
     # A session that is gone on with brings its history along.
     with chatting.open("--session", session_id) as terminal:
-        terminal.wait_for("User:")
-        terminal.type(f"{UP}{UP}{UP}{UP}\r")
+        terminal.reply("User:", f"{UP}{UP}{UP}{UP}\r")
         terminal.wait_for("I see.")
-        terminal.wait_for("User:")
-        terminal.type(CTRL_D)
+        terminal.reply("User:", CTRL_D)
         assert terminal.wait() == 0
     said = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "user"]
     assert said == ["one\ntwo", "three\nfour", "one\ntwo"]
@@ -319,21 +308,15 @@ def test_a_person_approves_on_the_spot(chatting: ClerkChat, model: ScriptedModel
     model.call("delete_account", {"name": "Robin"})
     model.say("Gone.")
     with chatting.open() as terminal:
-        terminal.wait_for("User:")
-        terminal.type("Delete Robin.\r")
+        terminal.reply("User:", "Delete Robin.\r")
         terminal.wait_for("Approve ")
-        terminal.wait_for("[yes/no]")
-        terminal.type("perhaps\r")
+        terminal.reply("[yes/no]", "perhaps\r")
         terminal.wait_for("please answer yes or no")
-        terminal.wait_for("[yes/no]")
-        terminal.type("yes\r")
-        terminal.wait_for("deleted Robin")
-        terminal.wait_for("Gone.")
-        terminal.wait_for("User:")
-        terminal.type("/nothing\r")
+        terminal.reply("[yes/no]", "yes\r")
+        terminal.wait_for("deleted Robin", "Gone.")
+        terminal.reply("User:", "/nothing\r")
         terminal.wait_for("error: there is no command /nothing")
-        terminal.wait_for("User:")
-        terminal.type("/quit\r")
+        terminal.reply("User:", "/quit\r")
         assert terminal.wait() == 0
     assert chatting.events().count("approval.decided") == 1
 
@@ -342,19 +325,14 @@ def test_session_viewable_before_approving(chatting: ClerkChat, model: ScriptedM
     model.call("delete_account", {"name": "Robin"})
     model.say("Gone.")
     with chatting.open() as terminal:
-        terminal.wait_for("User:")
-        terminal.type("Delete Robin.\r")
-        terminal.wait_for("[yes/no]")
-        terminal.type("/state\r")
+        terminal.reply("User:", "Delete Robin.\r")
+        terminal.reply("[yes/no]", "/state\r")
         terminal.wait_for("status:      waiting")
-        terminal.wait_for("[yes/no]")
-        terminal.type("/fork\r")
+        terminal.reply("[yes/no]", "/fork\r")
         terminal.wait_for("error: /fork has to wait for the answer")
-        terminal.wait_for("[yes/no]")
-        terminal.type("yes\r")
+        terminal.reply("[yes/no]", "yes\r")
         terminal.wait_for("Gone.")
-        terminal.wait_for("User:")
-        terminal.type(CTRL_D)
+        terminal.reply("User:", CTRL_D)
         assert terminal.wait() == 0
 
 
@@ -363,16 +341,13 @@ def test_lost_server_told_and_wait_interruptible(cli: CommandLine) -> None:
         ServerProcess(cli.folder, agents=[ACME]) as server,
         Terminal([*CHAT, "--url", server.url], folder=cli.folder) as terminal,
     ):
-        terminal.wait_for("User:")
-        terminal.type("Hello!\r")
-        terminal.wait_for("Triage Agent")
-        terminal.wait_for("User:")
+        terminal.reply("User:", "Hello!\r")
+        terminal.wait_for("Triage Agent", "User:")
         server.kill()
         terminal.type("Is anybody there?\r")
         terminal.wait_for("no answer from the server, trying again")
         terminal.interrupt(until="stopped waiting for the server")
-        terminal.wait_for("User:")
-        terminal.type(CTRL_D)
+        terminal.reply("User:", CTRL_D)
         assert terminal.wait() == 0
 
 
@@ -380,18 +355,13 @@ def test_ctrl_c_cancels_ctrl_d_leaves_approval(chatting: ClerkChat, model: Scrip
     model.call("delete_account", {"name": "Robin"})
     model.call("delete_account", {"name": "Ana"})
     with chatting.open() as terminal:
-        terminal.wait_for("User:")
-        terminal.type("Delete Robin.\r")
-        terminal.wait_for("[yes/no]")
-        terminal.type(CTRL_C)
+        terminal.reply("User:", "Delete Robin.\r")
+        terminal.reply("[yes/no]", CTRL_C)
         terminal.wait_for("cancelled")
-        terminal.wait_for("User:")
-        terminal.type(f"nothing{CTRL_C}")
+        terminal.reply("User:", f"nothing{CTRL_C}")
         terminal.wait_for("press Ctrl-D to leave")
-        terminal.wait_for("User:")
-        terminal.type("Delete Ana.\r")
-        terminal.wait_for("[yes/no]")
-        terminal.type(CTRL_D)
+        terminal.reply("User:", "Delete Ana.\r")
+        terminal.reply("[yes/no]", CTRL_D)
         assert terminal.wait() == 0
     ends = [name for name in chatting.events() if name in ("run.cancelled", "run.waiting")]
     assert ends == ["run.waiting", "run.cancelled", "run.waiting"]

@@ -232,21 +232,15 @@ def test_person_sees_failures_approves_and_leaves(model: ScriptedModel, program:
     model.fail(401, headers={"x-should-retry": "false"})
     program.type("Hello?\r")
     program.wait_for("the run failed: ")
-    program.wait_for("User:")
-    program.type("/nothing\r")
-    program.wait_for("error: there is no command /nothing")
-    program.wait_for("User:")
+    program.reply("User:", "/nothing\r")
+    program.wait_for("error: there is no command /nothing", "User:")
     model.call("pay", {"euros": 5})
     model.say("Done.")
     program.type("Pay five.\r")
-    program.wait_for("\x1b[35mpay(euros=5)\x1b[0m")
-    program.wait_for("Approve ")
-    program.wait_for("[yes/no]")
-    program.type("yes\r")
-    program.wait_for("paid 5 euros")
-    program.wait_for("\x1b[1;34mAnn\x1b[0m: Done.")
-    program.wait_for("User:")
-    program.type(CTRL_D)
+    program.wait_for("\x1b[35mpay(euros=5)\x1b[0m", "Approve ")
+    program.reply("[yes/no]", "yes\r")
+    program.wait_for("paid 5 euros", "\x1b[1;34mAnn\x1b[0m: Done.")
+    program.reply("User:", CTRL_D)
     program.wait_for("the loop has ended")
     assert program.wait() == 0
     assert list(tmp_path.iterdir()) == []
@@ -266,8 +260,7 @@ def test_ctrl_c_cancels_answer_conversation_continues(model: ScriptedModel, prog
     texts = [message["content"] for message in model.requests[-1]["messages"][1:]]
     assert (texts[0], texts[-1]) == ("How are you?", "Hello?")
     assert texts[1].startswith("Let me think")
-    program.wait_for("User:")
-    program.type("/quit\r")
+    program.reply("User:", "/quit\r")
     program.wait_for("the loop has ended")
     assert program.wait() == 0
 
@@ -283,6 +276,5 @@ def test_ctrl_c_stops_function_with_true_outcome(model: ScriptedModel, program: 
     program.wait_for("I am listening.")
     (result,) = [message for message in model.requests[-1]["messages"] if message["role"] == "tool"]
     assert "nterrupted" in result["content"]
-    program.wait_for("User:")
-    program.type(CTRL_D)
+    program.reply("User:", CTRL_D)
     assert program.wait() == 0

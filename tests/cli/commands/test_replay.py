@@ -63,10 +63,8 @@ def test_terminal_has_colours_and_key_advances(cli: CommandLine, recorded: Recor
     with Terminal(command, folder=cli.folder) as terminal:
         assert "\x1b[" in terminal.wait_for("the conversation begins")
         terminal.type(" ")
-        terminal.wait_for("a run starts")
-        terminal.type(" ")
-        terminal.wait_for("Hello, I'd like to buy")
-        terminal.type("q")
+        terminal.reply("a run starts", " ")
+        terminal.reply("Hello, I'd like to buy", "q")
         assert terminal.wait() == 0
     assert "hands over" not in terminal.shown
 

@@ -37,8 +37,9 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "session.updated": ({"metadata": {"a": None}, "agent": "Bob"}, 'agent Bob, metadata {"a": null}'),
     "session.imported": (
-        {"last_seq": 3, "source": "export", "digest": "d", "by": None},
-        "somebody imported events 1 to 3, so none of it was decided here: the file: export, SHA-256 d",
+        {"last_seq": 3, "source": "export", "digest": "d", "by": KEY},
+        "Eve (key_0123456789abcdef) imported events 1 to 3, so none of it was decided here: "
+        "the file: export, SHA-256 d",
     ),
     "session.taken_over": (
         {"by": KEY, "note": "angry"},
@@ -62,7 +63,10 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
         {"text": "twice before", "by": KEY},
         "Eve (key_0123456789abcdef) notes for colleagues: twice before",
     ),
-    "session.redacted": ({"seqs": [2, 4], "reason": "asked for"}, "redacted: 2, 4: asked for"),
+    "session.redacted": (
+        {"seqs": [2, 4], "reason": "asked for", "by": KEY},
+        "Eve (key_0123456789abcdef) redacts 2, 4: asked for",
+    ),
     "run.queued": ({"options": {"max_turns": 3}, "messages": []}, "for at most 3 turns"),
     "run.started": (
         {"options": {"max_turns": None, "execute_tools": True, "stream": True}, "by": KEY},

@@ -111,26 +111,21 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_html_escapes_all_text(text: str) -> None:
-    for kind in KINDS:
-        read_html(as_html(make_entry(text, **kind)))
-
-
-@given(st.text(), st.sampled_from(KINDS))
+@given(st.text() | st.sampled_from(HOSTILE), st.sampled_from(KINDS))
 def test_any_text_is_text(text: str, kind: dict[str, Any]) -> None:
-    read_html(as_html(make_entry(text, **kind)))
-    check_harmless(as_markdown(make_entry(text, **kind)), kind)
+    check_harmless(text, kind)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_markdown_escapes_all_text(text: str) -> None:
+def test_hostile_text_is_text(text: str) -> None:
     for kind in KINDS:
-        check_harmless(as_markdown(make_entry(text, **kind)), kind)
+        check_harmless(text, kind)
 
 
 def check_harmless(text: str, kind: dict[str, Any]) -> None:
-    tokens = read_markdown(text)
+    """Neither form of document makes anything of it."""
+    read_html(as_html(make_entry(text, **kind)))
+    tokens = read_markdown(as_markdown(make_entry(text, **kind)))
     allowed = {
         "heading_open", "heading_close", "paragraph_open", "paragraph_close", "inline", "text", "text_special", "fence",
         "em_open", "em_close", "strong_open", "strong_close", "blockquote_open", "blockquote_close", "hardbreak",

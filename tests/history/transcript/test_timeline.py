@@ -18,7 +18,6 @@ from swarmkeep.events.facts import (
     ApprovalRequested,
     ContextUpdated,
     EventDraft,
-    HandoffMade,
     MessageAdded,
     RecordedEvent,
     RunCancelled,
@@ -26,12 +25,9 @@ from swarmkeep.events.facts import (
     RunError,
     RunFailed,
     RunQueued,
-    RunResumed,
     RunStarted,
     SessionCreated,
     SessionEvent,
-    SessionImported,
-    SessionRedacted,
     ToolStarted,
     UnknownFact,
     view_event,
@@ -117,16 +113,6 @@ def test_a_tool_says_how_it_ended(status: Any, tone: str, headline: str) -> None
     assert (entry.speaker, entry.headline, entry.tone, entry.text) == ("refund", headline, tone, "so it is")
 
 
-def test_restarted_call_says_so() -> None:
-    again = ToolStarted(tool_call_id="c1", name="refund", arguments="{}", attempt=2)
-    assert "attempt 2" in build_last_entry(make_run_started(), model_reply(calling_message(CALL)), again).headline
-
-
-def test_a_handoff_names_both() -> None:
-    entry = build_last_entry(make_run_started(), HandoffMade(from_agent="triage", to_agent="sales"))
-    assert (entry.speaker, entry.headline) == ("triage", "hands over to sales")
-
-
 def test_context_change_shows_previous_value() -> None:
     first = ContextUpdated(patch={"user": {"name": "Robin"}, "old": 1})
     second = ContextUpdated(patch={"user": {"name": "Kim"}, "old": None, "new": True}, tool_call_id="c1")
@@ -161,16 +147,6 @@ def test_run_starter_named_before_key() -> None:
     assert (nobody.speaker, nobody.headline) == ("", "a run starts with the model m")
 
 
-def test_deciders_importers_and_redactors_are_named() -> None:
-    decided = ApprovalDecided(tool_call_id="c1", decision="approve", by=KEY)
-    imported = SessionImported(source="export", digest="", last_seq=1, by=KEY)
-    redacted = SessionRedacted(seqs=(2, 3), reason="asked for", by=KEY)
-    for fact, headline in ((decided, "approves c1"), (imported, "imported events 1 to 1"), (redacted, "redacts 2, 3")):
-        entry = build_last_entry(fact)
-        assert entry.speaker == "Ann (key_0123456789abcdef)"
-        assert entry.headline.startswith(headline)
-
-
 def test_run_end_has_usage_length_error() -> None:
     error = RunError(code="provider_error", message="no answer")
     entry = build_last_entry(
@@ -181,8 +157,7 @@ def test_run_end_has_usage_length_error() -> None:
     assert entry.duration_ms == 2000.0
 
 
-def test_take_over_and_limit_are_told() -> None:
-    assert "taken over" in build_last_entry(make_run_started(), RunResumed(reason="recovery")).headline
+def test_turn_limit_and_cancellation_are_told() -> None:
     assert "max_turns" in build_last_entry(make_run_started(), RunCompleted(stop_reason="max_turns")).headline
     assert build_last_entry(make_run_started(), RunCancelled(stop_reason="cancelled")).tone == "bad"
 
@@ -201,11 +176,6 @@ def test_rejected_or_accepted_answer_says_so() -> None:
     options = RunOptions(model_settings={"seed": 1}, instructions="Hm.", response_format={"type": "json_object"})
     begun = build_last_entry(RunStarted(options=options)).headline
     assert begun == 'a run starts with {"seed":1} for an answer of the form json_object with instructions of its own'
-
-
-def test_a_redaction_says_which_and_why() -> None:
-    entry = build_last_entry(SessionRedacted(seqs=(2, 3), reason="asked for"))
-    assert (entry.headline, entry.text) == ("redacted: 2, 3", "asked for")
 
 
 @pytest.mark.parametrize(
