@@ -222,6 +222,25 @@ async def test_copy_of_the_database_is_erased_with_it(opened: Open, ready_url: s
     assert await list_problems(backup) == {}
 
 
+async def test_run_of_an_erased_person_in_a_copy_keeps_nothing(
+    store: SqlStore, opened: Open, ready_url: str, other_url: str
+) -> None:
+    """A backup from while it ran is restored: the run cannot end, and the session can be deleted as others can."""
+    state = await begin_persons(store)
+    busy = await store.append(KEY, state, draft_run_start(state), lease=Claim("a", 60))
+    made = io.BytesIO()
+    await asyncio.to_thread(write_backup, ready_url, made, AT)
+    await asyncio.to_thread(restore_backup, other_url, io.BytesIO(made.getvalue()))
+    backup = opened(other_url)
+    with pytest.raises(SessionBusy):
+        await delete_session(backup, KEY)
+    await store.append(KEY, busy.state, draft_run_completion(busy.state), lease=busy.lease)
+    await erase_person(store, "default", "anna", REASON)
+    later = opened(other_url)
+    assert await delete_session(later, KEY) == [KEY]
+    assert await list_problems(later) == {}
+
+
 async def test_forks_asked_agents_and_imports_are_encrypted(store: SqlStore) -> None:
     await begin_persons(store)
     await fork_session(store, KEY, session_id=OTHER.id)

@@ -402,8 +402,9 @@ def check(file, checkpoint, public_key, witnesses=(), log=None):
             print(f"{session.id}: valid, {session.seq} events, head {session.seq}:{session.hash.hex()}{redacted}")
             if checkpoint:
                 compare(session, heads.get(session.id, []))
-            if proofs or note:
-                hashes[session.id] = session.hashes
+            hashes[session.id] = session.hashes if proofs or note else None
+        if not hashes:
+            print("the file has no sessions")
         # Of the checkpoint that was given, the signatures on that count.
         key = None if note else public_key
         *lines, rest = proofs.decode().split("\n")

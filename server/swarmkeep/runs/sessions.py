@@ -37,8 +37,10 @@ from swarmkeep.events.errors import (
     HistoryDamaged,
     IdempotencyMismatch,
     InvalidRequest,
+    PersonErased,
     SeqConflict,
     SeqMismatch,
+    SessionBusy,
     SessionExists,
     SessionNotFound,
 )
@@ -134,8 +136,8 @@ async def delete_session(
         for each, found in below.items():
             await refuse_if_held_above(store, each, found)
         if not force:
-            for found in (state, *below.values()):
-                refuse_if_busy(found)
+            for each, found in {key: state, **below}.items():
+                await _refuse_if_running(store, each, found)
         if if_match is not None and state.seq != if_match:
             raise SeqMismatch(if_match, state.seq)
         for child in reversed(below):
@@ -145,6 +147,18 @@ async def delete_session(
         return [key, *below]
 
     return await decide_until_recorded(remove)
+
+
+async def _refuse_if_running(store: SqlStore, key: SessionKey, state: State) -> None:
+    try:
+        refuse_if_busy(state)
+    except SessionBusy:
+        try:
+            await store.refuse_erased(key)
+        except PersonErased:
+            # A copy of the database from before has a run that never ends: no one can add to it.
+            return
+        raise
 
 
 async def _delete_one(

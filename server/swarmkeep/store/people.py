@@ -55,11 +55,14 @@ class SqlPeople(OnDatabase):
         return await self.database.read(lambda connection: connection.scalar(query))
 
     async def refuse_erased(self, key: SessionKey) -> None:
-        """Raises PersonErased for a session whose person was erased, by whichever server."""
+        """Raises PersonErased for a session whose key was erased, by whichever server, or is lost."""
         id = await self.find_person_key(key)
+        if id is None:
+            return
         erased = select(person_keys.c.id).where(person_keys.c.id == id, person_keys.c.erased_at != "")
-        if id is not None and await self.database.read(lambda connection: connection.scalar(erased)) is not None:
+        if await self.database.read(lambda connection: connection.scalar(erased)) is not None:
             raise PersonErased(key.id)
+        await self.read_person_key(id, key.id)
 
     async def has_keys_elsewhere(self) -> bool:
         """Tell if the secrets of any keys are not in the database."""

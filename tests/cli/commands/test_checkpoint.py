@@ -239,6 +239,15 @@ def test_export_is_verified_without_database(files: CommandLine, keys: tuple[Pat
     assert not (files.folder / "swarmkeep.db").exists()
 
 
+def test_export_without_sessions_says_so(files: CommandLine) -> None:
+    seal = {"record": "end", "sessions": 0, "events": 0, "sha256": hashlib.sha256().hexdigest()}
+    (files.folder / "none.jsonl").write_text(json.dumps(seal) + "\n")
+    found = files("verify", "none.jsonl")
+    assert (found.code, "the file has no sessions" in found.err) == (0, True)
+    alone = [sys.executable, swarmkeep_verify.__file__, "none.jsonl"]
+    assert subprocess.check_output(alone, cwd=files.folder, text=True) == "the file has no sessions\n"
+
+
 def test_changed_export_is_refused_by_line(files: CommandLine) -> None:
     text = (files.folder / "two.jsonl").read_text()
     (files.folder / "two.jsonl").write_text(text.replace('"role":"user"', '"role":"usar"', 1))

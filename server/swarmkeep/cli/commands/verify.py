@@ -494,6 +494,8 @@ def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: 
                     put_json_line({"session_id": session_id, **msgspec.structs.asdict(found)})
                 elif checkpoint is None:
                     _put_verification(session_id, to_client(found, Verification), None)
+            if not check.heads:
+                say("the file has no sessions")
         except InvalidImport as error:
             put_json_line({"valid": False, "detail": str(error)}) if as_json else put(f"{path}: NOT VALID, {error}")
             return False
