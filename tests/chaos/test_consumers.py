@@ -201,7 +201,6 @@ async def check_sessions(url: str, folder: str, heads: dict[str, tuple[int, str]
         key = SessionKey("default", name)
         found = await verify(store, key)
         assert found.valid, (name, found.problems)
-        assert found.head is not None
         assert (found.head.seq, found.head.hash) == head
         assert len(await store.read(key)) == head[0]
     await store.close()
