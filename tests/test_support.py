@@ -19,7 +19,7 @@ from tests.chaos.plans import wait_until
 from tests.support import warm
 from tests.support.dialects import DIALECTS, Answer, DialectModel
 from tests.support.markdown import read_blocks
-from tests.support.processes import Process, ProcessFailed, ServerProcess, clean_environment
+from tests.support.processes import Process, clean_environment
 from tests.support.rules import find_body_faults, find_faults, is_same
 from tests.support.scripted import ScriptedModel
 
@@ -50,24 +50,6 @@ def test_wrong_request_is_refused_and_remembered(messages: list[Json], code: str
     assert (refusal.status_code >= 400, refusal.json()["error"]["code"]) == (True, code)
     with pytest.raises(AssertionError, match=problem):
         model.assert_done()
-
-
-def test_failing_predicate_is_reported() -> None:
-    model = ScriptedModel().start()
-    model.say("hi", when=lambda request: request["no such key"])
-    post(model, ASK)
-    model.close()
-    assert "KeyError" in model.problems()[0]
-
-
-def test_failing_test_outranks_unused_replies() -> None:
-    def fail() -> None:
-        with ScriptedModel() as model:
-            model.say("never")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
 
 
 def tool_call(call_id: str, **function: object) -> Json:
@@ -219,13 +201,6 @@ def test_killed_process_ends_its_children(tmp_path: Path) -> None:
         "the child has ended",
         lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE,
     )
-
-
-def test_server_ending_before_ready_shows_log(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path)
-    server.command = [sys.executable, "-c", "print('no such database'); raise SystemExit(2)"]
-    with pytest.raises(ProcessFailed, match=r"(?s)exit code 2 .*no such database"):
-        server.start()
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,19 @@ class Server(Engine):
         return key
 
     async def start_run(
-        self, text: str = "hello", run_id: str = "r1", key: SessionKey = KEY, **options: Any
+        self,
+        text: str = "hello",
+        run_id: str = "r1",
+        key: SessionKey = KEY,
+        *,
+        gate: ToolGate | None = None,
+        **options: Any,
     ) -> RunPosition:
-        return await self.runs.start(key, make_start_run(text, run_id, **options))
+        """Start a run; with a gate, return once one of its tools stands there."""
+        position = await self.runs.start(key, make_start_run(text, run_id, **options))
+        if gate is not None:
+            await gate.wait_until_reached()
+        return position
 
     async def run(self, text: str = "hello", run_id: str = "r1", key: SessionKey = KEY, **options: Any) -> RunView:
         """Start a run and wait for what becomes of it."""

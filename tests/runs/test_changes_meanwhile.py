@@ -47,8 +47,7 @@ async def test_tool_keeps_concurrent_changes_of_others(
     await engine.open_session(context_variables=BEFORE)
     model.call("shop", id="c1")
     model.say("Done.")
-    await engine.start_run()
-    await gate.wait_until_reached()
+    await engine.start_run(gate=gate)
     patch = {"gone": None, "note": "new", "cart": {"tea": None, "jam": 4}}
     await writer.sessions.update(KEY, context_variables=patch)
     await gate.open()
@@ -58,43 +57,32 @@ async def test_tool_keeps_concurrent_changes_of_others(
     assert await list_context_changes(engine) == [(None, patch), ("c1", {"cart": {"bread": 3, "milk": None}})]
 
 
-async def test_unchanging_tool_reverts_nothing(cluster: EngineCluster, model: ScriptedModel) -> None:
+@pytest.mark.parametrize(
+    ("result", "patch"),
+    [
+        # It changes nothing, and so reverts nothing; or changes the same.
+        (Result("ok"), {"name": "Bob", "gone": None}),
+        (Result("ok", context_variables={"name": "Bob"}), {"name": "Bob"}),
+    ],
+)
+async def test_what_others_changed_is_recorded_once(
+    cluster: EngineCluster, model: ScriptedModel, result: Result, patch: Json
+) -> None:
     gate = ToolGate()
 
-    def look(context_variables: Json) -> str:
+    def look(context_variables: Json) -> Result:
         gate.enter()
-        return str(context_variables["name"])
+        return result
 
     engine = await cluster.open_engine(Agent(name="A", functions=[look]))
     await engine.open_session(context_variables=BEFORE)
     model.call("look", id="c1")
     model.say("Done.")
-    await engine.start_run()
-    await gate.wait_until_reached()
-    await engine.sessions.update(KEY, context_variables={"name": "Bob", "gone": None})
+    await engine.start_run(gate=gate)
+    await engine.sessions.update(KEY, context_variables=patch)
     await gate.open()
-    view = await engine.wait()
-    assert (view.context_variables["name"], "gone" in view.context_variables) == ("Bob", False)
-    assert await list_context_changes(engine) == [(None, {"name": "Bob", "gone": None})]
-
-
-async def test_identical_changes_are_recorded_once(cluster: EngineCluster, model: ScriptedModel) -> None:
-    gate = ToolGate()
-
-    def rename() -> Result:
-        gate.enter()
-        return Result("ok", context_variables={"name": "Bob"})
-
-    engine = await cluster.open_engine(Agent(name="A", functions=[rename]))
-    await engine.open_session(context_variables=BEFORE)
-    model.call("rename", id="c1")
-    model.say("Done.")
-    await engine.start_run()
-    await gate.wait_until_reached()
-    await engine.sessions.update(KEY, context_variables={"name": "Bob"})
-    await gate.open()
-    await engine.wait()
-    assert await list_context_changes(engine) == [(None, {"name": "Bob"})]
+    assert (await engine.wait()).context_variables["name"] == "Bob"
+    assert await list_context_changes(engine) == [(None, patch)]
 
 
 async def test_reply_calls_see_all_earlier_changes(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -114,8 +102,7 @@ async def test_reply_calls_see_all_earlier_changes(cluster: EngineCluster, model
     await engine.open_session(context_variables={"gone": True})
     model.calls([("first", {}, "c1"), ("second", {}, "c2")])
     model.say("Done.")
-    await engine.start_run()
-    await gate.wait_until_reached()
+    await engine.start_run(gate=gate)
     await engine.sessions.update(KEY, context_variables={"gone": None, "new": True})
     await gate.open()
     view = await engine.wait()
@@ -143,8 +130,7 @@ async def test_rerun_tool_sees_second_start_context(cluster: EngineCluster, mode
     one = await cluster.open_engine(agent)
     await one.open_session(context_variables={"gone": True})
     model.call("pay", id="c1")
-    await one.start_run()
-    await gate.wait_until_reached()
+    await one.start_run(gate=gate)
     two = await cluster.open_engine(agent, start=False)
     await two.sessions.update(KEY, context_variables={"gone": None})
     await kill_engine(one)
@@ -221,8 +207,7 @@ async def test_call_after_agent_change_stays_former_agents(cluster: EngineCluste
     engine = await cluster.begin(*team.agents)
     model.calls([("wait", {}, "c1"), ("send", {}, "c2")])
     model.say("Hello from B.")
-    await engine.start_run()
-    await gate.wait_until_reached()
+    await engine.start_run(gate=gate)
     await engine.sessions.update(KEY, agent="B")
     await gate.open()
     assert (await engine.wait()).agent == "B"
@@ -244,8 +229,7 @@ async def test_restarted_calls_belong_to_asked_agent(
     team.agents[0].functions.append(wait)
     one = await cluster.begin(*team.agents)
     model.calls([("wait", {}, "c1"), ("send", {}, "c2")])
-    await one.start_run()
-    await gate.wait_until_reached()
+    await one.start_run(gate=gate)
     await one.sessions.update(KEY, agent="B")
     await kill_engine(one)
     model.say("Hello from B.")

@@ -38,7 +38,6 @@ async def test_slow_model_ends_run_with_words_kept(cluster: EngineCluster, model
     await engine.start_run(options=RunOptions(stream=True))
     view = await engine.wait()
     assert (view.status, view.stop_reason) == ("failed", "error")
-    assert view.error is not None
     assert (view.error.code, view.error.retryable) == ("run_timeout", True)
     assert view.output_text in ("", "So far")
     model.release()
@@ -56,10 +55,8 @@ async def test_tool_past_run_time_is_abandoned(cluster: EngineCluster, model: Sc
     model.call("dig", {})
     view = await engine.run()
     go_on.set()
-    assert view.error is not None
     assert view.error.code == "run_timeout"
     [result] = [fact for fact in await read_facts(engine, MessageAdded) if fact.tool is not None]
-    assert result.tool is not None
     assert result.tool.status == "timeout"
     assert "the run exceeded its time limit" in result.message["content"]
 
@@ -119,7 +116,6 @@ async def test_overlong_message_fails_alone(cluster: EngineCluster, model: Scrip
     model.fail(400, **TOO_LONG)
     model.fail(400, **TOO_LONG)
     view = await engine.run("very long", run_id="r2")
-    assert view.error is not None
     assert view.error.code == "context_length_exceeded"
     model.fail(400, **TOO_LONG)
     model.say("Better.")

@@ -99,7 +99,6 @@ async def test_too_many_wrong_answers_end_run(cluster: EngineCluster, model: Scr
     for _ in range(3):
         model.say(WRONG)
     view = await ask(engine)
-    assert view.error is not None
     assert (view.status, view.stop_reason, view.error.code) == ("failed", "error", "output_invalid")
     assert "/count" in view.error.message
     assert (view.output, view.output_text, view.usage.model_calls) == (None, WRONG, 3)
@@ -117,11 +116,9 @@ async def test_agent_may_forbid_second_answers(cluster: EngineCluster, model: Sc
     engine = await cluster.open_engine(Agent(name="Once", output_type=Order, output_retries=0))
     model.say(WRONG, finish_reason="length")
     view = await ask(engine)
-    assert view.error is not None
     assert view.error.code == "output_invalid"
     assert "cut off at the limit of tokens" in view.error.message
     state = await engine.read_state()
-    assert state.messages[-1].completion is not None
     assert state.messages[-1].completion.finish_reason == "length"
 
 

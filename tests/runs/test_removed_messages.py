@@ -98,8 +98,7 @@ async def test_active_run_message_stays(cluster: EngineCluster, model: ScriptedM
     engine = await cluster.begin(Agent(name="A", functions=[slow]))
     model.call("slow", id="c1")
     model.say("Done.")
-    await engine.start_run()
-    await gate.wait_until_reached()
+    await engine.start_run(gate=gate)
     messages = (await engine.read_state()).messages
     assert [entry.role for entry in messages] == ["user", "assistant"]
     for entry in messages:
@@ -156,7 +155,6 @@ async def test_hidden_run_remains_for_v1(cluster: EngineCluster, model: Scripted
     assert await engine.reader.get_run(KEY, "first") == before
     assert (await engine.read_types()).count("run.hidden") == 1
     run = find_run(await engine.read_state(), "first")
-    assert run is not None
     assert run.hidden
     with pytest.raises(RunNotFound):
         await engine.runs.hide(KEY, "nobody")

@@ -14,7 +14,6 @@ from swarmkeep import Agent
 from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import (
     AgentNotFound,
-    EventNotFound,
     HistoryDamaged,
     InvalidRequest,
     RunNotFound,
@@ -146,27 +145,6 @@ async def test_conditional_patches_have_one_winner(cluster: EngineCluster, engin
 # Copying.
 
 
-async def test_a_fork_at_any_event(engine: Server, model: ScriptedModel) -> None:
-    def look() -> str:
-        return "rain"
-
-    engine.registry.get("Triage").functions = [look]
-    await engine.open_session()
-    model.call("look")
-    model.say("Rain.")
-    await engine.run()
-    for at in range(1, (await engine.read_state()).seq + 1):
-        view = await engine.sessions.fork(KEY, at=at, session_id=f"at-{at}")
-        assert (view.status, view.active_run_id) == ("idle", None)
-        model.say(f"Fork {at}.")
-        made = await engine.run("go on", "r2", SessionKey("default", f"at-{at}"))
-        assert made.output_text == f"Fork {at}."
-    with pytest.raises(EventNotFound):
-        await engine.sessions.fork(KEY, at=99)
-    with pytest.raises(SessionNotFound):
-        await engine.sessions.fork(SessionKey("default", "nobody"))
-
-
 async def test_fork_of_running_session_does_not_run(engine: Server, model: ScriptedModel) -> None:
     await engine.open_session()
     await engine.start_hanging_run(model, then="Hello.")
@@ -281,20 +259,6 @@ async def test_reader_during_remake_starts_from_beginning(remaking_engine: Serve
         await make_anew(remaking_engine, messages=messages)
         new = await take_recorded(items, messages + 1)
     assert new == await remaking_engine.read_log()
-
-
-async def test_remaking_on_another_server_is_equal(
-    cluster: EngineCluster, remaking_engine: Server, model: ScriptedModel
-) -> None:
-    other = await cluster.open_engine(Agent(name="Front"))
-    await remaking_engine.open_session(messages=[{"role": "user", "content": f"old {n}"} for n in range(4)])
-    async with aclosing(remaking_engine.reader.follow(KEY, after=0)) as items:
-        await take_recorded(items, 5)
-        await make_anew(other)
-        model.say("hello")
-        await other.run()
-        events = await other.read_log()
-        assert await take_recorded(items, len(events)) == events
 
 
 async def test_local_events_are_not_old_session_rest(remaking_engine: Server) -> None:

@@ -47,70 +47,55 @@ def expect_refusal(spec: str) -> str:
     return str(refused.value)
 
 
-def test_a_file(tmp_path: Path) -> None:
-    registry = load_registry([str(write_file(tmp_path / "my_team.py"))])
-    assert registry.names == ["Triage", "Sales"]
-    assert registry.default == "Triage"
+def define(name: str, before: str = "") -> str:
+    """A module with one agent."""
+    return f'{before}\nfrom swarmkeep import Agent\nagent = Agent(name="{name}")'
 
 
-def test_a_relative_file(tmp_path: Path) -> None:
-    write_file(tmp_path / "teams" / "one.py")
-    assert load_registry(["teams/one.py"]).names == ["Triage", "Sales"]
+LISTED = """
+    from swarmkeep import Agent
+
+    team = [Agent(name="A"), Agent(name="B")]
+    others = {"c": Agent(name="C"), "n": 1}
+    first = team[0]
+"""
+FOLDER = {
+    "one_team/__init__.py": "from one_team.agents import triage",
+    "one_team/agents.py": "from .sales import sales\n" + dedent(TEAM).replace("sales = ", "old = "),
+    "one_team/sales.py": 'from swarmkeep import Agent\nsales = Agent(name="The Sales")',
+}
+HELPED = {"plain/agents.py": "from helper import NAME\nfrom swarmkeep import Agent\na = Agent(name=NAME)"}
+TWO = {"one.py": define("One"), "two.py": define("Two", "from one import agent as one")}
+NAMESAKES = {"a/agents.py": define("A"), "b/agents.py": define("B")}
+COUNTED = {"counted.py": "print('imported')\n" + dedent(TEAM)}
+# The files there are, what is asked for, and the agents that are found, the default first.
+PLACES: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
+    "a file": ({"my_team.py": TEAM}, ["{folder}/my_team.py"], ["Triage", "Sales"]),
+    "a relative file": ({"teams/one.py": TEAM}, ["teams/one.py"], ["Triage", "Sales"]),
+    "a folder with an init": (FOLDER, ["{folder}/one_team"], ["Triage", "The Sales"]),
+    "a folder with agents.py": ({**HELPED, "plain/helper.py": "NAME = 'Helped'"}, ["plain"], ["Helped"]),
+    "a module": ({"named_team.py": TEAM}, ["named_team"], ["Triage", "Sales"]),
+    "a deep module": ({"deep_team/inner/agents.py": define("Deep")}, ["deep_team.inner.agents"], ["Deep"]),
+    "lists and dicts": ({"listed.py": LISTED}, ["listed.py"], ["A", "B", "C"]),
+    "the first module first": (TWO, ["one.py", "two.py"], ["One", "Two"]),
+    "the first agent of it": (TWO, ["two.py", "one.py"], ["One", "Two"]),
+    "two folders of one file name": (NAMESAKES, ["a", "b"], ["A", "B"]),
+    "two files of one name": (NAMESAKES, ["a/agents.py", "b/agents.py"], ["A", "B"]),
+    "one file three times": (COUNTED, ["counted.py", "./counted.py", "{folder}/counted.py"], ["Triage", "Sales"]),
+}
 
 
-def test_a_folder_with_an_init(tmp_path: Path) -> None:
-    write_file(tmp_path / "one_team" / "__init__.py", "from one_team.agents import triage")
-    write_file(
-        tmp_path / "one_team" / "agents.py", "from .sales import sales\n" + dedent(TEAM).replace("sales = ", "old = ")
-    )
-    write_file(tmp_path / "one_team" / "sales.py", 'from swarmkeep import Agent\nsales = Agent(name="The Sales")')
-    assert load_registry([str(tmp_path / "one_team")]).names == ["Triage", "The Sales"]
-
-
-def test_a_folder_with_agents_py(tmp_path: Path) -> None:
-    write_file(
-        tmp_path / "plain" / "agents.py", "from helper import NAME\nfrom swarmkeep import Agent\na = Agent(name=NAME)"
-    )
-    write_file(tmp_path / "plain" / "helper.py", "NAME = 'Helped'")
-    assert load_registry(["plain"]).names == ["Helped"]
-
-
-def test_module_is_found_beside_working_directory(tmp_path: Path) -> None:
-    write_file(tmp_path / "named_team.py")
-    write_file(tmp_path / "deep_team" / "inner" / "agents.py", 'from swarmkeep import Agent\na = Agent(name="Deep")')
-    assert load_registry(["named_team"]).names == ["Triage", "Sales"]
-    assert load_registry(["deep_team.inner.agents"]).names == ["Deep"]
+@pytest.mark.parametrize("place", PLACES)
+def test_agents_are_loaded_from_their_place(tmp_path: Path, place: str) -> None:
+    files, specs, names = PLACES[place]
+    for name, text in files.items():
+        write_file(tmp_path / name, text)
+    registry = load_registry([spec.format(folder=tmp_path) for spec in specs])
+    assert (registry.names, registry.default) == (names, names[0])
 
 
 def test_the_teams_that_come_with_swarmkeep() -> None:
     assert load_registry(["swarmkeep_agents.triage"]).names
-
-
-def test_lists_and_dicts_of_agents_count(tmp_path: Path) -> None:
-    write_file(
-        tmp_path / "listed.py",
-        """
-        from swarmkeep import Agent
-        team = [Agent(name="A"), Agent(name="B")]
-        others = {"c": Agent(name="C"), "n": 1}
-        first = team[0]
-        """,
-    )
-    assert load_registry(["listed.py"]).names == ["A", "B", "C"]
-
-
-def test_first_agent_of_first_module_is_default(tmp_path: Path) -> None:
-    write_file(tmp_path / "one.py", 'from swarmkeep import Agent\na = Agent(name="One")')
-    write_file(tmp_path / "two.py", 'from swarmkeep import Agent\nfrom one import a\nb = Agent(name="Two")')
-    assert load_registry(["two.py", "one.py"]).default == "One"
-    assert load_registry(["one.py", "two.py"]).names == ["One", "Two"]
-
-
-def test_two_files_of_one_name(tmp_path: Path) -> None:
-    write_file(tmp_path / "a" / "agents.py", 'from swarmkeep import Agent\na = Agent(name="A")')
-    write_file(tmp_path / "b" / "agents.py", 'from swarmkeep import Agent\nb = Agent(name="B")')
-    assert load_registry(["a", "b"]).names == ["A", "B"]
-    assert load_registry(["a/agents.py", "b/agents.py"]).names == ["A", "B"]
 
 
 def test_an_empty_package_beside_its_agents(tmp_path: Path) -> None:
@@ -118,11 +103,6 @@ def test_an_empty_package_beside_its_agents(tmp_path: Path) -> None:
     write_file(tmp_path / "empty_team" / "agents.py", 'from swarmkeep import Agent\na = Agent(name="A")')
     assert "name empty_team/agents.py" in expect_refusal("empty_team")
     assert load_registry(["empty_team/agents.py"]).names == ["A"]
-
-
-def test_one_file_twice_is_imported_once(tmp_path: Path) -> None:
-    write_file(tmp_path / "counted.py", "print('imported')\n" + dedent(TEAM))
-    assert load_registry(["counted.py", "./counted.py", str(tmp_path / "counted.py")]).names == ["Triage", "Sales"]
 
 
 def test_a_folder_whose_name_is_taken(tmp_path: Path) -> None:

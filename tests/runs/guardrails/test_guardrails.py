@@ -138,8 +138,7 @@ async def test_kill_at_guardrail_never_skips_it(cluster: EngineCluster, model: S
     first = await cluster.begin(make_agent(slow))
     model.call("pay", {"to": SECRET}, id="c1")
     model.say("Sorry.")
-    await first.start_run()
-    await gate.wait_until_reached()
+    await first.start_run(gate=gate)
     await kill_engine(first)
     second = await cluster.open_engine(make_agent(no_secrets))
     assert (await second.wait()).stop_reason == "end_turn"
@@ -294,8 +293,7 @@ async def test_killed_server_decides_again_unless_recorded(cluster: EngineCluste
         return Refusal("Not here.")
 
     first = await cluster.begin(Agent(name="A", input_guardrails=[slow]))
-    await first.start_run()
-    await gate.wait_until_reached()
+    await first.start_run(gate=gate)
     # The verdict was not recorded: another server asks its own.
     await kill_engine(first)
     gate.opened.set()

@@ -95,9 +95,7 @@ async def test_reply_names_its_exact_request() -> None:
     await advance(log, model, agent)
     [asked] = model.asked
     completion = log.state.messages[-1].completion
-    assert completion is not None
     record = completion.request
-    assert record is not None
     assert kept[record.instructions] == "Be brief."
     assert record.tools is not None
     assert '"description":"Look."' in kept[record.tools]
@@ -116,7 +114,6 @@ async def test_unaskable_agent_fails_the_run(agent: Agent, code: str) -> None:
     log = await open_run(agent)
     await advance(log, ScriptedReplies(), *([agent] if agent.name == "A" else [Agent(name="other")]))
     error = log.state.finished[-1].error
-    assert error is not None
     assert error.code == code
 
 
@@ -128,7 +125,6 @@ async def test_agent_with_unusable_function_fails_run() -> None:
     async for _ in make_loop(log, registry, ScriptedReplies(), InlineRunner(), FixedPolicy()).advance():
         pass
     error = log.state.finished[-1].error
-    assert error is not None
     assert error.code == "agent_invalid"
 
 
@@ -140,7 +136,6 @@ async def test_unserved_handoff_is_a_call_error() -> None:
     log = await open_run(agent)
     await advance(log, ScriptedReplies(make_calls(("1", "hand_over")), "Sorry."), agent)
     entry = log.state.messages[2]
-    assert entry.tool is not None
     assert entry.tool.status == "error"
     assert "'Stranger' is not served here" in entry.message["content"]
     assert log.state.agent == "A"
@@ -356,7 +351,6 @@ class Gatekeeper:
     async def run_until_waiting(self, reply: Json, policy: FixedPolicy | None = None) -> RememberingLog:
         log = await open_run(self.agent)
         await advance(log, ScriptedReplies(reply), self.agent, policy=policy)
-        assert log.state.run is not None
         assert log.state.run.status == "waiting"
         return log
 

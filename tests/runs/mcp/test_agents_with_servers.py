@@ -95,9 +95,8 @@ async def test_server_tools_are_offered_recorded_and_called(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:
     agent = Agent(name="A", mcp_servers=[make_server(folder, tools=("add", "show"))])
-    engine = await cluster.open_engine(agent)
+    engine = await cluster.begin(agent)
     script(model, Call("add", {"a": 1, "b": 2}), Call("show", {}), "Three.", "Bye.")
-    await engine.open_session()
     view = await engine.run()
     assert (view.status, view.output_text) == ("completed", "Three.")
     assert list_offered(model.requests[0]) == ["add", "show"]
@@ -130,10 +129,9 @@ async def test_truncated_call_reaches_no_server(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, arguments: str
 ) -> None:
     agent = Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))])
-    engine = await cluster.open_engine(agent)
+    engine = await cluster.begin(agent)
     model.call("add", arguments, finish_reason="length")
     model.say("Sorry.")
-    await engine.open_session()
     assert (await engine.run()).output_text == "Sorry."
     [(status, text)] = list_results(await engine.read_log())
     assert (status, "add was not run" in text) == ("error", True)
@@ -152,9 +150,8 @@ async def test_clashing_tool_name_gets_server_prefix(
         make_server(folder, name="other", tools=("add",)),
         make_server(folder, name="third", prefix="x", tools=("add",)),
     ]
-    engine = await cluster.open_engine(Agent(name="A", functions=[add], mcp_servers=servers))
+    engine = await cluster.begin(Agent(name="A", functions=[add], mcp_servers=servers))
     script(model, Call("other_add", {"a": 1, "b": 2}), Call("add", {"a": 1}), "Done.")
-    await engine.open_session()
     await engine.run()
     assert list_offered(model.requests[0]) == ["add", "files_add", "other_add", "x_add"]
     assert list_results(await engine.read_log()) == [("ok", "3"), ("ok", "own")]
@@ -170,11 +167,10 @@ async def test_changed_tool_list_is_one_event(
     if argument == "silently":
         limits = transports.ConnectionLimits(list_seconds=0.0)
         monkeypatch.setattr(transports, "ConnectionLimits", lambda **given: limits)
-    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, argument)]))
+    engine = await cluster.begin(Agent(name="A", mcp_servers=[make_server(folder, argument)]))
     script(
         model, Call("change", {}), Call("add", {"a": 1, "b": 1}), "Done.", Call("subtract", {"a": 3, "b": 1}), "Two."
     )
-    await engine.open_session()
     await engine.run()
     await engine.run("And now?", "r2")
     events = await engine.read_log()
@@ -187,9 +183,8 @@ async def test_changed_tool_list_is_one_event(
 async def test_missing_server_is_only_a_model_error(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
     server = make_server(folder, env={"MCP_TEST_REFUSES": "yes"})
     nowhere = MCPServer(url="http://127.0.0.1:9/mcp", name="nowhere")
-    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[server, nowhere]), Agent(name="B"))
+    engine = await cluster.begin(Agent(name="A", mcp_servers=[server, nowhere]), Agent(name="B"))
     script(model, Call("add", {"a": 1, "b": 1}), "I cannot.", "Hello.")
-    await engine.open_session()
     assert (await engine.run()).status == "completed"
     events = await engine.read_log()
     listings = list_listings(events)
@@ -206,9 +201,8 @@ async def test_missing_server_is_only_a_model_error(cluster: EngineCluster, mode
 
 
 async def test_listed_tools_outlive_their_server(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
-    first = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))]))
+    first = await cluster.begin(Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))]))
     script(model, "Hello.", Call("add", {"a": 1, "b": 1}), "I cannot.")
-    await first.open_session()
     await first.run()
     await first.stop()
     gone = make_server(folder, tools=("add",), env={"MCP_TEST_REFUSES": "yes"})
@@ -256,9 +250,8 @@ async def test_failing_server_is_answered_and_restarted(
 async def test_flooded_output_is_not_kept(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, tool: str
 ) -> None:
-    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, program="raw_server")]))
+    engine = await cluster.begin(Agent(name="A", mcp_servers=[make_server(folder, program="raw_server")]))
     script(model, Call(tool, {}), Call("ok", {}), "Done.")
-    await engine.open_session()
     assert (await engine.run()).status == "completed"
     first, second = list_results(await engine.read_log())
     assert first[0] == ("ok" if tool == "garbage" else "error")
@@ -275,9 +268,8 @@ async def test_flooded_output_is_not_kept(
 async def test_hanging_call_times_out_and_tells_server(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:
-    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, timeout=0.3)]))
+    engine = await cluster.begin(Agent(name="A", mcp_servers=[make_server(folder, timeout=0.3)]))
     script(model, Call("hang", {}), "It did not answer.")
-    await engine.open_session()
     await engine.run()
     ((status, content),) = list_results(await engine.read_log())
     assert (status, "did not finish within 0.3 s" in content) == ("timeout", True)
@@ -285,9 +277,8 @@ async def test_hanging_call_times_out_and_tells_server(
 
 
 async def test_stalled_call_blocks_only_its_own_run(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
-    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder)]))
+    engine = await cluster.begin(Agent(name="A", mcp_servers=[make_server(folder)]))
     other = SessionKey("default", "s2")
-    await engine.open_session()
     await engine.open_session(other)
     script(model, Call("hang", {}))
     await engine.start_run()
@@ -305,9 +296,8 @@ async def test_cut_call_repeats_only_if_trusted_idempotent(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, trusted: bool
 ) -> None:
     agent = Agent(name="A", mcp_servers=[make_server(folder, trust_hints=trusted)])
-    first = await cluster.open_engine(agent)
+    first = await cluster.begin(agent)
     script(model, Call("send", {"text": "hi"}), "Done.")
-    await first.open_session()
     await first.start_run()
     await wait_until(lambda: read_lines(folder, "sent") == ["hi"])
     await kill_engine(first)
@@ -327,9 +317,8 @@ async def test_cut_call_repeats_only_if_trusted_idempotent(
 async def test_destructive_tools_need_approval_by_setting(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, settings: dict[str, Any], waits: bool
 ) -> None:
-    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, **settings)]))
+    engine = await cluster.begin(Agent(name="A", mcp_servers=[make_server(folder, **settings)]))
     script(model, Call("remove", {"text": "all"}), *(() if waits else ("Done.",)))
-    await engine.open_session()
     view = await engine.run()
     assert (view.status, view.stop_reason) == (("waiting", "approval") if waits else ("completed", "end_turn"))
     assert read_lines(folder, "removed") == ([] if waits else ["all"])
@@ -340,9 +329,8 @@ async def test_server_secrets_are_never_exposed(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     server = make_server(folder, env={"MCP_TEST_SECRET": SECRET})
-    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[server]))
+    engine = await cluster.begin(Agent(name="A", mcp_servers=[server]))
     script(model, Call("tell_secret", {}), Call("fail", {"text": SECRET}), Call("die", {}), "Done.")
-    await engine.open_session()
     await engine.run()
     said = [event.payload for event in await engine.read_log() if "fail" not in event.payload]
     assert SECRET not in "".join(said)
@@ -354,9 +342,8 @@ async def test_server_secrets_are_never_exposed(
 async def test_sessions_may_have_their_own_processes(
     cluster: EngineCluster, model: ScriptedModel, folder: Path
 ) -> None:
-    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, scope="session")]))
+    engine = await cluster.begin(Agent(name="A", mcp_servers=[make_server(folder, scope="session")]))
     script(model, "One.", "Two.")
-    await engine.open_session()
     await engine.run()
     other = await engine.open_session(SessionKey("default", "s2"))
     await engine.run(key=other)
@@ -380,9 +367,8 @@ async def test_session_process_ends_with_its_session(
 
 
 async def test_redacted_tool_list_is_recorded_again(cluster: EngineCluster, model: ScriptedModel, folder: Path) -> None:
-    engine = await cluster.open_engine(Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))]))
+    engine = await cluster.begin(Agent(name="A", mcp_servers=[make_server(folder, tools=("add",))]))
     script(model, "One.", "Two.")
-    await engine.open_session()
     await engine.run()
     (seq,) = [event.seq for event in await engine.read_log() if event.type == "tools.listed"]
     answer = (await engine.read_log())[-2].seq
@@ -410,9 +396,8 @@ async def test_redacted_tool_list_is_recorded_again(cluster: EngineCluster, mode
 
 
 async def test_serverless_agents_load_no_mcp(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine = await cluster.open_engine(Agent(name="A"))
+    engine = await cluster.begin(Agent(name="A"))
     script(model, "Hello.")
-    await engine.open_session()
     await engine.run()
     assert engine.servers._pool is None
     assert "tools.listed" not in await engine.read_types()

@@ -44,8 +44,7 @@ def approve(arguments: Json | None, **more: Any) -> Approval:
 @pytest.mark.long
 async def test_what_runs_is_what_was_approved(cluster: EngineCluster, model: ScriptedModel) -> None:
     bank = Bank()
-    engine = await cluster.open_engine(bank.agent, limits=replace(LIMITS, max_message_bytes=2_000))
-    await engine.open_session()
+    engine = await cluster.begin(bank.agent, limits=replace(LIMITS, max_message_bytes=2_000))
     model.call("pay", {"to": "Bob", "amount": 500}, id="c1")
     assert (await engine.run()).stop_reason == "approval"
     before = await engine.read_log()
@@ -86,8 +85,7 @@ async def test_what_runs_is_what_was_approved(cluster: EngineCluster, model: Scr
 
 async def test_identical_arguments_are_no_edit(cluster: EngineCluster, model: ScriptedModel) -> None:
     bank = Bank()
-    engine = await cluster.open_engine(bank.agent)
-    await engine.open_session()
+    engine = await cluster.begin(bank.agent)
     model.call("pay", '{ "to": "Bob", "amount": 1 }', id="c1")
     await engine.run()
     model.say("Paid.")
@@ -100,8 +98,7 @@ async def test_identical_arguments_are_no_edit(cluster: EngineCluster, model: Sc
 
 async def test_edit_survives_crash_but_not_import(cluster: EngineCluster, model: ScriptedModel) -> None:
     bank = Bank()
-    engine = await cluster.open_engine(bank.agent)
-    await engine.open_session()
+    engine = await cluster.begin(bank.agent)
     model.calls([("pay", {"to": "Bob", "amount": 500}, "c1"), ("pay", {"to": "Eve", "amount": 7}, "c2")])
     await engine.run()
     # The other call still waits, so nothing runs yet.
@@ -112,7 +109,6 @@ async def test_edit_survives_crash_but_not_import(cluster: EngineCluster, model:
     anew = [draft.fact for draft in imported if isinstance(draft.fact, ApprovalRequested)]
     assert ["500" in fact.arguments for fact in anew] == [True, False]
     after = apply_drafts(await engine.read_state(), imported)
-    assert after.run is not None
     assert [call.original_arguments for call in after.run.calls] == [None, None]
     heir = await cluster.open_engine(bank.agent)
     model.say("Paid.")

@@ -22,9 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.one_database]
 
 
 async def open_engine(cluster: EngineCluster, *functions: Callable[..., Any]) -> Server:
-    engine = await cluster.open_engine(Agent(name="A", functions=list(functions)))
-    await engine.open_session()
-    return engine
+    return await cluster.begin(Agent(name="A", functions=list(functions)))
 
 
 async def test_person_answers_until_handback(cluster: EngineCluster, model: ScriptedModel) -> None:
@@ -114,8 +112,7 @@ async def test_begun_call_ends_and_none_follows(cluster: EngineCluster, model: S
     other = await cluster.open_engine(Agent(name="A", functions=[look, pay]))
     calls = [("look", {}, "c1"), ("look", {}, "c2"), ("pay", {"amount": 5}, "c3")]
     model.calls(calls)
-    await engine.start_run()
-    await gate.wait_until_reached()
+    await engine.start_run(gate=gate)
     await other.takeovers.take_over(KEY, by="Ann")
     with pytest.raises(SessionBusy):
         await other.takeovers.answer(KEY, "I do it.", by="Ann")
@@ -157,11 +154,9 @@ async def test_takeover_prevents_new_batches(cluster: EngineCluster, model: Scri
         done.append(text)
         return "paid"
 
-    engine = await cluster.open_engine(Agent(name="A", functions=[look, note, pay], concurrent_tools=True))
-    await engine.open_session()
+    engine = await cluster.begin(Agent(name="A", functions=[look, note, pay], concurrent_tools=True))
     model.calls([("look", {}, "c1"), ("note", {"text": "a"}, "c2"), ("note", {"text": "b"}, "c3")])
-    await engine.start_run()
-    await gate.wait_until_reached()
+    await engine.start_run(gate=gate)
     await engine.takeovers.take_over(KEY, by="Ann")
     await gate.open()
     assert ((await engine.wait()).stop_reason, done) == ("person", [])

@@ -12,16 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from swarmkeep import Agent
+from swarmkeep.events import facts
 from swarmkeep.events.errors import Overloaded
-from swarmkeep.events.facts import (
-    ContextUpdated,
-    EventDraft,
-    MessageAdded,
-    RecordedEvent,
-    RunCancelled,
-    RunCompleted,
-    RunStarted,
-)
 from swarmkeep.events.records import CompletionRecord, RunOptions
 from swarmkeep.runs.hub import LOG_CHANGED, Feed, Hub, Item, MessageDeltas, MessageStarted, with_pauses
 from swarmkeep.runs.reader import PageLimits, ReadPosition, flatten, follow_batches, read_pages
@@ -35,8 +27,8 @@ from tests.support.scripted import ScriptedModel
 SECONDS = 20.0
 
 
-def make_event(seq: int, fact: Any = None, run_id: str | None = "r1") -> RecordedEvent:
-    return record_draft(EventDraft(fact or ContextUpdated(patch={}), run_id, "A"), seq - 1, "")
+def make_event(seq: int, fact: Any = None, run_id: str | None = "r1") -> facts.RecordedEvent:
+    return record_draft(facts.EventDraft(fact or facts.ContextUpdated(patch={}), run_id, "A"), seq - 1, "")
 
 
 async def get(feed: Feed, seconds: float) -> Item | None:
@@ -49,7 +41,7 @@ def make_delta(text: str, seq: int = 1, run_id: str = "r1") -> MessageDeltas:
     return MessageDeltas(run_id, "A", seq, [{"content": text}])
 
 
-REPLY = MessageAdded(message={"role": "assistant", "content": "hi"}, completion=CompletionRecord())
+REPLY = facts.MessageAdded(message={"role": "assistant", "content": "hi"}, completion=CompletionRecord())
 
 
 def look() -> str:
@@ -98,7 +90,7 @@ async def test_ended_run_stream_pages_the_log(
     reads: list[int] = []
     read = SqlStore.read
 
-    async def counted(self: SqlStore, key: SessionKey, **bounds: Any) -> list[RecordedEvent]:
+    async def counted(self: SqlStore, key: SessionKey, **bounds: Any) -> list[facts.RecordedEvent]:
         found = await read(self, key, **bounds)
         reads.append(len(found))
         return found
@@ -122,7 +114,7 @@ async def test_slow_reader_backlog_is_not_shared(cluster: EngineCluster, model: 
         async for batch in batches:
             while batch:
                 event = batch.pop()
-                if isinstance(event, RecordedEvent) and event.type == MessageAdded.type:
+                if isinstance(event, facts.RecordedEvent) and event.type == facts.MessageAdded.type:
                     messages += 1
                     # Here, and as what is asked about.
                     assert sys.getrefcount(event) == 2
@@ -136,12 +128,12 @@ class ListedLog:
     """A log that a test fills, in the place of a store."""
 
     def __init__(self) -> None:
-        self.events: list[RecordedEvent] = []
+        self.events: list[facts.RecordedEvent] = []
 
-    async def read(self, key: Any, *, after: int = 0, **rest: Any) -> list[RecordedEvent]:
+    async def read(self, key: Any, *, after: int = 0, **rest: Any) -> list[facts.RecordedEvent]:
         return [event for event in self.events if event.seq > after]
 
-    def add(self, fact: Any = None, run_id: str = "r1") -> RecordedEvent:
+    def add(self, fact: Any = None, run_id: str = "r1") -> facts.RecordedEvent:
         self.events.append(make_event(len(self.events) + 1, fact, run_id))
         return self.events[-1]
 
@@ -211,7 +203,7 @@ async def test_slow_reader_recovers_from_the_log() -> None:
 async def test_pieces_of_whole_message_are_stale() -> None:
     shelf, hub = ListedLog(), Hub(feed_size=3)
     async with aclosing(follow_shelf(shelf, hub)) as items:
-        shelf.add(RunStarted(options=RunOptions()))
+        shelf.add(facts.RunStarted(options=RunOptions()))
         await take_items(items, 1)
         whole = shelf.add(REPLY)
         later = shelf.add()
@@ -224,7 +216,7 @@ async def test_pieces_of_whole_message_are_stale() -> None:
 async def test_log_reader_gets_pieces_before_message() -> None:
     shelf, hub = ListedLog(), Hub()
     async with aclosing(follow_shelf(shelf, hub)) as items:
-        shelf.add(RunStarted(options=RunOptions()))
+        shelf.add(facts.RunStarted(options=RunOptions()))
         await take_items(items, 1)
         hub.show(KEY, make_delta("a"))
         hub.show(KEY, make_delta("b"))
@@ -237,19 +229,19 @@ async def test_log_reader_gets_pieces_before_message() -> None:
 async def test_patch_amid_message_does_not_silence_it() -> None:
     shelf, hub = ListedLog(), Hub()
     async with aclosing(follow_shelf(shelf, hub)) as items:
-        shelf.add(RunStarted(options=RunOptions()))
+        shelf.add(facts.RunStarted(options=RunOptions()))
         await take_items(items, 1)
         hub.show(KEY, make_delta("a"))
         patch = shelf.add()
         hub.publish(KEY, patch)
-        cancelled = shelf.add(RunCancelled(stop_reason="cancelled"), run_id="queued")
+        cancelled = shelf.add(facts.RunCancelled(stop_reason="cancelled"), run_id="queued")
         hub.publish(KEY, cancelled)
         hub.show(KEY, make_delta("b"))
         assert await take_items(items, 4) == [make_delta("a"), patch, cancelled, make_delta("b")]
 
 
 def test_reader_remembers_bounded_number_of_runs() -> None:
-    position, fact = ReadPosition(0, most_runs=10), RunCancelled(stop_reason="cancelled")
+    position, fact = ReadPosition(0, most_runs=10), facts.RunCancelled(stop_reason="cancelled")
 
     def list_stale(first: int) -> list[int]:
         for seq in range(first, first + 100):
@@ -298,15 +290,6 @@ async def test_leaving_reader_can_be_cancelled() -> None:
 # Feeds and the hub: who reads gets what happens, in order, and loses only the oldest.
 
 
-async def test_feed_keeps_order() -> None:
-    feed = Feed(10, 1000)
-    assert await get(feed, 0) is None
-    feed.put(make_delta("a"))
-    feed.put(make_delta("b"))
-    assert [await get(feed, SECONDS), await get(feed, SECONDS)] == [make_delta("a"), make_delta("b")]
-    assert await get(feed, 0) is None
-
-
 async def test_a_feed_wakes_its_reader() -> None:
     feed = Feed(10, 1000)
     reader = asyncio.create_task(get(feed, SECONDS))
@@ -353,7 +336,7 @@ async def test_joint_records_are_one_change() -> None:
     hub = Hub()
     changed: list[SessionKey] = []
     hub.add_change_listener(changed.append)
-    events = [make_event(seq, ContextUpdated(patch={"a": seq})) for seq in range(1, 101)]
+    events = [make_event(seq, facts.ContextUpdated(patch={"a": seq})) for seq in range(1, 101)]
     with closing(hub.open_feed(KEY)) as feed:
         hub.publish(KEY, *events)
         assert changed == [KEY]
@@ -372,7 +355,7 @@ async def test_joiner_gets_message_in_progress() -> None:
 
 
 async def test_whole_message_is_not_in_progress() -> None:
-    for end in (REPLY, RunCompleted(stop_reason="end_turn"), RunCancelled(stop_reason="cancelled")):
+    for end in (REPLY, facts.RunCompleted(stop_reason="end_turn"), facts.RunCancelled(stop_reason="cancelled")):
         hub = Hub()
         hub.show(KEY, make_delta("a"))
         hub.publish(KEY, make_event(2, end))
@@ -382,9 +365,9 @@ async def test_whole_message_is_not_in_progress() -> None:
 async def test_other_events_leave_message_in_progress() -> None:
     hub = Hub()
     hub.show(KEY, make_delta("a"))
-    hub.publish(KEY, make_event(2, ContextUpdated(patch={"a": 1})))
-    hub.publish(KEY, make_event(3, ContextUpdated(patch={"a": 1}), run_id=None))
-    hub.publish(KEY, make_event(4, RunCancelled(stop_reason="cancelled"), run_id="queued"))
+    hub.publish(KEY, make_event(2, facts.ContextUpdated(patch={"a": 1})))
+    hub.publish(KEY, make_event(3, facts.ContextUpdated(patch={"a": 1}), run_id=None))
+    hub.publish(KEY, make_event(4, facts.RunCancelled(stop_reason="cancelled"), run_id="queued"))
     hub.show(KEY, make_delta("b"))
     assert hub.get_partial(KEY).text == "ab"
     hub.drop_partial(KEY)

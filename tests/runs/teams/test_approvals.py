@@ -196,8 +196,7 @@ async def test_taken_over_asker_reuses_the_answer(cluster: EngineCluster, model:
     await one.open_session()
     model.call("ask_clerk", {"input": "Weather?"}, id="c1")
     model.call("look", {}, id="l1")
-    await one.start_run()
-    await gate.wait_until_reached()
+    await one.start_run(gate=gate)
     child = await find_child(one)
     await kill_engine(one)
     # The call that was cut off is told to be of unknown outcome; the asked agent makes something of that.

@@ -113,7 +113,6 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 def test_a_traceparent_is_read() -> None:
     found = read_traceparent(f"00-{TRACE}-{SPAN}-01")
-    assert found is not None
     assert (f"{found.trace_id:032x}", f"{found.span_id:016x}") == (TRACE, SPAN)
     assert (found.trace_flags.sampled, found.is_remote) == (True, True)
 

@@ -392,24 +392,6 @@ async def test_queued_run_uses_its_request_trace(
     assert spans.tree() == [["first", below], ["second", below]]
 
 
-async def test_replacing_run_has_its_spans(
-    cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
-) -> None:
-    engine = await cluster.begin(front, tracing=tracing)
-    model.hang()
-    model.say("two")
-    with spans.tracer.start_as_current_span("first"):
-        await engine.start_run()
-    await model.wait_for_requests_async(1)
-    with spans.tracer.start_as_current_span("second"):
-        await engine.run(run_id="r2", on_busy="interrupt")
-    await wait_until(lambda: len(spans.named("invoke_agent Front")) == 2)
-    below = ["invoke_agent Front", "chat gpt-test"]
-    assert spans.tree() == [["first", below], ["second", below]]
-    reasons = [get_attributes(span)["swarmkeep.stop_reason"] for span in spans.named("invoke_agent Front")]
-    assert reasons == ["cancelled", "end_turn"]
-
-
 async def test_remotely_ended_run_is_abandoned_here(
     cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing
 ) -> None:
@@ -421,8 +403,7 @@ async def test_remotely_ended_run_is_abandoned_here(
 
     engine = await cluster.begin(Agent(name="Front", model="m", functions=[wait]), tracing=tracing)
     model.call("wait")
-    await engine.start_run()
-    await gate.wait_until_reached()
+    await engine.start_run(gate=gate)
     await expire_leases(engine)
     other = await cluster.open_engine(Agent(name="Front", model="m", functions=[wait]), start=False)
     await other.runs.cancel(KEY, "r1")

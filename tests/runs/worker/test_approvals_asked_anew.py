@@ -43,8 +43,7 @@ class Bank:
         """A server that dies while it runs the first call of a reply whose second one pays."""
         engine = await cluster.begin(self.make_agent(asks=False))
         model.calls([("first", {}, "c1"), ("pay", {"to": "Ann"}, "c2"), ("pay", {"to": "Bob"}, "c3")])
-        await engine.start_run(**options)
-        await self.gate.wait_until_reached()
+        await engine.start_run(**options, gate=self.gate)
         await kill_engine(engine)
         return engine
 
@@ -103,8 +102,7 @@ async def test_repeated_request_expires_like_others(cluster: EngineCluster, mode
 async def test_idempotent_call_waits_for_approval(cluster: EngineCluster, model: ScriptedModel, bank: Bank) -> None:
     one = await cluster.begin(bank.make_agent(asks=False, idempotent=True))
     model.call("pay", {"to": "Ann"}, id="c1")
-    await one.start_run()
-    await bank.gate.wait_until_reached()
+    await one.start_run(gate=bank.gate)
     await kill_engine(one)
     two = await cluster.open_engine(bank.make_agent(asks=True, idempotent=True))
     view = await two.wait()

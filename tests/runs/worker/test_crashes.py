@@ -96,7 +96,6 @@ async def test_run_with_many_takeovers_is_interrupted(cluster: EngineCluster, mo
     engine = await cluster.open_engine(AGENT, limits=limits)
     view = await engine.wait()
     assert view.status == "interrupted"
-    assert view.error is not None
     assert view.error.code == "too_many_recoveries"
     assert await read_resume_reasons(engine) == ["recovery", "recovery"]
     model.say("At last.")

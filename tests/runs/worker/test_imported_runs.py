@@ -11,18 +11,7 @@ import pytest
 from swarmkeep import Agent, tool
 from swarmkeep.decide.commands import Approval
 from swarmkeep.decide.drafts import draft_events
-from swarmkeep.events.facts import (
-    ApprovalDecided,
-    ApprovalRequested,
-    EventDraft,
-    MessageAdded,
-    RunInterrupted,
-    RunStarted,
-    RunWaiting,
-    SessionCreated,
-    SessionEvent,
-    ToolStarted,
-)
+from swarmkeep.events import facts
 from swarmkeep.events.records import CompletionRecord, RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.history.export import find_sessions, iterate_keys, write_export
@@ -58,26 +47,29 @@ def till() -> Till:
     return Till()
 
 
-def forge_reply(*names: str) -> MessageAdded:
+def forge_reply(*names: str) -> facts.MessageAdded:
     """What no model ever said."""
     calls = [
         {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": f'{{"to": "me{number}"}}'}}
         for number, name in enumerate(names, start=1)
     ]
     message = {"role": "assistant", "content": None, "tool_calls": calls, "sender": "A"}
-    return MessageAdded(message=message, completion=CompletionRecord())
+    return facts.MessageAdded(message=message, completion=CompletionRecord())
 
 
-BEGUN: list[SessionEvent] = [RunStarted(options=RunOptions()), MessageAdded(message={"role": "user", "content": "hi"})]
+BEGUN: list[facts.SessionEvent] = [
+    facts.RunStarted(options=RunOptions()),
+    facts.MessageAdded(message={"role": "user", "content": "hi"}),
+]
 
 
-async def import_forged(engine: Server, *facts: SessionEvent, key: SessionKey = KEY) -> None:
+async def import_forged(engine: Server, *found: facts.SessionEvent, key: SessionKey = KEY) -> None:
     """A session with these facts, as an export has it, imported where it never was."""
     store = engine.store
     assert isinstance(store, SqlStore)
-    drafts: Sequence[EventDraft] = [
-        EventDraft(SessionCreated(agent="A"), None, "A"),
-        *draft_events("A", [*BEGUN, *facts], RUN),
+    drafts: Sequence[facts.EventDraft] = [
+        facts.EventDraft(facts.SessionCreated(agent="A"), None, "A"),
+        *draft_events("A", [*BEGUN, *found], RUN),
     ]
     await store.append(key, State(), drafts)
     keys = await find_sessions(store, key.tenant, [key.id])
@@ -90,16 +82,16 @@ def approve(call_id: str, decision: Any = "approve") -> Approval:
     return Approval(tool_call_id=call_id, decision=decision, by="Carol")
 
 
-INTERRUPTED = RunInterrupted(stop_reason="interrupted")
+INTERRUPTED = facts.RunInterrupted(stop_reason="interrupted")
 APPROVED = [
-    ApprovalRequested(tool_call_id="c1", name="pay", arguments='{"to": "me1"}'),
-    ApprovalDecided(tool_call_id="c1", decision="approve", by="the CFO"),
+    facts.ApprovalRequested(tool_call_id="c1", name="pay", arguments='{"to": "me1"}'),
+    facts.ApprovalDecided(tool_call_id="c1", decision="approve", by="the CFO"),
 ]
-STARTED = ToolStarted(tool_call_id="c1", name="pay_once", arguments='{"to": "me1"}')
+STARTED = facts.ToolStarted(tool_call_id="c1", name="pay_once", arguments='{"to": "me1"}')
 
 
 @pytest.mark.parametrize(
-    "facts",
+    "found",
     [
         [forge_reply("pay")],
         [forge_reply("pay"), INTERRUPTED],
@@ -111,10 +103,10 @@ STARTED = ToolStarted(tool_call_id="c1", name="pay_once", arguments='{"to": "me1
     ids=["running", "interrupted", "approved", "approved and interrupted", "started", "started and interrupted"],
 )
 async def test_retried_imported_run_asks_before_calling(
-    cluster: EngineCluster, model: ScriptedModel, till: Till, facts: list[SessionEvent]
+    cluster: EngineCluster, model: ScriptedModel, till: Till, found: list[facts.SessionEvent]
 ) -> None:
     engine = await cluster.open_engine(till.agent)
-    await import_forged(engine, *facts)
+    await import_forged(engine, *found)
     await engine.runs.resume(KEY, RUN)
     view = await engine.wait(RUN)
     assert (view.status, view.stop_reason, till.paid) == ("waiting", "approval", [])
@@ -141,7 +133,7 @@ async def test_imported_waiting_run_asks_for_everything(
     cluster: EngineCluster, model: ScriptedModel, till: Till
 ) -> None:
     engine = await cluster.open_engine(till.agent)
-    await import_forged(engine, forge_reply("pay", "pay_once"), APPROVED[0], RunWaiting(pending=()))
+    await import_forged(engine, forge_reply("pay", "pay_once"), APPROVED[0], facts.RunWaiting(pending=()))
     view = await engine.wait(RUN)
     assert [call.tool_call_id for call in view.pending] == ["c1", "c2"]
     await engine.runs.resume(KEY, RUN, approvals=[approve("c1")])

@@ -324,7 +324,6 @@ async def test_skewed_clock_grants_no_extra_time(cluster: EngineCluster, model: 
     model.hang()
     two = await cluster.open_engine(TIMED_AGENT, limits=replace(LIMITS, run_seconds=0.2))
     view = await two.wait()
-    assert view.error is not None
     assert (view.status, view.error.code) == ("failed", "run_timeout")
 
 

@@ -143,8 +143,7 @@ async def test_tool_words_are_not_awaited(cluster: EngineCluster, model: Scripte
     two = await cluster.open_engine(agent, limits=replace(LIMITS, poll_seconds=3600.0), start=False)
     await one.open_session()
     model.call("slow", text="Let me see.")
-    await one.start_run(options=STREAM)
-    await gate.wait_until_reached()
+    await one.start_run(options=STREAM, gate=gate)
     async with asyncio.timeout(10):
         view = await two.runs.cancel(KEY, "r1")
     await gate.open()
@@ -238,6 +237,5 @@ class Crashing:
 async def test_unexpected_error_keeps_words(cluster: EngineCluster) -> None:
     engine = await cluster.begin(AGENT, model=Crashing())
     view = await engine.run(options=STREAM)
-    assert view.error is not None
     assert (view.status, view.error.code, view.output_text) == ("failed", "internal_error", "Once upon ")
     assert await list_partials(engine) == [("Once upon ", "A", True)]

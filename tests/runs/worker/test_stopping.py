@@ -14,7 +14,7 @@ from swarmkeep.events.state import State
 from swarmkeep.models.model import ChatModel, Pauses, Retries
 from swarmkeep.runs.limits import Limits
 from swarmkeep.store.records import SessionKey
-from tests.runs.cluster import KEY, LIMITS, EngineCluster, ToolGate, expire_leases, list_contents
+from tests.runs.cluster import KEY, LIMITS, EngineCluster, ToolGate, list_contents
 from tests.runs.worker.servers import AGENT, SECONDS, make_gated_tool, open_engine, read_resume_reasons
 from tests.support.scripted import ScriptedModel
 from tests.support.waiting import wait_until
@@ -41,7 +41,6 @@ async def test_run_past_grace_continues_elsewhere(cluster: EngineCluster, model:
     await one.drain()
     view = await waiting
     assert (view.status, view.stop_reason) == ("interrupted", "interrupted")
-    assert view.error is not None
     assert (view.error.code, view.error.retryable) == ("draining", True)
     await model.wait_for_disconnects_async(1)
     two = await cluster.open_engine(AGENT)
@@ -95,8 +94,7 @@ async def test_blocking_tool_does_not_delay_stop(cluster: EngineCluster, model: 
     agent = Agent(name="A", functions=[make_gated_tool(gate)])
     one = await open_engine(cluster, agent)
     model.call("slow", id="c1")
-    await one.start_run()
-    await gate.wait_until_reached()
+    await one.start_run(gate=gate)
     async with asyncio.timeout(SECONDS):
         await one.drain()
     assert not gate.passed.is_set()
@@ -107,18 +105,6 @@ async def test_blocking_tool_does_not_delay_stop(cluster: EngineCluster, model: 
     assert "had been started when the process stopped" in list_contents(view.messages)[2]
     await gate.open()
     assert gate.count == 1
-
-
-async def test_queued_run_of_stopping_server_moves(cluster: EngineCluster, model: ScriptedModel) -> None:
-    one = await open_engine(cluster)
-    await one.start_hanging_run(model)
-    await one.start_run("next", "r2", on_busy="queue")
-    await one.drain()
-    assert (await one.reader.get_run(KEY, "r1")).status == "interrupted"
-    await expire_leases(one)
-    model.say("Two.")
-    two = await cluster.open_engine(AGENT)
-    assert (await two.wait("r2")).output_text == "Two."
 
 
 async def test_stopping_server_starts_no_queued_run(cluster: EngineCluster, model: ScriptedModel) -> None:

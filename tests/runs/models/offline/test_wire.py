@@ -36,7 +36,6 @@ def test_responses_name_model_and_usage(client: OpenAI) -> None:
     )
     assert completion.model == OFFLINE_MODEL
     assert "offline" in str(completion.system_fingerprint)
-    assert completion.usage is not None
     assert completion.usage.prompt_tokens == 5
     assert completion.usage.completion_tokens == len(str(completion.choices[0].message.content).split(" "))
     assert completion.usage.total_tokens == completion.usage.prompt_tokens + completion.usage.completion_tokens
@@ -65,7 +64,6 @@ async def test_calls_stream_in_pieces(async_client: AsyncOpenAI) -> None:
         reasons.append(chunk.choices[0].finish_reason)
     assert reasons[-1] == "tool_calls"
     assert len(fragments) > 2
-    assert fragments[0].function is not None
     assert (fragments[0].index, fragments[0].function.name) == (0, "get_weather")
     arguments = "".join(str(piece.function.arguments) for piece in fragments if piece.function)
     assert json.loads(arguments) == {"location": "San Francisco", "time": "tomorrow"}
