@@ -247,7 +247,6 @@ def test_output_function_name_is_reserved() -> None:
 
     agent = Agent(output_type=Point, output_mode="tool")
     output = agent.output()
-    assert output is not None
     assert output.tool_schema["function"]["name"] == OUTPUT_TOOL
     with pytest.raises(ValidationError, match="takes the output"):
         Agent(output_type=Point, output_mode="tool", functions=[final_output])

@@ -234,7 +234,6 @@ def start(command: StartRun, state: State | None = None) -> State:
 
 def test_run_knows_its_request_trace() -> None:
     state = start(make_command("r1", traceparent=FIRST))
-    assert state.run is not None
     assert state.run.traceparent == FIRST
 
 
@@ -244,7 +243,6 @@ def test_queued_run_keeps_its_request_trace() -> None:
     assert state.run is not None
     state = apply_drafts(state, draft_events("A", end_run(state, state.run, RunCompleted, "end_turn"), "r1"))
     state = apply_drafts(state, start_queued(state))
-    assert state.run is not None
     assert (state.run.id, state.run.traceparent) == ("r2", SECOND)
 
 

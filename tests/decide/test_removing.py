@@ -288,7 +288,6 @@ def test_hidden_run_stays_readable_hiding_idempotent() -> None:
     assert list_facts(hidden) == [RunHidden(by="Lee")]
     state = when(state, *hidden)
     run = find_run(state, RUN)
-    assert run is not None
     assert run.hidden
     assert view_run("s", state, run) == view_run("s", state, before)
     assert hide_run(state, RUN) == []

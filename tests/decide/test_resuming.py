@@ -13,20 +13,9 @@ from swarmkeep.decide.commands import Approval, ToolAnswer, expire_approvals, re
 from swarmkeep.decide.importing import finish_import
 from swarmkeep.decide.settle import settle
 from swarmkeep.decide.steps import AskModel, CallTool, Deny, next_step
+from swarmkeep.events import facts
 from swarmkeep.events.codec import parse_timestamp
 from swarmkeep.events.errors import AlreadyDecided, InvalidRequest, RunNotFound, RunNotWaiting
-from swarmkeep.events.facts import (
-    IMPORTED,
-    ApprovalDecided,
-    ApprovalRequested,
-    Decision,
-    MessageAdded,
-    RunInterrupted,
-    RunQueued,
-    RunResumed,
-    RunWaiting,
-    ToolStarted,
-)
 from swarmkeep.events.records import CallerFunction, CallerTool, ContextChange, RunOptions, ToolRecord, Usage
 from swarmkeep.events.state import State
 from tests.events.given import (
@@ -88,8 +77,8 @@ def test_approval_recorded_and_run_continues() -> None:
     state = make_waiting_for_approval("c1")
     drafts = resume_run(state, RUN, approvals=[approve("c1", "fine")])
     assert list_facts(drafts) == [
-        ApprovalDecided(tool_call_id="c1", decision="approve", reason="fine", by="me"),
-        RunResumed(reason="approval"),
+        facts.ApprovalDecided(tool_call_id="c1", decision="approve", reason="fine", by="me"),
+        facts.RunResumed(reason="approval"),
     ]
     assert {draft.run_id for draft in drafts} == {RUN}
     state = record_drafts(state, drafts)
@@ -116,7 +105,7 @@ def test_undecided_calls_keep_run_waiting() -> None:
 
 @pytest.mark.parametrize("first", ["approve", "deny"])
 @pytest.mark.parametrize("second", ["approve", "deny"])
-def test_first_decision_of_a_call_wins(first: Decision, second: Decision) -> None:
+def test_first_decision_of_a_call_wins(first: facts.Decision, second: facts.Decision) -> None:
     again = Approval(tool_call_id="c1", decision=second)
     before = make_waiting_for_approval("c1", "c2")
     state = record_drafts(before, resume_run(before, RUN, approvals=[Approval(tool_call_id="c1", decision=first)]))
@@ -191,7 +180,7 @@ def test_changed_arguments_are_recorded(given_arguments: str, edited: Any, recor
     state = calling(("c1", "danger", given_arguments))
     decision = Approval(tool_call_id="c1", decision="approve", arguments=edited)
     (fact, _, _) = list_facts(settle(state, resume_run(state, RUN, approvals=[decision])))
-    assert isinstance(fact, ApprovalDecided)
+    assert isinstance(fact, facts.ApprovalDecided)
     assert fact.arguments == recorded
 
 
@@ -202,11 +191,11 @@ def test_outside_result_recorded_and_run_continues() -> None:
     state = make_waiting_for_results("c1")
     drafts = resume_run(state, RUN, [tool_answer("c1")])
     assert list_facts(drafts) == [
-        MessageAdded(
+        facts.MessageAdded(
             message={"role": "tool", "tool_call_id": "c1", "tool_name": "look_up", "content": "42", "sender": "triage"},
             tool=ToolRecord(name="look_up", status="external"),
         ),
-        RunResumed(reason="tool_results"),
+        facts.RunResumed(reason="tool_results"),
     ]
     assert next_step(record_drafts(state, drafts)) == AskModel()
 
@@ -219,8 +208,8 @@ def test_words_with_last_result_follow_it() -> None:
         resume_run(state, RUN, [tool_answer("c1")], messages=said)
     drafts = resume_run(state, RUN, [tool_answer("c1"), tool_answer("c2")], messages=said, options=options)
     assert list_facts(drafts)[2:] == [
-        RunResumed(reason="tool_results", options=options),
-        MessageAdded(message={**said[0], "sender": "user"}),
+        facts.RunResumed(reason="tool_results", options=options),
+        facts.MessageAdded(message={**said[0], "sender": "user"}),
     ]
 
 
@@ -228,7 +217,7 @@ def test_outside_error_is_an_answer() -> None:
     (fact, _) = list_facts(
         resume_run(make_waiting_for_results("c1"), RUN, [ToolAnswer(tool_call_id="c1", content="no", is_error=True)])
     )
-    assert isinstance(fact, MessageAdded)
+    assert isinstance(fact, facts.MessageAdded)
     assert fact.tool == ToolRecord(name="look_up", status="error")
 
 
@@ -287,14 +276,14 @@ def test_unknown_run_cannot_be_resumed() -> None:
 
 # Interrupted runs.
 
-INTERRUPTED = RunInterrupted(stop_reason="interrupted")
+INTERRUPTED = facts.RunInterrupted(stop_reason="interrupted")
 
 
 def test_interrupted_run_retried_at_its_place() -> None:
     before = running(model_calls("c1", "c2"), tool_result("c1"))
     state = when(before, INTERRUPTED)
     drafts = resume_run(state, RUN)
-    assert [(draft.fact, draft.run_id) for draft in drafts] == [(RunResumed(reason="recovery"), RUN)]
+    assert [(draft.fact, draft.run_id) for draft in drafts] == [(facts.RunResumed(reason="recovery"), RUN)]
     state = record_drafts(state, drafts)
     assert next_step(state) == next_step(before)
     assert active_run(state).recoveries == 0
@@ -364,7 +353,7 @@ def when_is(text: str) -> datetime:
 def make_expiring(**ends: str) -> State:
     state = running(model_reply(calling_message(*(tool_call(call_id, "danger") for call_id in ends))))
     asked = [
-        ApprovalRequested(tool_call_id=call_id, name="danger", arguments="{}", expires_at=end)
+        facts.ApprovalRequested(tool_call_id=call_id, name="danger", arguments="{}", expires_at=end)
         for call_id, end in ends.items()
     ]
     return record_drafts(when(state, *asked), settle(when(state, *asked), []))
@@ -403,7 +392,7 @@ def test_decision_after_end_refused() -> None:
 def test_session_with_unattended_work_is_due() -> None:
     assert running().due_at is None
     assert given().due_at is None
-    assert given(RunQueued(options=RunOptions(), messages=())).due_at == 0.0
+    assert given(facts.RunQueued(options=RunOptions(), messages=())).due_at == 0.0
     assert make_waiting_for_approval("c1").due_at is None
 
 
@@ -430,13 +419,16 @@ def test_imported_running_run_ended_with_results() -> None:
     reply = model_reply(calling_message(tool_call("c1"), tool_call("c2")), USAGE)
     held = ToolRecord(name="look_up", status="ok", context=ContextChange(patch={"seen": 1}))
     result = {"role": "tool", "tool_call_id": "c2", "content": "done"}
-    state = running(reply, MessageAdded(message=result, tool=held), QUEUED)
+    state = running(reply, facts.MessageAdded(message=result, tool=held), QUEUED)
     types, after = import_state(state)
     assert types == ["session.imported", "run.interrupted", "context.updated", "run.interrupted"]
     assert after.context_variables == {"seen": 1}
     assert (after.run, after.queue) == (None, ())
     ended = [(run.id, run.status, run.usage, run.error and run.error.code) for run in after.finished]
-    assert ended == [(OTHER, "interrupted", Usage(), IMPORTED), (RUN, "interrupted", Usage(3, 2, 5, 1), IMPORTED)]
+    assert ended == [
+        (OTHER, "interrupted", Usage(), facts.IMPORTED),
+        (RUN, "interrupted", Usage(3, 2, 5, 1), facts.IMPORTED),
+    ]
     # It may be tried again, and then nobody has decided anything.
     assert [(call.id, call.done, call.imported) for call in after.finished[-1].calls] == [
         ("c1", False, True),
@@ -448,8 +440,8 @@ def test_imported_waits_are_asked_again() -> None:
     options = RunOptions(tools=(CallerTool(function=CallerFunction(name="outside")),))
     reply = model_calls("c1", ("c2", "outside"))
     started = make_run_started(tools=options.tools)
-    begun = ToolStarted(tool_call_id="c1", name="look_up", arguments="{}", attempt=1)
-    state = given(started, user_said(), reply, begun, RunWaiting(pending=()), QUEUED)
+    begun = facts.ToolStarted(tool_call_id="c1", name="look_up", arguments="{}", attempt=1)
+    state = given(started, user_said(), reply, begun, facts.RunWaiting(pending=()), QUEUED)
     types, after = import_state(state)
     assert types == ["session.imported", "run.interrupted", "approval.requested", "run.waiting"]
     run = active_run(after)
@@ -463,7 +455,7 @@ def test_imported_waits_are_asked_again() -> None:
 
 
 def test_run_waiting_for_no_call_ended() -> None:
-    state = running(RunWaiting(pending=()))
+    state = running(facts.RunWaiting(pending=()))
     types, after = import_state(state)
     assert types == ["session.imported", "run.interrupted"]
     assert after.run is None

@@ -15,30 +15,7 @@ from swarmkeep.decide.drafts import draft_events
 from swarmkeep.decide.people import hand_back
 from swarmkeep.decide.settle import settle
 from swarmkeep.decide.steps import AskModel, CallTool, CallTools, Compact, StartQueued, next_step
-from swarmkeep.events.facts import (
-    ApprovalDecided,
-    ApprovalRequested,
-    CompactionFailed,
-    CompactionSummarised,
-    ContextUpdated,
-    EventDraft,
-    HandoffIgnored,
-    HandoffMade,
-    MessageAdded,
-    RecordedEvent,
-    RunCancelled,
-    RunCompleted,
-    RunEnded,
-    RunFailed,
-    RunInterrupted,
-    RunQueued,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-    SessionForked,
-    SessionUpdated,
-    ToolStarted,
-)
+from swarmkeep.events import facts
 from swarmkeep.events.fold import evolve
 from swarmkeep.events.messages import read_tool_calls
 from swarmkeep.events.state import State
@@ -58,14 +35,14 @@ SEEDS = range(examples(200))
 
 
 @pytest.fixture(scope="module")
-def seeded() -> list[list[RecordedEvent]]:
+def seeded() -> list[list[facts.RecordedEvent]]:
     return [make_random_log(SeededDice(seed), moves=40) for seed in SEEDS]
 
 
 # A run's life.
 
 
-def check_lives(events: list[RecordedEvent]) -> None:
+def check_lives(events: list[facts.RecordedEvent]) -> None:
     """Runs begin once, one at a time, and end once; only an interrupted one may go on, and only as the latest."""
     queue: list[str | None] = []
     active = latest = None
@@ -73,44 +50,50 @@ def check_lives(events: list[RecordedEvent]) -> None:
     known: set[str | None] = set()
     for event in events:
         match event.fact:
-            case RunQueued():
+            case facts.RunQueued():
                 assert event.run_id not in known
                 known.add(event.run_id)
                 queue.append(event.run_id)
-            case RunStarted():
+            case facts.RunStarted():
                 assert active is None
                 # Whoever may queue waits for those before; whoever may not starts at once.
                 assert event.run_id in queue[:1] or event.run_id not in known
                 queue = [run_id for run_id in queue if run_id != event.run_id]
                 known.add(event.run_id)
                 active = latest = event.run_id
-            case RunEnded() if event.run_id == active:
+            case facts.RunEnded() if event.run_id == active:
                 active, latest, interrupted = None, event.run_id, event.type == "run.interrupted"
-            case RunEnded():
+            case facts.RunEnded():
                 # An import interrupts what waits in the queue.
                 assert event.type in ("run.cancelled", "run.interrupted")
                 queue.remove(event.run_id)
                 ended = (event.run_id, event.type == "run.interrupted")
                 latest, interrupted = ended if active is None else (latest, interrupted)
-            case RunResumed() if active is None:
+            case facts.RunResumed() if active is None:
                 assert (event.run_id, interrupted) == (latest, True)
                 active = event.run_id
-            case SessionForked():
+            case facts.SessionForked():
                 interrupted = interrupted or active is not None
                 active, queue = None, []
-            case RunWaiting() | RunResumed() | ToolStarted() | ApprovalRequested() | ApprovalDecided():
+            case (
+                facts.RunWaiting()
+                | facts.RunResumed()
+                | facts.ToolStarted()
+                | facts.ApprovalRequested()
+                | facts.ApprovalDecided()
+            ):
                 assert event.run_id == active is not None
-            case MessageAdded():
+            case facts.MessageAdded():
                 assert event.run_id == active
 
 
 @for_any(events=random_logs(moves=30))
 @settings(max_examples=examples(100))
-def test_runs_end_once_and_never_overlap(events: list[RecordedEvent]) -> None:
+def test_runs_end_once_and_never_overlap(events: list[facts.RecordedEvent]) -> None:
     check_lives(events)
 
 
-def test_seeded_logs_never_overlap_runs(seeded: list[list[RecordedEvent]]) -> None:
+def test_seeded_logs_never_overlap_runs(seeded: list[list[facts.RecordedEvent]]) -> None:
     for events in seeded:
         check_lives(events)
 
@@ -121,27 +104,27 @@ def test_seeded_logs_never_overlap_runs(seeded: list[list[RecordedEvent]]) -> No
 class Turn:
     """What a log says of one reply and its calls."""
 
-    def __init__(self, reply: MessageAdded) -> None:
+    def __init__(self, reply: facts.MessageAdded) -> None:
         self.asked = [call_id for call_id, _, _ in read_tool_calls(reply.message)]
         self.alone = {call_id for call_id, name, _ in read_tool_calls(reply.message) if name not in CONCURRENT}
         self.starts: list[tuple[str, int]] = []
         self.results: list[tuple[str, str]] = []
-        self.handoffs: list[HandoffMade | HandoffIgnored] = []
+        self.handoffs: list[facts.HandoffMade | facts.HandoffIgnored] = []
         self.proposed: list[tuple[str, str]] = []
         self.changes: list[str] = []
         self.cut_off = False
         self.interrupted = False
 
 
-def list_turns(events: list[RecordedEvent]) -> Iterator[Turn]:
+def list_turns(events: list[facts.RecordedEvent]) -> Iterator[Turn]:
     """Every turn of a log; what follows the end of a run belongs to no turn."""
     turn: Turn | None = None
     for event in events:
         fact = event.fact
-        if isinstance(fact, MessageAdded) and fact.completion is not None:
+        if isinstance(fact, facts.MessageAdded) and fact.completion is not None:
             turn = Turn(fact)
             yield turn
-        elif isinstance(fact, RunStarted):
+        elif isinstance(fact, facts.RunStarted):
             turn = None
         elif turn is not None:
             note_fact(turn, fact)
@@ -149,25 +132,25 @@ def list_turns(events: list[RecordedEvent]) -> Iterator[Turn]:
 
 def note_fact(turn: Turn, fact: object) -> None:
     match fact:
-        case ToolStarted():
+        case facts.ToolStarted():
             assert fact.tool_call_id not in [call_id for call_id, _ in turn.results]
             turn.starts.append((fact.tool_call_id, fact.attempt))
-        case MessageAdded(tool=tool) if tool is not None:
+        case facts.MessageAdded(tool=tool) if tool is not None:
             call_id = fact.message["tool_call_id"]
             turn.results.append((call_id, tool.status))
             if tool.handoff is not UNSET:
                 turn.proposed.append((call_id, tool.handoff))
-        case HandoffMade() | HandoffIgnored():
+        case facts.HandoffMade() | facts.HandoffIgnored():
             turn.handoffs.append(fact)
-        case ContextUpdated(tool_call_id=str(call_id)):
+        case facts.ContextUpdated(tool_call_id=str(call_id)):
             turn.changes.append(call_id)
-        case RunInterrupted() | SessionForked():
+        case facts.RunInterrupted() | facts.SessionForked():
             turn.interrupted = True
-        case RunCancelled() | RunFailed():
+        case facts.RunCancelled() | facts.RunFailed():
             turn.cut_off = True
 
 
-def test_started_calls_get_at_most_one_result(seeded: list[list[RecordedEvent]]) -> None:
+def test_started_calls_get_at_most_one_result(seeded: list[list[facts.RecordedEvent]]) -> None:
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
         answered = [call_id for call_id, _ in turn.results]
         assert len(set(answered)) == len(answered)
@@ -178,7 +161,7 @@ def test_started_calls_get_at_most_one_result(seeded: list[list[RecordedEvent]])
             assert not (call_id in begun and status in ("denied", "external"))
 
 
-def test_calls_run_in_requested_order(seeded: list[list[RecordedEvent]]) -> None:
+def test_calls_run_in_requested_order(seeded: list[list[facts.RecordedEvent]]) -> None:
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
         begun = [call_id for call_id, attempt in turn.starts if attempt == 1 and call_id in turn.alone]
         assert begun == [call_id for call_id in turn.asked if call_id in begun]
@@ -187,7 +170,7 @@ def test_calls_run_in_requested_order(seeded: list[list[RecordedEvent]]) -> None
         assert in_turn == [call_id for call_id in turn.asked if call_id in in_turn]
 
 
-def test_context_changes_apply_in_call_order(seeded: list[list[RecordedEvent]]) -> None:
+def test_context_changes_apply_in_call_order(seeded: list[list[facts.RecordedEvent]]) -> None:
     out_of_order = 0
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
         ended = [call_id for call_id, _ in turn.results if call_id in turn.changes]
@@ -197,7 +180,7 @@ def test_context_changes_apply_in_call_order(seeded: list[list[RecordedEvent]]) 
     assert out_of_order
 
 
-def test_call_starts_are_numbered_in_order(seeded: list[list[RecordedEvent]]) -> None:
+def test_call_starts_are_numbered_in_order(seeded: list[list[facts.RecordedEvent]]) -> None:
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
         attempts = defaultdict(list)
         for call_id, attempt in turn.starts:
@@ -206,7 +189,7 @@ def test_call_starts_are_numbered_in_order(seeded: list[list[RecordedEvent]]) ->
             assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_last_handoff_of_a_turn_wins(seeded: list[list[RecordedEvent]]) -> None:
+def test_last_handoff_of_a_turn_wins(seeded: list[list[facts.RecordedEvent]]) -> None:
     several = 0
     for turn in (turn for events in seeded for turn in list(list_turns(events))):
         if not turn.handoffs:
@@ -218,89 +201,92 @@ def test_last_handoff_of_a_turn_wins(seeded: list[list[RecordedEvent]]) -> None:
             continue
         assert [(fact.tool_call_id, fact.to_agent) for fact in turn.handoffs] == proposed
         *ignored, made = turn.handoffs
-        assert isinstance(made, HandoffMade)
-        assert all(isinstance(fact, HandoffIgnored) for fact in ignored)
+        assert isinstance(made, facts.HandoffMade)
+        assert all(isinstance(fact, facts.HandoffIgnored) for fact in ignored)
         assert turn.cut_off or {call_id for call_id, _ in turn.results} == set(turn.asked)
     assert several
 
 
-def test_events_name_the_active_or_asked_agent(seeded: list[list[RecordedEvent]]) -> None:
+def test_events_name_the_active_or_asked_agent(seeded: list[list[facts.RecordedEvent]]) -> None:
     others = 0
     for events in seeded:
         state = State()
         for event in events:
             before, state = state, evolve(state, event)
-            expected = state.agent if event.seq == 1 or isinstance(event.fact, SessionUpdated) else before.agent
+            expected = state.agent if event.seq == 1 or isinstance(event.fact, facts.SessionUpdated) else before.agent
             asked = _find_asked_agent(before, event)
             # An approval is asked for by the agent whose call it is, or by the one that is active when an import ends.
-            either = {asked or expected, expected if isinstance(event.fact, ApprovalRequested) else asked or expected}
+            either = {
+                asked or expected,
+                expected if isinstance(event.fact, facts.ApprovalRequested) else asked or expected,
+            }
             assert event.agent in either
             others += asked not in (None, expected)
     assert others
 
 
-def _find_asked_agent(before: State, event: RecordedEvent) -> str | None:
+def _find_asked_agent(before: State, event: facts.RecordedEvent) -> str | None:
     """The agent whose reply or call an event is; None if it is neither."""
     fact = event.fact
-    if isinstance(fact, ToolStarted | ApprovalRequested | MessageAdded) and before.run is not None:
-        call_id = fact.message.get("tool_call_id") if isinstance(fact, MessageAdded) else fact.tool_call_id
+    if isinstance(fact, facts.ToolStarted | facts.ApprovalRequested | facts.MessageAdded) and before.run is not None:
+        call_id = fact.message.get("tool_call_id") if isinstance(fact, facts.MessageAdded) else fact.tool_call_id
         for call in before.run.calls:
             if call.id == call_id:
                 return call.agent
-    if isinstance(fact, MessageAdded) and fact.completion is not None:
+    if isinstance(fact, facts.MessageAdded) and fact.completion is not None:
         return str(fact.message["sender"])
     return None
 
 
-def test_model_calls_stay_within_max_turns(seeded: list[list[RecordedEvent]]) -> None:
+def test_model_calls_stay_within_max_turns(seeded: list[list[facts.RecordedEvent]]) -> None:
     stopped = 0
     for events in seeded:
         limits: dict[str | None, int | None] = {}
         calls: dict[str | None, int] = defaultdict(int)
         for event in events:
             fact = event.fact
-            if isinstance(fact, RunStarted):
+            if isinstance(fact, facts.RunStarted):
                 limits[event.run_id] = fact.options.max_turns
-            elif isinstance(fact, MessageAdded) and fact.completion is not None:
+            elif isinstance(fact, facts.MessageAdded) and fact.completion is not None:
                 # A reply that was cut off is kept as one, and belongs to a call that the run was allowed.
                 calls[event.run_id] += 1
                 limit = limits[event.run_id]
                 assert limit is None or calls[event.run_id] <= limit
-            elif isinstance(fact, RunCompleted) and fact.stop_reason == "max_turns":
+            elif isinstance(fact, facts.RunCompleted) and fact.stop_reason == "max_turns":
                 stopped += 1
                 assert calls[event.run_id] == limits[event.run_id]
     assert stopped
 
 
-def test_run_usage_sums_its_calls(seeded: list[list[RecordedEvent]]) -> None:
+def test_run_usage_sums_its_calls(seeded: list[list[facts.RecordedEvent]]) -> None:
     for events in seeded:
         spent: dict[str | None, list[int]] = defaultdict(lambda: [0, 0])
         for event in events:
             fact = event.fact
-            if isinstance(fact, MessageAdded | CompactionSummarised) and fact.completion is not None:
+            if isinstance(fact, facts.MessageAdded | facts.CompactionSummarised) and fact.completion is not None:
                 tokens = (fact.completion.usage or {}).get("total_tokens")
                 spent[event.run_id][0] += tokens if isinstance(tokens, int) else 0
                 spent[event.run_id][1] += 1
-            elif isinstance(fact, RunEnded):
+            elif isinstance(fact, facts.RunEnded):
                 assert [fact.usage.total_tokens, fact.usage.model_calls] == spent[event.run_id]
 
 
-def test_approval_precedes_every_guarded_start(seeded: list[list[RecordedEvent]]) -> None:
+def test_approval_precedes_every_guarded_start(seeded: list[list[facts.RecordedEvent]]) -> None:
     guarded = 0
     for events in seeded:
         undecided: set[str] = set()
         for event in events:
             fact = event.fact
-            if isinstance(fact, MessageAdded) and fact.completion is not None:
+            if isinstance(fact, facts.MessageAdded) and fact.completion is not None:
                 undecided = set()
-            elif isinstance(fact, ApprovalRequested):
+            elif isinstance(fact, facts.ApprovalRequested):
                 undecided.add(fact.tool_call_id)
-            elif isinstance(fact, ApprovalDecided):
+            elif isinstance(fact, facts.ApprovalDecided):
                 guarded += 1
                 assert fact.tool_call_id in undecided
                 if fact.decision == "approve":
                     undecided.discard(fact.tool_call_id)
-            elif isinstance(fact, ToolStarted):
+            elif isinstance(fact, facts.ToolStarted):
                 assert fact.tool_call_id not in undecided
     assert guarded
 
@@ -308,7 +294,7 @@ def test_approval_precedes_every_guarded_start(seeded: list[list[RecordedEvent]]
 # Progress.
 
 
-def answer_pending(state: State) -> list[EventDraft]:
+def answer_pending(state: State) -> list[facts.EventDraft]:
     """What a waiting run needs to go on."""
     run = state.run
     assert run is not None
@@ -338,7 +324,7 @@ def finish(state: State) -> int:
             case AskModel():
                 drafts = commit_reply(state, answer_message())
             case Compact():
-                drafts = draft_events(state.agent, [CompactionFailed(code="x", message="y")], None)
+                drafts = draft_events(state.agent, [facts.CompactionFailed(code="x", message="y")], None)
             case CallTool(call=call) if call.attempts:
                 drafts = commit_result(state, call.id)
             case CallTools(calls=calls):

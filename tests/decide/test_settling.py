@@ -136,7 +136,6 @@ def test_denials_and_follow_ups_share_commit(count: int) -> None:
     assert list_types(drafts) == expected
     first = drafts[count + 1].fact
     assert isinstance(first, MessageAdded)
-    assert first.tool is not None
     assert first.tool.status == "denied"
     assert first.message["content"] == "Denied: danger was not approved and did not run. Reason: too risky"
 

@@ -9,19 +9,7 @@ from msgspec import UNSET
 
 from swarmkeep.decide.steps import AskModel, CallTool, Deny, Finish, StartQueued, Wait, next_step
 from swarmkeep.decide.turns import Verdict, record_verdict
-from swarmkeep.events.facts import (
-    ApprovalDecided,
-    ApprovalRequested,
-    Decision,
-    HandoffMade,
-    MessageAdded,
-    RunCancelled,
-    RunFailed,
-    RunResumed,
-    RunWaiting,
-    SessionEvent,
-    ToolStarted,
-)
+from swarmkeep.events import facts
 from swarmkeep.events.records import Usage
 from swarmkeep.events.state import State
 from swarmkeep.request.request import find_tool_choice
@@ -46,20 +34,20 @@ from tests.events.given import (
 )
 
 
-def approval_requested(call_id: str) -> ApprovalRequested:
-    return ApprovalRequested(tool_call_id=call_id, name="danger", arguments="{}", expires_at="2026-01-02")
+def approval_requested(call_id: str) -> facts.ApprovalRequested:
+    return facts.ApprovalRequested(tool_call_id=call_id, name="danger", arguments="{}", expires_at="2026-01-02")
 
 
-def approval_decided(call_id: str, decision: Decision) -> ApprovalDecided:
-    return ApprovalDecided(tool_call_id=call_id, decision=decision)
+def approval_decided(call_id: str, decision: facts.Decision) -> facts.ApprovalDecided:
+    return facts.ApprovalDecided(tool_call_id=call_id, decision=decision)
 
 
-def tool_begun(call_id: str, attempt: int = 1) -> ToolStarted:
-    return ToolStarted(tool_call_id=call_id, name="look_up", arguments="{}", attempt=attempt)
+def tool_begun(call_id: str, attempt: int = 1) -> facts.ToolStarted:
+    return facts.ToolStarted(tool_call_id=call_id, name="look_up", arguments="{}", attempt=attempt)
 
 
 GUARDED = running(model_calls(("c1", "danger")), approval_requested("c1"))
-WAITING = running(model_calls("c1"), RunWaiting(pending=()), execute_tools=False)
+WAITING = running(model_calls("c1"), facts.RunWaiting(pending=()), execute_tools=False)
 STEPS: dict[str, tuple[State, Any]] = {
     "no session": (State(), None),
     "an idle session": (given(user_said()), None),
@@ -77,7 +65,7 @@ STEPS: dict[str, tuple[State, Any]] = {
     "a denied call": (when(GUARDED, approval_decided("c1", "deny")), Deny(active_run(GUARDED).calls[0])),
     "a run that waits": (WAITING, None),
     "and has its result": (when(WAITING, tool_result("c1")), None),
-    "and is resumed": (when(WAITING, tool_result("c1"), RunResumed(reason="tool_results")), AskModel()),
+    "and is resumed": (when(WAITING, tool_result("c1"), facts.RunResumed(reason="tool_results")), AskModel()),
     "a queue behind a run": (running(run_queued(OTHER)), AskModel()),
 }
 
@@ -174,7 +162,7 @@ def test_handoffs_going_round_are_a_loop() -> None:
     state = running(loop_turns=6)
     for to, back in [("B", "triage"), ("triage", "B")] * 3:
         assert next_step(state) == AskModel()
-        state = when(add_turn(state, (f"to_{to}", "{}")), HandoffMade(from_agent=back, to_agent=to))
+        state = when(add_turn(state, (f"to_{to}", "{}")), facts.HandoffMade(from_agent=back, to_agent=to))
     assert next_step(state) == Finish("loop_detected")
 
 
@@ -196,7 +184,7 @@ def test_calls_of_one_turn_are_no_loop() -> None:
 def test_the_run_before_does_not_count() -> None:
     state = with_limit(*[("look", "{}")] * 5)
     state = when(
-        state, RunCancelled(stop_reason="cancelled"), in_run("again", make_run_started(loop_turns=6)), user_said()
+        state, facts.RunCancelled(stop_reason="cancelled"), in_run("again", make_run_started(loop_turns=6)), user_said()
     )
     assert next_step(add_turn(state, ("look", "{}"))) == AskModel()
 
@@ -251,7 +239,7 @@ def test_answer_call_may_be_required_each_reply() -> None:
 
 def test_only_own_replies_this_run_count() -> None:
     # What a caller puts into its mouth is no reply, nor is what another agent said.
-    put = MessageAdded(message=answer_message())
+    put = facts.MessageAdded(message=answer_message())
     assert choose(when(BEGUN, put), own="required") == "required"
     other = model_reply({"role": "assistant", "content": "hi", "sender": "refunds"})
     assert choose(when(BEGUN, other), own="required") == "required"
@@ -264,14 +252,14 @@ def test_only_own_replies_this_run_count() -> None:
 CALLS = running(model_calls("c1", "c2"))
 
 
-def judge(state: State, *problems: str, retries: int = 1) -> list[SessionEvent]:
+def judge(state: State, *problems: str, retries: int = 1) -> list[facts.SessionEvent]:
     run = active_run(state)
     verdict = Verdict(problems=problems, retries=retries, calls=run.calls)
     return record_verdict(run, verdict, "triage", Usage(1, 2, 3, 1))
 
 
-def list_statuses(facts: list[SessionEvent]) -> list[tuple[str, object, object]]:
-    tools = [fact.tool for fact in facts if isinstance(fact, MessageAdded)]
+def list_statuses(found: list[facts.SessionEvent]) -> list[tuple[str, object, object]]:
+    tools = [fact.tool for fact in found if isinstance(fact, facts.MessageAdded)]
     return [(tool.name, tool.status, tool.output) for tool in tools if tool is not None]
 
 
@@ -283,9 +271,9 @@ def test_first_answer_call_counts() -> None:
 
 
 def test_wrong_answer_call_errors_and_counts() -> None:
-    facts = judge(CALLS, "it is empty")
-    assert [status for _, status, _ in list_statuses(facts)] == ["error", "error"]
-    run = active_run(when(CALLS, *facts))
+    found = judge(CALLS, "it is empty")
+    assert [status for _, status, _ in list_statuses(found)] == ["error", "error"]
+    run = active_run(when(CALLS, *found))
     assert (run.corrections, run.answered, run.open_calls) == (1, False, ())
 
 
@@ -295,7 +283,7 @@ def test_wrong_text_returned_until_limit() -> None:
     for retries in (0, 1, 2):
         run = active_run(state)
         *_, last = judge(state, "no JSON", retries=retries)
-        assert isinstance(last, RunFailed)
+        assert isinstance(last, facts.RunFailed)
         assert last.error is not None
         assert last.usage == Usage(1, 2, 3, 1)
         details.append(last.error.message.partition(" not of")[0])

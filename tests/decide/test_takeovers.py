@@ -21,6 +21,7 @@ from swarmkeep.decide.people import (
     take_over,
 )
 from swarmkeep.decide.steps import PERSON, AskModel, CallTool, StartQueued, TellNote, Wait, next_step
+from swarmkeep.events import facts
 from swarmkeep.events.errors import (
     EventNotFound,
     InvalidRequest,
@@ -29,20 +30,6 @@ from swarmkeep.events.errors import (
     RunNotFound,
     SessionBusy,
     TakenOverByOther,
-)
-from swarmkeep.events.facts import (
-    ApprovalRequested,
-    FeedbackAdded,
-    MessageAdded,
-    NoteAdded,
-    PendingCall,
-    RunWaiting,
-    SessionAssigned,
-    SessionCreated,
-    SessionForked,
-    SessionImported,
-    SessionTakenOver,
-    ToolStarted,
 )
 from swarmkeep.events.records import CompletionRecord
 from swarmkeep.events.state import Feedback, State
@@ -67,7 +54,7 @@ from tests.events.given import (
 
 ASKED = running()
 CALLS = when(ASKED, model_calls("c1", "c2"))
-BEGUN = when(CALLS, ToolStarted(tool_call_id="c1", name="look_up", arguments="{}", attempt=1))
+BEGUN = when(CALLS, facts.ToolStarted(tool_call_id="c1", name="look_up", arguments="{}", attempt=1))
 
 
 def taken(state: State, by: str | None = "Lee") -> State:
@@ -84,7 +71,6 @@ def test_takeover_holds_until_forced() -> None:
     with pytest.raises(TakenOverByOther):
         hand_back(state, by="Ana")
     forced = record_drafts(state, take_over(state, by="Ana", note="mine", force=True))
-    assert forced.taken_over is not None
     assert (forced.taken_over.by, forced.taken_over.note) == ("Ana", "mine")
     assert record_drafts(state, hand_back(state, by="Ana", force=True)).taken_over is None
     for refused in (lambda: answer(ASKED, "no", by="Lee"), lambda: hand_back(ASKED, by="Lee", force=True)):
@@ -105,12 +91,12 @@ def test_person_answer_ends_run_and_calls() -> None:
     state = taken(BEGUN)
     with pytest.raises(SessionBusy):
         answer(state, "One moment.", by="Lee")
-    drafts = answer(when(state, RunWaiting(pending=(PERSON,))), "One moment.", by="Lee")
+    drafts = answer(when(state, facts.RunWaiting(pending=(PERSON,))), "One moment.", by="Lee")
     assert list_types(drafts) == ["message.added"] * 3 + ["run.completed"]
     *left, said, _ = list_facts(drafts)
-    statuses = [fact.tool.status for fact in left if isinstance(fact, MessageAdded) and fact.tool is not None]
+    statuses = [fact.tool.status for fact in left if isinstance(fact, facts.MessageAdded) and fact.tool is not None]
     assert statuses == ["unknown_outcome", "denied"]
-    assert isinstance(said, MessageAdded)
+    assert isinstance(said, facts.MessageAdded)
     assert (said.message["content"], said.message["sender"], said.person) == ("One moment.", "Lee", "Lee")
 
 
@@ -118,25 +104,25 @@ def test_nobody_known_is_named_as_such() -> None:
     state = taken(given(), by=None)
     (draft,) = answer(state, "Hello.", by=None)
     assert draft.run_id is None
-    assert isinstance(draft.fact, MessageAdded)
+    assert isinstance(draft.fact, facts.MessageAdded)
     assert (draft.fact.message["sender"], draft.fact.person) == (NOBODY_KNOWN, NOBODY_KNOWN)
 
 
 def test_handed_back_run_reads_note_first() -> None:
-    state = when(taken(ASKED), RunWaiting(pending=(PERSON,)))
+    state = when(taken(ASKED), facts.RunWaiting(pending=(PERSON,)))
     drafts = hand_back(state, by="Lee", note="be kind")
     assert list_types(drafts) == ["session.handed_back", "run.resumed"]
     state = record_drafts(state, drafts)
     assert isinstance(next_step(state), TellNote)
-    told = MessageAdded(message={"role": "user", "content": "be kind", "sender": "Lee"}, person="Lee")
+    told = facts.MessageAdded(message={"role": "user", "content": "be kind", "sender": "Lee"}, person="Lee")
     assert isinstance(next_step(when(state, told)), AskModel)
     without = record_drafts(taken(ASKED), hand_back(taken(ASKED), by="Lee"))
     assert (without.handback_note, isinstance(next_step(without), AskModel)) == (None, True)
 
 
 def test_other_waits_survive_a_takeover() -> None:
-    waited = PendingCall(tool_call_id="c1", name="look_up", arguments="{}", reason="approval")
-    state = when(taken(CALLS), RunWaiting(pending=(PERSON, waited)))
+    waited = facts.PendingCall(tool_call_id="c1", name="look_up", arguments="{}", reason="approval")
+    state = when(taken(CALLS), facts.RunWaiting(pending=(PERSON, waited)))
     drafts = hand_back(state, by="Lee")
     assert list_types(drafts) == ["session.handed_back"]
     assert active_run(record_drafts(state, drafts)).pending == (waited,)
@@ -157,7 +143,7 @@ def test_queued_run_starts_during_takeover_after_note() -> None:
 def test_assignment_is_recorded_once_outside_the_run() -> None:
     state = running()
     (draft,) = assign(state, to="billing", by="Ann", reason="an invoice")
-    assert (draft.fact, draft.run_id) == (SessionAssigned(to="billing", by="Ann", reason="an invoice"), None)
+    assert (draft.fact, draft.run_id) == (facts.SessionAssigned(to="billing", by="Ann", reason="an invoice"), None)
     state = record_drafts(state, [draft])
     assert state.assignee == "billing"
     assert assign(state, to="billing", by="Bob") == []
@@ -175,21 +161,21 @@ def test_wrong_names_are_refused(name: str) -> None:
 
 def test_takeover_assigns_and_handback_keeps() -> None:
     taken = take_over(given(), by="key_1 (Ann)", owner="Ann")
-    assert [type(draft.fact) for draft in taken] == [SessionTakenOver, SessionAssigned]
+    assert [type(draft.fact) for draft in taken] == [facts.SessionTakenOver, facts.SessionAssigned]
     state = record_drafts(given(), taken)
     assert state.assignee == "Ann"
     state = record_drafts(state, hand_back(state, by="key_1 (Ann)"))
     assert (state.assignee, state.taken_over) == ("Ann", None)
     # Hers already: only the conversation is taken over again.
-    assert [type(draft.fact) for draft in take_over(state, by="key_1 (Ann)", owner="Ann")] == [SessionTakenOver]
+    assert [type(draft.fact) for draft in take_over(state, by="key_1 (Ann)", owner="Ann")] == [facts.SessionTakenOver]
     # Without keys people have no names.
-    assert [type(draft.fact) for draft in take_over(given(), by=None)] == [SessionTakenOver]
+    assert [type(draft.fact) for draft in take_over(given(), by=None)] == [facts.SessionTakenOver]
 
 
 def test_note_changes_nothing_that_a_model_is_sent() -> None:
     before = running()
     (draft,) = add_note(before, "Twice before.", by="Ann")
-    assert (draft.fact, draft.run_id) == (NoteAdded(text="Twice before.", by="Ann"), None)
+    assert (draft.fact, draft.run_id) == (facts.NoteAdded(text="Twice before.", by="Ann"), None)
     after = record_drafts(before, [draft])
     assert (after.messages, after.run, after.context_variables) == (
         before.messages, before.run, before.context_variables,
@@ -201,27 +187,27 @@ def test_note_changes_nothing_that_a_model_is_sent() -> None:
 
 
 def test_forks_and_imports_are_assigned_to_no_one() -> None:
-    state = given(SessionAssigned(to="billing"))
-    forked = when(state, SessionForked(from_session_id="s", from_seq=2, from_hash=""))
-    imported = when(state, SessionImported(source="export", digest="", last_seq=2))
+    state = given(facts.SessionAssigned(to="billing"))
+    forked = when(state, facts.SessionForked(from_session_id="s", from_seq=2, from_hash=""))
+    imported = when(state, facts.SessionImported(source="export", digest="", last_seq=2))
     assert (state.assignee, forked.assignee, imported.assignee) == ("billing", None, None)
 
 
 # The caller who started or imported a run does not decide on it, where the decision says so.
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{}"}}
-REPLY = MessageAdded(
+REPLY = facts.MessageAdded(
     message={"role": "assistant", "content": None, "tool_calls": [CALL], "sender": "A"}, completion=CompletionRecord()
 )
 
 
 def waiting_run(by: str | None) -> State:
     """A run that waits for a decision on the call `c1`."""
-    state = apply_drafts(State(), draft_events("A", [SessionCreated(agent="A")], None))
+    state = apply_drafts(State(), draft_events("A", [facts.SessionCreated(agent="A")], None))
     command = StartRun(run_id="r1", messages=({"role": "user", "content": "hi"},), by=by)
     state = apply_drafts(state, start_run(state, command))
-    asked = ApprovalRequested(tool_call_id="c1", name="refund", arguments="{}")
-    return apply_drafts(state, draft_events("A", [REPLY, asked, RunWaiting(pending=())], "r1"))
+    asked = facts.ApprovalRequested(tool_call_id="c1", name="refund", arguments="{}")
+    return apply_drafts(state, draft_events("A", [REPLY, asked, facts.RunWaiting(pending=())], "r1"))
 
 
 def decide(state: State, by: str | None, *, may_be_own: bool = False) -> None:
@@ -253,8 +239,8 @@ def test_file_claimed_starter_is_not_believed() -> None:
 
 def talk() -> State:
     """Two runs, `r1` and `r2`, each with an answer."""
-    facts = [make_run_started(), user_said(), model_answer(), COMPLETED]
-    return when(given(), *(in_run(run_id, fact) for run_id in ("r1", "r2") for fact in facts))
+    found = [make_run_started(), user_said(), model_answer(), COMPLETED]
+    return when(given(), *(in_run(run_id, fact) for run_id in ("r1", "r2") for fact in found))
 
 
 def find_answers(state: State) -> list[int]:
@@ -278,14 +264,14 @@ def test_last_word_about_an_answer_counts() -> None:
     state = rate(state, seq=second, value="up")
     assert (state.feedback, state.feedback.verdict) == (Feedback(up=2), "up")
     # Of a later release.
-    assert when(state, FeedbackAdded(seq=first, value="sideways")).feedback == Feedback(up=2)
+    assert when(state, facts.FeedbackAdded(seq=first, value="sideways")).feedback == Feedback(up=2)
 
 
 def test_feedback_changes_nothing_a_model_is_sent() -> None:
     before = when(talk(), in_run("r3", make_run_started()), in_run("r3", user_said()))
     seq = find_answers(before)[0]
     (draft,) = add_feedback(before, seq=seq, run_id=None, value="down", comment="no", by="Ann")
-    assert (draft.fact, draft.run_id) == (FeedbackAdded(seq=seq, value="down", comment="no", by="Ann"), None)
+    assert (draft.fact, draft.run_id) == (facts.FeedbackAdded(seq=seq, value="down", comment="no", by="Ann"), None)
     after = record_drafts(before, [draft])
     assert (after.messages, after.run, after.last_change) == (before.messages, before.run, before.last_change)
 
@@ -310,7 +296,7 @@ def test_only_answers_are_rated() -> None:
 
 def test_forks_begin_without_feedback_and_imports_keep_it() -> None:
     state = rate(talk(), run_id="r1", value="down")
-    forked = when(state, SessionForked(from_session_id="s", from_seq=2, from_hash=""))
-    imported = when(state, SessionImported(source="export", digest="", last_seq=2))
+    forked = when(state, facts.SessionForked(from_session_id="s", from_seq=2, from_hash=""))
+    imported = when(state, facts.SessionImported(source="export", digest="", last_seq=2))
     assert (forked.feedback, len(forked.rated), imported.feedback) == (Feedback(), 0, Feedback(down=1))
     assert rate(forked, run_id="r1", value="down").feedback == Feedback(down=1)

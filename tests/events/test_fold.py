@@ -15,21 +15,7 @@ from msgspec.structs import replace
 
 from swarmkeep.decide.drafts import apply_drafts, preview_event
 from swarmkeep.decide.steps import next_step
-from swarmkeep.events.facts import (
-    FACTS,
-    EventDraft,
-    HandoffIgnored,
-    MessageAdded,
-    MessageRemoved,
-    RecordedEvent,
-    RunHidden,
-    RunStarted,
-    SessionCreated,
-    SessionEvent,
-    ToolsListed,
-    UnknownFact,
-    decode_fact,
-)
+from swarmkeep.events import facts
 from swarmkeep.events.fold import _STEPS, evolve, find_listing, fold
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
@@ -48,7 +34,7 @@ from tests.support.logs import (
 from tests.support.rules import find_faults
 
 
-def states(events: list[RecordedEvent]) -> Iterator[State]:
+def states(events: list[facts.RecordedEvent]) -> Iterator[State]:
     """The state before the first event, and after each."""
     state = State()
     yield state
@@ -63,11 +49,11 @@ def all_types() -> set[str]:
 
 
 def test_fold_handles_every_fact() -> None:
-    assert set(_STEPS) == {*FACTS.values(), UnknownFact}
+    assert set(_STEPS) == {*facts.FACTS.values(), facts.UnknownFact}
 
 
 def test_tried_logs_hold_every_fact_type(all_types: set[str]) -> None:
-    assert all_types == {*FACTS, "agent.dreamed"}
+    assert all_types == {*facts.FACTS, "agent.dreamed"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +77,7 @@ def test_domain_values_are_frozen(module: str) -> None:
 
 @for_any(events=any_logs(), data=st.data())
 @settings(max_examples=examples(120))
-def test_split_folds_reach_the_same_state(events: list[RecordedEvent], data: st.DataObject) -> None:
+def test_split_folds_reach_the_same_state(events: list[facts.RecordedEvent], data: st.DataObject) -> None:
     whole = repr(fold(events))
     cut = data.draw(st.integers(0, len(events)))
     head = fold(events[:cut])
@@ -102,26 +88,26 @@ def test_split_folds_reach_the_same_state(events: list[RecordedEvent], data: st.
 
 @for_any(events=any_logs())
 @settings(max_examples=examples(80))
-def test_payload_log_folds_the_same(events: list[RecordedEvent]) -> None:
-    read = [replace(event, fact=decode_fact(event.type, event.payload)) for event in events]
+def test_payload_log_folds_the_same(events: list[facts.RecordedEvent]) -> None:
+    read = [replace(event, fact=facts.decode_fact(event.type, event.payload)) for event in events]
     assert repr(fold(read)) == repr(fold(events))
 
 
 @for_any(events=any_logs())
 @settings(max_examples=examples(60))
-def test_folding_leaves_earlier_values_alone(events: list[RecordedEvent]) -> None:
-    facts = repr(events)
+def test_folding_leaves_earlier_values_alone(events: list[facts.RecordedEvent]) -> None:
+    made = repr(events)
     seen = [(state, repr(state)) for state in states(events)]
     # Branches off each of them, too: another future must not show in this one.
     for state, _ in seen:
         fold(events[:3], state)
     assert all(repr(state) == before for state, before in seen)
-    assert repr(events) == facts
+    assert repr(events) == made
 
 
 @for_any(events=any_logs())
 @settings(max_examples=examples(60))
-def test_any_state_can_be_asked_anything(events: list[RecordedEvent]) -> None:
+def test_any_state_can_be_asked_anything(events: list[facts.RecordedEvent]) -> None:
     for state in states(events):
         next_step(state)
         view_session("session", state)
@@ -132,7 +118,7 @@ def test_any_state_can_be_asked_anything(events: list[RecordedEvent]) -> None:
 
 @for_any(events=random_logs(moves=30))
 @settings(max_examples=examples(60))
-def test_runs_keep_their_own_messages(events: list[RecordedEvent]) -> None:
+def test_runs_keep_their_own_messages(events: list[facts.RecordedEvent]) -> None:
     state = fold(events)
     of_runs = 0
     for run in collect_runs(state):
@@ -153,25 +139,30 @@ def test_seeded_logs_never_fail() -> None:
 # What an event costs to fold does not depend on how many came before it, in logs of attackers neither.
 
 AT = "2026-01-01T00:00:00.000000Z"
-STARTED = (SessionCreated(agent="a"), RunStarted(options=RunOptions()))
-Facts = Iterable[SessionEvent | EventDraft]
+STARTED = (facts.SessionCreated(agent="a"), facts.RunStarted(options=RunOptions()))
+Facts = Iterable[facts.SessionEvent | facts.EventDraft]
 
 
 def list_tools_of_many_agents(count: int) -> Facts:
-    return (EventDraft(ToolsListed(server="s"), None, f"agent {number}") for number in range(count))
+    return (facts.EventDraft(facts.ToolsListed(server="s"), None, f"agent {number}") for number in range(count))
 
 
 def change_a_list_of_tools(count: int) -> Facts:
-    return (ToolsListed(server="s", schemas=f"{number:064}") for number in range(count))
+    return (facts.ToolsListed(server="s", schemas=f"{number:064}") for number in range(count))
 
 
 def ignore_handoffs_of_no_call(count: int) -> Facts:
-    said = (MessageAdded(message={"role": "user", "content": "x"}) for _ in range(count))
-    return chain(said, (HandoffIgnored(from_agent="a", to_agent="b", tool_call_id=f"c{at}") for at in range(count)))
+    said = (facts.MessageAdded(message={"role": "user", "content": "x"}) for _ in range(count))
+    return chain(
+        said, (facts.HandoffIgnored(from_agent="a", to_agent="b", tool_call_id=f"c{at}") for at in range(count))
+    )
 
 
-def count_fold(facts: Facts) -> int:
-    drafts = [fact if isinstance(fact, EventDraft) else EventDraft(fact, "r", "a") for fact in chain(STARTED, facts)]
+def count_fold(made: Facts) -> int:
+    drafts = [
+        fact if isinstance(fact, facts.EventDraft) else facts.EventDraft(fact, "r", "a")
+        for fact in chain(STARTED, made)
+    ]
     events = [preview_event(seq, draft, AT) for seq, draft in enumerate(drafts, 1)]
     with count_steps() as counted:
         fold(events)
@@ -184,30 +175,28 @@ def test_fold_steps_grow_linearly(make_facts: Callable[[int], Facts]) -> None:
 
 
 def test_trial_folds_find_latest_tool_list() -> None:
-    drafts = [EventDraft(fact, None, "a") for fact in (*STARTED, *change_a_list_of_tools(3))]
-    drafts.append(EventDraft(ToolsListed(server="s", schemas="of b"), None, "b"))
+    drafts = [facts.EventDraft(fact, None, "a") for fact in (*STARTED, *change_a_list_of_tools(3))]
+    drafts.append(facts.EventDraft(facts.ToolsListed(server="s", schemas="of b"), None, "b"))
     state = apply_drafts(State(), drafts)
-    tried = apply_drafts(state, [EventDraft(ToolsListed(server="s", schemas="tried"), None, "a")])
+    tried = apply_drafts(state, [facts.EventDraft(facts.ToolsListed(server="s", schemas="tried"), None, "a")])
     for found, schemas in ((state, f"{2:064}"), (tried, "tried")):
         listing = find_listing(found, "a", "s")
-        assert listing is not None
         assert listing.schemas == schemas
     assert find_listing(state, "a", "other") is None
 
 
 def test_repeated_or_dangling_imports_are_not_kept() -> None:
     message = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]}
-    removed = MessageRemoved(message_seq=3, tool_call_id="c")
-    facts = (
+    removed = facts.MessageRemoved(message_seq=3, tool_call_id="c")
+    made = (
         *STARTED,
-        MessageAdded(message=message),
+        facts.MessageAdded(message=message),
         removed,
         removed,
-        RunHidden(part=0),
-        RunHidden(part=0),
-        RunHidden(part=1),
+        facts.RunHidden(part=0),
+        facts.RunHidden(part=0),
+        facts.RunHidden(part=1),
     )
-    state = apply_drafts(State(), [EventDraft(fact, "r", "a") for fact in facts])
+    state = apply_drafts(State(), [facts.EventDraft(fact, "r", "a") for fact in made])
     assert state.messages[0].removed_calls == ("c",)
-    assert state.run is not None
     assert state.run.hidden_parts == (0,)

@@ -14,25 +14,8 @@ from msgspec.structs import replace
 
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.decide.steps import next_step
+from swarmkeep.events import facts
 from swarmkeep.events.codec import decode
-from swarmkeep.events.facts import (
-    FACTS,
-    ApprovalDecided,
-    ContextUpdated,
-    Fact,
-    MessageAdded,
-    RecordedEvent,
-    RunCompleted,
-    RunError,
-    RunQueued,
-    RunStarted,
-    SessionCreated,
-    SessionEvent,
-    SessionRedacted,
-    SessionUpdated,
-    UnknownFact,
-    decode_fact,
-)
 from swarmkeep.events.fold import evolve, fold
 from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions, ToolRecord
 from swarmkeep.events.redaction import REDACTED, redact_payload
@@ -44,15 +27,15 @@ from tests.support.rules import find_body_faults
 CANARY = "canary 7f3a9c"
 
 
-def redact_event(event: RecordedEvent) -> RecordedEvent:
+def redact_event(event: facts.RecordedEvent) -> facts.RecordedEvent:
     text = redact_payload(event)
-    fact = decode_fact(event.type, text) if event.type in FACTS else UnknownFact(data=decode(text))
+    fact = facts.decode_fact(event.type, text) if event.type in facts.FACTS else facts.UnknownFact(data=decode(text))
     return replace(event, payload=text, fact=fact)
 
 
-def redact_fact(fact: Fact, agent: str = "Triage") -> dict[str, Any]:
+def redact_fact(fact: facts.Fact, agent: str = "Triage") -> dict[str, Any]:
     """What takes the place of a fact."""
-    event = RecordedEvent(
+    event = facts.RecordedEvent(
         session_id="s",
         seq=1,
         type=fact.type,
@@ -70,7 +53,9 @@ def redact_fact(fact: Fact, agent: str = "Triage") -> dict[str, Any]:
 
 
 @generated(any_logs(), st.data(), profiles())
-def test_redacted_prefixes_give_valid_requests(log: list[RecordedEvent], data: st.DataObject, profile: Any) -> None:
+def test_redacted_prefixes_give_valid_requests(
+    log: list[facts.RecordedEvent], data: st.DataObject, profile: Any
+) -> None:
     chosen = data.draw(st.sets(st.sampled_from(range(len(log))))) if log else set()
     state = State()
     for index, event in enumerate(log):
@@ -80,7 +65,7 @@ def test_redacted_prefixes_give_valid_requests(log: list[RecordedEvent], data: s
 
 
 @generated(any_logs())
-def test_a_redacted_log_keeps_its_shape(log: list[RecordedEvent]) -> None:
+def test_a_redacted_log_keeps_its_shape(log: list[facts.RecordedEvent]) -> None:
     before, after = fold(log), fold(map(redact_event, log))
     assert (after.agent, after.status, len(after.messages)) == (before.agent, before.status, len(before.messages))
     assert [entry.role for entry in after.messages if entry.role != REDACTED] == [
@@ -91,7 +76,7 @@ def test_a_redacted_log_keeps_its_shape(log: list[RecordedEvent]) -> None:
 
 
 @generated(any_logs())
-def test_redacting_stand_ins_again_changes_nothing(log: list[RecordedEvent]) -> None:
+def test_redacting_stand_ins_again_changes_nothing(log: list[facts.RecordedEvent]) -> None:
     for event in log:
         once = redact_event(event)
         assert redact_event(once).payload == once.payload
@@ -109,7 +94,7 @@ def test_redacted_message_keeps_conversation_links() -> None:
         time_to_first_token_ms=0.5,
         request=RequestRecord(instructions=CANARY, params={CANARY: CANARY}),
     )
-    found = redact_fact(MessageAdded(message={**message, "tool_calls": [call]}, completion=record))
+    found = redact_fact(facts.MessageAdded(message={**message, "tool_calls": [call]}, completion=record))
     assert CANARY not in json.dumps(found)
     assert found["message"] == {
         "role": "assistant",
@@ -120,42 +105,42 @@ def test_redacted_message_keeps_conversation_links() -> None:
     assert found["completion"]["usage"] == {"prompt_tokens": 7}
     assert (found["completion"]["model"], found["completion"]["duration_ms"]) == ("gpt-4o", 1.5)
     assert found["completion"]["time_to_first_token_ms"] == 0.5
-    assert redact_fact(MessageAdded(message={"role": "user", "sender": "user"}))["message"]["sender"] == "user"
+    assert redact_fact(facts.MessageAdded(message={"role": "user", "sender": "user"}))["message"]["sender"] == "user"
 
 
 def test_false_name_stand_ins_are_removed() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": CANARY, "arguments": "{}"}}
-    facts: list[SessionEvent] = [
-        MessageAdded(message={"role": CANARY, "content": [{"type": "text", "text": CANARY}], "sender": CANARY}),
-        MessageAdded(message={"role": "assistant", "tool_calls": [call]}),
-        MessageAdded(
+    made: list[facts.SessionEvent] = [
+        facts.MessageAdded(message={"role": CANARY, "content": [{"type": "text", "text": CANARY}], "sender": CANARY}),
+        facts.MessageAdded(message={"role": "assistant", "tool_calls": [call]}),
+        facts.MessageAdded(
             message={"role": "tool", "tool_call_id": "c1", "tool_name": CANARY, "content": CANARY},
             tool=ToolRecord(name=CANARY, status="ok"),
         ),
-        SessionCreated(agent="Triage", context_variables={CANARY: CANARY}, metadata={CANARY: CANARY}),
-        SessionUpdated(metadata={CANARY: CANARY}),
-        ContextUpdated(patch={CANARY: CANARY}, nulls=(CANARY,)),
-        RunStarted(options=RunOptions(model=CANARY), idempotency_key=CANARY),
-        RunQueued(
+        facts.SessionCreated(agent="Triage", context_variables={CANARY: CANARY}, metadata={CANARY: CANARY}),
+        facts.SessionUpdated(metadata={CANARY: CANARY}),
+        facts.ContextUpdated(patch={CANARY: CANARY}, nulls=(CANARY,)),
+        facts.RunStarted(options=RunOptions(model=CANARY), idempotency_key=CANARY),
+        facts.RunQueued(
             options=RunOptions(),
             messages=({"role": "user", "content": CANARY},),
             context_variables={CANARY: 1},
             idempotency_key=CANARY,
         ),
-        ApprovalDecided(tool_call_id="c1", decision="deny", reason=CANARY, by=CANARY),
-        RunCompleted(stop_reason="end_turn", error=RunError(code="x", message=CANARY)),
-        SessionRedacted(seqs=(1,), reason=CANARY, by="Lee", kept=("d",)),
-        UnknownFact(data={CANARY: CANARY}),
+        facts.ApprovalDecided(tool_call_id="c1", decision="deny", reason=CANARY, by=CANARY),
+        facts.RunCompleted(stop_reason="end_turn", error=facts.RunError(code="x", message=CANARY)),
+        facts.SessionRedacted(seqs=(1,), reason=CANARY, by="Lee", kept=("d",)),
+        facts.UnknownFact(data={CANARY: CANARY}),
     ]
-    for fact in facts:
+    for fact in made:
         assert CANARY not in json.dumps(redact_fact(fact)), fact
 
 
 def test_removed_change_restores_no_old_value() -> None:
-    created = SessionCreated(agent="A", context_variables={"name": "old"}, metadata={"team": "old"})
-    patched = redact_fact(ContextUpdated(patch={"name": "new", "other": {"a": 1}}, tool_call_id="c1"))
+    created = facts.SessionCreated(agent="A", context_variables={"name": "old"}, metadata={"team": "old"})
+    patched = redact_fact(facts.ContextUpdated(patch={"name": "new", "other": {"a": 1}}, tool_call_id="c1"))
     assert patched == {"patch": {"name": None, "other": None}, "tool_call_id": "c1"}
-    assert redact_fact(SessionUpdated(metadata={"team": "new"}, agent="B")) == {
+    assert redact_fact(facts.SessionUpdated(metadata={"team": "new"}, agent="B")) == {
         "metadata": {"team": None},
         "agent": "B",
     }
@@ -163,7 +148,7 @@ def test_removed_change_restores_no_old_value() -> None:
 
 
 def test_redactor_stays_when_reason_goes() -> None:
-    found = redact_fact(SessionRedacted(seqs=(2, 3), reason=CANARY, by="Lee", kept=("x", "y")))
+    found = redact_fact(facts.SessionRedacted(seqs=(2, 3), reason=CANARY, by="Lee", kept=("x", "y")))
     assert found == {"seqs": [2, 3], "reason": REDACTED, "by": "Lee", "kept": ["x", "y"]}
 
 
@@ -251,7 +236,7 @@ def find_texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_redacted_facts_keep_ids_names_numbers() -> None:
-    for name, kind in FACTS.items():
+    for name, kind in facts.FACTS.items():
         filled = fill(inspect.type_info(kind))
         fact = convert(filled, kind)
         redacted = redact_fact(fact)
@@ -263,10 +248,11 @@ def test_redacted_facts_keep_ids_names_numbers() -> None:
 @pytest.mark.parametrize("removed", [False, True])
 def test_redacted_edited_call_stays_recognisable(removed: bool) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{}"}}
-    reply = MessageAdded(message={"role": "assistant", "tool_calls": [call]}, completion=CompletionRecord())
-    decided = ApprovalDecided(tool_call_id="c1", decision="approve", arguments='{"a":1}')
-    drafts = draft_events("A", [SessionCreated(agent="A"), RunStarted(options=RunOptions()), reply, decided], "r1")
+    reply = facts.MessageAdded(message={"role": "assistant", "tool_calls": [call]}, completion=CompletionRecord())
+    decided = facts.ApprovalDecided(tool_call_id="c1", decision="approve", arguments='{"a":1}')
+    drafts = draft_events(
+        "A", [facts.SessionCreated(agent="A"), facts.RunStarted(options=RunOptions()), reply, decided], "r1"
+    )
     *before, last = record_drafts(drafts)
     run = fold([*before, redact_event(last) if removed else last]).run
-    assert run is not None
     assert [call.redacted for call in run.calls] == [removed]

@@ -12,20 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from swarmkeep.events import facts
 from swarmkeep.events.chain import Chain
-from swarmkeep.events.facts import (
-    ContextUpdated,
-    HandoffMade,
-    MessageAdded,
-    PendingCall,
-    RecordedEvent,
-    RunCancelled,
-    RunError,
-    RunFailed,
-    RunQueued,
-    RunWaiting,
-    SessionForked,
-)
 from swarmkeep.events.fold import fold
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
@@ -64,7 +52,7 @@ RUN_KEYS = (
 
 @for_any(any_logs(), st.integers(1, 5), st.integers(1, 60) | st.none())
 @settings(max_examples=examples(60))
-def test_latest_runs_began_last(log: list[RecordedEvent], limit: int, before: int | None) -> None:
+def test_latest_runs_began_last(log: list[facts.RecordedEvent], limit: int, before: int | None) -> None:
     for upto in range(0, len(log) + 1, 7):
         state = fold(log[:upto])
         runs = sorted(collect_runs(state), key=lambda run: -run.first_seq)
@@ -76,7 +64,7 @@ def test_latest_run_lookup_skips_the_others() -> None:
     state = given()
     for number in range(300):
         queued = (
-            [RunQueued(options=RunOptions(), messages=()), RunCancelled(stop_reason="cancelled")]
+            [facts.RunQueued(options=RunOptions(), messages=()), facts.RunCancelled(stop_reason="cancelled")]
             if number % 50 == 0
             else []
         )
@@ -107,7 +95,7 @@ def test_a_session_names_its_active_run() -> None:
 
 
 def test_a_fork_names_its_origin() -> None:
-    state = given(SessionForked(from_session_id="original", from_seq=1, from_hash="h"))
+    state = given(facts.SessionForked(from_session_id="original", from_seq=1, from_hash="h"))
     assert msgspec.to_builtins(view_session("session", state).forked_from) == {
         "session_id": "original",
         "seq": 1,
@@ -160,26 +148,28 @@ def test_output_text_is_last_reply(content: Any, text: str) -> None:
 
 def test_active_runs_show_current_agent_and_context() -> None:
     state = given(
-        make_run_started(), ContextUpdated(patch={"k": 1}), HandoffMade(from_agent="triage", to_agent="refunds")
+        make_run_started(),
+        facts.ContextUpdated(patch={"k": 1}),
+        facts.HandoffMade(from_agent="triage", to_agent="refunds"),
     )
     assert (show_run(state).agent, show_run(state).context_variables) == ("refunds", {"k": 1})
     state = when(state, COMPLETED, in_run(OTHER, make_run_started()))
-    state = when(state, ContextUpdated(patch={"k": 2}), HandoffMade(from_agent="refunds", to_agent="sales"))
+    state = when(state, facts.ContextUpdated(patch={"k": 2}), facts.HandoffMade(from_agent="refunds", to_agent="sales"))
     assert (show_run(state).agent, show_run(state).context_variables) == ("refunds", {"k": 1})
 
 
 @pytest.mark.parametrize(("reason", "stop_reason"), [("approval", "approval"), ("tool_results", "tool_calls")])
 def test_waiting_run_shows_its_needs(reason: Any, stop_reason: str) -> None:
-    pending = (PendingCall(tool_call_id="c1", name="f", arguments="{}", reason=reason),)
-    view = show_run(given(make_run_started(), model_calls("c1"), RunWaiting(pending=pending)))
+    pending = (facts.PendingCall(tool_call_id="c1", name="f", arguments="{}", reason=reason),)
+    view = show_run(given(make_run_started(), model_calls("c1"), facts.RunWaiting(pending=pending)))
     if reason == "approval":
         pending = (replace(pending[0], arguments_digest=sha256(b"{}").hexdigest()),)
     assert (view.status, view.stop_reason, view.pending, view.finished_at) == ("waiting", stop_reason, pending, None)
 
 
 def test_a_failed_run_shows_its_error() -> None:
-    error = RunError(code="provider_error", message="503", retryable=True, provider_status=503)
-    view = show_run(running(RunFailed(stop_reason="error", error=error)))
+    error = facts.RunError(code="provider_error", message="503", retryable=True, provider_status=503)
+    view = show_run(running(facts.RunFailed(stop_reason="error", error=error)))
     assert (view.status, view.stop_reason, view.error, view.pending) == ("failed", "error", error, ())
     assert view.last_seq == 4
 
@@ -192,7 +182,7 @@ def test_queued_run_is_shown_unstarted() -> None:
 
 
 def test_runs_list_oldest_first_by_id() -> None:
-    queued = RunQueued(options=RunOptions(), messages=())
+    queued = facts.RunQueued(options=RunOptions(), messages=())
     state = given(make_run_started(), COMPLETED, in_run(OTHER, make_run_started()), in_run(THIRD, queued))
     assert [(run.id, run.status) for run in collect_runs(state)] == [
         (RUN, "completed"),
@@ -205,13 +195,13 @@ def test_runs_list_oldest_first_by_id() -> None:
 
 
 def test_a_message_without_sender_shows_none() -> None:
-    state = given(make_run_started(), MessageAdded(message={"role": "user", "content": "hello"}))
+    state = given(make_run_started(), facts.MessageAdded(message={"role": "user", "content": "hello"}))
     assert show_run(state).messages[0]["sender"] is None
 
 
 def test_run_lookup_skips_the_others() -> None:
-    facts = (make_run_started(), COMPLETED)
-    whole = given(*(in_run(f"run_{number}", fact) for number in range(200) for fact in facts))
+    found = (make_run_started(), COMPLETED)
+    whole = given(*(in_run(f"run_{number}", fact) for number in range(200) for fact in found))
     assert find_run(whole, "run_199") is not None
     with count_calls() as counted:
         first, none = find_run(whole, "run_0"), find_run(whole, "run_200")

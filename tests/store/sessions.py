@@ -54,7 +54,6 @@ def draft_run_start(state: State, run_id: str = "r1") -> list[EventDraft]:
 
 
 def draft_run_completion(state: State) -> list[EventDraft]:
-    assert state.run is not None
     return [EventDraft(RunCompleted(stop_reason="end_turn"), state.run.id, state.agent)]
 
 

@@ -42,7 +42,6 @@ async def test_key_opens_only_by_itself(keys: SqlApiKeys) -> None:
     assert await keys.has_keys()
     assert parse_key_id(secret) == made.id
     found = await keys.find(made.id)
-    assert found is not None
     assert found.key == made
     assert (made.tenant, made.name, made.role, made.label) == (
         "acme", "the shop's ☃", "read", f"{made.id} (the shop's ☃)",
@@ -59,7 +58,6 @@ async def test_key_ends_on_time(keys: SqlApiKeys, clock: ManualClock) -> None:
     made, secret = await keys.create("acme", expires_at=ends)
     lasting, _ = await keys.create("acme")
     found = await keys.find(made.id)
-    assert found is not None
     assert (found.key, made.expires_at, lasting.expires_at) == (made, to_timestamp(ends), None)
     assert found.accepts(secret, at=ends - timedelta(microseconds=1))
     assert not found.accepts(secret, at=ends)
@@ -98,7 +96,6 @@ async def test_revoked_key_exists_but_opens_nothing(keys: SqlApiKeys, clock: Man
     clock.now += timedelta(days=1)
     assert await keys.revoke(made.id) == ended
     found = await keys.find(made.id)
-    assert found is not None
     assert not found.accepts(secret, at=NOW)
     assert await keys.has_keys()
     with pytest.raises(ApiKeyNotFound, match="keys list"):

@@ -38,14 +38,6 @@ from tests.store.sessions import (
 from tests.support.hypothesis_profiles import examples
 
 
-async def test_seqs_are_contiguous_from_one(store: SqlStore) -> None:
-    state = await begin_session(store)
-    for count in (1, 3, 2):
-        state = (await store.append(KEY, state, draft_user_messages(*("x" * count)))).state
-    assert list_seqs(await store.read(KEY)) == [1, 2, 3, 4, 5, 6, 7]
-    assert state.seq == 7
-
-
 async def test_returned_events_equal_read_events(store: SqlStore, opener: Opener) -> None:
     state = await begin_session(store, metadata={"a": [1, None]}, context={"b": {"c": -0.0}})
     appended = await store.append(KEY, state, draft_user_messages("hello", "more"))

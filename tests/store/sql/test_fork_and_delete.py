@@ -61,15 +61,6 @@ async def test_fork_keeps_copied_hashes(store: SqlStore, opener: Opener) -> None
     assert await store.state(KEY) == state
 
 
-async def test_a_fork_goes_on_by_itself(store: SqlStore) -> None:
-    state = await begin_session(store, metadata={"a": "b"})
-    fork = await store.fork(KEY, state, OTHER, draft_fork(state))
-    assert (await store.append(OTHER, fork.state, draft_user_messages("there"))).state.seq == 3
-    assert (await store.append(KEY, state, draft_user_messages("here"))).state.seq == 2
-    page = await store.list_sessions("default", metadata={"a": "b"})
-    assert [view.id for view in page.sessions] == [OTHER.id, KEY.id]
-
-
 async def test_fork_has_only_its_history_blobs(store: SqlStore) -> None:
     state = await begin_session(store)
     state = (await store.append(KEY, state, draft_reply("i1", "t1"), blobs={"i1": "one", "t1": "tools"})).state
@@ -179,13 +170,6 @@ async def test_deleting_touches_no_other_session(store: SqlStore) -> None:
     totals = {(row[0], sum(row[2:4])) for row in after.pop("totals") if sum(row[2:4])}
     assert totals == {(row[0], sum(row[2:4])) for row in before.pop("totals")}
     assert {**after, "trail": []} == before
-
-
-async def test_deleting_missing_session_says_so(store: SqlStore) -> None:
-    with pytest.raises(SessionNotFound):
-        await store.delete(KEY)
-    with pytest.raises(SessionNotFound):
-        await store.delete(KEY, expected=State(seq=1, hash="00" * 32))
 
 
 async def test_stale_deletion_deletes_nothing(store: SqlStore) -> None:

@@ -45,7 +45,6 @@ async def read_stored_lease(store: SqlStore) -> tuple[str | None, int, bool]:
 async def test_granted_claim_has_next_epoch(store: SqlStore) -> None:
     state = await begin_session(store)
     appended = await store.append(KEY, state, draft_run_start(state), lease=Claim("a", 60))
-    assert appended.lease is not None
     assert appended.lease.owner == "a"
     assert await read_stored_lease(store) == ("a", appended.lease.epoch, True)
 
@@ -105,15 +104,6 @@ async def test_reclaiming_owner_ends_its_earlier_work(store: SqlStore) -> None:
     assert again.lease == Lease("a", lease.epoch + 1)
     with pytest.raises(LeaseLost):
         await store.append(KEY, state, draft_user_messages("x"), lease=lease)
-
-
-async def test_the_lease_ends_with_the_run(store: SqlStore) -> None:
-    state, lease = await begin_run(store)
-    appended = await store.append(KEY, state, draft_run_completion(state), lease=lease)
-    assert appended.lease is None
-    assert await read_stored_lease(store) == (None, lease.epoch + 1, False)
-    with pytest.raises(LeaseLost):
-        await store.append(KEY, appended.state, draft_user_messages("x"), lease=lease)
 
 
 async def test_holder_requests_go_with_lease(store: SqlStore) -> None:

@@ -10,15 +10,8 @@ import pytest
 from sqlalchemy import Connection
 
 from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events import facts
 from swarmkeep.events.errors import LeaseLost, QuotaExceeded, SeqConflict
-from swarmkeep.events.facts import (
-    EventDraft,
-    MessageAdded,
-    RunCompleted,
-    SessionForked,
-    SessionRedacted,
-    SessionUpdated,
-)
 from swarmkeep.events.records import CompletionRecord
 from swarmkeep.events.state import State
 from swarmkeep.store import writes
@@ -67,15 +60,15 @@ def statements(store: SqlStore) -> CountingStatements:
     return found
 
 
-def draft_reply(state: State, text: str = "Hello.") -> list[EventDraft]:
+def draft_reply(state: State, text: str = "Hello.") -> list[facts.EventDraft]:
     said: dict[str, Any] = {"role": "assistant", "content": text}
     usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
     completion = CompletionRecord(model="m", usage=usage, duration_ms=1.5, finish_reason="stop")
-    return draft_events(state.agent, [MessageAdded(message=said, completion=completion)], "r1")
+    return draft_events(state.agent, [facts.MessageAdded(message=said, completion=completion)], "r1")
 
 
-def draft_end(state: State) -> list[EventDraft]:
-    return [*draft_reply(state), *draft_events(state.agent, [RunCompleted(stop_reason="end_turn")], "r1")]
+def draft_end(state: State) -> list[facts.EventDraft]:
+    return [*draft_reply(state), *draft_events(state.agent, [facts.RunCompleted(stop_reason="end_turn")], "r1")]
 
 
 async def write_generally(store: SqlStore, plan: AppendPlan) -> tuple[Lease | None, dict[str, Any]]:
@@ -99,7 +92,7 @@ def without_clock(rows: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-KINDS: dict[str, Callable[[State, Lease], tuple[State, list[EventDraft], dict[str, Any]]]] = {
+KINDS: dict[str, Callable[[State, Lease], tuple[State, list[facts.EventDraft], dict[str, Any]]]] = {
     "a message beside the run": lambda state, lease: (state, draft_user_messages("x", 'é "\0\ud800', None), {}),
     "the run's own": lambda state, lease: (state, draft_reply(state), {"lease": lease}),
     "its end": lambda state, lease: (state, draft_end(state), {"lease": lease}),
@@ -172,14 +165,14 @@ async def test_quota_ignores_already_stored_texts(store: SqlStore, statements: C
     "drafts",
     [
         draft_user_messages(*range(9)),
-        [EventDraft(SessionUpdated(metadata={"n": 1}), None, "Triage")],
-        [EventDraft(SessionForked(from_session_id="s", from_seq=1, from_hash="00"), None, "Triage")],
-        [EventDraft(SessionRedacted(seqs=(1,), reason="why", by="Lee", kept=("",)), None, "Triage")],
+        [facts.EventDraft(facts.SessionUpdated(metadata={"n": 1}), None, "Triage")],
+        [facts.EventDraft(facts.SessionForked(from_session_id="s", from_seq=1, from_hash="00"), None, "Triage")],
+        [facts.EventDraft(facts.SessionRedacted(seqs=(1,), reason="why", by="Lee", kept=("",)), None, "Triage")],
         [],
     ],
 )
 async def test_others_go_the_general_way(
-    store: SqlStore, statements: CountingStatements, drafts: list[EventDraft]
+    store: SqlStore, statements: CountingStatements, drafts: list[facts.EventDraft]
 ) -> None:
     state = await begin_session(store)
     appended = await store.append(KEY, state, drafts, idempotency=RECORD)

@@ -16,17 +16,8 @@ from sqlalchemy import Connection, Engine, event, update
 
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.decide.steps import Wait, next_step
+from swarmkeep.events import facts
 from swarmkeep.events.errors import EventNotFound, SessionNotFound
-from swarmkeep.events.facts import (
-    FACTS,
-    ApprovalRequested,
-    EventDraft,
-    MessageAdded,
-    RecordedEvent,
-    SessionCreated,
-    SessionRedacted,
-    UnknownFact,
-)
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
 from swarmkeep.history.verify import verify
@@ -165,8 +156,8 @@ async def test_redaction_leaves_no_cached_state(store: SqlStore, opener: Opener)
     erased = update(events_table).where(events_table.c.seq == 2)
     erased = erased.values(payload='{"message":{"role":"user","content":"[redacted]"}}', salt=None)
     await store.database.write(lambda connection: connection.execute(erased).rowcount)
-    fact = SessionRedacted(seqs=(2,), reason="asked for")
-    await store.append(KEY, state, [EventDraft(fact, None, "Triage")])
+    fact = facts.SessionRedacted(seqs=(2,), reason="asked for")
+    await store.append(KEY, state, [facts.EventDraft(fact, None, "Triage")])
     for reader in (store, other, opener()):
         for fresh in (True, False):
             texts = [entry.message["content"] for entry in (await reader.state(KEY, fresh=fresh)).messages]
@@ -202,10 +193,10 @@ async def test_unknown_types_are_read_without_state_change(store: SqlStore, open
     await store.database.write(alter)
     other = opener()
     events = await other.read(KEY)
-    assert events[3].fact == UnknownFact(data={"to": "rain"})
-    assert events[4].fact == UnknownFact(data={"said": "x"})
-    assert isinstance(events[5].fact, MessageAdded)
-    assert (events[6].type, events[6].fact) == ('odd "\0\ud800', UnknownFact(data=[1]))
+    assert events[3].fact == facts.UnknownFact(data={"to": "rain"})
+    assert events[4].fact == facts.UnknownFact(data={"said": "x"})
+    assert isinstance(events[5].fact, facts.MessageAdded)
+    assert (events[6].type, events[6].fact) == ('odd "\0\ud800', facts.UnknownFact(data=[1]))
     assert (await other.state(KEY)).seq == 8
     assert [entry.seq for entry in (await other.state(KEY)).messages] == [3, 6, 8]
 
@@ -215,20 +206,20 @@ async def test_damaged_payload_is_shown_unchanged(store: SqlStore, opener: Opene
     damage = update(events_table).where(events_table.c.seq == 4).values(payload='{"message":')
     await store.database.write(lambda connection: connection.execute(damage).rowcount)
     event = (await opener().read(KEY))[3]
-    assert (event.payload, event.fact) == ('{"message":', UnknownFact())
+    assert (event.payload, event.fact) == ('{"message":', facts.UnknownFact())
 
 
 def test_older_versions_are_lifted_stepwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MessageAdded, "version", 3)
+    monkeypatch.setattr(facts.MessageAdded, "version", 3)
     lifts = {
         ("message.added", 1): lambda old: {"text": old["words"]},
         ("message.added", 2): lambda old: {"message": {"role": "user", "content": old["text"]}},
     }
-    current = MessageAdded(message={"role": "user", "content": "hi"})
+    current = facts.MessageAdded(message={"role": "user", "content": "hi"})
     assert reading.upcast("message.added", 1, '{"words":"hi"}', lifts) == current
     assert reading.upcast("message.added", 2, '{"text":"hi"}', lifts) == current
     assert reading.upcast("message.added", 3, '{"message":{"role":"user","content":"hi"}}', lifts) == current
-    assert reading.upcast("message.added", 0, '{"words":"hi"}', lifts) == UnknownFact(data={"words": "hi"})
+    assert reading.upcast("message.added", 0, '{"words":"hi"}', lifts) == facts.UnknownFact(data={"words": "hi"})
 
 
 LATER = {
@@ -242,11 +233,11 @@ LATER = {
 
 @pytest.mark.parametrize("type_", LATER)
 def test_later_release_value_hides_no_event(type_: str) -> None:
-    assert isinstance(reading.upcast(type_, 1, LATER[type_]), FACTS[type_])
+    assert isinstance(reading.upcast(type_, 1, LATER[type_]), facts.FACTS[type_])
 
 
 def test_later_release_decision_is_no_approval() -> None:
-    asked = ApprovalRequested(tool_call_id="c1", name="f", arguments="{}")
+    asked = facts.ApprovalRequested(tool_call_id="c1", name="f", arguments="{}")
     decided = reading.upcast("approval.decided", 1, LATER["approval.decided"])
     state = given(make_run_started(), model_reply(calling_message(tool_call("c1"))), asked, decided)
     assert isinstance(next_step(state), Wait)
@@ -303,8 +294,8 @@ def test_rows_are_released_one_by_one() -> None:
 LONG_KEY = SessionKey("acme", "long")
 # Much to decode, and little to fetch.
 PARTS = [{"type": "text", "text": "x", "at": number} for number in range(60)]
-SAID = MessageAdded(message={"role": "user", "content": PARTS})
-DRAFTS = draft_events("Ann", [SessionCreated(agent="Ann"), *[SAID] * 2000], None)
+SAID = facts.MessageAdded(message={"role": "user", "content": PARTS})
+DRAFTS = draft_events("Ann", [facts.SessionCreated(agent="Ann"), *[SAID] * 2000], None)
 
 
 async def measure_on_loop(work: Callable[[], Awaitable[Any]]) -> tuple[Any, float]:
@@ -317,7 +308,7 @@ async def measure_on_loop(work: Callable[[], Awaitable[Any]]) -> tuple[Any, floa
     return result, min(times)
 
 
-def measure_decoding(events: list[RecordedEvent]) -> float:
+def measure_decoding(events: list[facts.RecordedEvent]) -> float:
     began = time.thread_time()
     for one in events:
         upcast(one.type, one.version, one.payload)
@@ -364,8 +355,10 @@ async def test_long_session_pages_see_one_moment(opener: Opener) -> None:
 
 
 async def test_large_event_page_ends_at_bytes(opener: Opener) -> None:
-    facts = [MessageAdded(message={"role": "user", "content": "x" * size}) for size in [1, 700_000, 700_000, 1] * 6]
-    drafts = draft_events("Ann", [SessionCreated(agent="Ann"), *facts], None)
+    made = [
+        facts.MessageAdded(message={"role": "user", "content": "x" * size}) for size in [1, 700_000, 700_000, 1] * 6
+    ]
+    drafts = draft_events("Ann", [facts.SessionCreated(agent="Ann"), *made], None)
     store = opener(cache_bytes=0)
     await store.append(LONG_KEY, State(), drafts)
     events = await store.read(LONG_KEY)

@@ -12,22 +12,8 @@ from benchmarks.large_database import AGENT, TENANT, fill_database
 from sqlalchemy import Connection, insert, select
 
 from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events import facts
 from swarmkeep.events.errors import InvalidRequest
-from swarmkeep.events.facts import (
-    EventDraft,
-    MessageAdded,
-    PendingCall,
-    RunCompleted,
-    RunError,
-    RunFailed,
-    RunInterrupted,
-    RunQueued,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-    SessionEvent,
-    SessionForked,
-)
 from swarmkeep.events.records import CompletionRecord, RunOptions, ToolRecord
 from swarmkeep.events.redaction import redact_payload
 from swarmkeep.events.run_table import EndedRun, FiguresQuery, RunFilter, RunGroup, RunQuery, RunSort
@@ -45,20 +31,22 @@ from tests.store.sessions import begin_run, draft_creation, draft_run_completion
 from tests.support.logs import SeededDice, make_hostile_log, make_random_log
 
 KEY = SessionKey("default", "s")
-STARTED = RunStarted(options=RunOptions())
-WAITING = RunWaiting(pending=(PendingCall(tool_call_id="c", name="pay", arguments="{}", reason="approval"),))
-COMPLETED, FAILED = RunCompleted(stop_reason="end_turn"), RunFailed(stop_reason="error")
-INTERRUPTED = RunInterrupted(stop_reason="interrupted")
+STARTED = facts.RunStarted(options=RunOptions())
+WAITING = facts.RunWaiting(
+    pending=(facts.PendingCall(tool_call_id="c", name="pay", arguments="{}", reason="approval"),)
+)
+COMPLETED, FAILED = facts.RunCompleted(stop_reason="end_turn"), facts.RunFailed(stop_reason="error")
+INTERRUPTED = facts.RunInterrupted(stop_reason="interrupted")
 
 
-def make_streamed_reply(model: str, first_token_ms: float, **usage: Any) -> MessageAdded:
+def make_streamed_reply(model: str, first_token_ms: float, **usage: Any) -> facts.MessageAdded:
     completion = CompletionRecord(model=model, usage=usage, time_to_first_token_ms=first_token_ms)
-    return MessageAdded(message=REPLY, completion=completion)
+    return facts.MessageAdded(message=REPLY, completion=completion)
 
 
-def make_result(status: str) -> MessageAdded:
+def make_result(status: str) -> facts.MessageAdded:
     message = {"role": "tool", "tool_call_id": "c", "content": "ok"}
-    return MessageAdded(message=message, tool=ToolRecord(name="t", status=status))
+    return facts.MessageAdded(message=message, tool=ToolRecord(name="t", status=status))
 
 
 class Recorder:
@@ -69,17 +57,19 @@ class Recorder:
         self.store = opener(clock=lambda: self.now)
         self.states: dict[SessionKey, State] = {}
 
-    async def record(self, *facts: SessionEvent, run: str = "r1", key: SessionKey = KEY, after: float = 1.0) -> State:
+    async def record(
+        self, *recorded: facts.SessionEvent, run: str = "r1", key: SessionKey = KEY, after: float = 1.0
+    ) -> State:
         self.now += timedelta(seconds=after)
         if key not in self.states:
             self.states[key] = (await self.store.append(key, State(), draft_creation(agent="Ann"))).state
-        drafts = draft_events("Ann", facts, run)
+        drafts = draft_events("Ann", recorded, run)
         self.states[key] = (await self.store.append(key, self.states[key], drafts)).state
         return self.states[key]
 
-    async def end(self, run: str, *facts: SessionEvent, key: SessionKey = KEY, after: float = 1.0) -> State:
+    async def end(self, run: str, *recorded: facts.SessionEvent, key: SessionKey = KEY, after: float = 1.0) -> State:
         await self.record(STARTED, run=run, key=key)
-        return await self.record(*facts, run=run, key=key, after=after)
+        return await self.record(*recorded, run=run, key=key, after=after)
 
 
 @pytest.fixture
@@ -125,11 +115,11 @@ async def test_run_that_is_over_has_a_row(recorder: Recorder) -> None:
 async def test_time_spent_waiting_is_no_latency(recorder: Recorder) -> None:
     await recorder.record(STARTED)
     await recorder.record(WAITING, after=2)
-    await recorder.record(RunResumed(reason="approval"), after=100)
+    await recorder.record(facts.RunResumed(reason="approval"), after=100)
     await recorder.record(INTERRUPTED, after=3)
     (run,) = await list_runs(recorder.store)
     assert (run.status, run.latency_ms, run.waited_ms) == ("interrupted", 5000.0, 100_000.0)
-    await recorder.record(RunResumed(reason="recovery"), after=50)
+    await recorder.record(facts.RunResumed(reason="recovery"), after=50)
     assert await list_runs(recorder.store) == []
     await recorder.record(FAILED, after=4)
     (run,) = await list_runs(recorder.store)
@@ -147,12 +137,12 @@ async def test_rows_follow_every_session_change(recorder: Recorder) -> None:
     open_run = await recorder.record(STARTED, run="r2")
     await recorder.record(make_reply("m"), COMPLETED, run="r2")
     forked = draft_events(
-        "Ann", [SessionForked(from_session_id="s", from_seq=open_run.seq, from_hash=open_run.hash)], None
+        "Ann", [facts.SessionForked(from_session_id="s", from_seq=open_run.seq, from_hash=open_run.hash)], None
     )
     copy = SessionKey("default", "f")
     recorder.states[copy] = (await store.fork(KEY, open_run, copy, forked)).state
     assert [(run.session_id, run.id) for run in await list_runs(store)] == [("s", "r2"), ("s", "r1")]
-    await recorder.record(RunResumed(reason="recovery"), run="r2", key=copy)
+    await recorder.record(facts.RunResumed(reason="recovery"), run="r2", key=copy)
     await recorder.record(FAILED, run="r2", key=copy)
     assert {(run.session_id, run.id) for run in await list_runs(store)} == {("s", "r2"), ("s", "r1"), ("f", "r2")}
     rows = await read_run_rows(store)
@@ -182,7 +172,7 @@ async def test_what_was_redacted_is_in_no_row(recorder: Recorder) -> None:
 
 async def test_runs_are_filtered_and_sorted(recorder: Recorder) -> None:
     store, other = recorder.store, SessionKey("default", "t")
-    broken = RunFailed(stop_reason="error", error=RunError(code="provider_failed", message="x"))
+    broken = facts.RunFailed(stop_reason="error", error=facts.RunError(code="provider_failed", message="x"))
     await recorder.end("fast", make_streamed_reply("m", 30.0, total_tokens=5), COMPLETED, after=1)
     await recorder.end("slow", make_reply("n", total_tokens=50), broken, after=9)
     await recorder.end("mid", make_streamed_reply("m", 90.0, total_tokens=7), COMPLETED, key=other, after=4)
@@ -382,7 +372,7 @@ async def test_active_runs_list_lease_calls_queue(store: SqlStore) -> None:
     state, lease = await begin_run(store, busy)
     calls = [make_reply(prompt_tokens=7, completion_tokens=2, total_tokens=9), make_tool_result()]
     state = (await store.append(busy, state, draft_events("Triage", calls, "r1"), lease=lease)).state
-    queued = EventDraft(RunQueued(options=RunOptions(), messages=()), "r2", "Triage")
+    queued = facts.EventDraft(facts.RunQueued(options=RunOptions(), messages=()), "r2", "Triage")
     state = (await store.append(busy, state, [queued], lease=lease)).state
 
     first = await store.list_active_runs("default", "running", limit=1)
@@ -401,12 +391,13 @@ async def test_active_runs_list_lease_calls_queue(store: SqlStore) -> None:
     assert 0 < run.lease_seconds <= 60
     # It has a run of the same name, in another session.
     assert (of_other.session_id, of_other.server, of_other.model_calls, of_other.queued_runs) == ("other", "b", 0, 0)
-    assert state.run is not None
     assert run.since == state.run.created_at
     (listed,) = [one for one in (await store.list_sessions("default")).sessions if one.id == "busy"]
     assert listed.queued_runs == 1
 
-    waiting = RunWaiting(pending=(PendingCall(tool_call_id="c", name="t", arguments="{}", reason="approval"),))
+    waiting = facts.RunWaiting(
+        pending=(facts.PendingCall(tool_call_id="c", name="t", arguments="{}", reason="approval"),)
+    )
     state = (await store.append(busy, state, draft_events("Triage", [waiting], "r1"), lease=lease)).state
     assert [one.session_id for one in (await store.list_active_runs("default", "running")).runs] == ["other"]
     (run,) = (await store.list_active_runs("default", "waiting")).runs

@@ -9,50 +9,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.decide.steps import PERSON
+from swarmkeep.events import facts
 from swarmkeep.events.codec import Json
-from swarmkeep.events.facts import (
-    ApprovalDecided,
-    ApprovalRequested,
-    CompactionFailed,
-    CompactionStarted,
-    CompactionSummarised,
-    ContextUpdated,
-    EventDraft,
-    FeedbackAdded,
-    GuardrailTripped,
-    HandoffIgnored,
-    HandoffMade,
-    ListedTool,
-    MessageAdded,
-    MessageRemoved,
-    NoteAdded,
-    PendingCall,
-    RecordedEvent,
-    RunCancelled,
-    RunCompleted,
-    RunError,
-    RunFailed,
-    RunHidden,
-    RunInterrupted,
-    RunQueued,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-    SessionAssigned,
-    SessionCreated,
-    SessionEvent,
-    SessionForked,
-    SessionHandedBack,
-    SessionHeld,
-    SessionImported,
-    SessionRedacted,
-    SessionReleased,
-    SessionTakenOver,
-    SessionUpdated,
-    ToolsListed,
-    ToolStarted,
-    UnknownFact,
-)
 from swarmkeep.events.records import CompletionRecord, RunOptions, ToolRecord, Usage
 from tests.support.logs.dice import Dice
 from tests.support.logs.random_session import make_random_session
@@ -106,40 +64,42 @@ def _make_strange_message(dice: Dice) -> Json:
     return {key: value for key, value in message.items() if dice.chance(70)}
 
 
-def make_strange_fact(dice: Dice) -> SessionEvent:
+def make_strange_fact(dice: Dice) -> facts.SessionEvent:
     """A fact that has the shape of one and makes no sense where it stands."""
     call_id = dice.pick([item for item in _STRANGE_IDS if isinstance(item, str)])
     name, agent, text = dice.pick(TOOLS), dice.pick(AGENTS), dice.pick(TEXTS)
     arguments = dice.pick(ARGUMENTS)
     values = {dice.pick(KEYS): dice.pick(VALUES)}
-    pending = PendingCall(tool_call_id=call_id, name=name, arguments=arguments, reason="approval")
+    pending = facts.PendingCall(tool_call_id=call_id, name=name, arguments=arguments, reason="approval")
     usage = Usage(prompt_tokens=-1, total_tokens=2**70)
     ending: Json = {"stop_reason": dice.pick(("end_turn", "error", "approval")), "usage": usage}
-    makers: list[Callable[[], SessionEvent]] = [
-        lambda: MessageAdded(message=_make_strange_message(dice)),
-        lambda: MessageAdded(message=_make_strange_message(dice), completion=CompletionRecord(usage=dice.pick(USAGES))),
-        lambda: MessageAdded(
+    makers: list[Callable[[], facts.SessionEvent]] = [
+        lambda: facts.MessageAdded(message=_make_strange_message(dice)),
+        lambda: facts.MessageAdded(
+            message=_make_strange_message(dice), completion=CompletionRecord(usage=dice.pick(USAGES))
+        ),
+        lambda: facts.MessageAdded(
             message=_make_strange_message(dice), tool=ToolRecord(name=name, status="ok", handoff=agent)
         ),
-        lambda: MessageAdded(
+        lambda: facts.MessageAdded(
             message=_make_strange_message(dice),
             tool=dice.pick((None, ToolRecord(name=name, status="ok", output=True))),
             correction=dice.pick((UNSET, 0, -1, 2**40)),
         ),
-        lambda: SessionCreated(agent=agent, context_variables=values, metadata=values),
-        lambda: SessionForked(from_session_id=text, from_seq=-1, from_hash=""),
-        lambda: SessionImported(source=text, digest=text, last_seq=-1, by=text),
-        lambda: SessionUpdated(metadata=values) if dice.chance(50) else SessionUpdated(agent=agent),
-        lambda: SessionRedacted(seqs=(1, 1, 10**6), reason=text),
-        lambda: MessageRemoved(
+        lambda: facts.SessionCreated(agent=agent, context_variables=values, metadata=values),
+        lambda: facts.SessionForked(from_session_id=text, from_seq=-1, from_hash=""),
+        lambda: facts.SessionImported(source=text, digest=text, last_seq=-1, by=text),
+        lambda: facts.SessionUpdated(metadata=values) if dice.chance(50) else facts.SessionUpdated(agent=agent),
+        lambda: facts.SessionRedacted(seqs=(1, 1, 10**6), reason=text),
+        lambda: facts.MessageRemoved(
             message_seq=dice.pick((-1, 0, 2, 3, 4, 5, 2**70)),
             tool_call_id=dice.pick((None, call_id)),
             seqs=dice.pick(((), (2,), (3, 4), (4, 4, 4), (-1, 9, 2**70), (5, 3, 2))),
             by=text,
             content=dice.pick((UNSET, True, False)),
         ),
-        lambda: RunHidden(by=text, part=dice.pick((UNSET, 0, 1, -1, 2**70))),
-        lambda: CompactionStarted(
+        lambda: facts.RunHidden(by=text, part=dice.pick((UNSET, 0, 1, -1, 2**70))),
+        lambda: facts.CompactionStarted(
             reason=text,
             keep_turns=-1,
             last_seq=dice.pick((0, 3, -1, 2**70)),
@@ -147,58 +107,70 @@ def make_strange_fact(dice: Dice) -> SessionEvent:
             result_characters=dice.pick((0, 1, -5, 100)),
             piece_characters=dice.pick((0, -1, 50)),
         ),
-        lambda: CompactionSummarised(
+        lambda: facts.CompactionSummarised(
             first_seq=dice.pick((0, 2, -1)), last_seq=dice.pick((1, 4, 9, -1, 2**70)), summary=text, characters=-1
         ),
-        lambda: CompactionFailed(code=text, message=text),
-        lambda: ToolsListed(server=text, tools=(ListedTool(name=text, tool=text, idempotent=True),), schemas=None),
-        lambda: ToolsListed(server=text, error=text),
-        lambda: RunQueued(options=RunOptions(), messages=(_make_strange_message(dice),), agent=agent),
-        lambda: RunStarted(options=RunOptions(max_turns=dice.pick((None, 0, -1, 2**63)), model=text)),
-        lambda: RunStarted(
+        lambda: facts.CompactionFailed(code=text, message=text),
+        lambda: facts.ToolsListed(
+            server=text, tools=(facts.ListedTool(name=text, tool=text, idempotent=True),), schemas=None
+        ),
+        lambda: facts.ToolsListed(server=text, error=text),
+        lambda: facts.RunQueued(options=RunOptions(), messages=(_make_strange_message(dice),), agent=agent),
+        lambda: facts.RunStarted(options=RunOptions(max_turns=dice.pick((None, 0, -1, 2**63)), model=text)),
+        lambda: facts.RunStarted(
             options=RunOptions(
                 model_settings={"messages": [], "tools": values, "seed": 1, "extra_body": dice.pick((1, {"n": 2}))},
                 instructions=text,
                 response_format=dice.pick((UNSET, {}, {"type": ["text"]})),
             )
         ),
-        lambda: ToolStarted(tool_call_id=call_id, name=name, arguments=arguments, attempt=dice.pick((1, 0, -1, 9))),
-        lambda: GuardrailTripped(
+        lambda: facts.ToolStarted(
+            tool_call_id=call_id, name=name, arguments=arguments, attempt=dice.pick((1, 0, -1, 9))
+        ),
+        lambda: facts.GuardrailTripped(
             stage=dice.pick(("input", "output", "tool", text)),
             name=name,
             message=text,
             messages=dice.pick((UNSET, (), (1, 2, 3), (5, 5, -1, 2**40), tuple(range(40)))),
             tool_call_id=dice.pick((UNSET, call_id)),
         ),
-        lambda: MessageAdded(message=_make_strange_message(dice), guardrail=name),
-        lambda: HandoffMade(from_agent=agent, to_agent=text, tool_call_id=call_id),
-        lambda: HandoffIgnored(from_agent=agent, to_agent=text, tool_call_id=dice.pick((None, call_id))),
-        lambda: ContextUpdated(patch=values, nulls=dice.pick(((), ("",), ("/",), ("/~/a",), ("/city/x/y", "/city")))),
-        lambda: ApprovalRequested(tool_call_id=call_id, name=name, arguments=arguments),
-        lambda: ApprovalDecided(
+        lambda: facts.MessageAdded(message=_make_strange_message(dice), guardrail=name),
+        lambda: facts.HandoffMade(from_agent=agent, to_agent=text, tool_call_id=call_id),
+        lambda: facts.HandoffIgnored(from_agent=agent, to_agent=text, tool_call_id=dice.pick((None, call_id))),
+        lambda: facts.ContextUpdated(
+            patch=values, nulls=dice.pick(((), ("",), ("/",), ("/~/a",), ("/city/x/y", "/city")))
+        ),
+        lambda: facts.ApprovalRequested(tool_call_id=call_id, name=name, arguments=arguments),
+        lambda: facts.ApprovalDecided(
             tool_call_id=call_id, decision=dice.pick(("approve", "deny")), arguments=dice.pick((UNSET, arguments))
         ),
-        lambda: SessionTakenOver(by=text, note=text) if dice.chance(50) else SessionHandedBack(by=text, note=text),
-        lambda: SessionAssigned(to=dice.pick((None, text)), by=text, reason=text, tool_call_id=call_id),
-        lambda: NoteAdded(text=text, by=text),
-        lambda: FeedbackAdded(seq=dice.pick((0, 2, 3, 2**62)), value=dice.pick(("up", "down", text)), comment=text),
-        lambda: SessionHeld(reason=text, by=text) if dice.chance(50) else SessionReleased(by=text),
-        lambda: MessageAdded(message=_make_strange_message(dice), person=text),
-        lambda: RunWaiting(pending=dice.pick(((), (pending, pending), (PERSON,)))),
-        lambda: RunResumed(reason=dice.pick(("approval", "tool_results", "recovery", "person"))),
-        lambda: RunCompleted(**ending),
-        lambda: RunFailed(**ending, error=RunError(code="x", message=text)),
-        lambda: RunCancelled(**ending),
-        lambda: RunInterrupted(**ending),
-        lambda: UnknownFact(data=dice.pick(VALUES)),
+        lambda: (
+            facts.SessionTakenOver(by=text, note=text)
+            if dice.chance(50)
+            else facts.SessionHandedBack(by=text, note=text)
+        ),
+        lambda: facts.SessionAssigned(to=dice.pick((None, text)), by=text, reason=text, tool_call_id=call_id),
+        lambda: facts.NoteAdded(text=text, by=text),
+        lambda: facts.FeedbackAdded(
+            seq=dice.pick((0, 2, 3, 2**62)), value=dice.pick(("up", "down", text)), comment=text
+        ),
+        lambda: facts.SessionHeld(reason=text, by=text) if dice.chance(50) else facts.SessionReleased(by=text),
+        lambda: facts.MessageAdded(message=_make_strange_message(dice), person=text),
+        lambda: facts.RunWaiting(pending=dice.pick(((), (pending, pending), (PERSON,)))),
+        lambda: facts.RunResumed(reason=dice.pick(("approval", "tool_results", "recovery", "person"))),
+        lambda: facts.RunCompleted(**ending),
+        lambda: facts.RunFailed(**ending, error=facts.RunError(code="x", message=text)),
+        lambda: facts.RunCancelled(**ending),
+        lambda: facts.RunInterrupted(**ending),
+        lambda: facts.UnknownFact(data=dice.pick(VALUES)),
     ]
     return dice.pick(makers)()
 
 
-def make_hostile_log(dice: Dice, *, moves: int = 8) -> list[RecordedEvent]:
+def make_hostile_log(dice: Dice, *, moves: int = 8) -> list[facts.RecordedEvent]:
     """Two sessions' facts in each other's way, some lost, some twice, some exchanged, with nonsense in between."""
     drafts = [
-        EventDraft(event.fact, event.run_id, event.agent)
+        facts.EventDraft(event.fact, event.run_id, event.agent)
         for session in (make_random_session(dice, moves=moves), make_random_session(dice, moves=moves // 2))
         for event in session.events
     ]
@@ -208,7 +180,7 @@ def make_hostile_log(dice: Dice, *, moves: int = 8) -> list[RecordedEvent]:
         match dice.pick(("insert", "insert", "insert", "lose", "repeat", "exchange", "another run")):
             case "insert":
                 run_id = dice.pick((None, "run_1", "run_2", ""))
-                drafts.insert(place, EventDraft(make_strange_fact(dice), run_id, dice.pick(AGENTS)))
+                drafts.insert(place, facts.EventDraft(make_strange_fact(dice), run_id, dice.pick(AGENTS)))
             case "lose":
                 del drafts[place : place + dice.pick((1, 3, 8))]
             case "repeat":

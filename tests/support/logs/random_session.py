@@ -302,7 +302,6 @@ class RandomSession:
     def crash(self) -> None:
         """The process dies, and another one takes over."""
         self._started_here.clear()
-        assert self.state.run is not None
         self.commit([EventDraft(RunResumed(reason="recovery"), self.state.run.id, self.state.agent)])
 
     def give_up(self) -> None:
@@ -315,7 +314,6 @@ class RandomSession:
 
     def cut_off(self) -> None:
         """A cancel while the model speaks: what it had said by then is kept."""
-        assert self.state.run is not None
         self.commit(cancel_run(self.state, self.state.run.id, self._pick_partial()))
 
     def _pick_partial(self) -> PartialReply:
@@ -325,7 +323,6 @@ class RandomSession:
         return PartialReply(run_id=state.run.id, seq=state.seq, agent=state.agent, text=self.dice.pick(TEXTS))
 
     def _end_run(self, facts: Callable[[Run], list[SessionEvent]]) -> None:
-        assert self.state.run is not None
         self.commit(draft_events(self.state.agent, facts(self.state.run), self.state.run.id))
 
     def _commit_unless_refused(self, decide: Callable[[], list[EventDraft]]) -> None:

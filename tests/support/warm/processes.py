@@ -60,7 +60,6 @@ class Parent:
         return self._log.read_text(errors="replace")
 
     def close(self) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
