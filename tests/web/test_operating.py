@@ -116,6 +116,24 @@ def test_inbox_lists_matters_needing_attention(
         expect(window.answers.last).to_have_text("Done.")
 
 
+def test_inbox_tells_when_server_is_away(
+    windows: Callable[..., Window], fresh_desk: ServerProcess, model: ScriptedModel
+) -> None:
+    with Api(fresh_desk.url) as api:
+        session = api.session(id="case-Ann", metadata={"customer": "Ann"})
+        model.call("refund", {"order": "Ann"}, id="c1")
+        api.run(session, "Refund Ann, please.")
+    window = windows(fresh_desk.url).open("#/inbox")
+    cases = window.page.locator(".case-item")
+    expect(cases).to_have_count(1)
+    fresh_desk.kill()
+    note = window.page.get_by_role("region", name="Inbox").get_by_role("status").filter(has_text="does not answer")
+    expect(note).to_be_visible()
+    expect(cases).to_have_count(1)
+    fresh_desk.start()
+    expect(note).to_be_hidden()
+
+
 def test_cases_are_worked_through_by_keys(
     windows: Callable[..., Window], fresh_desk: ServerProcess, model: ScriptedModel
 ) -> None:

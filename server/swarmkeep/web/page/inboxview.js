@@ -97,6 +97,7 @@ export class InboxView {
     this.all = may("run") && button(inboxText.markAll, { kind: "small", icon: "check", hidden: true, onclick: () => this.markAll() });
     this.list = h("ul", { class: "inbox-list" });
     this.rest = button(text.sessions.more, { kind: "ghost", hidden: true, onclick: () => this.showMore() });
+    this.scroll = h("div", { class: "scroll inbox-main", tabindex: 0, role: "group", "aria-label": inboxText.list }, this.list, this.rest);
     this.keys = new KeysDialog();
     this.back = h("a", { class: "button small desk-back" }, deskText.back);
     this.place = h("div", { class: "desk-case" });
@@ -104,7 +105,7 @@ export class InboxView {
       h("div", { class: "desk-list" },
         h("header", { class: "view-head" }, h("h1", { class: "view-title" }, inboxText.title), h("span", { class: "grow" }), this.notes, button(deskText.keys, { icon: "keyboard", kind: "ghost small", quiet: true, onclick: () => this.keys.node.showModal() })),
         h("div", { class: "row inbox-bar" }, this.kinds, h("label", { class: "tick" }, this.seen, inboxText.showSeen), this.all),
-        h("div", { class: "scroll inbox-main", tabindex: 0, role: "group", "aria-label": inboxText.list }, this.note, this.list, this.rest)),
+        this.note, this.scroll),
       this.place, this.keys.node);
     this.press = (event) => this.pressed(event);
     document.addEventListener("keydown", this.press);
@@ -196,7 +197,7 @@ export class InboxView {
   // The keyboard stays where it was, or where that was.
   focusEntry(id, control, options) {
     const entry = [...this.list.children].find(({ dataset }) => dataset.id === id);
-    (entry?.querySelector((control && `.${control}`) || "a") ?? entry?.querySelector("a") ?? this.list.querySelector("a") ?? this.note.parentElement).focus(options);
+    (entry?.querySelector((control && `.${control}`) || "a") ?? entry?.querySelector("a") ?? this.list.querySelector("a") ?? this.scroll).focus(options);
   }
 
   showNotes() {
@@ -333,7 +334,7 @@ export class InboxView {
     } finally {
       this.all.disabled = false;
     }
-    this.note.parentElement.focus();
+    this.scroll.focus();
   }
 
   async notify() {

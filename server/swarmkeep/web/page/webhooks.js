@@ -63,7 +63,7 @@ export class WebhooksView {
     const outcome = h("p", { class: "muted", role: "status" });
     const again = button(hookText.again, { kind: "small", "aria-label": hookText.againOf(event), onclick: () => this.resend(hook, cursor, again, outcome) });
     return h("tr", {},
-      h("th", { scope: "row", dir: "auto" }, h("a", { href: hrefOf({ view: "timeline", id, at: seq }) }, event)),
+      h("th", { scope: "row", class: "address", dir: "auto" }, h("a", { href: hrefOf({ view: "timeline", id, at: seq }) }, event)),
       h("td", { dir: "auto" }, hook.url),
       h("td", {}, state === "dead" ? hookText.dead : next ? hookText.triedAt(dayAndTime(next)) : hookText.waits),
       h("td", { dir: "auto" }, error ? hookText.failed(attempts, error) : ""),
@@ -88,7 +88,7 @@ export class WebhooksView {
     const outcome = h("p", { class: "muted", role: "status", dir: "auto" });
     const test = button(hookText.test, { kind: "small", "aria-label": hookText.testOf(hook.url), onclick: () => this.test(hook, test, outcome) });
     return h("tr", {},
-      h("th", { scope: "row", dir: "auto", title: hook.id }, hook.url),
+      h("th", { scope: "row", class: "address", dir: "auto", title: hook.id }, hook.url),
       h("td", { dir: "auto" }, wanted(hook)),
       h("td", {}, hookText.states[hook.state] ?? hook.state),
       h("td", {}, hook.delivered_at ? h("time", { datetime: hook.delivered_at }, dayAndTime(hook.delivered_at)) : hookText.never),
