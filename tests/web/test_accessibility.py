@@ -138,10 +138,6 @@ def test_a_checker_finds_nothing_at_the_desk(window: Window, waiting: str, theme
         check_accessibility(window)
         facts.get_by_role("button", name="Close").press("Enter")
         expect(facts).to_be_hidden()
-        window.page.get_by_role("button", name="Facts").press("Enter")
-        window.page.keyboard.press("Escape")
-        expect(facts).to_be_hidden()
-        expect(window.page.get_by_role("button", name="Facts")).to_be_focused()
     if width < 700:
         window.page.get_by_role("link", name="Back to the inbox").press("Enter")
     expect(window.page.locator(".case-item").first).to_be_visible()

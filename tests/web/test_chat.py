@@ -286,27 +286,6 @@ def test_missing_session_says_so(window: Window, model: ScriptedModel) -> None:
 
 
 @pytest.mark.long
-def test_sessions_are_found_and_filtered(window: Window, api: Api) -> None:
-    api.session(id="found-by-id", metadata={"team": "red"})
-    api.session(id="found-by-label", metadata={"team": "blue"}, agent="Sales")
-    # The page shows what the server finds when it is asked, and the index is a little behind.
-    api.wait_until_found("found-by", "found-by-id", "found-by-label")
-    window.open()
-    sessions = window.page.get_by_role("navigation", name="Sessions")
-    search = window.page.get_by_role("searchbox", name=re.compile("Search sessions"))
-    search.fill("found-by")
-    expect(sessions.get_by_role("link")).to_have_count(2)
-    search.fill("team=blue")
-    expect(sessions.get_by_role("link")).to_have_count(1)
-    expect(sessions.get_by_role("link")).to_contain_text("found-by-label")
-    search.fill("found-by")
-    sessions.get_by_label("Agent").select_option("Front Desk")
-    expect(sessions.get_by_role("link")).to_have_count(1)
-    search.fill("nothing like it")
-    expect(sessions).to_contain_text("No session matches.")
-
-
-@pytest.mark.long
 def test_deep_links_and_back_work(window: Window, api: Api) -> None:
     one, two = api.session(id="way-1"), api.session(id="way-2")
     window.open_chat(one)

@@ -72,18 +72,6 @@ def test_five_thousand_events_stay_whole(window: Window, api: Api) -> None:
     expect(window.questions.first).to_contain_text("0: 日本語")
 
 
-def test_scrolling_up_brings_earlier_messages(window: Window, api: Api) -> None:
-    session = api.session(messages=history(400))
-    window.open_chat(session)
-    expect(window.answers.last).to_be_in_viewport()
-    expect(window.page.get_by_role("button", name="Show earlier")).to_contain_text("more")
-    before = window.questions.count()
-    window.log.evaluate("(log) => log.scrollTo(0, 0)")
-    expect(window.questions).not_to_have_count(before)
-    window.log.press("End")
-    window.page.get_by_role("button", name="Latest").or_(window.answers.last).last.scroll_into_view_if_needed()
-
-
 # Whether the end that was read of a session is let go, once it is no part of what is shown any more.
 ENDS_LEFT = """async ([id, isHeld]) => {
   const { Session } = await import("/page/session.js");

@@ -1,17 +1,29 @@
-"""To read, find, filter and print: answers as they were meant, on any window, by any hand."""
+"""To read, find, filter and print: answers with tables, code and formulas, on any window, by any hand."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from playwright.sync_api import Error, Route, expect
+from playwright.sync_api import Error, Request, Route, expect
 
+from swarmkeep.events.facts import EventDraft
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
+from tests.store.sessions import begin_session, draft_user_messages
+from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
+from tests.web.test_accessibility import check_accessibility
 from tests.web.window import PHONE, WIDE, Api, Window
 
 pytestmark = pytest.mark.long
+
 
 WORD = "Donaudampfschifffahrtsgesellschaft"
 TABLE = f"|Item|Price|Note|\n|:-|-:|:-:|\n|{WORD}|1,299.00|ok|\n|Lamp|9.50|{'wide ' * 4}|"
@@ -70,28 +82,6 @@ def test_code_is_copied(window: Window, model: ScriptedModel) -> None:
     copy.press("Enter")
     expect(window.answers.get_by_role("button", name="Copied")).to_be_visible()
     assert window.evaluate("() => navigator.clipboard.readText()") == "for x in y:\n    print(x)\n"
-
-
-def test_search_results_are_reached_by_keys(window: Window, api: Api) -> None:
-    api.session(id="search-1")
-    api.session(id="search-2")
-    api.wait_until_found("search", "search-1", "search-2")
-    window.open()
-    expect(window.page.get_by_role("link", name=re.compile("^search-2"))).to_be_visible()
-    keyboard = window.page.keyboard
-    keyboard.press("Control+k")
-    keyboard.type("search-")
-    keyboard.press("Enter")
-    expect(window.page.get_by_role("heading", level=1)).to_have_text("search-2")
-    keyboard.press("Control+k")
-    keyboard.press("ArrowDown")
-    keyboard.press("ArrowDown")
-    keyboard.press("Enter")
-    expect(window.page.get_by_role("heading", level=1)).to_have_text("search-1")
-    keyboard.press("Control+k")
-    keyboard.press("ArrowDown")
-    keyboard.press("ArrowUp")
-    expect(window.page.get_by_role("searchbox", name=re.compile("Search sessions"))).to_be_focused()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -260,3 +250,262 @@ def test_low_window_still_shows_event(window: Window, mixed: str, api: Api) -> N
     panel = window.page.get_by_role("region", name="Check against earlier heads")
     expect(panel).to_be_visible()
     window.page.wait_for_function(FITS_ACROSS, arg=".panel:not([hidden])")
+
+
+# Code in answers: it gets its colours, stays the text that it is, and holds nothing up.
+
+
+PYTHON = '''# How much is left
+class Shelf(Base):
+    """Lamps & <b>lanterns</b>"""
+
+    def count(self, size: int = 3) -> str:
+        return f"{size * 2:.2f}" if size else None
+
+@cached
+async def main(): print(len("a\\n"), True, 0x1F)
+'''
+HTML = '\n\n<p class="a" hidden>5 &lt; 6</p><script>alert(`${1}`)</script>\n'
+BLOCKS = {
+    "python": PYTHON,
+    "HTML": HTML,
+    "sql": "SELECT name, count(*) FROM lamps WHERE size > 1.5 AND kind = 'x' -- all\n",
+    "diff": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n",
+    "css": "#a > .b:hover { color: red !important; --x: 1px }\n",
+    "yaml": "a: &x\n  - 'b'\n  - true\n",
+    "bash": 'for f in *; do echo "$f ${HOME}" | sort; done # all\n',
+    "ts": "export const f = <T extends A>(x: T): number => /a+/g.test(x) ? 1 : null;\n",
+}
+PLAIN = "```\nfor x in y\n```\n\n```nonsense\nfor x in y\n```\n\n"
+
+
+LINE = "f(1,'x');" * 1_000
+# The longest piece of markup that the page gets at once, and whether all of them say what the code says.
+PIECES = """async (code) => {
+  const worker = new Worker("/page/highlighter.js", { type: "module" });
+  const pieces = await new Promise((resolve) => worker.addEventListener("message", ({ data }) => {
+    if (Array.isArray(data)) resolve(data);
+    else worker.postMessage({ code, language: "js" });
+  }));
+  worker.terminate();
+  const parsed = new DOMParser().parseFromString(pieces.join(""), "text/html");
+  return [Math.max(...pieces.map((piece) => piece.length)) < 9_000, parsed.body.textContent === code];
+}"""
+
+
+def fence(blocks: dict[str, str]) -> str:
+    return "".join(f"```{language}\n{code}```\n\n" for language, code in blocks.items())
+
+
+def test_code_colours_change_no_letter(
+    cleared_windows: Callable[..., Window], server: ServerProcess, model: ScriptedModel, api: Api
+) -> None:
+    window = cleared_windows(server.url, bypass_csp=True)
+    asked: list[str] = []
+    window.page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    session = api.session()
+    model.say(PLAIN)
+    api.run(session, "plain")
+    window.open_chat(session)
+    expect(window.answers.locator("pre")).to_have_count(2)
+    # Nothing is loaded for code that nobody can colour.
+    assert [name for name in asked if name.startswith("highlight")] == []
+    model.say(fence(BLOCKS))
+    window.say("code")
+    coloured = window.answers.locator("pre:has(span)")
+    expect(coloured).to_have_count(len(BLOCKS))
+    assert asked.count("highlighter.js") == 1
+    assert coloured.all_text_contents() == list(BLOCKS.values())
+    assert window.answers.locator("script, b, [hidden]").count() == 0
+    for theme in ("light", "dark"):
+        window.page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
+        check_accessibility(window)
+    assert window.answers.locator(".hljs-keyword").first.evaluate("(node) => getComputedStyle(node).color") != (
+        coloured.first.evaluate("(node) => getComputedStyle(node).color")
+    )
+    # A line that is a program by itself comes in pieces.
+    assert window.evaluate(PIECES, LINE) == [True, True]
+    # The names that the page knows are those that the library knows, but for plain text.
+    assert (
+        window.evaluate("""async () => {
+      const { default: library } = await import("/page/highlight.min.js");
+      const source = await (await fetch("page/highlighting.js")).text();
+      const lines = [...source.matchAll(/"([a-z][^"]* [^"]*)"/g)];
+      const known = new Set(lines.flatMap(([, names]) => names.trim().split(" ")));
+      const names = library.listLanguages().flatMap((name) => [name, ...(library.getLanguage(name).aliases ?? [])]);
+      const plain = new Set(["plaintext", "text", "txt"]);
+      return [...known].filter((name) => !library.getLanguage(name))
+        .concat(names.map((name) => name.toLowerCase()).filter((name) => !known.has(name) && !plain.has(name)));
+    }""")
+        == []
+    )
+
+
+def test_overlong_code_stays_plain(window: Window, model: ScriptedModel, api: Api) -> None:
+    session = api.session()
+    model.say(fence({"python": "x = 1\n" * 9_000, "ts": f"{LINE}{LINE}\n", "js": "let y = 2;\n"}))
+    api.run(session, "long")
+    window.open_chat(session)
+    expect(window.answers.locator("pre:has(span)")).to_have_text("let y = 2;\n")
+    expect(window.answers.locator("pre")).to_have_count(3)
+    assert window.context.pages == [window.page]
+
+
+# Formulas in answers: drawn by the browser, with a library that comes with the first one.
+
+
+FORMULAS = r"""The root $x = \frac{-b}{2a}$, and \(y_1 \in Y\):
+
+$$
+\sum_{i=0}^{n} i
+= \frac{n(n+1)}{2}
+$$
+
+- In a list: $e^{i\pi}$
+
+\[ \begin{pmatrix} a & b \\ c & d \end{pmatrix} \]
+"""
+NONE = r"""From $5 to $10, US$5 or 6$, $HOME/$PATH, `$x^2$`, \$x^2\$, $ x^2 $, $5 and you have 7$.
+
+```
+$$x^2$$
+```"""
+# Each is shown as it was written: it leads elsewhere, is no formula, or has no end.
+LEFT = (r"$\frac{a$", r"$\href{javascript:alert(1)}{x}$", "$$ a", r"$\text{<img src=x onerror=alert(1)>}$")
+
+
+def answer(api: Api, words: str) -> str:
+    return api.session(messages=[{"role": "user", "content": "?"}, {"role": "assistant", "content": words}])
+
+
+def test_formulas_are_drawn_once_met(window: Window, api: Api) -> None:
+    asked: list[Request] = []
+    window.page.on("request", lambda request: asked.append(request))
+    window.open_chat(answer(api, NONE))
+    expect(window.answers).to_contain_text("From $5 to $10, US$5 or 6$, $HOME/$PATH")
+    assert window.answers.locator("math").count() == 0
+    assert not any("mathml.js" in request.url for request in asked)
+    window.open_chat(answer(api, FORMULAS))
+    math = window.answers.locator("math")
+    expect(math).to_have_count(5)
+    assert len([request for request in asked if "mathml.js" in request.url]) == 1
+    assert math.nth(2).get_attribute("display") == "block"
+    expect(window.answers.locator("li math msup")).to_have_count(1)
+    # The browser has drawn them: a fraction is higher than its line.
+    assert math.locator("mfrac").first.evaluate("(node) => node.getBoundingClientRect().height") > 15
+    expect(window.answers).not_to_contain_text("frac")
+    # It can be read, and one that is wider than the window is reached by the keyboard.
+    expect(window.answers.get_by_role("group", name="Formula")).to_have_count(2)
+
+
+@pytest.mark.parametrize("written", LEFT)
+def test_what_is_no_formula_harms_nothing(window: Window, api: Api, written: str) -> None:
+    window.open_chat(answer(api, f"{written}\n\nAnd $x^2$."))
+    expect(window.answers.locator("math msup")).to_have_count(1)
+    assert window.answers.locator("a, img").count() == 0
+    if "text" not in written and "href" not in written:
+        expect(window.answers).to_contain_text(written)
+
+
+def test_formula_grows_with_the_answer(window: Window, model: ScriptedModel, api: Api) -> None:
+    model.hang("First\n\n$$\nx\n- y\n", then="done")
+    session = api.session(agent="Front Desk")
+    window.open_chat(session)
+    window.say("?")
+    # Until it ends it is what was written: no list.
+    expect(window.draft).to_contain_text("- y")
+    assert window.draft.locator("li").count() == 0
+    window.page.get_by_role("button", name="Cancel run").click()
+    model.release()
+    window.wait_until_idle()
+    model.say(["Second\n\n$$\nx\n- y\n", "$$\n\nand $a", "^2$ too"])
+    window.say("?")
+    expect(window.answers.last.locator("math")).to_have_count(2)
+    assert window.answers.last.locator("li").count() == 0
+
+
+def test_formulas_stay_as_written_while_their_library_is_away(window: Window, api: Api) -> None:
+    refused: list[Route] = []
+    window.page.route("**/mathml.js", lambda route: (refused.append(route), route.abort()))
+    window.open_chat(answer(api, "So $x^2$."))
+    expect(window.answers.locator("code")).to_have_text("$x^2$")
+    window.page.unroute("**/mathml.js")
+    window.open_chat(answer(api, "And $y^2$."))
+    expect(window.answers.locator("math msup")).to_have_count(1)
+    assert refused
+
+
+def test_many_formulas_hold_nothing_up(windows: Callable[..., Window], server: ServerProcess, api: Api) -> None:
+    window = windows(server.url, bypass_csp=True)
+    window.page.add_init_script(
+        "globalThis.longest = 0; new PerformanceObserver((list) => list.getEntries().forEach((task) => "
+        "(longest = Math.max(longest, task.duration)))).observe({ type: 'longtask', buffered: true });"
+    )
+    many = "".join(f"Line {number}: $x_{{{number}}} = \\frac{{a}}{{b}}$ and so on.\n\n" for number in range(300))
+    window.open_chat(answer(api, many + "$" * 1_500 + " $x \\(" * 500))
+    expect(window.answers.locator("math")).to_have_count(300)
+    assert window.evaluate("() => longest") < 1_000
+    check_accessibility(window)
+
+
+# What stands at messages: days, times, and what can be done with them.
+
+
+CLOCK = re.compile(r"^\d{2}:\d{2}$")
+
+
+def record_at(server: ServerProcess, session_id: str, when: datetime, drafts: list[EventDraft]) -> None:
+    """Record a session as if that had been its time."""
+
+    async def record() -> None:
+        store = open_store(server.database_url, clock=lambda: when)
+        key = SessionKey("default", session_id)
+        await store.append(key, await begin_session(store, key, agent="Front Desk"), drafts)
+        await store.close()
+
+    # The browser's library holds this thread's loop.
+    with ThreadPoolExecutor() as pool:
+        pool.submit(asyncio.run, record()).result()
+
+
+def test_messages_have_times_and_days_are_apart(window: Window, server: ServerProcess, api: Api) -> None:
+    then = datetime.now(UTC) - timedelta(days=40)
+    record_at(server, "two-days", then, draft_user_messages("Are you there?", "Hello?"))
+    answer: dict[str, Any] = {"role": "assistant", "content": "I am now."}
+    api.post("sessions/two-days/messages", {"messages": [answer]})
+    window.open_chat("two-days")
+    days = window.log.locator(".day")
+    expect(days).to_have_count(2)
+    expect(days.first).to_contain_text(str(then.year))
+    expect(days.last).to_have_text("Today")
+    # The day stands above what was said on it.
+    assert window.log.locator(".items > *").evaluate_all("(all) => all.map((one) => one.className.split(' ')[0])") == [
+        "day", "message", "message", "day", "message",
+    ]  # fmt: skip
+    for message in window.log.locator(".items .message").all():
+        expect(message.locator("time")).to_have_text(CLOCK)
+    expect(window.log.locator(".items .message time").first).to_have_attribute("title", re.compile(str(then.year)))
+
+
+def test_fork_has_the_days_of_its_messages_only(window: Window, api: Api) -> None:
+    api.session(id="days-of-origin", messages=[{"role": "user", "content": "Hello"}])
+    fork = api.post("sessions/days-of-origin/fork", {})["id"]
+    window.open_chat(fork)
+    expect(window.log).to_contain_text("Forked from days-of-origin after event 2")
+    expect(window.log.locator(".day")).to_have_text(["Today"])
+
+
+def test_answer_is_copied_as_it_was_written(window: Window, api: Api, model: ScriptedModel) -> None:
+    window.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    model.say("It is **done**.\n\n- one\n- two")
+    session = api.session(agent="Front Desk")
+    api.run(session, "Is it?")
+    window.open_chat(session)
+    copy = window.log.get_by_role("button", name="Copy this answer")
+    # By the keyboard, too: it is there when it has the focus.
+    copy.focus()
+    expect(copy).to_have_css("opacity", "1")
+    copy.press("Enter")
+    expect(window.log.get_by_role("button", name="Copied")).to_be_visible()
+    assert window.evaluate("() => navigator.clipboard.readText()") == "It is **done**.\n\n- one\n- two"
+    expect(copy).to_be_visible()

@@ -19,10 +19,7 @@ from tests.web.window import PHONE, Api, Window
 
 pytestmark = pytest.mark.long
 
-MESSAGES = (
-    "Hello, I'd like to buy a lantern for a hut trip.",
-    "Yes, please place the order.",
-)
+MESSAGES = ("Hello, I'd like to buy a lantern for a hut trip.", "Yes, please place the order.")
 WIDE = {"width": 1280, "height": 860}
 SIGNS = b"\x89PNG"
 MOST_BYTES = 180_000

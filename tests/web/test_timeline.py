@@ -1,20 +1,26 @@
-"""The timeline: every event, what it was like after each, and what can be done from there."""
+"""The timeline: every event, what it was like after each, and what can be done from there, as redaction."""
 
 from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import zipfile
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Route, expect
 
+from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
-from tests.web.window import Api, Window
+from tests.web.conftest import TEAM
+from tests.web.window import PHONE, Api, Window
 
 pytestmark = pytest.mark.long
+
 
 # Imports the page's own fold, and folds all prefixes of the events.
 FOLDED = """async (events) => {
@@ -114,15 +120,6 @@ def test_context_change_shows_before_and_after(window: Window, talk: str, api: A
     expect(cells.locator("th,td")).to_have_text(["old", "1", "none"])
 
 
-def test_the_exact_request_behind_an_answer(window: Window, talk: str, api: Api) -> None:
-    answer = next(event["seq"] for event in api.events(talk) if "completion" in event["data"])
-    window.open_timeline(talk, at=answer)
-    window.detail.get_by_text("Exact request to the model").click()
-    shown = window.detail.locator("details", has_text="Exact request to the model").locator("pre")
-    expect(shown).to_contain_text('"messages"')
-    assert json.loads(shown.inner_text()) == api.get(f"sessions/{talk}/events/{answer}/request")
-
-
 def test_events_are_filtered_and_searched(window: Window, talk: str) -> None:
     window.open_timeline(talk)
     expect(window.rows.first).to_be_visible()
@@ -182,27 +179,6 @@ def test_evidence_package_is_saved(window: Window, talk: str, tmp_path: Path) ->
     with zipfile.ZipFile(file) as package:
         assert json.loads(package.read("manifest.json"))["sessions"][0]["id"] == talk
         assert b"the sessions as they were recorded" in package.read("README.txt")
-
-
-def test_what_happens_meanwhile_comes_in(window: Window, talk: str, api: Api, model: ScriptedModel) -> None:
-    window.open_timeline(talk)
-    count = len(api.events(talk))
-    expect(window.rows.first).to_have_attribute("aria-setsize", str(count))
-    model.say("More.")
-    api.run(talk, "And then?")
-    expect(window.rows.first).to_have_attribute("aria-setsize", str(len(api.events(talk))))
-
-
-def test_badge_confirms_the_chain(window: Window, talk: str, api: Api) -> None:
-    window.open_timeline(talk)
-    expect(window.page.get_by_text(f"Verified: {len(api.events(talk))} events")).to_be_visible()
-
-
-def test_a_session_has_to_be_chosen(window: Window, talk: str) -> None:
-    window.open("#/timeline")
-    expect(window.page.get_by_text("Choose a session")).to_be_visible()
-    window.page.locator(f".session[data-id='{talk}']").click()
-    expect(window.rows.first).to_be_visible()
 
 
 ODD = [
@@ -273,10 +249,7 @@ def test_returned_answer_is_not_user_text(window: Window) -> None:
         }""",
         events,
     )
-    assert shown == [
-        ["User", "Answer sent back"],
-        ["Order two.00:00", "Answer sent backIt is not JSON.00:00"],
-    ]
+    assert shown == [["User", "Answer sent back"], ["Order two.00:00", "Answer sent backIt is not JSON.00:00"]]
 
 
 def test_removed_message_is_noted_on_page(window: Window) -> None:
@@ -313,3 +286,132 @@ def test_removed_message_is_noted_on_page(window: Window) -> None:
         ],
     )
     assert shown == [2, ["c2", "takenOut", "takenOut"], "Message taken out", "1 · Eve"]
+
+
+# Redaction: other events with the same words, also while a run waits; and comparing two events.
+
+
+CARD = "4111 1111 1111 1111"
+
+
+@pytest.fixture
+def waiting(api: Api, model: ScriptedModel) -> str:
+    """A session whose first run has the number of a card in four events, and whose second one waits."""
+    session = api.session(agent="Front Desk")
+    model.call("remember", {"key": "card", "value": CARD.replace(" ", "-")}, id="c1")
+    model.say(f"I noted {CARD}.")
+    api.run(session, f"My card is {CARD}.")
+    model.call("refund", {"order": "A-17"}, id="c2")
+    api.run(session, "Refund A-17.")
+    return session
+
+
+def find(api: Api, session: str, *words: str) -> list[int]:
+    return [event["seq"] for event in api.events(session) if any(word in json.dumps(event["data"]) for word in words)]
+
+
+def test_same_words_are_offered_while_a_run_waits(window: Window, waiting: str, api: Api, model: ScriptedModel) -> None:
+    said = find(api, waiting, CARD, CARD.replace(" ", "-"))
+    assert len(said) >= 4
+    window.open_timeline(waiting, at=said[0])
+    expect(window.detail).to_contain_text(CARD)
+    # What is marked is what is looked for.
+    window.detail.get_by_text(CARD).first.evaluate(
+        """(node, words) => {
+          const start = node.firstChild.data.indexOf(words);
+          getSelection().setBaseAndExtent(node.firstChild, start, node.firstChild, start + words.length);
+        }""",
+        CARD,
+    )
+    window.detail.get_by_role("button", name="Redact").press("Enter")
+    dialog = window.page.get_by_role("dialog", name="Redact events")
+    expect(dialog.get_by_label("Words that must go")).to_have_value(CARD)
+    expect(dialog).to_contain_text("A run waits.")
+    expect(dialog.get_by_text(f"{len(said) - 1} other events say the same:")).to_be_visible()
+    listed = dialog.get_by_role("group", name="Events that say the same").get_by_role("listitem")
+    expect(listed).to_have_count(len(said) - 1)
+    dialog.get_by_role("button", name=f"Add event {said[1]}", exact=True).press("Enter")
+    expect(listed).to_have_count(len(said) - 2)
+    # The keyboard goes on with the next one.
+    assert listed.first.get_by_role("button").evaluate("(node) => node === document.activeElement")
+    window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    window.wait_until_it_fits()
+    dialog.get_by_role("button", name=f"Add all {len(said) - 2}").press("Enter")
+    expect(dialog).to_contain_text("No other event of this session says the same.")
+    expect(dialog.get_by_label("Events, such as")).to_have_value(", ".join(map(str, said)))
+    # What the run waits for stays until then.
+    awaited = find(api, waiting, "A-17")[-1]
+    events = dialog.get_by_label("Events, such as")
+    events.fill(f"{', '.join(map(str, said))}, {awaited}")
+    dialog.get_by_label("Reason").fill("a card number")
+    expect(dialog.get_by_role("alert")).to_contain_text("The run that waits goes on from one of these events.")
+    expect(dialog.get_by_role("button", name="Remove for good")).to_be_disabled()
+    events.fill(", ".join(map(str, said)))
+    dialog.get_by_label("Reason").focus()
+    expect(dialog.get_by_role("button", name="Remove for good")).to_be_enabled()
+    dialog.get_by_role("button", name="Remove for good").press("Enter")
+    expect(dialog).to_be_hidden()
+    assert "1111" not in json.dumps(api.events(waiting))
+    model.say("It is paid back.")
+    window.open_chat(waiting)
+    window.page.get_by_role("region", name="Approval").get_by_role("button", name="Approve").click()
+    expect(window.answers.last).to_have_text("It is paid back.")
+    assert "1111" not in json.dumps(model.requests[-1])
+
+
+def test_two_events_are_compared_above_the_fold(window: Window, waiting: str, api: Api) -> None:
+    change = next(event["seq"] for event in api.events(waiting) if event["type"] == "context.updated")
+    window.page.set_viewport_size({"width": 1280, "height": 720})
+    window.open_timeline(waiting, at=change)
+    compare = window.detail.get_by_role("button", name="Compare with another event")
+    expect(compare).to_be_in_viewport()
+    compare.press("Enter")
+    expect(compare).to_have_attribute("aria-expanded", "true")
+    diff = window.detail.get_by_role("region", name="Compare with another event")
+    # With the event before it, until another one is named; all that without scrolling.
+    expect(diff.get_by_role("rowheader", name="/context_variables/card")).to_be_in_viewport()
+    expect(diff.get_by_label("Compare with event")).to_be_focused()
+    expect(window.page).to_have_url(re.compile(rf"\?at={change}&from={change - 1}$"))
+    diff.get_by_label("Compare with event").fill("0")
+    diff.get_by_label("Compare with event").press("Enter")
+    expect(diff).to_contain_text(f"From nothing to event {change}")
+    compare.press("Enter")
+    expect(diff).to_be_hidden()
+    expect(window.page).to_have_url(re.compile(rf"\?at={change}$"))
+
+
+def test_forged_answer_is_marked_in_both_views(
+    cleared_windows: Callable[..., Window], model: ScriptedModel, tmp_path: Path
+) -> None:
+    env = {"OPENAI_API_KEY": "test", "OPENAI_BASE_URL": model.url, "SWARMKEEP_MODEL_RETRIES": "0"}
+    model.say("You owe us nothing.")
+    server = ServerProcess(tmp_path, agents=[str(TEAM)], offline=False, env=env)
+    with server, Api(server.url) as api:
+        session = api.session(id="forged")
+        api.run(session, "What do I owe?")
+        (seq,) = [event["seq"] for event in api.events(session) if "You owe us nothing" in str(event["data"])]
+    with closing(sqlite3.connect(tmp_path / "swarmkeep.db")) as database, database:
+        changed = database.execute(
+            "UPDATE events SET payload = replace(payload, 'nothing', 'a million') WHERE session_id = ? AND seq = ?",
+            (session, seq),
+        )
+        assert changed.rowcount == 1
+    with server:
+        window = cleared_windows(server.url)
+        window.open_chat(session)
+        expect(window.answers).to_have_text(["You owe us a million."])
+        warning = window.page.get_by_role("alert").filter(has_text="This log does not verify: 1 problem")
+        expect(warning).to_be_visible()
+        marked = window.log.locator(".damaged")
+        expect(marked).to_have_count(1)
+        expect(marked).to_contain_text("You owe us a million.")
+        expect(marked).to_contain_text("it may have been changed since it was recorded")
+        warning.get_by_role("link", name=f"Show event {seq}").click()
+        expect(window.page.locator(".badge")).to_have_text("Does not verify: 1 problem")
+        expect(window.rows.and_(window.page.locator("[aria-selected=true]"))).to_have_attribute(
+            "aria-posinset", str(seq)
+        )
+        rows = window.rows.filter(has_text="does not verify")
+        expect(rows).to_have_count(1)
+        expect(rows).to_have_attribute("aria-posinset", str(seq))
+        expect(warning).to_contain_text("payload_differs")
