@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import sqlite3
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,14 +64,7 @@ class CommandLine:
 
     def expect_refusal(self, *arguments: str, env: dict[str, str] | None = None, code: int = 1) -> str:
         """The one line in which a command says no."""
-        result = self(*arguments, env=env)
-        assert result.code == code, result
-        assert result.out == ""
-        assert "Traceback" not in result.err
-        errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
-        assert len(errors) == 1, result.err
-        assert result.err.endswith(f"{errors[0]}\n")
-        return errors[0]
+        return find_refusal(self(*arguments, env=env), code=code)
 
     def expect_usage_error(self, *arguments: str, env: dict[str, str] | None = None) -> str:
         """What a command says to wrong use."""
@@ -78,8 +73,25 @@ class CommandLine:
         assert "Traceback" not in result.err
         return result.err
 
+    def change_database(self, *statements: str) -> None:
+        """What a person does who can write to the database in the folder."""
+        with closing(sqlite3.connect(self.folder / "swarmkeep.db")) as database, database:
+            for statement in statements:
+                assert database.execute(statement).rowcount > 0, statement
+
     def running(self, *arguments: str, env: dict[str, str] | None = None) -> Process:
         return Process([*SWARMKEEP, *arguments], folder=self.folder, env=clean_environment(env))
+
+
+def find_refusal(result: Result, out: str | None = "", *, code: int = 1) -> str:
+    """The one line, the last one, in which the command says no; `out` is what it has given until then."""
+    assert result.code == code, result
+    assert out is None or result.out == out
+    assert "Traceback" not in result.err
+    errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, result.err
+    assert result.err.endswith(f"{errors[0]}\n")
+    return errors[0]
 
 
 def wait_for_line(process: Process, number: int) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +50,21 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedSession:
     assert talk.code == 0, talk
     (session,) = cli("sessions", "list", "--json").json
     return RecordedSession(folder / "swarmkeep.db", session["id"])
+
+
+@pytest.fixture
+def db(cli: CommandLine, recorded: RecordedSession) -> CommandLine:
+    """A command line on a database of the test's own, with that session."""
+    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
+    return cli
+
+
+@contextmanager
+def serve_copy(recorded: RecordedSession, folder: Path, **options: Any) -> Iterator[ServerProcess]:
+    """A server on a database of the test's own, with that session."""
+    database = f"sqlite:///{shutil.copy(recorded.file, folder / 'copy.db')}"
+    with ServerProcess(folder, database_url=database, agents=[ACME], **options) as server:
+        yield server
 
 
 @pytest.fixture(scope="module", params=["database", "server"])

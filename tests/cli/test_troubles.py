@@ -17,7 +17,7 @@ import pytest
 
 import swarmkeep_agents.acme
 from swarmkeep.store.person_keys import make_person
-from tests.cli.command_line import ACME, SWARMKEEP, CommandLine, InProcessCommandLine, Result
+from tests.cli.command_line import ACME, SWARMKEEP, CommandLine, InProcessCommandLine, Result, find_refusal
 from tests.cli.conftest import RecordedSession
 from tests.cli.test_help import COMMANDS
 from tests.support.disk import full_disk
@@ -137,33 +137,20 @@ class Site:
     folder: Path
     session_id: str
 
-    def run(self, name: str, *, env: dict[str, str] | None = None) -> Result:
-        return InProcessCommandLine(self.folder)(
-            *self.arguments(name), text=CALLS[name].text, env=NEEDED.get(name, {}) | (env or {})
-        )
+    @property
+    def cli(self) -> CommandLine:
+        return InProcessCommandLine(self.folder)
 
-    def start(self, name: str, *, env: dict[str, str] | None = None) -> Result:
-        """The same in a process of its own."""
-        return CommandLine(self.folder)(
-            *self.arguments(name), text=CALLS[name].text, env=NEEDED.get(name, {}) | (env or {})
-        )
+    def run(self, name: str, *more: str, cli: CommandLine | None = None, env: dict[str, str] | None = None) -> Result:
+        """Run a command of the table, by default in this process."""
+        env = NEEDED.get(name, {}) | (env or {})
+        return (cli or self.cli)(*self.arguments(name), *more, text=CALLS[name].text, env=env)
 
     def refuse(self, name: str, *, env: dict[str, str] | None = None) -> str:
         return find_refusal(self.run(name, env=env))
 
     def arguments(self, name: str) -> list[str]:
         return [self.session_id if argument == "ID" else argument for argument in CALLS[name].arguments]
-
-
-def find_refusal(result: Result, out: str | None = "") -> str:
-    """The one line, the last one, in which the command says no."""
-    assert result.code == 1, result
-    assert out is None or result.out == out
-    assert "Traceback" not in result.err
-    errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, result.err
-    assert result.err.endswith(f"{errors[0]}\n")
-    return errors[0]
 
 
 @pytest.fixture(scope="module")
@@ -212,8 +199,7 @@ def test_command_works_without_trouble(site: Site, name: str) -> None:
 
 @each_command(READERS, without=_LOOK_AT_ANYTHING | {"restore"})
 def test_later_release_database_is_untouched(site: Site, name: str) -> None:
-    with closing(sqlite3.connect(site.folder / "swarmkeep.db")) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = ?", (LATER,))
+    site.cli.change_database(f"UPDATE alembic_version SET version_num = '{LATER}'")
     said = site.refuse(name)
     assert f"revision {LATER}" in said
     assert "upgrade swarmkeep" in said
@@ -221,8 +207,7 @@ def test_later_release_database_is_untouched(site: Site, name: str) -> None:
 
 @each_command(_LOOK_AT_ANYTHING)
 def test_later_release_database_is_recognised(site: Site, name: str) -> None:
-    with closing(sqlite3.connect(site.folder / "swarmkeep.db")) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = ?", (LATER,))
+    site.cli.change_database(f"UPDATE alembic_version SET version_num = '{LATER}'")
     result = site.run(name)
     assert LATER in result.out
     assert "later release" in result.err or "later release" in result.out
@@ -238,9 +223,7 @@ def test_invalid_revision_told_from_valid(site: Site, name: str, revision: str) 
 
 def test_empty_database_has_no_downgrade(site: Site) -> None:
     (site.folder / "empty.db").touch()
-    said = InProcessCommandLine(site.folder).expect_refusal(
-        "db", "downgrade", "0005", "--database-url", "sqlite:///empty.db"
-    )
+    said = site.cli.expect_refusal("db", "downgrade", "0005", "--database-url", "sqlite:///empty.db")
     assert said.endswith("is empty: there is nothing to downgrade")
 
 
@@ -251,9 +234,7 @@ def test_missing_driver_is_named(site: Site, name: str, monkeypatch: pytest.Monk
     arguments = [part for part in site.arguments(name) if not part.startswith("sqlite:")]
     url = "postgresql://clerk@127.0.0.1:1/shop"
     flag = [] if "--database-url" in arguments else ["--database-url"]
-    said = find_refusal(
-        InProcessCommandLine(site.folder)(*arguments, *flag, url, text=CALLS[name].text, env=NEEDED.get(name))
-    )
+    said = find_refusal(site.cli(*arguments, *flag, url, text=CALLS[name].text, env=NEEDED.get(name)))
     assert "pip install 'swarmkeep[postgres]'" in said
 
 
@@ -261,7 +242,7 @@ def test_the_library_for_signatures_is_named(site: Site, monkeypatch: pytest.Mon
     (site.folder / "key.pem").write_text("a key")
     for module in [name for name in sys.modules if name.partition(".")[0] == "cryptography"] + ["cryptography"]:
         monkeypatch.setitem(sys.modules, module, None)
-    said = InProcessCommandLine(site.folder).expect_refusal("checkpoint", "--signing-key", "key.pem")
+    said = site.cli.expect_refusal("checkpoint", "--signing-key", "key.pem")
     assert "pip install 'swarmkeep[signing]'" in said
 
 
@@ -286,7 +267,7 @@ def test_broken_settings_line_told_once(site: Site, name: str) -> None:
 def test_server_tells_broken_line_once(site: Site, name: str) -> None:
     (site.folder / ".env").write_text("hunter2 is no setting\n")
     with taken_port() as port:
-        said = CommandLine(site.folder)(*site.arguments(name), "--port", port).err
+        said = site.run(name, "--port", port, cli=CommandLine(site.folder)).err
     assert said.count("line 1 of ") == 1, said
 
 
@@ -301,7 +282,7 @@ def taken_port() -> Iterator[str]:
 @each_command({"serve", "demo"})
 def test_taken_port_told_in_one_line(site: Site, name: str) -> None:
     with taken_port() as port:
-        result = CommandLine(site.folder)(*site.arguments(name), "--port", port)
+        result = site.run(name, "--port", port, cli=CommandLine(site.folder))
     said = find_refusal(result)
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said
     assert "choose another --port" in said
@@ -419,7 +400,7 @@ def test_closed_streams_are_no_trouble(site: Site) -> None:
     ):
         result = run_with(redirection, site, *arguments)
         assert (result.returncode, "Traceback" in result.stderr) == (0, False), result
-    assert len(InProcessCommandLine(site.folder)("keys", "list", "--json").json) == 1
+    assert len(site.cli("keys", "list", "--json").json) == 1
     assert site.run("verify").code == 0
 
 
@@ -453,7 +434,7 @@ def test_blocked_output_is_told(site: Site, name: str) -> None:
 @pytest.mark.long
 @each_command(without=SERVING | _NEEDS_MORE)
 def test_ascii_terminal_is_shown_escapes(site: Site, name: str) -> None:
-    result = site.start(name, env={"PYTHONIOENCODING": "ascii"})
+    result = site.run(name, cli=CommandLine(site.folder), env={"PYTHONIOENCODING": "ascii"})
     assert result.code == 0, result
     assert "Traceback" not in result.err
     if name == "events":

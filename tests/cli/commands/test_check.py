@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,14 +76,12 @@ def test_redactions_named_without_being_differences(
         "DELETE FROM sessions WHERE id = 'damaged'",
     ],
 )
-def test_damaged_session_compared_beside_others(cli: CommandLine, recorded: RecordedSession, damage: str) -> None:
-    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
-    assert cli("sessions", "fork", recorded.session_id, "--id", "damaged").code == 0
-    with closing(sqlite3.connect(cli.folder / "swarmkeep.db")) as connection, connection:
-        connection.execute(damage)
-    result = cli("check", recorded.session_id, "damaged", "--agents", ACME)
+def test_damaged_session_compared_beside_others(db: CommandLine, recorded: RecordedSession, damage: str) -> None:
+    assert db("sessions", "fork", recorded.session_id, "--id", "damaged").code == 0
+    db.change_database(damage)
+    result = db("check", recorded.session_id, "damaged", "--agents", ACME)
     assert result.err == "2 compared, 0 different\n", result
-    assert cli("check", "--all", "--agents", ACME).code == 0
+    assert db("check", "--all", "--agents", ACME).code == 0
 
 
 def test_compare_reads_server_sessions_and_files(cli: CommandLine, export: Path, place: list[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import cast
@@ -191,11 +190,10 @@ def test_unretriable_run_refused(
 
 @pytest.mark.parametrize(("columns", "places"), [("120", [0, 60]), ("80", [0, 0])], ids=["wide", "narrow"])
 def test_sides_adjacent_if_room(
-    cli: CommandLine, recorded: RecordedSession, monkeypatch: pytest.MonkeyPatch, columns: str, places: list[int]
+    db: CommandLine, recorded: RecordedSession, monkeypatch: pytest.MonkeyPatch, columns: str, places: list[int]
 ) -> None:
-    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
-    assert cli("sessions", "fork", recorded.session_id, "--at", "3", "--id", "part").code == 0
-    found = msgspec.convert(cli("compare", recorded.session_id, "part", "--json").json, Comparison)
+    assert db("sessions", "fork", recorded.session_id, "--at", "3", "--id", "part").code == 0
+    found = msgspec.convert(db("compare", recorded.session_id, "part", "--json").json, Comparison)
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr(sys, "stdout", screen := Terminal())
     put_comparison(found)

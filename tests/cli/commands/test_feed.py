@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command_line import ACME, CommandLine, wait_for_line
-from tests.cli.conftest import RecordedSession
-from tests.support.processes import ServerProcess
-
-
-@pytest.fixture
-def db(cli: CommandLine, recorded: RecordedSession) -> CommandLine:
-    """A database of the test's own."""
-    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
-    return cli
+from tests.cli.command_line import CommandLine, wait_for_line
+from tests.cli.conftest import RecordedSession, serve_copy
 
 
 def read_lines(text: str) -> list[dict[str, object]]:
@@ -52,11 +43,10 @@ def test_feed_of_database(db: CommandLine, recorded: RecordedSession) -> None:
 
 @pytest.mark.long
 def test_feed_of_server(process: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
-    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
-    with ServerProcess(tmp_path, database_url=database, agents=[ACME]) as server:
+    with serve_copy(recorded, tmp_path) as server:
         at = ["--url", server.url]
         found = read_lines(process("feed", "--json", *at).out)
-        assert found == read_lines(process("feed", "--json", "--database-url", database).out)
+        assert found == read_lines(process("feed", "--json", "--database-url", server.database_url).out)
         with process.running("feed", "--json", "--follow", "--consumer", "crm", *at) as running:
             for number, event in enumerate(found):
                 assert json.loads(wait_for_line(running, number)) == event

@@ -26,7 +26,7 @@ from swarmkeep.events.records import CompletionRecord
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import Claim, SessionKey
 from tests.cli.command_line import ACME, CommandLine
-from tests.cli.conftest import RecordedSession
+from tests.cli.conftest import RecordedSession, serve_copy
 from tests.store.sessions import begin_session, draft_run_completion, draft_run_start
 from tests.support.anchors import serving
 from tests.support.processes import ServerProcess
@@ -36,11 +36,10 @@ MODELS = {6003: APIActivity, 6002: ApplicationLifecycle}
 
 
 @pytest.fixture
-def db(cli: CommandLine, recorded: RecordedSession) -> CommandLine:
-    """A database of the test's own, with some entries in its audit log."""
-    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
-    make_entries(cli, recorded, "one", "two")
-    return cli
+def db(db: CommandLine, recorded: RecordedSession) -> CommandLine:
+    """A database with some entries in its audit log."""
+    make_entries(db, recorded, "one", "two")
+    return db
 
 
 def make_entries(cli: CommandLine, recorded: RecordedSession, *names: str) -> None:
@@ -148,8 +147,7 @@ def test_other_log_is_told(db: CommandLine, recorded: RecordedSession, tmp_path:
 
 @pytest.mark.long
 def test_server_log_is_forwarded(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
-    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
-    with ServerProcess(tmp_path, database_url=database, agents=[ACME]) as server:
+    with serve_copy(recorded, tmp_path) as server:
         assert cli("forward", "--to", "siem.jsonl", "--url", server.url).code == 0
     events = read(cli.folder / "siem.jsonl")
     check(events)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from tests.cli.command_line import ACME, CommandLine
-from tests.cli.conftest import RecordedSession
-from tests.support.processes import ServerProcess
+from tests.cli.command_line import CommandLine
+from tests.cli.conftest import RecordedSession, serve_copy
 
 
 def test_what_goes_is_listed(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
@@ -21,7 +19,6 @@ def test_what_goes_is_listed(cli: CommandLine, recorded: RecordedSession, tmp_pa
     without = cli("retention", "--within", "9000w", *recorded.options)
     assert (without.out, "is not set: no session goes by itself" in without.err) == ("", True)
     assert "SWARMKEEP_RETENTION" in cli("retention", *recorded.options, env={"SWARMKEEP_RETENTION": "soon"}).err
-    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
-    with ServerProcess(tmp_path, database_url=database, agents=[ACME], env={"SWARMKEEP_RETENTION": "5w"}) as server:
+    with serve_copy(recorded, tmp_path, env={"SWARMKEEP_RETENTION": "5w"}) as server:
         (found,) = (cli("retention", "--within", "6w", "--json", "--url", server.url).json,)
     assert (found["session_id"], found["keep"], found["held"]) == (recorded.session_id, "5w", False)

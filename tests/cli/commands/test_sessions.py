@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import Any
 
 import pytest
@@ -154,12 +153,11 @@ def test_database_and_server_output_agree(cli: CommandLine, recorded: RecordedSe
         assert cli(*command, "--json", *place).json == cli(*command, "--json", *recorded.options).json
 
 
-def test_reading_leaves_database_unchanged(cli: CommandLine, recorded: RecordedSession) -> None:
-    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
-    before = {path.name: path.read_bytes() for path in cli.folder.iterdir()}
+def test_reading_leaves_database_unchanged(db: CommandLine, recorded: RecordedSession) -> None:
+    before = {path.name: path.read_bytes() for path in db.folder.iterdir()}
     for command in (["sessions", "list"], ["sessions", "show", recorded.session_id], ["events", recorded.session_id]):
-        assert cli(*command).code == 0
-    assert {path.name: path.read_bytes() for path in cli.folder.iterdir()} == before
+        assert db(*command).code == 0
+    assert {path.name: path.read_bytes() for path in db.folder.iterdir()} == before
 
 
 def test_another_tenants_sessions_are_not_there(cli: CommandLine, recorded: RecordedSession) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sqlite3
-from contextlib import closing
 
 from tests.cli.command_line import CommandLine
 from tests.cli.conftest import RecordedSession
@@ -33,18 +30,16 @@ def test_vanished_head_is_missed(cli: CommandLine, recorded: RecordedSession, pl
     assert [problem["code"] for problem in found["problems"]] == ["truncated"]
 
 
-def test_a_changed_event_is_named(cli: CommandLine, recorded: RecordedSession) -> None:
-    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
-    with closing(sqlite3.connect(cli.folder / "swarmkeep.db")) as connection, connection:
-        connection.execute("UPDATE events SET payload = replace(payload, 'lantern', 'diamond') WHERE seq = 3")
-    checked = cli("verify", recorded.session_id)
+def test_a_changed_event_is_named(db: CommandLine, recorded: RecordedSession) -> None:
+    db.change_database("UPDATE events SET payload = replace(payload, 'lantern', 'diamond') WHERE seq = 3")
+    checked = db("verify", recorded.session_id)
     assert checked.code == 1
     assert checked.lines[0].startswith(f"{recorded.session_id}: NOT VALID")
     assert "       3  payload_differs: event 3 (message.added)" in checked.out
-    assert cli("verify", "--all").code == 1
+    assert db("verify", "--all").code == 1
     # What there is is shown, with a warning.
     for command in (["events"], ["sessions", "show"], ["export"], ["export", "--format", "markdown"]):
-        shown = cli(*command, recorded.session_id)
+        shown = db(*command, recorded.session_id)
         assert shown.code == 0
         assert "diamond" in shown.out
         assert "does not verify" in shown.err
