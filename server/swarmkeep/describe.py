@@ -10,50 +10,8 @@ from typing import Any, Literal, assert_never
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from swarmkeep.events import facts
 from swarmkeep.events.codec import Json, encode, encode_text, parse_timestamp
-from swarmkeep.events.facts import (
-    FACTS,
-    ApprovalDecided,
-    ApprovalRequested,
-    CompactionFailed,
-    CompactionStarted,
-    CompactionSummarised,
-    ContextUpdated,
-    FeedbackAdded,
-    GuardrailTripped,
-    HandoffIgnored,
-    HandoffMade,
-    MessageAdded,
-    MessageRemoved,
-    NoteAdded,
-    PendingCall,
-    RecordedEvent,
-    RunCancelled,
-    RunCompleted,
-    RunEnded,
-    RunFailed,
-    RunHidden,
-    RunInterrupted,
-    RunQueued,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-    SessionAssigned,
-    SessionCreated,
-    SessionEvent,
-    SessionForked,
-    SessionHandedBack,
-    SessionHeld,
-    SessionImported,
-    SessionRedacted,
-    SessionReleased,
-    SessionTakenOver,
-    SessionUpdated,
-    ToolsListed,
-    ToolStarted,
-    UnknownFact,
-    is_redacted,
-)
 from swarmkeep.events.fold import evolve
 from swarmkeep.events.messages import find_message, read_tool_calls
 from swarmkeep.events.patch import escape_pointer_part
@@ -151,36 +109,36 @@ MakeEntry = Callable[..., TimelineEntry]
 def _describe_run_event(
     make_entry: MakeEntry,
     before: State,
-    event: RecordedEvent,
-    fact: RunQueued | RunStarted | RunWaiting | RunResumed | ApprovalRequested | ApprovalDecided
-    | RunCompleted | RunFailed | RunCancelled | RunInterrupted,
+    event: facts.RecordedEvent,
+    fact: facts.RunQueued | facts.RunStarted | facts.RunWaiting | facts.RunResumed | facts.ApprovalRequested
+    | facts.ApprovalDecided | facts.RunCompleted | facts.RunFailed | facts.RunCancelled | facts.RunInterrupted,
 ) -> TimelineEntry:  # fmt: skip
     match fact:
-        case RunStarted():
+        case facts.RunStarted():
             return _describe_begin(make_entry, fact, "starts a run", "a run starts")
-        case RunQueued():
+        case facts.RunQueued():
             said = "\n".join(join_content(message.get("content")) for message in fact.messages)
             return _describe_begin(make_entry, fact, "queues a run", "a run is queued", text=said)
-        case RunWaiting():
+        case facts.RunWaiting():
             return make_entry(
                 headline=_describe_wait(fact.pending), calls=_list_pending_calls(fact.pending), tone="notice"
             )
-        case RunResumed():
+        case facts.RunResumed():
             return _describe_resume(make_entry, fact)
-        case ApprovalRequested():
+        case facts.ApprovalRequested():
             until = f" until {fact.expires_at}" if fact.expires_at else ""
             call = format_call(fact.name, fact.arguments)
             return make_entry(headline=f"an approval is asked for{until}", calls=(call,), tone="notice")
-        case ApprovalDecided():
+        case facts.ApprovalDecided():
             return _describe_decision(make_entry, before, fact)
-        case RunCompleted() | RunFailed() | RunCancelled() | RunInterrupted():
+        case facts.RunCompleted() | facts.RunFailed() | facts.RunCancelled() | facts.RunInterrupted():
             return _describe_end(make_entry, before, event, fact)
         case _:
             assert_never(fact)
 
 
 def _describe_begin(
-    make_entry: MakeEntry, fact: RunStarted | RunQueued, done: str, happened: str, text: str = ""
+    make_entry: MakeEntry, fact: facts.RunStarted | facts.RunQueued, done: str, happened: str, text: str = ""
 ) -> TimelineEntry:
     """Name the one who began a run, if that is known; `happened` says it without anybody."""
     speaker = put_name_first(fact.by) if fact.by else ""
@@ -208,7 +166,7 @@ def _describe_options(options: RunOptions) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _describe_wait(pending: tuple[PendingCall, ...]) -> str:
+def _describe_wait(pending: tuple[facts.PendingCall, ...]) -> str:
     below = [str(call.session_id or "of another agent") for call in pending if call.reason == "session"]
     if below:
         return f"the run waits for a decision in session{'s' if len(below) > 1 else ''} {', '.join(below)}:"
@@ -218,11 +176,11 @@ def _describe_wait(pending: tuple[PendingCall, ...]) -> str:
     return f"the run waits for {'an approval' if approval else 'results from outside'}:"
 
 
-def _list_pending_calls(pending: tuple[PendingCall, ...]) -> tuple[str, ...]:
+def _list_pending_calls(pending: tuple[facts.PendingCall, ...]) -> tuple[str, ...]:
     return tuple(format_call(call.name, call.arguments) for call in pending if call.reason != "person")
 
 
-def _describe_resume(make_entry: MakeEntry, fact: RunResumed) -> TimelineEntry:
+def _describe_resume(make_entry: MakeEntry, fact: facts.RunResumed) -> TimelineEntry:
     if fact.reason == "recovery":
         return make_entry(headline="the run is taken over, and continues where it was cut off", tone="notice")
     if fact.reason == "person":
@@ -231,7 +189,7 @@ def _describe_resume(make_entry: MakeEntry, fact: RunResumed) -> TimelineEntry:
     return make_entry(headline=f"the run continues with {what}")
 
 
-def _describe_decision(make_entry: MakeEntry, before: State, fact: ApprovalDecided) -> TimelineEntry:
+def _describe_decision(make_entry: MakeEntry, before: State, fact: facts.ApprovalDecided) -> TimelineEntry:
     name = find_call_name(before, fact.tool_call_id) or fact.tool_call_id
     approved = fact.decision == "approve"
     edited = None if fact.arguments is UNSET else fact.arguments
@@ -244,32 +202,32 @@ def _describe_decision(make_entry: MakeEntry, before: State, fact: ApprovalDecid
     )
 
 
-_END_HEADLINES: dict[type[RunEnded], str] = {
-    RunCompleted: "the run is completed",
-    RunFailed: "the run failed",
-    RunCancelled: "the run was cancelled",
-    RunInterrupted: "the run was interrupted",
+_END_HEADLINES: dict[type[facts.RunEnded], str] = {
+    facts.RunCompleted: "the run is completed",
+    facts.RunFailed: "the run failed",
+    facts.RunCancelled: "the run was cancelled",
+    facts.RunInterrupted: "the run was interrupted",
 }
 
 
 def _describe_end(
     make_entry: MakeEntry,
     before: State,
-    event: RecordedEvent,
-    fact: RunCompleted | RunFailed | RunCancelled | RunInterrupted,
+    event: facts.RecordedEvent,
+    fact: facts.RunCompleted | facts.RunFailed | facts.RunCancelled | facts.RunInterrupted,
 ) -> TimelineEntry:
-    why = f" ({fact.stop_reason})" if isinstance(fact, RunCompleted) and fact.stop_reason != "end_turn" else ""
+    why = f" ({fact.stop_reason})" if isinstance(fact, facts.RunCompleted) and fact.stop_reason != "end_turn" else ""
     error = fact.error
     return make_entry(
         headline=_END_HEADLINES[type(fact)] + why,
         text="" if error is None else f"{error.code}: {error.message}",
-        tone="plain" if isinstance(fact, RunCompleted) else "bad",
+        tone="plain" if isinstance(fact, facts.RunCompleted) else "bad",
         usage=fact.usage,
         duration_ms=_measure_run(before, event),
     )
 
 
-def _measure_run(before: State, event: RecordedEvent) -> float | None:
+def _measure_run(before: State, event: facts.RecordedEvent) -> float | None:
     """Measure the duration of the run that the event ends, in milliseconds."""
     if before.run is None or before.run.id != event.run_id:
         return None
@@ -292,12 +250,13 @@ _REASONS = {"asked": "it was asked for", "too_long": "the model's provider found
 
 
 def _describe_history_event(
-    make_entry: MakeEntry, fact: CompactionStarted | CompactionSummarised | CompactionFailed | ToolsListed
+    make_entry: MakeEntry,
+    fact: facts.CompactionStarted | facts.CompactionSummarised | facts.CompactionFailed | facts.ToolsListed,
 ) -> TimelineEntry:
     match fact:
-        case CompactionStarted():
+        case facts.CompactionStarted():
             return _describe_start(make_entry, fact)
-        case CompactionSummarised():
+        case facts.CompactionSummarised():
             completion = fact.completion
             headline = f"models are sent a summary of messages {fact.first_seq} to {fact.last_seq} in their place"
             return make_entry(
@@ -308,23 +267,23 @@ def _describe_history_event(
                 usage=None if completion is None else read_usage(completion.usage),
                 duration_ms=None if completion is None else completion.duration_ms,
             )
-        case CompactionFailed():
+        case facts.CompactionFailed():
             headline = "no summary was made; the conversation continues without one"
             return make_entry(headline=headline, text=f"{fact.code}: {fact.message}", tone="bad")
-        case ToolsListed():
+        case facts.ToolsListed():
             return _describe_listing(make_entry, fact)
         case _:
             assert_never(fact)
 
 
-def _describe_listing(make_entry: MakeEntry, fact: ToolsListed) -> TimelineEntry:
+def _describe_listing(make_entry: MakeEntry, fact: facts.ToolsListed) -> TimelineEntry:
     if fact.error is not UNSET:
         return make_entry(speaker=fact.server, headline="cannot list its tools", text=fact.error, tone="bad")
     names = ", ".join(tool.name for tool in fact.tools)
     return make_entry(speaker=fact.server, headline=f"offers {names or 'no tools'}", tone="notice")
 
 
-def _describe_start(make_entry: MakeEntry, fact: CompactionStarted) -> TimelineEntry:
+def _describe_start(make_entry: MakeEntry, fact: facts.CompactionStarted) -> TimelineEntry:
     counted = "about " if fact.estimated else ""
     full = f"the last request took {counted}{fact.prompt_tokens} of {fact.of_tokens} tokens"
     done = []
@@ -338,36 +297,36 @@ def _describe_start(make_entry: MakeEntry, fact: CompactionStarted) -> TimelineE
     )
 
 
-def describe(make_entry: MakeEntry, before: State, event: RecordedEvent) -> TimelineEntry:
+def describe(make_entry: MakeEntry, before: State, event: facts.RecordedEvent) -> TimelineEntry:
     """The entry of an event, given the state before it. Total."""
     fact = event.fact
     if isinstance(fact, Deed):
         return _describe_deed(make_entry, before, event, fact)
     match fact:
-        case MessageAdded():
+        case facts.MessageAdded():
             return _describe_message(make_entry, before, fact)
-        case ToolStarted():
+        case facts.ToolStarted():
             return _describe_tool_start(make_entry, event, fact)
-        case HandoffMade() | HandoffIgnored():
+        case facts.HandoffMade() | facts.HandoffIgnored():
             ignored = f"does not hand over to {fact.to_agent}: a later call of the same reply handed over instead"
-            done = f"hands over to {fact.to_agent}" if isinstance(fact, HandoffMade) else ignored
+            done = f"hands over to {fact.to_agent}" if isinstance(fact, facts.HandoffMade) else ignored
             return make_entry(speaker=fact.from_agent, headline=done, tone="notice")
-        case ContextUpdated():
+        case facts.ContextUpdated():
             name = find_call_name(before, fact.tool_call_id)
             return make_entry(speaker=name, headline="changes the context" if name else "the context is changed")
-        case CompactionStarted() | CompactionSummarised() | CompactionFailed() | ToolsListed():
+        case facts.CompactionStarted() | facts.CompactionSummarised() | facts.CompactionFailed() | facts.ToolsListed():
             return _describe_history_event(make_entry, fact)
-        case GuardrailTripped():
+        case facts.GuardrailTripped():
             return _describe_refusal(make_entry, before, fact)
-        case SessionCreated() | SessionForked() | SessionUpdated() | SessionRedacted():
+        case facts.SessionCreated() | facts.SessionForked() | facts.SessionUpdated() | facts.SessionRedacted():
             return _describe_session_event(make_entry, fact)
-        case UnknownFact():
+        case facts.UnknownFact():
             return _describe_unknown(make_entry, event, fact)
         case _:
             return _describe_run_event(make_entry, before, event, fact)
 
 
-def _describe_message(make_entry: MakeEntry, before: State, fact: MessageAdded) -> TimelineEntry:
+def _describe_message(make_entry: MakeEntry, before: State, fact: facts.MessageAdded) -> TimelineEntry:
     message = fact.message
     role = str(message.get("role") or "")
     text = join_content(message.get("content"))
@@ -408,7 +367,7 @@ _REFUSED = {
 }
 
 
-def _describe_refusal(make_entry: MakeEntry, before: State, fact: GuardrailTripped) -> TimelineEntry:
+def _describe_refusal(make_entry: MakeEntry, before: State, fact: facts.GuardrailTripped) -> TimelineEntry:
     name = None if fact.tool_call_id is UNSET else find_call_name(before, fact.tool_call_id)
     headline = _REFUSED.get(fact.stage) or f"refuses the call of {name or 'a function'}"
     text = fact.message if fact.error is UNSET else f"{fact.message} ({fact.error})"
@@ -428,7 +387,7 @@ _TOOL_HEADLINES = {
 
 
 def _describe_result(
-    make_entry: MakeEntry, before: State, message: Json, fact: MessageAdded, text: str
+    make_entry: MakeEntry, before: State, message: Json, fact: facts.MessageAdded, text: str
 ) -> TimelineEntry:
     tool = fact.tool
     if tool is None:
@@ -463,7 +422,7 @@ def _find_call_among_others(before: State, call_id: object) -> tuple[str, ...]:
     return (format_call(calls[ended].name, calls[ended].arguments),)
 
 
-def _describe_tool_start(make_entry: MakeEntry, event: RecordedEvent, fact: ToolStarted) -> TimelineEntry:
+def _describe_tool_start(make_entry: MakeEntry, event: facts.RecordedEvent, fact: facts.ToolStarted) -> TimelineEntry:
     call = format_call(fact.name, fact.arguments)
     if fact.attempt > 1:
         headline = f"starts again, with the same id: attempt {fact.attempt}"
@@ -473,19 +432,20 @@ def _describe_tool_start(make_entry: MakeEntry, event: RecordedEvent, fact: Tool
 
 
 def _describe_session_event(
-    make_entry: MakeEntry, fact: SessionCreated | SessionForked | SessionUpdated | SessionRedacted
+    make_entry: MakeEntry,
+    fact: facts.SessionCreated | facts.SessionForked | facts.SessionUpdated | facts.SessionRedacted,
 ) -> TimelineEntry:
     match fact:
-        case SessionCreated():
+        case facts.SessionCreated():
             asked = "" if fact.parent is UNSET else f", which session {fact.parent.session_id} asks"
             return make_entry(headline=f"the conversation begins with {fact.agent}{asked}")
-        case SessionForked():
+        case facts.SessionForked():
             text = f"from here on this is a fork of {fact.from_session_id}, which shares events 1 to {fact.from_seq}"
             return make_entry(headline=text, tone="notice")
-        case SessionUpdated():
+        case facts.SessionUpdated():
             new = "" if fact.agent is UNSET else f"{fact.agent} becomes the active agent"
             return make_entry(headline=new or "the metadata is changed", tone="notice" if new else "plain")
-        case SessionRedacted():
+        case facts.SessionRedacted():
             seqs = ", ".join(map(str, fact.seqs))
             speaker = "" if fact.by is None else put_name_first(fact.by)
             headline = f"redacts {seqs}" if speaker else f"redacted: {seqs}"
@@ -495,52 +455,53 @@ def _describe_session_event(
 
 
 Deed = (
-    SessionImported | SessionTakenOver | SessionHandedBack | SessionHeld | SessionReleased | SessionAssigned
-    | NoteAdded | FeedbackAdded | MessageRemoved | RunHidden
+    facts.SessionImported | facts.SessionTakenOver | facts.SessionHandedBack | facts.SessionHeld
+    | facts.SessionReleased | facts.SessionAssigned | facts.NoteAdded | facts.FeedbackAdded
+    | facts.MessageRemoved | facts.RunHidden
 )  # fmt: skip
 """What people do to a session, beside what they say in it."""
 
 
-def _describe_deed(make_entry: MakeEntry, before: State, event: RecordedEvent, fact: Deed) -> TimelineEntry:
+def _describe_deed(make_entry: MakeEntry, before: State, event: facts.RecordedEvent, fact: Deed) -> TimelineEntry:
     headline, text = _name_deed(before, event, fact)
-    by_function = isinstance(fact, SessionAssigned) and fact.tool_call_id is not UNSET
+    by_function = isinstance(fact, facts.SessionAssigned) and fact.tool_call_id is not UNSET
     speaker = event.agent if by_function else name_actor(fact.by)
     return make_entry(speaker=speaker, headline=headline, text=text or "", tone="notice")
 
 
-def _name_deed(before: State, event: RecordedEvent, fact: Deed) -> tuple[str, str | UnsetType]:
+def _name_deed(before: State, event: facts.RecordedEvent, fact: Deed) -> tuple[str, str | UnsetType]:
     """Name a deed, and what was said about it."""
     match fact:
-        case SessionImported():
+        case facts.SessionImported():
             digest = f", SHA-256 {fact.digest}" if fact.digest else ""
             what = f"imported events 1 to {fact.last_seq}, so none of it was decided here"
             return what, f"the file: {fact.source}{digest}"
-        case SessionTakenOver() | SessionHandedBack():
-            taken = isinstance(fact, SessionTakenOver)
+        case facts.SessionTakenOver() | facts.SessionHandedBack():
+            taken = isinstance(fact, facts.SessionTakenOver)
             what = "takes the conversation over from" if taken else "hands the conversation back to"
             return f"{what} the agent", fact.note
-        case SessionHeld():
+        case facts.SessionHeld():
             return "puts the session on hold: nothing of it is redacted or deleted", fact.reason
-        case SessionReleased():
+        case facts.SessionReleased():
             return "lifts the hold", ""
-        case SessionAssigned(to=to):
+        case facts.SessionAssigned(to=to):
             left = "leaves the session to no one in particular"
             return left if to is None else f"assigns the session to {to}", fact.reason
-        case NoteAdded():
+        case facts.NoteAdded():
             return "notes for colleagues", fact.text
-        case FeedbackAdded():
+        case facts.FeedbackAdded():
             found = {"up": "finds the answer good", "down": "does not find the answer good"}
             return f"{found.get(fact.value, 'rates it')} (event {fact.seq})", fact.comment
-        case MessageRemoved():
+        case facts.MessageRemoved():
             return _name_removal(before, fact), ""
-        case RunHidden():
+        case facts.RunHidden():
             part = "" if fact.part is UNSET else f"part {fact.part} of "
             return f"makes {part}run {event.run_id} unfindable as a response", ""
         case _:
             assert_never(fact)
 
 
-def _name_removal(before: State, fact: MessageRemoved) -> str:
+def _name_removal(before: State, fact: facts.MessageRemoved) -> str:
     what = f"message {fact.message_seq}"
     if fact.tool_call_id is not None:
         at = find_message(before.messages, fact.message_seq)
@@ -554,8 +515,8 @@ def _name_removal(before: State, fact: MessageRemoved) -> str:
     return f"takes out {what}{more}: from here on it is not sent to models"
 
 
-def _describe_unknown(make_entry: MakeEntry, event: RecordedEvent, fact: UnknownFact) -> TimelineEntry:
-    if event.type not in FACTS:
+def _describe_unknown(make_entry: MakeEntry, event: facts.RecordedEvent, fact: facts.UnknownFact) -> TimelineEntry:
+    if event.type not in facts.FACTS:
         warning = "this release does not know this type of event"
     elif fact.data is None:
         warning = "its content is gone: it was redacted, or damaged"
@@ -567,7 +528,7 @@ def _describe_unknown(make_entry: MakeEntry, event: RecordedEvent, fact: Unknown
 # One event by itself, without the state before it: in a line of a log, or of a chat.
 
 
-def describe_alone(event: RecordedEvent) -> TimelineEntry:
+def describe_alone(event: facts.RecordedEvent) -> TimelineEntry:
     make_entry = partial(TimelineEntry, seq=event.seq, at=event.at, type=event.type, run_id=event.run_id)
     return describe(partial(make_entry, agent=event.agent), State(), event)
 
@@ -578,39 +539,39 @@ def join_entry(entry: TimelineEntry) -> str:
     return _join_parts(": ", said, "; ".join(entry.calls), entry.text)
 
 
-def summarize(event: RecordedEvent) -> str:
+def summarize(event: facts.RecordedEvent) -> str:
     """Sum up an event in a line that has its type and agent: what these say already is left out."""
     entry, fact = describe_alone(event), event.fact
     match fact:
-        case MessageAdded(message={"role": "tool"}, tool=tool):
+        case facts.MessageAdded(message={"role": "tool"}, tool=tool):
             status = "" if tool is None or tool.status == "ok" else f" ({tool.status})"
             return f"{entry.speaker}{status} → {entry.text}"
-        case MessageAdded(message=message) if not entry.headline:
+        case facts.MessageAdded(message=message) if not entry.headline:
             return f"{message.get('role')}: {_join_parts(' ', entry.text, '; '.join(entry.calls))}"
-        case ToolStarted(attempt=1):
+        case facts.ToolStarted(attempt=1):
             return entry.calls[0] if fact.session_id is UNSET else f"{entry.calls[0]}, in session {fact.session_id}"
-        case HandoffMade() | HandoffIgnored():
+        case facts.HandoffMade() | facts.HandoffIgnored():
             return f"{fact.from_agent} → {fact.to_agent}"
-        case RunStarted() | RunQueued() if not entry.speaker:
+        case facts.RunStarted() | facts.RunQueued() if not entry.speaker:
             return _join_parts(": ", " ".join(_describe_options(fact.options)), entry.text)
-        case RunEnded():
+        case facts.RunEnded():
             return _join_parts(": ", fact.stop_reason, entry.text)
         case _:
             return _sum_up_changes(fact) or join_entry(entry)
 
 
-def _sum_up_changes(fact: SessionEvent) -> str:
+def _sum_up_changes(fact: facts.SessionEvent) -> str:
     """Show what an event sets or changes, as JSON: by itself it says no more."""
     match fact:
-        case SessionCreated():
+        case facts.SessionCreated():
             asked = "" if fact.parent is UNSET else f"asked by {fact.parent.session_id}"
             return _join_parts(" ", f"with {fact.agent}", asked, format_json(fact.context_variables))
-        case SessionUpdated():
+        case facts.SessionUpdated():
             agent = "" if fact.agent is UNSET else f"agent {fact.agent}"
             return _join_parts(", ", agent, "" if fact.metadata is UNSET else f"metadata {format_json(fact.metadata)}")
-        case ContextUpdated():
+        case facts.ContextUpdated():
             return format_json(fact.patch)
-        case UnknownFact():
+        case facts.UnknownFact():
             return format_json(fact.data)
         case _:
             return ""
@@ -623,7 +584,7 @@ def _join_parts(separator: str, *parts: str) -> str:
 # A timeline: one entry per event, which terminals, pages and programs show in their own way.
 
 
-def build_timeline(events: Iterable[RecordedEvent], state: State | None = None) -> Iterator[TimelineEntry]:
+def build_timeline(events: Iterable[facts.RecordedEvent], state: State | None = None) -> Iterator[TimelineEntry]:
     """An entry for each event, in order; `events` follow `state` in the log, by default from its beginning."""
     before = State() if state is None else state
     for event in events:
@@ -632,7 +593,7 @@ def build_timeline(events: Iterable[RecordedEvent], state: State | None = None) 
         before = after
 
 
-def build_entry(before: State, event: RecordedEvent, after: State) -> TimelineEntry:
+def build_entry(before: State, event: facts.RecordedEvent, after: State) -> TimelineEntry:
     """The entry of one event, given the states before and after it."""
     make_entry = partial(
         TimelineEntry,
@@ -652,7 +613,7 @@ def _find_state_changes(before: State, after: State) -> tuple[Change, ...]:
     return found + find_changes(before.metadata, after.metadata, "/metadata")
 
 
-def _describe_loss(before: State, event: RecordedEvent) -> str:
+def _describe_loss(before: State, event: facts.RecordedEvent) -> str:
     if event.seq == before.seq + 1:
-        return "its content was redacted" if is_redacted(event) else ""
+        return "its content was redacted" if facts.is_redacted(event) else ""
     return f"the log goes from event {before.seq} to event {event.seq}: what was between them is missing"

@@ -8,6 +8,7 @@ from typing import Any, assert_never, get_args
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from swarmkeep.events import facts
 from swarmkeep.events.active_run import (
     add_message_to_run,
     add_reply_to_run,
@@ -27,49 +28,6 @@ from swarmkeep.events.active_run import (
 )
 from swarmkeep.events.chain import Chain
 from swarmkeep.events.codec import Json
-from swarmkeep.events.facts import (
-    IMPORTED,
-    ApprovalDecided,
-    ApprovalRequested,
-    CompactionFailed,
-    CompactionStarted,
-    CompactionSummarised,
-    ContextUpdated,
-    Fact,
-    FeedbackAdded,
-    GuardrailTripped,
-    HandbackNote,
-    HandoffIgnored,
-    HandoffMade,
-    Hold,
-    MessageAdded,
-    MessageRemoved,
-    NoteAdded,
-    RecordedEvent,
-    RunEnded,
-    RunHidden,
-    RunInterrupted,
-    RunQueued,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-    SessionAssigned,
-    SessionCreated,
-    SessionForked,
-    SessionHandedBack,
-    SessionHeld,
-    SessionImported,
-    SessionRedacted,
-    SessionReleased,
-    SessionTakenOver,
-    SessionUpdated,
-    TakenOver,
-    ToolListing,
-    ToolsListed,
-    ToolStarted,
-    UnknownFact,
-    is_redacted,
-)
 from swarmkeep.events.files import list_file_names
 from swarmkeep.events.messages import SUPERSEDED, Entry, find_message, read_tool_calls
 from swarmkeep.events.patch import apply, merge
@@ -95,20 +53,22 @@ from swarmkeep.events.state import (
 
 
 def apply_compaction(
-    state: State, event: RecordedEvent, fact: CompactionStarted | CompactionSummarised | CompactionFailed
+    state: State,
+    event: facts.RecordedEvent,
+    fact: facts.CompactionStarted | facts.CompactionSummarised | facts.CompactionFailed,
 ) -> State:
     match fact:
-        case CompactionStarted():
+        case facts.CompactionStarted():
             return _apply_started(state, event, fact)
-        case CompactionSummarised():
+        case facts.CompactionSummarised():
             return _apply_summarised(state, event, fact)
-        case CompactionFailed():
+        case facts.CompactionFailed():
             return replace(state, compaction=None)
         case _:
             assert_never(fact)
 
 
-def _apply_started(state: State, event: RecordedEvent, fact: CompactionStarted) -> State:
+def _apply_started(state: State, event: facts.RecordedEvent, fact: facts.CompactionStarted) -> State:
     messages = state.messages
     for seq in fact.shortened:
         at = find_message(messages, seq)
@@ -118,7 +78,7 @@ def _apply_started(state: State, event: RecordedEvent, fact: CompactionStarted) 
     return replace(state, messages=messages, compaction=opened, compacted_at=event.seq, last_change=event.seq)
 
 
-def _apply_summarised(state: State, event: RecordedEvent, fact: CompactionSummarised) -> State:
+def _apply_summarised(state: State, event: facts.RecordedEvent, fact: facts.CompactionSummarised) -> State:
     last_seq = min(fact.last_seq, event.seq - 1)
     if state.compaction is not None and last_seq >= state.compaction.fact.last_seq:
         state = replace(state, compaction=None)
@@ -149,7 +109,7 @@ def drop_summaries(state: State, seq: int) -> State:
 # What was taken out: messages that models are not sent any more, and runs that are not found as responses.
 
 
-def apply_message_removed(state: State, event: RecordedEvent, fact: MessageRemoved) -> State:
+def apply_message_removed(state: State, event: facts.RecordedEvent, fact: facts.MessageRemoved) -> State:
     for seq in (fact.message_seq, *fact.seqs):
         state = drop_summaries(state, seq)
     messages, finished = state.messages, state.finished
@@ -206,23 +166,28 @@ def _hide(run: Run, part: int | UnsetType) -> Run:
 # The history that models are sent: handoffs that lost, messages taken out, summaries.
 
 HistoryFact = (
-    HandoffIgnored | GuardrailTripped | MessageRemoved | CompactionStarted | CompactionSummarised | CompactionFailed
+    facts.HandoffIgnored
+    | facts.GuardrailTripped
+    | facts.MessageRemoved
+    | facts.CompactionStarted
+    | facts.CompactionSummarised
+    | facts.CompactionFailed
 )
 
 
-def apply_history_event(state: State, event: RecordedEvent, fact: HistoryFact) -> State:
+def apply_history_event(state: State, event: facts.RecordedEvent, fact: HistoryFact) -> State:
     match fact:
-        case HandoffIgnored():
+        case facts.HandoffIgnored():
             return _apply_handoff_ignored(state, fact)
-        case GuardrailTripped():
+        case facts.GuardrailTripped():
             return _apply_guardrail_tripped(state, event, fact)
-        case MessageRemoved():
+        case facts.MessageRemoved():
             return apply_message_removed(state, event, fact)
         case _:
             return apply_compaction(state, event, fact)
 
 
-def _apply_handoff_ignored(state: State, fact: HandoffIgnored) -> State:
+def _apply_handoff_ignored(state: State, fact: facts.HandoffIgnored) -> State:
     # The result was recorded before it was known that a later call would hand over too. No model has seen it yet.
     places = () if fact.tool_call_id is None else find_results(state.messages).find(fact.tool_call_id)
     if not places:
@@ -233,7 +198,7 @@ def _apply_handoff_ignored(state: State, fact: HandoffIgnored) -> State:
     return replace(state, messages=state.messages.replace_at(places[-1], replace(entry, message=message, tool=tool)))
 
 
-def _apply_guardrail_tripped(state: State, event: RecordedEvent, fact: GuardrailTripped) -> State:
+def _apply_guardrail_tripped(state: State, event: facts.RecordedEvent, fact: facts.GuardrailTripped) -> State:
     run = state.run
     if run is None or run.id != event.run_id:
         return state
@@ -243,7 +208,7 @@ def _apply_guardrail_tripped(state: State, event: RecordedEvent, fact: Guardrail
     return replace(state, messages=refuse_messages(state.messages, fact), run=run, last_change=event.seq)
 
 
-def refuse_messages(messages: Chain[Entry], fact: GuardrailTripped) -> Chain[Entry]:
+def refuse_messages(messages: Chain[Entry], fact: facts.GuardrailTripped) -> Chain[Entry]:
     """The messages, those marked that no model is sent any more."""
     for seq in () if fact.messages is UNSET else fact.messages:
         if (at := find_message(messages, seq)) is not None:
@@ -288,13 +253,13 @@ def mark_imported(run: Run, by: str | UnsetType) -> Run:
 # Lists of tools: of each agent and server, the last one.
 
 
-def apply_tools_listed(state: State, event: RecordedEvent, fact: ToolsListed) -> State:
-    listing = ToolListing(agent=event.agent or state.agent, fact=fact)
+def apply_tools_listed(state: State, event: facts.RecordedEvent, fact: facts.ToolsListed) -> State:
+    listing = facts.ToolListing(agent=event.agent or state.agent, fact=fact)
     texts = state.other_texts if fact.schemas is None else state.other_texts.append(fact.schemas)
     return replace(state, listings=state.listings.append(listing), other_texts=texts)
 
 
-def find_listing(state: State, agent: str, server: str) -> ToolsListed | None:
+def find_listing(state: State, agent: str, server: str) -> facts.ToolsListed | None:
     """Return the tools of a server that an agent is offered, as the session last recorded them."""
     places = find_ids(state.listings, _Listed, lambda listing: [_name(listing.agent, listing.fact.server)])
     found = places.find(_name(agent, server))
@@ -313,7 +278,7 @@ def _name(agent: str, server: str) -> str:
 # What people think of answers.
 
 
-def apply_feedback(state: State, event: RecordedEvent, fact: FeedbackAdded) -> State:
+def apply_feedback(state: State, event: facts.RecordedEvent, fact: facts.FeedbackAdded) -> State:
     before = find_rating(state, fact.seq)
     value = _VERDICTS.get(fact.value)
     if value is None or value == before:
@@ -341,29 +306,38 @@ class _Rated(KnownIds, frozen=True):
 # People who speak in the agent's place.
 
 
-def apply_takeover(state: State, event: RecordedEvent, fact: SessionTakenOver | SessionHandedBack) -> State:
-    if isinstance(fact, SessionTakenOver):
+def apply_takeover(
+    state: State, event: facts.RecordedEvent, fact: facts.SessionTakenOver | facts.SessionHandedBack
+) -> State:
+    if isinstance(fact, facts.SessionTakenOver):
         note = None if fact.note is UNSET else fact.note
-        return replace(state, taken_over=TakenOver(by=fact.by, at=event.at, note=note))
+        return replace(state, taken_over=facts.TakenOver(by=fact.by, at=event.at, note=note))
     run = state.run
     if run is not None and any(waited.reason == "person" for waited in run.pending):
         run = replace(run, pending=tuple(waited for waited in run.pending if waited.reason != "person"))
-    told = HandbackNote(text=fact.note, by=fact.by) if fact.note else state.handback_note
+    told = facts.HandbackNote(text=fact.note, by=fact.by) if fact.note else state.handback_note
     return replace(state, taken_over=None, run=run, handback_note=told)
 
 
 SessionFact = (
-    SessionCreated | SessionUpdated | SessionForked | SessionImported | SessionTakenOver | SessionHandedBack
-    | SessionHeld | SessionReleased | SessionAssigned | ToolsListed
+    facts.SessionCreated | facts.SessionUpdated | facts.SessionForked | facts.SessionImported | facts.SessionTakenOver | facts.SessionHandedBack
+    | facts.SessionHeld | facts.SessionReleased | facts.SessionAssigned | facts.ToolsListed
 )  # fmt: skip
-RunFact = RunQueued | RunWaiting | RunResumed | RunHidden | ApprovalRequested | ApprovalDecided
+RunFact = (
+    facts.RunQueued
+    | facts.RunWaiting
+    | facts.RunResumed
+    | facts.RunHidden
+    | facts.ApprovalRequested
+    | facts.ApprovalDecided
+)
 
 
-def fold(events: Iterable[RecordedEvent], state: State | None = None) -> State:
+def fold(events: Iterable[facts.RecordedEvent], state: State | None = None) -> State:
     """The state after `events`, which follow `state` in the log."""
     folded = State() if state is None else state
     size = folded.size
-    event: RecordedEvent | None = None
+    event: facts.RecordedEvent | None = None
     for event in events:
         size += len(event.payload)
         fact = event.fact
@@ -375,66 +349,66 @@ def fold(events: Iterable[RecordedEvent], state: State | None = None) -> State:
     return replace(folded, seq=event.seq, hash=event.hash, updated_at=event.at, size=size)
 
 
-def evolve(state: State, event: RecordedEvent) -> State:
+def evolve(state: State, event: facts.RecordedEvent) -> State:
     """The state after one more event. Pure and total."""
     return fold((event,), state)
 
 
-def _apply_session_event(state: State, event: RecordedEvent, fact: SessionFact) -> State:
+def _apply_session_event(state: State, event: facts.RecordedEvent, fact: SessionFact) -> State:
     match fact:
-        case SessionCreated(agent=agent, context_variables=context, metadata=metadata):
+        case facts.SessionCreated(agent=agent, context_variables=context, metadata=metadata):
             created = replace(state, agent=agent, context_variables=context, metadata=metadata, created_at=event.at)
             return created if fact.parent is UNSET else replace(created, parent=fact.parent)
-        case SessionUpdated():
+        case facts.SessionUpdated():
             return _apply_session_updated(state, fact)
-        case SessionForked():
+        case facts.SessionForked():
             return _apply_session_forked(state, event, fact)
-        case SessionImported():
+        case facts.SessionImported():
             return apply_session_imported(state, UNSET if fact.by is None else fact.by)
-        case SessionTakenOver() | SessionHandedBack():
+        case facts.SessionTakenOver() | facts.SessionHandedBack():
             return apply_takeover(state, event, fact)
-        case SessionHeld():
-            return replace(state, hold=Hold(reason=fact.reason, by=fact.by, at=event.at))
-        case SessionReleased():
+        case facts.SessionHeld():
+            return replace(state, hold=facts.Hold(reason=fact.reason, by=fact.by, at=event.at))
+        case facts.SessionReleased():
             return replace(state, hold=None)
-        case SessionAssigned():
+        case facts.SessionAssigned():
             return replace(state, assignee=fact.to)
-        case ToolsListed():
+        case facts.ToolsListed():
             return apply_tools_listed(state, event, fact)
         case _:
             assert_never(fact)
 
 
-def _apply_run_event(state: State, event: RecordedEvent, fact: RunFact) -> State:
+def _apply_run_event(state: State, event: facts.RecordedEvent, fact: RunFact) -> State:
     match fact:
-        case RunQueued():
+        case facts.RunQueued():
             queued = QueuedRun(run_id=event.run_id or "", seq=event.seq, at=event.at, fact=fact)
             # Its event refers to them, regardless of the run's end.
             files = state.queued_files
             for name in list_file_names(fact.messages):
                 files = files.append(name)
-            forgot = state.forgot_keys or is_redacted(event)
+            forgot = state.forgot_keys or facts.is_redacted(event)
             return replace(state, queue=(*state.queue, queued), queued_files=files, forgot_keys=forgot)
-        case RunWaiting():
+        case facts.RunWaiting():
             return state if state.run is None else replace(state, run=make_waiting(state.run, event, fact))
-        case RunResumed():
+        case facts.RunResumed():
             return _apply_run_resumed(state, event, fact)
-        case ApprovalRequested():
+        case facts.ApprovalRequested():
             state = note_approval(state, event, fact)
             return update_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
-        case ApprovalDecided():
+        case facts.ApprovalDecided():
             if fact.decision not in ("approve", "deny"):
                 # Of a later release. It may mean anything, but is no approval here.
                 return state
             state = note_approval(state, event, fact)
             return decide_call(state, event, fact)
-        case RunHidden():
+        case facts.RunHidden():
             return hide_run(state, event.run_id, fact.part)
         case _:
             assert_never(fact)
 
 
-def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded) -> State:
+def _apply_message_added(state: State, event: facts.RecordedEvent, fact: facts.MessageAdded) -> State:
     completion, person = fact.completion, fact.person
     entry = Entry(
         seq=event.seq,
@@ -461,7 +435,7 @@ def _apply_message_added(state: State, event: RecordedEvent, fact: MessageAdded)
     return replace(state, messages=messages, usage=usage, run=run)
 
 
-def _apply_context_updated(state: State, event: RecordedEvent, fact: ContextUpdated) -> State:
+def _apply_context_updated(state: State, event: facts.RecordedEvent, fact: facts.ContextUpdated) -> State:
     context = apply(state.context_variables, fact.patch, () if fact.nulls is UNSET else fact.nulls)
     run = state.run
     if run is not None and fact.tool_call_id is not None:
@@ -469,30 +443,30 @@ def _apply_context_updated(state: State, event: RecordedEvent, fact: ContextUpda
     return replace(state, context_variables=context, run=run)
 
 
-def _apply_handoff_made(state: State, event: RecordedEvent, fact: HandoffMade) -> State:
+def _apply_handoff_made(state: State, event: facts.RecordedEvent, fact: facts.HandoffMade) -> State:
     return replace(state, agent=fact.to_agent)
 
 
-def _apply_session_redacted(state: State, event: RecordedEvent, fact: SessionRedacted) -> State:
+def _apply_session_redacted(state: State, event: facts.RecordedEvent, fact: facts.SessionRedacted) -> State:
     # What is under way with the messages as they were, as a summary is, comes too late from here on.
     forgotten = state.forgotten_texts if fact.texts is UNSET else state.forgotten_texts | {*fact.texts}
     return replace(state, last_change=event.seq, forgotten_texts=forgotten)
 
 
-def _keep(state: State, event: RecordedEvent, fact: NoteAdded | UnknownFact) -> State:
+def _keep(state: State, event: facts.RecordedEvent, fact: facts.NoteAdded | facts.UnknownFact) -> State:
     return state
 
 
-def _apply_session_updated(state: State, fact: SessionUpdated) -> State:
+def _apply_session_updated(state: State, fact: facts.SessionUpdated) -> State:
     if fact.metadata is not UNSET:
         state = replace(state, metadata=merge(state.metadata, fact.metadata))
     return state if fact.agent is UNSET else replace(state, agent=fact.agent)
 
 
-def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForked) -> State:
+def _apply_session_forked(state: State, event: facts.RecordedEvent, fact: facts.SessionForked) -> State:
     # The run that the copied history may end in goes on in the original, not here.
     if state.run is not None:
-        ended = RunInterrupted(stop_reason="interrupted", usage=state.run.usage)
+        ended = facts.RunInterrupted(stop_reason="interrupted", usage=state.run.usage)
         context, run = make_held_changes(state.context_variables, state.run)
         state = _end_active(replace(state, context_variables=context), run, event, ended)
     origin = Origin(session_id=fact.from_session_id, seq=fact.from_seq, hash=fact.from_hash)
@@ -514,7 +488,7 @@ def _apply_session_forked(state: State, event: RecordedEvent, fact: SessionForke
     )
 
 
-def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> State:
+def _apply_run_started(state: State, event: facts.RecordedEvent, fact: facts.RunStarted) -> State:
     run_id, message_count = event.run_id or "", len(state.messages)
     run = Run(
         id=run_id,
@@ -533,10 +507,10 @@ def _apply_run_started(state: State, event: RecordedEvent, fact: RunStarted) -> 
         traceparent=fact.traceparent,
     )
     queue = state.queue and tuple([queued for queued in state.queue if queued.run_id != run_id])
-    return replace(state, run=run, queue=queue, forgot_keys=state.forgot_keys or is_redacted(event))
+    return replace(state, run=run, queue=queue, forgot_keys=state.forgot_keys or facts.is_redacted(event))
 
 
-def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> State:
+def _apply_run_resumed(state: State, event: facts.RecordedEvent, fact: facts.RunResumed) -> State:
     is_resumed = state.run is None and bool(state.finished) and state.finished[-1].id == event.run_id
     if is_resumed:
         state = replace(state, run=replace(state.finished[-1], recoveries=-1), finished=state.finished.drop_last())
@@ -545,7 +519,7 @@ def _apply_run_resumed(state: State, event: RecordedEvent, fact: RunResumed) -> 
     return replace(state, run=make_going_on(state.run, event, fact))
 
 
-def _apply_run_ended(state: State, event: RecordedEvent, fact: RunEnded) -> State:
+def _apply_run_ended(state: State, event: facts.RecordedEvent, fact: facts.RunEnded) -> State:
     if state.run is not None and state.run.id == event.run_id:
         return _end_active(state, state.run, event, fact)
     for queued in state.queue:
@@ -557,15 +531,15 @@ def _apply_run_ended(state: State, event: RecordedEvent, fact: RunEnded) -> Stat
     return state
 
 
-def _end_active(state: State, run: Run, event: RecordedEvent, fact: RunEnded) -> State:
-    if fact.error is not None and fact.error.code == IMPORTED:
+def _end_active(state: State, run: Run, event: facts.RecordedEvent, fact: facts.RunEnded) -> State:
+    if fact.error is not None and fact.error.code == facts.IMPORTED:
         # So an import ends what ran, and before there was an event for imports nothing else told of them.
         run = mark_imported(run, run.by)
     ended = _finish_run(run, event, fact, state.agent, state.context_variables)
     return replace(state, run=None, finished=state.finished.append(ended))
 
 
-def _finish_run(run: Run, event: RecordedEvent, fact: RunEnded, agent: str, context: Json) -> Run:
+def _finish_run(run: Run, event: facts.RecordedEvent, fact: facts.RunEnded, agent: str, context: Json) -> Run:
     return replace(
         run,
         status=STATUS_BY_ENDING[type(fact)],
@@ -583,18 +557,18 @@ def _finish_run(run: Run, event: RecordedEvent, fact: RunEnded, agent: str, cont
 
 # A table, because `match` asks of one class after the other whether it is an instance, and each no takes longer than
 # the whole table.
-_STEPS: dict[type[Fact], Callable[[State, RecordedEvent, Any], State]] = {
-    MessageAdded: _apply_message_added,
-    ToolStarted: apply_tool_started,
-    ContextUpdated: _apply_context_updated,
-    HandoffMade: _apply_handoff_made,
-    RunStarted: _apply_run_started,
+_STEPS: dict[type[facts.Fact], Callable[[State, facts.RecordedEvent, Any], State]] = {
+    facts.MessageAdded: _apply_message_added,
+    facts.ToolStarted: apply_tool_started,
+    facts.ContextUpdated: _apply_context_updated,
+    facts.HandoffMade: _apply_handoff_made,
+    facts.RunStarted: _apply_run_started,
     **dict.fromkeys(STATUS_BY_ENDING, _apply_run_ended),
     **dict.fromkeys(get_args(RunFact), _apply_run_event),
     **dict.fromkeys(get_args(SessionFact), _apply_session_event),
     **dict.fromkeys(get_args(HistoryFact), apply_history_event),
-    SessionRedacted: _apply_session_redacted,
-    FeedbackAdded: apply_feedback,
-    NoteAdded: _keep,
-    UnknownFact: _keep,
+    facts.SessionRedacted: _apply_session_redacted,
+    facts.FeedbackAdded: apply_feedback,
+    facts.NoteAdded: _keep,
+    facts.UnknownFact: _keep,
 }

@@ -14,44 +14,8 @@ from typing import Any, TypeVar
 from msgspec import UNSET, UnsetType, to_builtins
 from msgspec.structs import replace
 
+from swarmkeep.events import facts
 from swarmkeep.events.codec import Json, MalformedJson, decode, encode_text
-from swarmkeep.events.facts import (
-    FACTS,
-    ApprovalDecided,
-    ApprovalRequested,
-    CompactionFailed,
-    CompactionStarted,
-    CompactionSummarised,
-    ContextUpdated,
-    Fact,
-    FeedbackAdded,
-    GuardrailTripped,
-    ListedTool,
-    MessageAdded,
-    MessageRemoved,
-    NoteAdded,
-    PendingCall,
-    RecordedEvent,
-    RunEnded,
-    RunHidden,
-    RunQueued,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-    SessionAssigned,
-    SessionCreated,
-    SessionForked,
-    SessionHandedBack,
-    SessionHeld,
-    SessionImported,
-    SessionRedacted,
-    SessionReleased,
-    SessionTakenOver,
-    SessionUpdated,
-    ToolsListed,
-    ToolStarted,
-    UnknownFact,
-)
 from swarmkeep.events.messages import ROLES, read_tool_calls
 from swarmkeep.events.records import CallerFunction, CallerTool, CompletionRecord, ContextChange, RunOptions, ToolRecord
 
@@ -64,15 +28,15 @@ _ARGUMENTS = "{}"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}", re.ASCII)
 
 
-def redact_payload(event: RecordedEvent) -> str:
+def redact_payload(event: facts.RecordedEvent) -> str:
     """The text that takes the payload's place: a payload of the same type, with `redacted` beside its fields."""
     fact = event.fact
-    if isinstance(fact, UnknownFact):
+    if isinstance(fact, facts.UnknownFact):
         return encode_text({"redacted": True})
     return encode_text({**to_builtins(_redact_fact(fact, event.agent), str_keys=True), "redacted": True})
 
 
-def is_stand_in(event: RecordedEvent) -> bool:
+def is_stand_in(event: facts.RecordedEvent) -> bool:
     """Tell if the event's payload is one that redaction can leave of an event like this: redacted, it says the same.
 
     A release that knew fewer fields left them out, so members may be missing; none may be added.
@@ -84,7 +48,11 @@ def is_stand_in(event: RecordedEvent) -> bool:
     # Members that are there twice, and text between them, are shown to some readers and not to others.
     if encode_text(value) != event.payload or not isinstance(value, dict) or value.get("redacted") is not True:
         return False
-    if isinstance(event.fact, UnknownFact) and event.type in FACTS and event.version <= FACTS[event.type].version:
+    if (
+        isinstance(event.fact, facts.UnknownFact)
+        and event.type in facts.FACTS
+        and event.version <= facts.FACTS[event.type].version
+    ):
         return False
     return _is_part_of(value, decode(redact_payload(event)))
 
@@ -97,14 +65,14 @@ def _is_part_of(value: Any, whole: Any) -> bool:
     return type(value) is type(whole) and bool(value == whole)
 
 
-def _redact_fact(fact: Fact, agent: str) -> Fact:
+def _redact_fact(fact: facts.Fact, agent: str) -> facts.Fact:
     match fact:
-        case MessageAdded():
+        case facts.MessageAdded():
             completion = None if fact.completion is None else _redact_completion(fact.completion)
             tool = None if fact.tool is None else _redact_tool(fact.tool)
             message = _redact_message(fact.message, agent)
             guardrail = UNSET if fact.guardrail is UNSET else _redact_name(fact.guardrail)
-            return MessageAdded(
+            return facts.MessageAdded(
                 message=message,
                 completion=completion,
                 tool=tool,
@@ -112,103 +80,103 @@ def _redact_fact(fact: Fact, agent: str) -> Fact:
                 guardrail=guardrail,
                 person=_redact_text(fact.person),
             )
-        case SessionCreated():
+        case facts.SessionCreated():
             parent = UNSET if fact.parent is UNSET else replace(fact.parent, session_id=REDACTED)
             return replace(fact, context_variables={}, metadata={}, parent=parent)
-        case SessionUpdated():
+        case facts.SessionUpdated():
             return replace(fact, metadata=_forget_values(fact.metadata))
-        case SessionForked():
+        case facts.SessionForked():
             return replace(fact, from_session_id=REDACTED)
-        case SessionImported():
+        case facts.SessionImported():
             # A short file can be guessed by its digest.
             return replace(fact, digest="")
         case (
-            CompactionStarted()
-            | CompactionSummarised()
-            | CompactionFailed()
-            | ToolsListed()
-            | SessionTakenOver()
-            | SessionHandedBack()
-            | SessionHeld()
-            | SessionReleased()
-            | SessionAssigned()
-            | NoteAdded()
-            | FeedbackAdded()
+            facts.CompactionStarted()
+            | facts.CompactionSummarised()
+            | facts.CompactionFailed()
+            | facts.ToolsListed()
+            | facts.SessionTakenOver()
+            | facts.SessionHandedBack()
+            | facts.SessionHeld()
+            | facts.SessionReleased()
+            | facts.SessionAssigned()
+            | facts.NoteAdded()
+            | facts.FeedbackAdded()
         ):
             return _redact_history_fact(fact)
-        case MessageRemoved() | RunHidden():
+        case facts.MessageRemoved() | facts.RunHidden():
             return replace(fact, by=_redact_text(fact.by))
-        case SessionRedacted():
+        case facts.SessionRedacted():
             # Who removed what, and what stands there now, is what the chain is checked by.
             return replace(fact, reason=REDACTED)
-        case ContextUpdated():
-            return ContextUpdated(patch=_forget_values(fact.patch), tool_call_id=fact.tool_call_id)
+        case facts.ContextUpdated():
+            return facts.ContextUpdated(patch=_forget_values(fact.patch), tool_call_id=fact.tool_call_id)
         case _:
             return _redact_run_fact(fact)
 
 
 def _redact_history_fact(
-    fact: CompactionStarted | CompactionSummarised | CompactionFailed | ToolsListed | SessionTakenOver
-    | SessionHandedBack | SessionHeld | SessionReleased | SessionAssigned | NoteAdded
-    | FeedbackAdded,
-) -> Fact:  # fmt: skip
+    fact: facts.CompactionStarted | facts.CompactionSummarised | facts.CompactionFailed | facts.ToolsListed | facts.SessionTakenOver
+    | facts.SessionHandedBack | facts.SessionHeld | facts.SessionReleased | facts.SessionAssigned | facts.NoteAdded
+    | facts.FeedbackAdded,
+) -> facts.Fact:  # fmt: skip
     match fact:
-        case SessionTakenOver() | SessionHandedBack():
+        case facts.SessionTakenOver() | facts.SessionHandedBack():
             return replace(fact, by=_redact_text(fact.by), note=_redact_text(fact.note))
-        case SessionHeld():
+        case facts.SessionHeld():
             return replace(fact, by=_redact_text(fact.by), reason=REDACTED)
-        case SessionReleased():
+        case facts.SessionReleased():
             return replace(fact, by=_redact_text(fact.by))
-        case SessionAssigned():
+        case facts.SessionAssigned():
             # A session that a removed name looks after would be found by no one: so it is found as one without.
             return replace(fact, to=None, by=_redact_text(fact.by), reason=_redact_text(fact.reason))
-        case NoteAdded():
+        case facts.NoteAdded():
             return replace(fact, text=REDACTED, by=_redact_text(fact.by))
-        case FeedbackAdded():
+        case facts.FeedbackAdded():
             # What a later release may put there is a text.
             value = fact.value if fact.value in ("up", "down") else REDACTED
             return replace(fact, value=value, comment=_redact_text(fact.comment), by=_redact_text(fact.by))
-        case ToolsListed():
+        case facts.ToolsListed():
             return _redact_listing(fact)
-        case CompactionStarted():
+        case facts.CompactionStarted():
             return replace(fact, instructions=_redact_text(fact.instructions), by=_redact_text(fact.by))
-        case CompactionSummarised():
+        case facts.CompactionSummarised():
             completion = None if fact.completion is None else _redact_completion(fact.completion)
             return replace(fact, summary="", completion=completion)
         case _:
             return replace(fact, message=REDACTED)
 
 
-def _redact_listing(fact: ToolsListed) -> ToolsListed:
+def _redact_listing(fact: facts.ToolsListed) -> facts.ToolsListed:
     # Without their schemas they are not offered any more: they are listed again.
-    tools = tuple(ListedTool(name=_redact_name(tool.name)) for tool in fact.tools)
-    return ToolsListed(server=_redact_name(fact.server), tools=tools, error=_redact_text(fact.error))
+    tools = tuple(facts.ListedTool(name=_redact_name(tool.name)) for tool in fact.tools)
+    return facts.ToolsListed(server=_redact_name(fact.server), tools=tools, error=_redact_text(fact.error))
 
 
-def _redact_run_fact(fact: Fact) -> Fact:
+def _redact_run_fact(fact: facts.Fact) -> facts.Fact:
     match fact:
-        case RunStarted():
-            return RunStarted(options=_redact_options(fact.options), by=_redact_text(fact.by))
-        case RunQueued():
+        case facts.RunStarted():
+            return facts.RunStarted(options=_redact_options(fact.options), by=_redact_text(fact.by))
+        case facts.RunQueued():
             messages = tuple({"role": _redact_role(message), "content": REDACTED} for message in fact.messages)
             options, by = _redact_options(fact.options), _redact_text(fact.by)
-            return RunQueued(options=options, messages=messages, agent=fact.agent, by=by)
-        case GuardrailTripped():
+            return facts.RunQueued(options=options, messages=messages, agent=fact.agent, by=by)
+        case facts.GuardrailTripped():
             # A short text can be guessed by its digest.
             error = _redact_text(fact.error)
             return replace(fact, name=_redact_name(fact.name), message=REDACTED, error=error, digest=UNSET)
-        case ToolStarted():
+        case facts.ToolStarted():
             return replace(fact, name=_redact_name(fact.name), arguments=_ARGUMENTS)
-        case ApprovalRequested():
+        case facts.ApprovalRequested():
             return replace(fact, name=_redact_name(fact.name), arguments=_ARGUMENTS)
-        case ApprovalDecided():
+        case facts.ApprovalDecided():
             arguments = UNSET if fact.arguments is UNSET else _ARGUMENTS
             return replace(fact, reason=_redact_text(fact.reason), by=_redact_text(fact.by), arguments=arguments)
-        case RunWaiting():
-            return RunWaiting(pending=tuple(map(_redact_pending, fact.pending)))
-        case RunResumed():
+        case facts.RunWaiting():
+            return facts.RunWaiting(pending=tuple(map(_redact_pending, fact.pending)))
+        case facts.RunResumed():
             return replace(fact, options=UNSET if fact.options is UNSET else _redact_options(fact.options))
-        case RunEnded():
+        case facts.RunEnded():
             return replace(fact, error=None if fact.error is None else replace(fact.error, message=REDACTED))
         case _:
             return fact
@@ -271,9 +239,9 @@ def _redact_tool(record: ToolRecord) -> ToolRecord:
     return replace(record, name=_redact_name(record.name), context=held, files=UNSET)
 
 
-def _redact_pending(call: PendingCall) -> PendingCall:
+def _redact_pending(call: facts.PendingCall) -> facts.PendingCall:
     if call.reason == "person":
-        return PendingCall(tool_call_id="", name="", arguments="", reason="person")
+        return facts.PendingCall(tool_call_id="", name="", arguments="", reason="person")
     below = () if call.approvals is UNSET else call.approvals
     # A file may bring digests, by which short arguments could be guessed.
     approvals = [

@@ -10,25 +10,10 @@ from typing import ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from swarmkeep.events import facts
 from swarmkeep.events.chain import Chain, work_out
 from swarmkeep.events.codec import Json, parse_timestamp
 from swarmkeep.events.errors import HistoryDamaged
-from swarmkeep.events.facts import (
-    CompactionStarted,
-    HandbackNote,
-    Hold,
-    Parent,
-    PendingCall,
-    RunCancelled,
-    RunCompleted,
-    RunEnded,
-    RunError,
-    RunFailed,
-    RunInterrupted,
-    RunQueued,
-    TakenOver,
-    ToolListing,
-)
 from swarmkeep.events.messages import Entry, read_tool_calls
 from swarmkeep.events.records import ContextChange, RunOptions, Usage
 
@@ -37,11 +22,11 @@ RunStatus = Literal["queued", "running", "waiting", "completed", "failed", "canc
 
 Verdict = Literal["up", "down"]
 
-STATUS_BY_ENDING: dict[type[RunEnded], RunStatus] = {
-    RunCompleted: "completed",
-    RunFailed: "failed",
-    RunCancelled: "cancelled",
-    RunInterrupted: "interrupted",
+STATUS_BY_ENDING: dict[type[facts.RunEnded], RunStatus] = {
+    facts.RunCompleted: "completed",
+    facts.RunFailed: "failed",
+    facts.RunCancelled: "cancelled",
+    facts.RunInterrupted: "interrupted",
 }
 
 # The ids of sessions in which agents are asked by others begin with it; callers cannot give such ids.
@@ -114,7 +99,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     corrections: int = 0
     tripped: bool = False
     calls: tuple[ToolCall, ...] = ()
-    pending: tuple[PendingCall, ...] = ()
+    pending: tuple[facts.PendingCall, ...] = ()
     recoveries: int = 0
     turns_before: int = 0
     waits: int = 0
@@ -128,7 +113,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     waited_ms: float = 0.0
     waiting_since: str = ""
     stop_reason: str | None = None
-    error: RunError | None = None
+    error: facts.RunError | None = None
     finished_at: str | None = None
     hidden: bool = False
     hidden_parts: tuple[int, ...] = ()
@@ -177,7 +162,7 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_id: str
     seq: int
     at: str
-    fact: RunQueued
+    fact: facts.RunQueued
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +190,7 @@ class OpenCompaction(msgspec.Struct, frozen=True, kw_only=True):
     """A compaction that began at `seq` and is not over."""
 
     seq: int
-    fact: CompactionStarted
+    fact: facts.CompactionStarted
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -254,7 +239,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     forked_from: Origin | None = None
     forked_at: int = 0
     """The seq of the event that ends what was copied from there; 0 for a session that is no fork."""
-    parent: Parent | None = None
+    parent: facts.Parent | None = None
     created_at: str = ""
     updated_at: str = ""
     size: int = 0
@@ -270,15 +255,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queued_files: Chain[str] = msgspec.field(default_factory=Chain)
     compacted_at: int = 0
     """The seq of the last compaction's start; 0 for never."""
-    listings: Chain[ToolListing] = msgspec.field(default_factory=Chain)
+    listings: Chain[facts.ToolListing] = msgspec.field(default_factory=Chain)
     """Lists of tools: of each agent and server, the last one counts."""
     forgot_keys: bool = False
     """Whether the beginning of a run was redacted, and with it the idempotency key that it may have come with."""
     forgotten_texts: frozenset[str] = frozenset()
     """The hashes of texts that were removed although events name them. A later event may have brought one back."""
-    taken_over: TakenOver | None = None
-    hold: Hold | None = None
-    handback_note: HandbackNote | None = None
+    taken_over: facts.TakenOver | None = None
+    hold: facts.Hold | None = None
+    handback_note: facts.HandbackNote | None = None
     assignee: str | None = None
     """The person or queue that looks after it."""
     rated: Chain[RatedAnswer] = msgspec.field(default_factory=Chain)

@@ -14,21 +14,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
+from swarmkeep.events import facts
 from swarmkeep.events.active_run import make_queued_run
 from swarmkeep.events.codec import Json, MalformedJson, decode
 from swarmkeep.events.errors import quote
-from swarmkeep.events.facts import (
-    MessageAdded,
-    PendingCall,
-    RecordedEvent,
-    RunEnded,
-    RunError,
-    RunQueued,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-    ToolStarted,
-)
 from swarmkeep.events.fold import evolve
 from swarmkeep.events.messages import Entry, read_tool_calls
 from swarmkeep.events.records import RunOptions, Usage
@@ -153,7 +142,7 @@ def list_actions(session_id: str, run: Run | None) -> list[Json]:
     return actions
 
 
-def _show_call_action(run: Run, call: PendingCall) -> Json:
+def _show_call_action(run: Run, call: facts.PendingCall) -> Json:
     return {
         "type": "function_call",
         "turn_id": run.id,
@@ -195,7 +184,7 @@ def _show_usage(usage: Usage) -> Json | None:
 
 def show_turn(session_id: str, run: Run, subagent_id: str | None = None) -> Json:
     status = _TURN_STATUS.get(run.status, run.status)
-    error = run.error or RunError(code=run.stop_reason or "interrupted", message="the run was cut off")
+    error = run.error or facts.RunError(code=run.stop_reason or "interrupted", message="the run was cut off")
     return {
         "id": run.id,
         "object": "agent.session.turn",
@@ -211,7 +200,7 @@ def show_turn(session_id: str, run: Run, subagent_id: str | None = None) -> Json
     }
 
 
-def _name_error(error: RunError) -> str:
+def _name_error(error: facts.RunError) -> str:
     """The code of an error in the Agents API's words."""
     if is_too_many(error):
         return "rate_limit_exceeded"
@@ -228,7 +217,7 @@ async def find_subagents(
     """The agents that were asked in a session, in order, by the ids of their sessions; with `run` only those of it."""
     # The log knows them all; a state forgets calls that were given up.
     after = 0 if run is None else run.first_seq - 1
-    starts = await principal.store.read(key, after=after, upto=state.seq, types=[ToolStarted.type])
+    starts = await principal.store.read(key, after=after, upto=state.seq, types=[facts.ToolStarted.type])
 
     def show() -> dict[str, Json]:
         children = list_children(key, state, starts)
@@ -237,9 +226,9 @@ async def find_subagents(
     return await run_aside(len(state.messages) + len(starts) > FEW_MESSAGES, show)
 
 
-def _show_subagent(session_id: str, state: State, subagent_id: str, start: RecordedEvent) -> Json:
+def _show_subagent(session_id: str, state: State, subagent_id: str, start: facts.RecordedEvent) -> Json:
     """An agent that was asked, as the session says that asked it: its name is that of the call."""
-    assert isinstance(start.fact, ToolStarted)
+    assert isinstance(start.fact, facts.ToolStarted)
     asked = _read_question(start.fact.arguments)
     closed_at = _find_end_of_call(state, start, start.fact.tool_call_id)
     return {
@@ -263,7 +252,7 @@ def _read_question(arguments: str) -> str | None:
     return None
 
 
-def _find_end_of_call(state: State, start: RecordedEvent, call_id: str) -> str | None:
+def _find_end_of_call(state: State, start: facts.RecordedEvent, call_id: str) -> str | None:
     """When a call got its result, or its run ended without; None while it may get one."""
     results = (state.messages[at] for at in find_results(state.messages).find(call_id))
     result = next((entry for entry in results if entry.run_id == start.run_id and entry.seq > start.seq), None)
@@ -410,12 +399,12 @@ class EventTranslator:
                 yield events
 
     async def _read(self, item: Item) -> list[Json]:
-        if isinstance(item, RecordedEvent):
+        if isinstance(item, facts.RecordedEvent):
             return await self._read_event(item)
         builder = await self._find_builder(item.run_id)
         return self._translate(builder, builder.read(item), self._state.seq, _PASSING)
 
-    async def _read_event(self, event: RecordedEvent) -> list[Json]:
+    async def _read_event(self, event: facts.RecordedEvent) -> list[Json]:
         if event.seq <= self._state.seq:
             # Another session has got the id.
             self._state, self._behind, self._resumed = State(), None, None
@@ -426,7 +415,7 @@ class EventTranslator:
         if self._behind is not None and event.seq == self._behind.seq and run is not None:
             self._resumed = run.id, before.run.waits if before.run is not None and before.run.id == run.id else 0
         output: list[Json] = []
-        is_of_turn = event.run_id is not None and not isinstance(event.fact, RunQueued)
+        is_of_turn = event.run_id is not None and not isinstance(event.fact, facts.RunQueued)
         builder = await self._find_builder(event.run_id) if is_of_turn and event.run_id is not None else None
         if builder is not None:
             output = self._translate(builder, self._feed(builder, event), event.seq, _OUTPUT)
@@ -434,7 +423,7 @@ class EventTranslator:
         subagents = await self._list_subagents(before, after, event)
         opening = _number([*self._list_opening(before, after, event), *subagents], event.seq, _OPENING)
         closing = _number(self._list_closing(after, event, builder), event.seq, _CLOSING)
-        if isinstance(event.fact, RunEnded):
+        if isinstance(event.fact, facts.RunEnded):
             self._builders.pop(event.run_id or "", None)
             self._commentary.clear()
         return self._leave_out(event.seq, [*opening, *output, *closing])
@@ -466,12 +455,12 @@ class EventTranslator:
         is_resumed = behind is not None and behind.kind in (_OUTPUT, _PASSING) and self._resumed == (run_id, part)
         return behind.number if behind is not None and is_resumed else -1
 
-    def _feed(self, builder: ResponseBuilder, event: RecordedEvent) -> list[Json]:
+    def _feed(self, builder: ResponseBuilder, event: facts.RecordedEvent) -> list[Json]:
         fact = event.fact
-        if isinstance(fact, MessageAdded) and fact.completion is not None and read_tool_calls(fact.message):
+        if isinstance(fact, facts.MessageAdded) and fact.completion is not None and read_tool_calls(fact.message):
             self._commentary.add(builder.next_message_id)
         made = builder.read(event)
-        if isinstance(fact, RunWaiting):
+        if isinstance(fact, facts.RunWaiting):
             run_id = builder.id.run_id
             after = self._find_last_number(run_id, builder.id.part + 1)
             self._builders[run_id] = builder.make_next(after=after)
@@ -531,12 +520,12 @@ class EventTranslator:
 
     # What begins and ends with an event of the log.
 
-    def _list_opening(self, before: State, after: State, event: RecordedEvent) -> list[Json]:
+    def _list_opening(self, before: State, after: State, event: facts.RecordedEvent) -> list[Json]:
         fact, run_id = event.fact, event.run_id or ""
         match fact:
-            case RunQueued():
+            case facts.RunQueued():
                 return [self._show_turn("created", after, run_id)]
-            case RunStarted():
+            case facts.RunStarted():
                 queued = next((make_queued_run(before, each) for each in before.queue if each.run_id == run_id), None)
                 created = [] if queued is not None else [self._show_turn("created", after, run_id)]
                 return [
@@ -544,29 +533,29 @@ class EventTranslator:
                     self._show_session("in_progress", after),
                     self._show_turn("in_progress", after, run_id),
                 ]
-            case RunResumed() if before.run is None or before.run.status == "waiting":
+            case facts.RunResumed() if before.run is None or before.run.status == "waiting":
                 return [self._show_session("in_progress", after)]
-            case MessageAdded() if event.run_id is not None:
+            case facts.MessageAdded() if event.run_id is not None:
                 return self._list_input(before, after, event, fact)
             case _:
                 return [self._show_session("created", after)] if event.seq == 1 else []
 
-    async def _list_subagents(self, before: State, after: State, event: RecordedEvent) -> list[Json]:
+    async def _list_subagents(self, before: State, after: State, event: facts.RecordedEvent) -> list[Json]:
         """The agents that an event begins to ask, or that are asked no more."""
         run, what = find_run(after, event.run_id or ""), "closed"
         asking = () if before.run is None else before.run.open_calls
         names: list[str | None] = []
         match event.fact:
-            case ToolStarted(session_id=str(name)) if name not in [call.session_id for call in asking]:
+            case facts.ToolStarted(session_id=str(name)) if name not in [call.session_id for call in asking]:
                 what, names = "created", [name]
-            case MessageAdded() if asking and after.messages[-1].role == "tool":
+            case facts.MessageAdded() if asking and after.messages[-1].role == "tool":
                 answered = after.messages[-1].message.get("tool_call_id")
                 names = [call.session_id for call in asking if call.id == answered]
-            case RunStarted():
+            case facts.RunStarted():
                 # One that was interrupted before is not resumed any more.
                 run = find_replaced_run(after, event.run_id or "")
                 names = [] if run is None else [call.session_id for call in run.open_calls]
-            case RunEnded() if run is not None and not _may_go_on(after, run):
+            case facts.RunEnded() if run is not None and not _may_go_on(after, run):
                 names = [call.session_id for call in asking]
         if run is None or not any(names):
             return []
@@ -574,7 +563,9 @@ class EventTranslator:
         event_type = f"agent.session.subagent.{what}"
         return [{"type": event_type, "subagent": known[name]} for name in names if name in known]
 
-    def _list_input(self, before: State, after: State, event: RecordedEvent, fact: MessageAdded) -> list[Json]:
+    def _list_input(
+        self, before: State, after: State, event: facts.RecordedEvent, fact: facts.MessageAdded
+    ) -> list[Json]:
         """What the caller, or a person in the agent's place, adds to a turn."""
         entry, run_id = after.messages[-1], event.run_id or ""
         if entry.role == "tool":
@@ -606,13 +597,13 @@ class EventTranslator:
         done = self._show_done(_show_call(place, run_id, call, shown["status"] if shown else "completed"), 0)
         return [done, *([] if shown is None else [self._show_added(shown)])]
 
-    def _list_closing(self, after: State, event: RecordedEvent, builder: ResponseBuilder | None) -> list[Json]:
+    def _list_closing(self, after: State, event: facts.RecordedEvent, builder: ResponseBuilder | None) -> list[Json]:
         run_id = event.run_id or ""
         match event.fact:
-            case RunWaiting() if after.run is not None:
+            case facts.RunWaiting() if after.run is not None:
                 calls = self._list_calls(after.run, builder)
                 return [*calls, self._show_session("requires_action", after)]
-            case RunEnded():
+            case facts.RunEnded():
                 ended = find_run(after, run_id)
                 # One that is tried again later has failed for now.
                 status = "failed" if ended is None else show_turn(self._key.id, ended)["status"]

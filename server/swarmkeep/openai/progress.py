@@ -15,22 +15,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.decide.steps import REPLY_CUT
+from swarmkeep.events import facts
 from swarmkeep.events.codec import Json, parse_timestamp
 from swarmkeep.events.errors import SessionNotFound
-from swarmkeep.events.facts import (
-    ApprovalDecided,
-    ApprovalRequested,
-    AwaitedApproval,
-    MessageAdded,
-    RecordedEvent,
-    RunCompleted,
-    RunEnded,
-    RunError,
-    RunQueued,
-    RunResumed,
-    RunStarted,
-    RunWaiting,
-)
 from swarmkeep.events.messages import Entry
 from swarmkeep.events.records import RunOptions, read_count
 from swarmkeep.openai.event_writer import EventWriter
@@ -107,7 +94,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str = ""
     completed_at: str | None = None
     reason: str | None = None
-    error: RunError | None = None
+    error: facts.RunError | None = None
     last_seq: int = 0
     has_cut_call: bool = False
 
@@ -121,14 +108,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, reason=reason, has_cut_call=has_cut_call)
 
 
-def describe_ending(outcome: Outcome, event: RecordedEvent, fact: RunWaiting | RunEnded) -> Outcome:
+def describe_ending(outcome: Outcome, event: facts.RecordedEvent, fact: facts.RunWaiting | facts.RunEnded) -> Outcome:
     """The outcome once a run waits, or has ended."""
     ended = replace(outcome, last_seq=event.seq)
-    if isinstance(fact, RunWaiting):
+    if isinstance(fact, facts.RunWaiting):
         if outcome.has_cut_call:
             return replace(ended, status="incomplete", reason=_TOKENS)
         return replace(ended, status="completed", completed_at=event.at, reason=None)
-    if isinstance(fact, RunCompleted):
+    if isinstance(fact, facts.RunCompleted):
         reason = outcome.reason if fact.stop_reason in ("end_turn", "guardrail") else fact.stop_reason
         if reason is not None:
             return replace(ended, status="incomplete", reason=reason)
@@ -140,7 +127,7 @@ def describe_ending(outcome: Outcome, event: RecordedEvent, fact: RunWaiting | R
         return replace(ended, status="incomplete", reason="content_filter")
     if fact.error is not None and fact.error.code == REPLY_CUT:
         return replace(ended, status="incomplete", reason=_TOKENS)
-    error = fact.error or RunError(code=fact.stop_reason, message="the run was cut off")
+    error = fact.error or facts.RunError(code=fact.stop_reason, message="the run was cut off")
     return replace(ended, status="failed", reason=None, error=error)
 
 
@@ -200,7 +187,7 @@ def _show_incomplete(outcome: Outcome) -> Json | None:
     return {"reason": outcome.reason} if outcome.status == "incomplete" and outcome.reason else None
 
 
-def _show_error(error: RunError) -> Json:
+def _show_error(error: facts.RunError) -> Json:
     """An error in one of OpenAI's codes; its own code is the `type`."""
     code = "rate_limit_exceeded" if is_too_many(error) else "invalid_prompt" if is_of_input(error) else "server_error"
     return {"code": code, "message": error.message, "type": error.code, "param": None}
@@ -241,7 +228,7 @@ class ResponseBuilder:
         """The response has ended, as far as was read."""
         self._input: list[Json | Entry] = []
         self.usage = UsageSum()
-        self.below: dict[str, AwaitedApproval] = {}
+        self.below: dict[str, facts.AwaitedApproval] = {}
         """The approvals that it waits for in other sessions, by the ids of their items."""
         self.first_index = 0
         """How many items the parts before it had, for a reader who counts those of the whole run."""
@@ -317,32 +304,32 @@ class ResponseBuilder:
     def _is_wanted(self) -> bool:
         return self._part == self.id.part
 
-    def _read_event(self, event: RecordedEvent) -> list[Json]:
+    def _read_event(self, event: facts.RecordedEvent) -> list[Json]:
         fact = event.fact
         match fact:
-            case RunQueued():
+            case facts.RunQueued():
                 self._options, self._agent = fact.options, fact.agent or event.agent
                 return self._begin(event, "queued")
-            case RunStarted():
+            case facts.RunStarted():
                 self._options, self._agent = fact.options, event.agent
                 return self._begin(event, "in_progress")
-            case RunResumed():
+            case facts.RunResumed():
                 self._options = self._options if fact.options is UNSET else fact.options
                 if fact.reason == "recovery" and self._is_wanted:
                     self._writer.note_recovery()
                 return self._begin(event, "in_progress")
-            case MessageAdded():
+            case facts.MessageAdded():
                 return self._read_message(event, fact)
-            case ApprovalRequested():
+            case facts.ApprovalRequested():
                 return self._read_approval(fact)
-            case ApprovalDecided():
+            case facts.ApprovalDecided():
                 return self._read_decision(fact)
-            case RunWaiting() | RunEnded():
+            case facts.RunWaiting() | facts.RunEnded():
                 return self._end(event, fact)
             case _:
                 return self._writer.settle()
 
-    def _begin(self, event: RecordedEvent, status: str) -> list[Json]:
+    def _begin(self, event: facts.RecordedEvent, status: str) -> list[Json]:
         if not self._is_wanted:
             return []
         first = not self.outcome.created_at
@@ -355,21 +342,21 @@ class ResponseBuilder:
         events += self._write_response("response.created") if first else []
         return events + self._write_response(f"response.{status}")
 
-    def _end(self, event: RecordedEvent, fact: RunWaiting | RunEnded) -> list[Json]:
+    def _end(self, event: facts.RecordedEvent, fact: facts.RunWaiting | facts.RunEnded) -> list[Json]:
         events: list[Json] = []
         if self._is_wanted and self.outcome.created_at:
             events += self._writer.close_open_message()
-            if isinstance(fact, RunWaiting):
+            if isinstance(fact, facts.RunWaiting):
                 events += self._write_requests_below(event, fact)
             self.outcome = describe_ending(self.outcome, event, fact)
             events += self._writer.write_end(
                 self.outcome.event_type, self.snapshot(), self._reader.next_place(self.id.run_id)
             )
-        if isinstance(fact, RunWaiting):
+        if isinstance(fact, facts.RunWaiting):
             self._part += 1
         return events
 
-    def _write_requests_below(self, event: RecordedEvent, fact: RunWaiting) -> list[Json]:
+    def _write_requests_below(self, event: facts.RecordedEvent, fact: facts.RunWaiting) -> list[Json]:
         self.below = dict(list_requests_below(self.id.session_id, event.seq, fact.pending))
         return [
             each
@@ -381,7 +368,7 @@ class ResponseBuilder:
         # A snapshot is not cheap, and the reader may have this event.
         return self._writer.write(kind, response=self.snapshot() if self._writer.is_next_new else {})
 
-    def _read_message(self, event: RecordedEvent, fact: MessageAdded) -> list[Json]:
+    def _read_message(self, event: facts.RecordedEvent, fact: facts.MessageAdded) -> list[Json]:
         entry = Entry(
             seq=event.seq,
             at=event.at,
@@ -414,7 +401,7 @@ class ResponseBuilder:
             self.outcome = self.outcome.note_finish(fact.completion.ending, has_cut_call=has_cut_call)
         return self._writer.write_reply(items, place)
 
-    def _read_result(self, fact: MessageAdded, items: list[Json]) -> list[Json]:
+    def _read_result(self, fact: facts.MessageAdded, items: list[Json]) -> list[Json]:
         call = self._reader.calls.get(str(fact.message.get("tool_call_id")))
         if call is None or not call.cut:
             # The result of one that was cut is not the caller's.
@@ -424,14 +411,14 @@ class ResponseBuilder:
             self._writer.take_back_call()
         return events
 
-    def _read_approval(self, fact: ApprovalRequested) -> list[Json]:
+    def _read_approval(self, fact: facts.ApprovalRequested) -> list[Json]:
         self._reader.with_approval.add(fact.tool_call_id)
         call = self._reader.calls.get(fact.tool_call_id)
         if call is None or not self._is_wanted:
             return []
         return self._writer.write_item(show_approval_request(call))
 
-    def _read_decision(self, fact: ApprovalDecided) -> list[Json]:
+    def _read_decision(self, fact: facts.ApprovalDecided) -> list[Json]:
         """Record the decision as input: the response that goes on was asked for with it."""
         call = self._reader.calls.get(fact.tool_call_id)
         if call is not None and self._is_wanted:
