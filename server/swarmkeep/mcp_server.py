@@ -25,7 +25,7 @@ from swarmkeep.http.access import HEADER
 from swarmkeep.http.auth import PERMISSION, Permission, Principal
 from swarmkeep.http.errors import problem_specs
 from swarmkeep.http.metrics import Application, Message
-from swarmkeep.http.openapi import McpOperation, build_openapi
+from swarmkeep.http.openapi import McpOperation, build_openapi, get_operation_id
 from swarmkeep.logs import current_fields
 
 if TYPE_CHECKING:
@@ -143,11 +143,10 @@ async def _list_tools(app: Litestar) -> Mapping[str, Tool]:
 def _make_tools(app: Litestar) -> dict[str, Tool]:
     document: Json = decode(build_openapi(app))
     needed = {
-        handler.operation_id: handler.opt.get(PERMISSION, ("read",))
+        get_operation_id(handler): handler.opt.get(PERMISSION, ("read",))
         for route in app.routes
         if isinstance(route, HTTPRoute)
         for handler in route.route_handlers
-        if isinstance(handler.operation_id, str)
     }
     found = {
         operation["operationId"]: _make_tool(document, method, path, operation, needed[operation["operationId"]])
@@ -415,7 +414,6 @@ async def _speak(request: Request[Any, Any, Any], server: Server[Any], body: byt
     PATH,
     status_code=200,
     operation_class=McpOperation,
-    operation_id="speak_mcp",
     summary="Read sessions as tools and resources of an MCP server",
     opt={PERMISSION: ("read", "audit")},
     request_max_body_size=_MAX_MESSAGE_BYTES,

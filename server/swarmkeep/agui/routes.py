@@ -340,7 +340,6 @@ async def _show(
 @post(
     f"{PREFIX}/{{name:path}}",
     status_code=200,
-    operation_id="run_agui",
     summary="Run an agent for an AG-UI client",
     opt={PERMISSION: ("run", "approve")},
     media_type=EVENT_STREAM,

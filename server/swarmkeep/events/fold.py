@@ -320,8 +320,9 @@ def apply_takeover(
 
 
 SessionFact = (
-    facts.SessionCreated | facts.SessionUpdated | facts.SessionForked | facts.SessionImported | facts.SessionTakenOver | facts.SessionHandedBack
-    | facts.SessionHeld | facts.SessionReleased | facts.SessionAssigned | facts.ToolsListed
+    facts.SessionCreated | facts.SessionUpdated | facts.SessionForked | facts.SessionImported
+    | facts.SessionTakenOver | facts.SessionHandedBack | facts.SessionHeld | facts.SessionReleased
+    | facts.SessionAssigned | facts.ToolsListed
 )  # fmt: skip
 RunFact = (
     facts.RunQueued

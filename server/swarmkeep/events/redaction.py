@@ -116,9 +116,9 @@ def _redact_fact(fact: facts.Fact, agent: str) -> facts.Fact:
 
 
 def _redact_history_fact(
-    fact: facts.CompactionStarted | facts.CompactionSummarised | facts.CompactionFailed | facts.ToolsListed | facts.SessionTakenOver
-    | facts.SessionHandedBack | facts.SessionHeld | facts.SessionReleased | facts.SessionAssigned | facts.NoteAdded
-    | facts.FeedbackAdded,
+    fact: facts.CompactionStarted | facts.CompactionSummarised | facts.CompactionFailed | facts.ToolsListed
+    | facts.SessionTakenOver | facts.SessionHandedBack | facts.SessionHeld | facts.SessionReleased
+    | facts.SessionAssigned | facts.NoteAdded | facts.FeedbackAdded,
 ) -> facts.Fact:  # fmt: skip
     match fact:
         case facts.SessionTakenOver() | facts.SessionHandedBack():

@@ -13,10 +13,21 @@ from typing import Any, ClassVar, get_args
 
 import msgspec
 from litestar import Litestar
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, Schema
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.spec import (
+    Components,
+    OpenAPIMediaType,
+    OpenAPIResponse,
+    Operation,
+    RequestBody,
+    Schema,
+    SecurityScheme,
+)
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.routes import HTTPRoute
 
+import swarmkeep
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.views import SessionSummary, SessionView
 from swarmkeep.history.export import JSON_LINES
@@ -144,6 +155,26 @@ def list_codes(texts: dict[str, str]) -> str:
 CSV = "text/csv"
 
 Structs = Mapping[str, type[msgspec.Struct]]
+
+
+def get_operation_id(handler: HTTPRouteHandler, *_: object) -> str:
+    """Return a route's operation id: the name of its function, unless it gives another."""
+    return str(handler.operation_id or handler.handler_name)
+
+
+def make_openapi_config(title: str, description: str, api_key: str | None = None, **more: Any) -> OpenAPIConfig:
+    scheme = SecurityScheme(type="http", scheme="bearer", description=api_key)
+    return OpenAPIConfig(
+        title=title,
+        version=swarmkeep.__version__,
+        description=description,
+        use_handler_docstrings=True,
+        operation_id_creator=get_operation_id,
+        components=Components(security_schemes={"api_key": scheme}),
+        # Either a key, or, as long as the server has none, nothing.
+        security=[{"api_key": []}, {}],
+        **more,
+    )
 
 
 def build_openapi(app: Litestar) -> bytes:

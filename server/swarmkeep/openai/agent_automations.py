@@ -228,14 +228,10 @@ async def _change(
     return JsonResponse(_show_automation(changed))
 
 
-@post(
-    _AUTOMATIONS,
-    status_code=200,
-    operation_id="create_agent_automation",
-    summary="Have runs begin at set times",
-    opt=_RUN,
-)
-async def create_automation(data: JSONBody[CreateAutomation], principal: NamedDependency[Principal]) -> Response[Any]:
+@post(_AUTOMATIONS, status_code=200, summary="Have runs begin at set times", opt=_RUN)
+async def create_agent_automation(
+    data: JSONBody[CreateAutomation], principal: NamedDependency[Principal]
+) -> Response[Any]:
     """`periodic` ones have a cron `expression` and a `timezone`, those that run `once` a time `run_at`."""
     maker, request = _identify_maker(principal), await principal.read_idempotency()
     schedule = _read_schedule(None, data.type == "once", data.expression, data.timezone, data.run_at)
@@ -256,8 +252,8 @@ async def create_automation(data: JSONBody[CreateAutomation], principal: NamedDe
     return JsonResponse(_show_automation(found))
 
 
-@get(_AUTOMATIONS, operation_id="list_agent_automations", summary="List the automations, the latest first")
-async def list_automations(
+@get(_AUTOMATIONS, summary="List the automations, the latest first")
+async def list_agent_automations(
     principal: NamedDependency[Principal],
     limit: ItemLimit = 20,
     order: Order = "desc",
@@ -270,19 +266,13 @@ async def list_automations(
     return answer_list(principal, [_show_automation(each) for each in wanted], limit, order, after)
 
 
-@get(_AUTOMATION, operation_id="get_agent_automation", summary="Get an automation")
-async def get_automation(automation_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
+@get(_AUTOMATION, summary="Get an automation")
+async def get_agent_automation(automation_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
     return JsonResponse(_show_automation(await _find(principal, automation_id)))
 
 
-@post(
-    _AUTOMATION,
-    status_code=200,
-    operation_id="update_agent_automation",
-    summary="Change an automation",
-    opt=_RUN,
-)
-async def update_automation(
+@post(_AUTOMATION, status_code=200, summary="Change an automation", opt=_RUN)
+async def update_agent_automation(
     automation_id: FromPath[str], data: JSONBody[UpdateAutomation], principal: NamedDependency[Principal]
 ) -> Response[Any]:
     """What has become due keeps the input that it had then. The caller answers for later runs."""
@@ -307,40 +297,23 @@ async def update_automation(
     return await _change(principal, automation_id, change)
 
 
-@delete(
-    _AUTOMATION,
-    status_code=200,
-    operation_id="delete_agent_automation",
-    summary="Delete an automation, not its sessions",
-)
-async def delete_automation(automation_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
+@delete(_AUTOMATION, status_code=200, summary="Delete an automation, not its sessions")
+async def delete_agent_automation(automation_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
     if not await principal.store.delete_automation(principal.tenant, automation_id):
         raise make_not_found("automation", automation_id)
     return JsonResponse({"id": automation_id, "object": "agent.automation.deleted", "deleted": True})
 
 
-@post(
-    f"{_AUTOMATION}/pause",
-    status_code=200,
-    operation_id="pause_agent_automation",
-    summary="Begin no runs by themselves",
-    opt=_RUN,
-)
-async def pause_automation(automation_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
+@post(f"{_AUTOMATION}/pause", status_code=200, summary="Begin no runs by themselves", opt=_RUN)
+async def pause_agent_automation(automation_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
     def pause(known: Automation) -> Automation:
         return replace(known, status="paused", pause_reason=None) if known.status == "active" else known
 
     return await _change(principal, automation_id, pause)
 
 
-@post(
-    f"{_AUTOMATION}/resume",
-    status_code=200,
-    operation_id="resume_agent_automation",
-    summary="Begin runs again, from the next time on",
-    opt=_RUN,
-)
-async def resume_automation(automation_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
+@post(f"{_AUTOMATION}/resume", status_code=200, summary="Begin runs again, from the next time on", opt=_RUN)
+async def resume_agent_automation(automation_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
     """One that was to run once, at a time that has passed meanwhile, does so now."""
     maker = _identify_maker(principal)
 
@@ -354,14 +327,10 @@ async def resume_automation(automation_id: FromPath[str], principal: NamedDepend
 _INVOCATIONS = f"{_AUTOMATION}/invocations"
 
 
-@post(
-    _INVOCATIONS,
-    status_code=200,
-    operation_id="create_agent_automation_invocation",
-    summary="Have an automation begin a run now",
-    opt=_RUN,
-)
-async def create_invocation(automation_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
+@post(_INVOCATIONS, status_code=200, summary="Have an automation begin a run now", opt=_RUN)
+async def create_agent_automation_invocation(
+    automation_id: FromPath[str], principal: NamedDependency[Principal]
+) -> Response[Any]:
     maker, request = _identify_maker(principal), await principal.read_idempotency()
     made = await principal.engine.automations.invoke(principal.tenant, automation_id, maker, request)
     if made is None:
@@ -369,8 +338,8 @@ async def create_invocation(automation_id: FromPath[str], principal: NamedDepend
     return JsonResponse(_show_invocation(made))
 
 
-@get(_INVOCATIONS, operation_id="list_agent_automation_invocations", summary="List the last times of an automation")
-async def list_invocations(
+@get(_INVOCATIONS, summary="List the last times of an automation")
+async def list_agent_automation_invocations(
     automation_id: FromPath[str],
     principal: NamedDependency[Principal],
     limit: ItemLimit = 20,
@@ -383,12 +352,8 @@ async def list_invocations(
     return answer_list(principal, shown, limit, order, after)
 
 
-@get(
-    f"{_INVOCATIONS}/{{invocation_id:str}}",
-    operation_id="get_agent_automation_invocation",
-    summary="Get one time of an automation",
-)
-async def get_invocation(
+@get(f"{_INVOCATIONS}/{{invocation_id:str}}", summary="Get one time of an automation")
+async def get_agent_automation_invocation(
     automation_id: FromPath[str], invocation_id: FromPath[str], principal: NamedDependency[Principal]
 ) -> Response[Any]:
     await _find(principal, automation_id)
@@ -401,14 +366,14 @@ async def get_invocation(
 
 
 ROUTES = [
-    create_automation,
-    list_automations,
-    get_automation,
-    update_automation,
-    delete_automation,
-    pause_automation,
-    resume_automation,
-    create_invocation,
-    list_invocations,
-    get_invocation,
+    create_agent_automation,
+    list_agent_automations,
+    get_agent_automation,
+    update_agent_automation,
+    delete_agent_automation,
+    pause_agent_automation,
+    resume_agent_automation,
+    create_agent_automation_invocation,
+    list_agent_automation_invocations,
+    get_agent_automation_invocation,
 ]

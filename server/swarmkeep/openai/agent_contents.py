@@ -231,8 +231,8 @@ _SESSION = "/agents/sessions/{session_id:str}"
 _SUBAGENT = f"{_SESSION}/subagents/{{subagent_id:str}}"
 
 
-@get(f"{_SESSION}/subagents", operation_id="list_agent_subagents", summary="List the agents that a session has asked")
-async def list_subagents(
+@get(f"{_SESSION}/subagents", summary="List the agents that a session has asked")
+async def list_agent_subagents(
     session_id: FromPath[str],
     principal: NamedDependency[Principal],
     limit: ItemLimit = 20,
@@ -244,13 +244,8 @@ async def list_subagents(
     return answer_list(principal, shown, limit, order, after)
 
 
-@get(
-    _SUBAGENT,
-    operation_id="get_agent_subagent",
-    summary="Get an agent that a session has asked",
-    dependencies={"owner": Provide(_find_subagent)},
-)
-async def get_subagent(
+@get(_SUBAGENT, summary="Get an agent that a session has asked", dependencies={"owner": Provide(_find_subagent)})
+async def get_agent_subagent(
     owner: NamedDependency[TurnOwner], session_id: FromPath[str], principal: NamedDependency[Principal]
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id)
@@ -335,8 +330,8 @@ async def _find_artifact(state: State, artifact_id: str) -> _Artifact:
     return found
 
 
-@get(f"{_SESSION}/artifacts", operation_id="list_agent_artifacts", summary="List the files of a session's turns")
-async def list_artifacts(
+@get(f"{_SESSION}/artifacts", summary="List the files of a session's turns")
+async def list_agent_artifacts(
     session_id: FromPath[str],
     principal: NamedDependency[Principal],
     limit: ItemLimit = 20,
@@ -349,24 +344,16 @@ async def list_artifacts(
     return answer_list(principal, [artifact.show(key.id) for artifact in artifacts], limit, order, after)
 
 
-@get(
-    f"{_SESSION}/artifacts/{{artifact_id:str}}",
-    operation_id="get_agent_artifact",
-    summary="Get a file of a session's turns, without its content",
-)
-async def get_artifact(
+@get(f"{_SESSION}/artifacts/{{artifact_id:str}}", summary="Get a file of a session's turns, without its content")
+async def get_agent_artifact(
     session_id: FromPath[str], artifact_id: FromPath[str], principal: NamedDependency[Principal]
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id)
     return JsonResponse((await _find_artifact(state, artifact_id)).show(key.id))
 
 
-@get(
-    f"{_SESSION}/artifacts/{{artifact_id:str}}/content",
-    operation_id="get_agent_artifact_content",
-    summary="Get the content of a file of a session's turns",
-)
-async def get_artifact_content(
+@get(f"{_SESSION}/artifacts/{{artifact_id:str}}/content", summary="Get the content of a file of a session's turns")
+async def get_agent_artifact_content(
     request: Request[Any, Any, Any],
     session_id: FromPath[str],
     artifact_id: FromPath[str],
@@ -391,8 +378,8 @@ def _show_trace(session_id: str, state: State, run: Run) -> Json:
     }
 
 
-@get(f"{_SESSION}/traces", operation_id="list_agent_traces", summary="List the traces of a session's turns")
-async def list_traces(
+@get(f"{_SESSION}/traces", summary="List the traces of a session's turns")
+async def list_agent_traces(
     session_id: FromPath[str],
     principal: NamedDependency[Principal],
     limit: ItemLimit = 20,
@@ -411,11 +398,11 @@ async def list_traces(
 
 ROUTES = [
     *_make_turn_routes(_SESSION, "agent", "session", _find_owner),
-    list_subagents,
-    get_subagent,
+    list_agent_subagents,
+    get_agent_subagent,
     *_make_turn_routes(_SUBAGENT, "agent_subagent", "subagent", _find_subagent),
-    list_artifacts,
-    get_artifact,
-    get_artifact_content,
-    list_traces,
+    list_agent_artifacts,
+    get_agent_artifact,
+    get_agent_artifact_content,
+    list_agent_traces,
 ]

@@ -90,14 +90,10 @@ def _make_command(
     )
 
 
-@post(
-    "/agents/sessions",
-    status_code=200,
-    operation_id="create_agent_session",
-    summary="Make a session with its first turn",
-    opt={PERMISSION: ("run",)},
-)
-async def create_session(data: JSONBody[CreateAgentSession], principal: NamedDependency[Principal]) -> Response[Any]:
+@post("/agents/sessions", status_code=200, summary="Make a session with its first turn", opt={PERMISSION: ("run",)})
+async def create_agent_session(
+    data: JSONBody[CreateAgentSession], principal: NamedDependency[Principal]
+) -> Response[Any]:
     """With `stream` the events up to the end of that turn; else the session, once it and its input are recorded."""
     refuse_unserved(data)
     if data.input is None:
@@ -145,12 +141,11 @@ def _write_frames(
 
 @get(
     "/agents/sessions",
-    operation_id="list_agent_sessions",
     summary="List the sessions, the latest first",
     description="Parameters `metadata[KEY]=VALUE` select the sessions with that metadata.",
     opt={OPEN_QUERY_PREFIX: "metadata["},
 )
-async def list_sessions(
+async def list_agent_sessions(
     request: Request[Any, Any, Any],
     principal: NamedDependency[Principal],
     agent_id: Annotated[str | None, QueryParameter(description="Only those with this active agent.")] = None,
@@ -195,8 +190,8 @@ def _read_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:
     return {name[len("metadata[") : -1]: value for name, value in wanted}
 
 
-@get("/agents/sessions/{session_id:str}", operation_id="get_agent_session", summary="Get a session")
-async def get_session(session_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
+@get("/agents/sessions/{session_id:str}", summary="Get a session")
+async def get_agent_session(session_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
     key, state = await find_session(principal, session_id)
     return JsonResponse(show_session(key.id, state))
 
@@ -204,11 +199,10 @@ async def get_session(session_id: FromPath[str], principal: NamedDependency[Prin
 @post(
     "/agents/sessions/{session_id:str}",
     status_code=200,
-    operation_id="update_agent_session",
     summary="Replace a session's metadata",
     opt={PERMISSION: ("run",)},
 )
-async def update_session(
+async def update_agent_session(
     session_id: FromPath[str], data: JSONBody[UpdateAgentSession], principal: NamedDependency[Principal]
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id, to_change=True)
@@ -222,13 +216,8 @@ async def update_session(
     return JsonResponse(show_session(key.id, state))
 
 
-@delete(
-    "/agents/sessions/{session_id:str}",
-    status_code=200,
-    operation_id="delete_agent_session",
-    summary="Delete a session with all that is in it",
-)
-async def delete_session(session_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
+@delete("/agents/sessions/{session_id:str}", status_code=200, summary="Delete a session with all that is in it")
+async def delete_agent_session(session_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
     key, _ = await find_session(principal, session_id)
     await principal.engine.sessions.delete(key, by=principal.name)
     return {"id": key.id, "object": "agent.session.deleted", "deleted": True}
@@ -240,11 +229,10 @@ async def delete_session(session_id: FromPath[str], principal: NamedDependency[P
 @post(
     "/agents/sessions/{session_id:str}/events",
     status_code=202,
-    operation_id="create_agent_session_events",
     summary="Give a session messages, results of functions, decisions, or a cancellation",
     opt={PERMISSION: ("run", "approve")},
 )
-async def create_events(
+async def create_agent_session_events(
     session_id: FromPath[str], data: JSONBody[SubmitEvents], principal: NamedDependency[Principal]
 ) -> Response[Any]:
     """All of it is taken, or none, and it is recorded by the time of the answer. A message to a session that is busy
@@ -349,12 +337,8 @@ async def _answer(
         raise
 
 
-@get(
-    "/agents/sessions/{session_id:str}/events",
-    operation_id="stream_agent_session_events",
-    summary="Stream a session's events, from now on or behind one of them",
-)
-async def stream_events(
+@get("/agents/sessions/{session_id:str}/events", summary="Stream a session's events, from now on or behind one of them")
+async def stream_agent_session_events(
     session_id: FromPath[str],
     principal: NamedDependency[Principal],
     after: AfterEvent = None,
@@ -371,13 +355,13 @@ async def stream_events(
 
 ROUTES = [
     *made_agents.ROUTES,
-    create_session,
-    list_sessions,
-    get_session,
-    update_session,
-    delete_session,
-    create_events,
-    stream_events,
+    create_agent_session,
+    list_agent_sessions,
+    get_agent_session,
+    update_agent_session,
+    delete_agent_session,
+    create_agent_session_events,
+    stream_agent_session_events,
     *agent_contents.ROUTES,
 ]
 

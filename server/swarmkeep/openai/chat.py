@@ -460,13 +460,7 @@ def _is_checked(registry: Registry, agent: str) -> bool:
 # The route for chat completions.
 
 
-@post(
-    "/chat/completions",
-    status_code=200,
-    operation_id="create_chat_completion",
-    summary="Create a chat completion",
-    opt={PERMISSION: ("run",)},
-)
+@post("/chat/completions", status_code=200, summary="Create a chat completion", opt={PERMISSION: ("run",)})
 async def create_chat_completion(
     request: Request[Any, Any, Any], data: JSONBody[CreateChatCompletion], principal: NamedDependency[Principal]
 ) -> Response[Any]:

@@ -85,13 +85,7 @@ async def _read_history(principal: Principal, items: list[Any]) -> Input:
     return history
 
 
-@post(
-    "/conversations",
-    status_code=200,
-    operation_id="create_conversation",
-    summary="Make a conversation",
-    opt={PERMISSION: ("run",)},
-)
+@post("/conversations", status_code=200, summary="Make a conversation", opt={PERMISSION: ("run",)})
 async def create_conversation(data: JSONBody[NewConversation], principal: NamedDependency[Principal]) -> dict[str, Any]:
     idempotency = await principal.read_idempotency()
     history = await _read_history(principal, data.items or [])
@@ -108,7 +102,7 @@ async def create_conversation(data: JSONBody[NewConversation], principal: NamedD
     return _show(view)
 
 
-@get("/conversations/{conversation_id:str}", operation_id="get_conversation", summary="Get a conversation")
+@get("/conversations/{conversation_id:str}", summary="Get a conversation")
 async def get_conversation(conversation_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
     key, state = await _find(principal, conversation_id)
     return show_conversation(key.id, state.created_at, state.metadata)
@@ -117,7 +111,6 @@ async def get_conversation(conversation_id: FromPath[str], principal: NamedDepen
 @post(
     "/conversations/{conversation_id:str}",
     status_code=200,
-    operation_id="update_conversation",
     summary="Replace a conversation's metadata",
     opt={PERMISSION: ("run",)},
 )
@@ -130,12 +123,7 @@ async def update_conversation(
     return _show(await principal.engine.sessions.update(key, metadata=patch, idempotency=idempotency))
 
 
-@delete(
-    "/conversations/{conversation_id:str}",
-    status_code=200,
-    operation_id="delete_conversation",
-    summary="Delete a conversation with all of its items",
-)
+@delete("/conversations/{conversation_id:str}", status_code=200, summary="Delete a conversation with all of its items")
 async def delete_conversation(conversation_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
     key, _ = await _find(principal, conversation_id)
     await principal.engine.sessions.delete(key, by=principal.name)
@@ -145,7 +133,6 @@ async def delete_conversation(conversation_id: FromPath[str], principal: NamedDe
 @post(
     "/conversations/{conversation_id:str}/items",
     status_code=200,
-    operation_id="create_items",
     summary="Add items to a conversation, without a response",
     opt={PERMISSION: ("run",)},
 )
@@ -181,12 +168,8 @@ async def _answer_page(principal: Principal, key: SessionKey, page: Json) -> Res
     return await answer_items(principal, key, page["data"], lambda items: {**page, "data": items})
 
 
-@get(
-    "/conversations/{conversation_id:str}/items",
-    operation_id="list_items",
-    summary="List a conversation's items",
-)
-async def list_conversation_items(
+@get("/conversations/{conversation_id:str}/items", summary="List a conversation's items")
+async def list_items(
     conversation_id: FromPath[str],
     principal: NamedDependency[Principal],
     limit: ItemLimit = 20,
@@ -200,11 +183,7 @@ async def list_conversation_items(
     return await _answer_page(principal, key, await read_items(key.id, state, wanted))
 
 
-@get(
-    "/conversations/{conversation_id:str}/items/{item_id:str}",
-    operation_id="get_item",
-    summary="Get an item of a conversation",
-)
+@get("/conversations/{conversation_id:str}/items/{item_id:str}", summary="Get an item of a conversation")
 async def get_item(
     conversation_id: FromPath[str],
     item_id: FromPath[str],
@@ -222,7 +201,6 @@ async def get_item(
 @delete(
     "/conversations/{conversation_id:str}/items/{item_id:str}",
     status_code=200,
-    operation_id="delete_item",
     summary="Take an item out of a conversation",
     opt={PERMISSION: ("run",)},
 )
@@ -260,7 +238,7 @@ ROUTES = [
     update_conversation,
     delete_conversation,
     create_items,
-    list_conversation_items,
+    list_items,
     get_item,
     delete_item,
 ]

@@ -9,15 +9,13 @@ from typing import Any
 
 from litestar import Litestar, Response, Router, get
 from litestar.di import Provide
-from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 from pydantic import TypeAdapter
 
-import swarmkeep
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.http.auth import identify_principal, require_key
 from swarmkeep.http.bodies import JsonResponse
+from swarmkeep.http.openapi import make_openapi_config
 from swarmkeep.openai import agent_automations, agents, chat, conversations, responses
 from swarmkeep.openai.problems import PREFIX
 
@@ -117,14 +115,7 @@ def make_document(routes: Sequence[ControllerRouterHandler]) -> bytes:
         route_handlers=[Router(PREFIX, route_handlers=routes)],
         dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
         logging_config=None,
-        openapi_config=OpenAPIConfig(
-            title="Swarmkeep for OpenAI's clients",
-            version=swarmkeep.__version__,
-            description=_DESCRIPTION,
-            use_handler_docstrings=True,
-            components=Components(security_schemes={"api_key": SecurityScheme(type="http", scheme="bearer")}),
-            security=[{"api_key": []}, {}],
-        ),
+        openapi_config=make_openapi_config("Swarmkeep for OpenAI's clients", _DESCRIPTION),
     )
     document: Json = app.openapi_schema.to_schema()
     schemas = document["components"].setdefault("schemas", {})

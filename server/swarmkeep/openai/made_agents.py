@@ -176,8 +176,8 @@ def _show_tool(tool: Json) -> Json:
 # Routes.
 
 
-@get("/agents", operation_id="list_openai_agents", summary="List the agents, those that clients made first")
-async def list_agents(
+@get("/agents", summary="List the agents, those that clients made first")
+async def list_openai_agents(
     principal: NamedDependency[Principal], limit: ItemLimit = 20, order: Order = "desc", after: AfterId = None
 ) -> Response[Any]:
     served = principal.engine.registry.names
@@ -199,8 +199,8 @@ async def list_agents(
     return JsonResponse({**shown, "has_more": shown["has_more"] or page["has_more"]})
 
 
-@get("/agents/{name:path}", operation_id="get_openai_agent", summary="Get an agent")
-async def get_agent(
+@get("/agents/{name:path}", summary="Get an agent")
+async def get_openai_agent(
     request: Request[Any, Any, Any],
     principal: NamedDependency[Principal],
     name: AgentName,
@@ -231,8 +231,8 @@ async def _make_absent(principal: Principal, name: str) -> Refused:
     return Refused(said, "version", code="not_found", status=404)
 
 
-@post("/agents", status_code=200, operation_id="create_openai_agent", summary="Make an agent of one that is served")
-async def create_agent(data: JSONBody[CreateAgent], principal: NamedDependency[Principal]) -> Response[Any]:
+@post("/agents", status_code=200, summary="Make an agent of one that is served")
+async def create_openai_agent(data: JSONBody[CreateAgent], principal: NamedDependency[Principal]) -> Response[Any]:
     """`instructions` follow those of the agent that `model` names, and `tools`, functions of yours, are beside its
     own."""
     request = await principal.read_idempotency()
@@ -277,8 +277,8 @@ def _refuse_served(principal: Principal, name: str) -> None:
         raise Refused("this agent is in a Python file of the server: change it there", code="not_served", status=501)
 
 
-@post("/agents/{name:path}", status_code=200, operation_id="update_openai_agent", summary="Make a version of an agent")
-async def update_agent(
+@post("/agents/{name:path}", status_code=200, summary="Make a version of an agent")
+async def update_openai_agent(
     request: Request[Any, Any, Any],
     data: JSONBody[UpdateAgent],
     principal: NamedDependency[Principal],
@@ -308,13 +308,8 @@ async def update_agent(
             return JsonResponse(_show_made(principal, changed))
 
 
-@delete(
-    "/agents/{name:path}",
-    status_code=200,
-    operation_id="delete_openai_agent",
-    summary="Delete an agent that a client made, not its sessions",
-)
-async def delete_agent(
+@delete("/agents/{name:path}", status_code=200, summary="Delete an agent that a client made, not its sessions")
+async def delete_openai_agent(
     request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
 ) -> Response[Any]:
     """Its sessions go on: what they need of it is in their logs."""
@@ -325,4 +320,10 @@ async def delete_agent(
     return JsonResponse({"id": wanted, "object": "agent.deleted", "deleted": True})
 
 
-ROUTES: Sequence[Any] = [list_agents, get_agent, create_agent, update_agent, delete_agent]
+ROUTES: Sequence[Any] = [
+    list_openai_agents,
+    get_openai_agent,
+    create_openai_agent,
+    update_openai_agent,
+    delete_openai_agent,
+]

@@ -82,13 +82,7 @@ AsStream = Annotated[bool, QueryParameter(description="Stream its events, from t
 Obfuscation = Annotated[bool | None, QueryParameter(description="Has no effect: nothing is padded.")]
 
 
-@post(
-    "/responses",
-    status_code=200,
-    operation_id="create_response",
-    summary="Create a response",
-    opt={PERMISSION: ("run", "approve")},
-)
+@post("/responses", status_code=200, summary="Create a response", opt={PERMISSION: ("run", "approve")})
 async def create_response(
     request: Request[Any, Any, Any], data: JSONBody[CreateResponse], principal: NamedDependency[Principal]
 ) -> Response[Any]:
@@ -130,7 +124,7 @@ def make_stream(principal: Principal, followed: FollowedResponse) -> Response[An
     return make_event_stream(principal, followed.write_frames(principal, translate))
 
 
-@get("/responses/{response_id:str}", operation_id="get_response", summary="Get a response, or its stream again")
+@get("/responses/{response_id:str}", summary="Get a response, or its stream again")
 async def get_response(
     response_id: FromPath[str],
     principal: NamedDependency[Principal],
@@ -155,7 +149,6 @@ async def get_response(
 @post(
     "/responses/{response_id:str}/cancel",
     status_code=200,
-    operation_id="cancel_response",
     summary="Cancel a response; what it produced stays",
     opt={PERMISSION: ("run",)},
 )
@@ -167,12 +160,7 @@ async def cancel_response(response_id: FromPath[str], principal: NamedDependency
     return JsonResponse(await _show(principal, response_id))
 
 
-@delete(
-    "/responses/{response_id:str}",
-    status_code=200,
-    operation_id="delete_response",
-    summary="Make a response unfindable",
-)
+@delete("/responses/{response_id:str}", status_code=200, summary="Make a response unfindable")
 async def delete_response(response_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
     """The log keeps it, until it is redacted or its session deleted."""
     found = await find_response(principal, response_id, to_change=True)
@@ -180,11 +168,7 @@ async def delete_response(response_id: FromPath[str], principal: NamedDependency
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@get(
-    "/responses/{response_id:str}/input_items",
-    operation_id="list_response_input_items",
-    summary="List the input of a response",
-)
+@get("/responses/{response_id:str}/input_items", summary="List the input of a response")
 async def list_response_input_items(
     response_id: FromPath[str],
     principal: NamedDependency[Principal],
@@ -378,7 +362,6 @@ SOCKET_ROUTES = [responses_socket]
 @post(
     "/responses/compact",
     status_code=200,
-    operation_id="compact_response",
     summary="Compact a conversation, to continue with the result",
     opt={PERMISSION: ("run",)},
 )
@@ -454,7 +437,6 @@ _TOKENS_PER_MEDIUM = 765
 @post(
     "/responses/input_tokens",
     status_code=200,
-    operation_id="count_input_tokens",
     summary="Estimate the tokens of a response's input",
     opt={PERMISSION: ("run",)},
 )
@@ -512,12 +494,12 @@ def show_model(name: str) -> Json:
     return {"id": name, "object": "model", "created": 0, "owned_by": "swarmkeep"}
 
 
-@get("/models", operation_id="list_models", summary="List the agents")
+@get("/models", summary="List the agents")
 async def list_models(principal: NamedDependency[Principal], user: ForUser = None) -> dict[str, Any]:
     return {"object": "list", "data": [show_model(name) for name in principal.engine.registry.names]}
 
 
-@get("/models/{name:path}", operation_id="get_model", summary="Get an agent")
+@get("/models/{name:path}", summary="Get an agent")
 async def get_model(
     request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
 ) -> dict[str, Any]:

@@ -15,9 +15,7 @@ from litestar import Litestar, Request, Response, Router
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.events import BaseEventEmitterBackend
-from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Components, SecurityScheme
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, ControllerRouterHandler, HTTPScope
 
@@ -58,6 +56,7 @@ from swarmkeep.http.auth import (
 from swarmkeep.http.bodies import BodyLimits, JsonRequest, JsonResponse
 from swarmkeep.http.errors import list_methods, make_problem_response
 from swarmkeep.http.metrics import Application, Message, Metrics, Scope, ServerLimits, WorkerMetrics
+from swarmkeep.http.openapi import make_openapi_config
 from swarmkeep.http.parameters import refuse_unread_parameters
 from swarmkeep.http.routes import (
     agents,
@@ -387,9 +386,7 @@ Every answer has an `X-Request-Id`: the request's own, or a new one. The server'
 """
 
 _PREFIXES = ("/v1/", f"{PREFIX}/", f"{agui.PREFIX}/", mcp_server.PATH)
-_BEARER_SCHEME = SecurityScheme(
-    type="http", scheme="bearer", description="A key from `swarmkeep keys create`. Until there is one, none is needed."
-)
+_API_KEY = "A key from `swarmkeep keys create`. Until there is one, none is needed."
 
 
 def build_api(
@@ -458,14 +455,10 @@ def build_api(
         guards=[guard_against_other_sites],
         lifespan=[lifespan],
         logging_config=None,
-        openapi_config=OpenAPIConfig(
-            title="Swarmkeep",
-            version=swarmkeep.__version__,
-            description=_DESCRIPTION,
-            use_handler_docstrings=True,
-            components=Components(security_schemes={"api_key": _BEARER_SCHEME}),
-            # Either a key, or, as long as the server has none, nothing.
-            security=[{"api_key": []}, {}],
+        openapi_config=make_openapi_config(
+            "Swarmkeep",
+            _DESCRIPTION,
+            _API_KEY,
             # Its own pages load their scripts from elsewhere; see `docs`.
             path="/openapi",
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],

@@ -25,7 +25,7 @@ class AgentList(msgspec.Struct, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-@get("/agents", operation_id="list_agents", summary="List the agents, the default one first", responses=problem_specs())
+@get("/agents", summary="List the agents, the default one first", responses=problem_specs())
 async def list_agents(principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None) -> AgentList:
     registry = principal.engine.registry
     names = registry.names
@@ -39,12 +39,7 @@ async def list_agents(principal: NamedDependency[Principal], limit: Limit = 50, 
     return AgentList(data=shown, next_cursor=following)
 
 
-@get(
-    "/agents/{name:path}",
-    operation_id="get_agent",
-    summary="Get an agent",
-    responses=problem_specs("agent_not_found"),
-)
+@get("/agents/{name:path}", summary="Get an agent", responses=problem_specs("agent_not_found"))
 async def get_agent(
     request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
 ) -> AgentView:

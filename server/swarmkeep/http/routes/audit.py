@@ -120,7 +120,6 @@ class RedactionRequest(Body, frozen=True, kw_only=True):
 @post(
     "/sessions/{session_id:str}/redact",
     status_code=200,
-    operation_id="redact_session",
     summary="Remove the payloads of events for good",
     responses=problem_specs(
         "session_not_found",
@@ -237,11 +236,7 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @get(
-    "/audit",
-    operation_id="list_audit",
-    summary="List what was done to sessions and keys",
-    opt={PERMISSION: ("audit",)},
-    responses=problem_specs(),
+    "/audit", summary="List what was done to sessions and keys", opt={PERMISSION: ("audit",)}, responses=problem_specs()
 )
 async def list_audit(
     principal: NamedDependency[Principal], after: AfterSeq = None, limit: Limit = 50, cursor: Cursor = None
@@ -277,11 +272,7 @@ async def list_audit(
 
 
 @get(
-    "/audit/verify",
-    operation_id="verify_audit",
-    summary="Check the audit log's hash chain",
-    opt={PERMISSION: ("audit",)},
-    responses=problem_specs(),
+    "/audit/verify", summary="Check the audit log's hash chain", opt={PERMISSION: ("audit",)}, responses=problem_specs()
 )
 async def verify_audit(principal: NamedDependency[Principal], head: NotedHead = None) -> Verification:
     """The answer is as for a session."""
@@ -304,7 +295,6 @@ CheckpointNumber = Annotated[
 
 @get(
     "/checkpoint",
-    operation_id="get_checkpoint",
     summary="Get a signed checkpoint of all sessions",
     opt={PERMISSION: ("audit",)},
     responses=problem_specs("checkpoint_not_found", "log_damaged"),
@@ -326,7 +316,6 @@ async def get_checkpoint(
 
 @get(
     "/checkpoint/leaves",
-    operation_id="list_leaves",
     summary="List the leaves that checkpoints are of",
     opt={PERMISSION: ("audit",)},
     responses=problem_specs(),
@@ -396,7 +385,6 @@ RETENTION_ROUTES = [list_due_sessions]
 
 @get(
     "/sessions/{session_id:str}/verify",
-    operation_id="verify_session",
     summary="Check a session's hash chain, and everything stored with it",
     responses=problem_specs("session_not_found"),
 )

@@ -49,7 +49,6 @@ class EventList(msgspec.Struct, frozen=True, kw_only=True):
 
 @get(
     "/sessions/{session_id:str}/events",
-    operation_id="list_events",
     summary="List, follow or export a session's events",
     operation_class=EventsOperation,
     responses=problem_specs("session_not_found"),
@@ -102,7 +101,6 @@ async def _write_event_lines(
 
 @get(
     "/sessions/{session_id:str}/events/{seq:int}/request",
-    operation_id="get_event_request",
     summary="Get the exact model request behind an assistant message",
     response_description="The bytes that were sent to the model",
     responses=problem_specs("session_not_found", "event_not_found", "request_not_kept"),
@@ -155,7 +153,6 @@ class MessageList(msgspec.Struct, frozen=True, kw_only=True):
 
 @get(
     "/sessions/{session_id:str}/messages",
-    operation_id="list_messages",
     summary="List a session's messages, oldest first",
     responses=problem_specs("session_not_found", "event_not_found"),
 )
@@ -184,7 +181,6 @@ async def list_messages(
 @post(
     "/sessions/{session_id:str}/messages",
     status_code=200,
-    operation_id="add_messages",
     summary="Add messages to a session's history, without a run",
     opt={PERMISSION: ("run",)},
     responses=problem_specs("session_not_found", "session_busy", *CODES_OF_CHANGES),
@@ -203,7 +199,6 @@ async def add_messages(
 
 @delete(
     "/sessions/{session_id:str}/messages/{seq:int}",
-    operation_id="remove_message",
     summary="Take a message out of the conversation",
     opt={PERMISSION: ("run",)},
     responses=problem_specs("session_not_found", "event_not_found", "session_busy", "overloaded"),

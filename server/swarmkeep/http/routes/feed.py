@@ -77,7 +77,6 @@ def _view_consumer(consumer: Consumer) -> ConsumerView:
 
 @get(
     "/events",
-    operation_id="list_feed",
     summary="List or follow the events of all sessions",
     operation_class=StreamableOperation,
     opt={OPEN_QUERY_PREFIX: "metadata."},
@@ -165,12 +164,7 @@ def _write_frame(placed: PlacedEvent) -> bytes:
     return frame(event.type, encode(view_feed_event(placed)), str(cursor))
 
 
-@get(
-    "/consumers",
-    operation_id="list_consumers",
-    summary="List who reads the feed, and how far they are",
-    responses=problem_specs(),
-)
+@get("/consumers", summary="List who reads the feed, and how far they are", responses=problem_specs())
 async def list_consumers(principal: NamedDependency[Principal]) -> ConsumerList:
     """By name. There are up to 1,000."""
     found = await principal.engine.feed.list_consumers(principal.tenant)
@@ -179,7 +173,6 @@ async def list_consumers(principal: NamedDependency[Principal]) -> ConsumerList:
 
 @get(
     "/consumers/{consumer:str}",
-    operation_id="get_consumer",
     summary="Get a consumer's place in the feed",
     responses=problem_specs("consumer_not_found"),
 )
@@ -189,7 +182,6 @@ async def get_consumer(consumer: ConsumerName, principal: NamedDependency[Princi
 
 @put(
     "/consumers/{consumer:str}",
-    operation_id="move_consumer",
     summary="Keep a consumer's place in the feed",
     opt={PERMISSION: ("run", "audit")},
     responses=problem_specs("too_large", "unsupported_media_type", "overloaded"),
@@ -205,7 +197,6 @@ async def move_consumer(
 
 @delete(
     "/consumers/{consumer:str}",
-    operation_id="delete_consumer",
     summary="Forget a consumer of the feed",
     opt={PERMISSION: ("run", "audit")},
     responses=problem_specs("consumer_not_found", "overloaded"),

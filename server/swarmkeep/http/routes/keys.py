@@ -87,7 +87,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 _BESIDE_FILES_BYTES = 100_000
 
 
-@get("/me", operation_id="get_caller", summary="Get the caller, and what they may do", responses=problem_specs())
+@get("/me", summary="Get the caller, and what they may do", responses=problem_specs())
 async def get_caller(request: Request[Any, Any, Any], principal: NamedDependency[Principal]) -> Caller:
     used = principal.api_key
     key = None if used is None else CallerKey(id=used.id, name=used.name, expires_at=used.expires_at)
@@ -112,11 +112,7 @@ def _make_file_rules(limits: FileLimits, max_body_bytes: int) -> FileRules:
 
 
 @get(
-    "/keys",
-    operation_id="list_keys",
-    summary="List the tenant's API keys, oldest first",
-    opt={PERMISSION: ("keys",)},
-    responses=problem_specs(),
+    "/keys", summary="List the tenant's API keys, oldest first", opt={PERMISSION: ("keys",)}, responses=problem_specs()
 )
 async def list_keys(principal: NamedDependency[Principal], limit: Limit = 50, cursor: Cursor = None) -> KeyList:
     """Including keys that were revoked or have expired. The keys themselves are not stored."""
@@ -128,7 +124,6 @@ async def list_keys(principal: NamedDependency[Principal], limit: Limit = 50, cu
 @post(
     "/keys",
     status_code=201,
-    operation_id="create_key",
     summary="Make an API key",
     opt={PERMISSION: ("keys",)},
     responses={
@@ -154,7 +149,6 @@ async def create_key(data: JSONBody[NewKey], principal: NamedDependency[Principa
 @post(
     "/keys/{key_id:str}/revoke",
     status_code=200,
-    operation_id="revoke_key",
     summary="Revoke an API key, for good",
     opt={PERMISSION: ("keys",)},
     responses=problem_specs("key_not_found", "overloaded"),

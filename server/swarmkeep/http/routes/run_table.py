@@ -63,7 +63,6 @@ class EndedRunList(msgspec.Struct, frozen=True, kw_only=True):
 
 @get(
     "/runs",
-    operation_id="list_active_runs",
     summary="List the runs of all sessions: those that are active, or those that are over",
     operation_class=RunTableOperation,
     responses=problem_specs("overloaded"),
@@ -166,7 +165,6 @@ class RunFiguresList(msgspec.Struct, frozen=True, kw_only=True):
 
 @get(
     "/runs/figures",
-    operation_id="get_run_figures",
     summary="Count the runs that are over, with percentiles of how long they took",
     responses=problem_specs("overloaded"),
 )

@@ -66,7 +66,6 @@ async def _begin_stream(
 @post(
     "/sessions/{session_id:str}/runs",
     status_code=200,
-    operation_id="create_run",
     summary="Run the session's agent on an input",
     opt={PERMISSION: ("run",)},
     operation_class=StreamableOperation,
@@ -110,7 +109,6 @@ async def create_run(
 
 @get(
     "/sessions/{session_id:str}/runs",
-    operation_id="list_runs",
     summary="List a session's runs, newest first",
     responses=problem_specs("session_not_found"),
 )
@@ -125,7 +123,6 @@ async def list_runs(
 
 @get(
     "/sessions/{session_id:str}/runs/{run_id:str}",
-    operation_id="get_run",
     summary="Get a run",
     responses=problem_specs("session_not_found", "run_not_found"),
 )
@@ -137,7 +134,6 @@ async def get_run(session_id: FromPath[str], run_id: FromPath[str], principal: N
 
 @get(
     "/sessions/{session_id:str}/runs/{run_id:str}/stream",
-    operation_id="stream_run",
     summary="Join a run's stream",
     media_type=EVENT_STREAM,
     response_description="Server-sent events; the last one is `done`, with the run",
@@ -159,7 +155,6 @@ async def stream_run(
 @post(
     "/sessions/{session_id:str}/runs/{run_id:str}/cancel",
     status_code=200,
-    operation_id="cancel_run",
     summary="Cancel a run; what it produced stays",
     opt={PERMISSION: ("run",)},
     responses=problem_specs("session_not_found", "run_not_found", "idempotency_mismatch", "overloaded"),
@@ -178,7 +173,6 @@ async def cancel_run(
 @post(
     "/sessions/{session_id:str}/runs/{run_id:str}/resume",
     status_code=200,
-    operation_id="resume_run",
     summary="Give a waiting run what it waits for, or try an interrupted one again",
     opt={PERMISSION: ("run", "approve")},
     operation_class=StreamableOperation,

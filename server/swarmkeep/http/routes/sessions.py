@@ -101,7 +101,6 @@ def make_session_response(session: SessionView, status: int = 200) -> Response[S
 @post(
     "/sessions",
     status_code=201,
-    operation_id="create_session",
     summary="Make a session",
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG, LOCATION],
@@ -129,7 +128,6 @@ async def create_session(data: JSONBody[NewSession], principal: NamedDependency[
 
 @get(
     "/sessions",
-    operation_id="list_sessions",
     summary="List or search sessions, the latest first, or follow which of them change",
     operation_class=StreamableOperation,
     description="Parameters `metadata.KEY=VALUE` select the sessions with that metadata: text as it is, any other "
@@ -232,7 +230,6 @@ def _follow_changes(request: Request[Any, Any, Any], principal: Principal) -> St
 
 @get(
     "/sessions/{session_id:str}",
-    operation_id="get_session",
     summary="Get a session, now or as it was",
     response_headers=[ETAG],
     responses=problem_specs("session_not_found", "event_not_found"),
@@ -249,7 +246,6 @@ async def get_session(
 
 @patch(
     "/sessions/{session_id:str}",
-    operation_id="update_session",
     summary="Change context variables, metadata or the active agent",
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG],
@@ -276,7 +272,6 @@ async def update_session(
 
 @delete(
     "/sessions/{session_id:str}",
-    operation_id="delete_session",
     summary="Delete a session with all of its events",
     responses=problem_specs("session_not_found", "session_busy", "on_hold", "seq_mismatch", "overloaded"),
 )
@@ -323,7 +318,6 @@ class Fork(Body, frozen=True, kw_only=True):
 
 @get(
     "/sessions/{session_id:str}/forks",
-    operation_id="list_forks",
     summary="List a session's forks, the latest first",
     responses=problem_specs("session_not_found"),
 )
@@ -339,7 +333,6 @@ async def list_forks(
 @post(
     "/sessions/{session_id:str}/fork",
     status_code=201,
-    operation_id="fork_session",
     summary="Make a session that shares another's history",
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG, LOCATION],
@@ -380,7 +373,6 @@ _HEADERS = {
 
 @get(
     "/sessions/{session_id:str}/blobs/{hash:str}",
-    operation_id="get_blob",
     summary="Get a file or picture of a session",
     response_description="The content. For a few kinds of pictures, audio and PDF, its first bytes determine its type",
     responses=problem_specs("session_not_found", "blob_not_found"),
@@ -428,7 +420,6 @@ _TRANSCRIPT_HEADERS = {
 
 @get(
     "/sessions/{session_id:str}/transcript",
-    operation_id="get_transcript",
     summary="Get a session as a document for people",
     operation_class=TranscriptOperation,
     response_description="The document",
@@ -452,7 +443,6 @@ async def get_transcript(
 
 @get(
     "/sessions/{session_id:str}/case",
-    operation_id="get_eval_case",
     summary="Make an eval case of a run",
     operation_class=CaseOperation,
     response_description="A file with the case",
@@ -503,7 +493,6 @@ class CompactionRequest(Body, frozen=True, kw_only=True):
 @post(
     "/sessions/{session_id:str}/compact",
     status_code=200,
-    operation_id="compact_session",
     summary="Make the history shorter for the model",
     opt={PERMISSION: ("run",)},
     responses=problem_specs("session_not_found", "session_busy", "agent_unavailable", *CODES_OF_CHANGES),
@@ -562,7 +551,6 @@ class PersonAnswer(Body, frozen=True, kw_only=True):
 @post(
     "/sessions/{session_id:str}/takeover",
     status_code=200,
-    operation_id="take_over_session",
     summary="Take a session over from its agent",
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG],
@@ -587,7 +575,6 @@ async def take_over_session(
 @post(
     "/sessions/{session_id:str}/answer",
     status_code=200,
-    operation_id="answer_session",
     summary="Answer in the agent's place",
     opt={PERMISSION: ("run",)},
     responses=problem_specs("session_not_found", "not_taken_over", "taken_over", "session_busy", *CODES_OF_CHANGES),
@@ -609,7 +596,6 @@ async def answer_session(
 @post(
     "/sessions/{session_id:str}/handback",
     status_code=200,
-    operation_id="hand_back_session",
     summary="Hand a session back to its agent",
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG],
@@ -650,7 +636,6 @@ class NewNote(Body, frozen=True, kw_only=True):
 @post(
     "/sessions/{session_id:str}/assign",
     status_code=200,
-    operation_id="assign_session",
     summary="Say who looks after a session",
     opt={PERMISSION: ("run",)},
     response_headers=[ETAG],
@@ -673,7 +658,6 @@ async def assign_session(
 @post(
     "/sessions/{session_id:str}/notes",
     status_code=201,
-    operation_id="add_note",
     summary="Note something for colleagues",
     opt={PERMISSION: ("run",)},
     responses=problem_specs("session_not_found", *CODES_OF_CHANGES),
@@ -707,7 +691,6 @@ class NewFeedback(Body, frozen=True, kw_only=True):
 @post(
     "/sessions/{session_id:str}/feedback",
     status_code=201,
-    operation_id="add_feedback",
     summary="Say what a person thinks of an answer",
     opt={PERMISSION: ("run",)},
     responses=problem_specs("session_not_found", "run_not_found", "event_not_found", *CODES_OF_CHANGES),

@@ -34,7 +34,6 @@ _PACKAGE_HEADERS = {"Content-Disposition": 'attachment; filename="case.zip"'}
 
 @get(
     "/export",
-    operation_id="export_sessions",
     summary="Export sessions",
     operation_class=ExportOperation,
     response_description="The export, in JSON lines; one that was cut off has no last line",
@@ -70,7 +69,6 @@ async def export_sessions(
 @post(
     "/import",
     status_code=200,
-    operation_id="import_sessions",
     summary="Import sessions",
     operation_class=ImportOperation,
     responses=problem_specs(
@@ -150,7 +148,6 @@ def _refuse_agent_of(source: ImportFormat) -> None:
 
 @get(
     "/evidence",
-    operation_id="make_evidence",
     summary="Pack sessions so that a stranger can check them",
     operation_class=EvidenceOperation,
     response_description="A ZIP file",

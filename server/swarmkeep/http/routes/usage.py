@@ -22,12 +22,7 @@ class UsageList(msgspec.Struct, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-@get(
-    "/usage",
-    operation_id="get_usage",
-    summary="Sum up the calls, tokens and time of models and tools",
-    responses=problem_specs(),
-)
+@get("/usage", summary="Sum up the calls, tokens and time of models and tools", responses=problem_specs())
 async def get_usage(
     principal: NamedDependency[Principal],
     group_by: Annotated[
@@ -89,12 +84,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     """When that count starts again."""
 
 
-@get(
-    "/quotas",
-    operation_id="get_quotas",
-    summary="Show how much of its quotas the tenant has used",
-    responses=problem_specs(),
-)
+@get("/quotas", summary="Show how much of its quotas the tenant has used", responses=problem_specs())
 async def get_quotas(principal: NamedDependency[Principal]) -> Quotas:
     """From counters that are updated with each change, so that asking costs nothing."""
     totals, limits = await principal.store.read_totals(principal.tenant), principal.engine.limits
@@ -108,7 +98,6 @@ async def get_quotas(principal: NamedDependency[Principal]) -> Quotas:
 
 @get(
     "/counts",
-    operation_id="get_counts",
     summary="Count the sessions that are busy, and those whose last run failed or was interrupted",
     responses=problem_specs(),
 )
@@ -149,9 +138,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """The prices; empty without a table."""
 
 
-@get(
-    "/prices", operation_id="get_prices", summary="Show what models cost, from the settings", responses=problem_specs()
-)
+@get("/prices", summary="Show what models cost, from the settings", responses=problem_specs())
 async def get_prices(principal: NamedDependency[Principal]) -> Prices:
     """Per million tokens. If at least one call has a price, rows of usage, one session and one run have a `cost`."""
     table = principal.service.prices

@@ -172,13 +172,7 @@ def view_with_secret(hook: Webhook, digest: str = "") -> WebhookWithSecret:
     return WebhookWithSecret(**msgspec.structs.asdict(view_webhook(hook)), secret=secret)
 
 
-@get(
-    "/webhooks",
-    operation_id="list_webhooks",
-    summary="List the tenant's webhooks, oldest first",
-    opt=_NEEDED,
-    responses=problem_specs(),
-)
+@get("/webhooks", summary="List the tenant's webhooks, oldest first", opt=_NEEDED, responses=problem_specs())
 async def list_webhooks(principal: NamedDependency[Principal]) -> WebhookList:
     """All of them: `SWARMKEEP_MAX_WEBHOOKS` says how many there may be."""
     found = await principal.store.list_webhooks(principal.tenant)
@@ -188,7 +182,6 @@ async def list_webhooks(principal: NamedDependency[Principal]) -> WebhookList:
 @post(
     "/webhooks",
     status_code=201,
-    operation_id="create_webhook",
     summary="Make a webhook",
     opt=_NEEDED,
     responses=problem_specs(
@@ -207,20 +200,13 @@ async def create_webhook(
     return JsonResponse(view_with_secret(made, "" if request is None else request.digest), status_code=201)
 
 
-@get(
-    "/webhooks/{webhook_id:str}",
-    operation_id="get_webhook",
-    summary="Get a webhook",
-    opt=_NEEDED,
-    responses=problem_specs("webhook_not_found"),
-)
+@get("/webhooks/{webhook_id:str}", summary="Get a webhook", opt=_NEEDED, responses=problem_specs("webhook_not_found"))
 async def get_webhook(webhook_id: WebhookId, principal: NamedDependency[Principal]) -> WebhookView:
     return view_webhook(await principal.store.read_webhook(principal.tenant, webhook_id))
 
 
 @patch(
     "/webhooks/{webhook_id:str}",
-    operation_id="update_webhook",
     summary="Change, pause or enable a webhook",
     opt=_NEEDED,
     responses=problem_specs("webhook_not_found", "too_large", "unsupported_media_type", "overloaded"),
@@ -244,7 +230,6 @@ async def update_webhook(
 
 @delete(
     "/webhooks/{webhook_id:str}",
-    operation_id="delete_webhook",
     summary="Delete a webhook",
     opt=_NEEDED,
     responses=problem_specs("webhook_not_found", "overloaded"),
@@ -257,7 +242,6 @@ async def delete_webhook(webhook_id: WebhookId, principal: NamedDependency[Princ
 @post(
     "/webhooks/{webhook_id:str}/rotate",
     status_code=200,
-    operation_id="rotate_webhook_secret",
     summary="Make a new secret for a webhook",
     opt=_NEEDED,
     responses=problem_specs(
@@ -278,7 +262,6 @@ async def rotate_webhook_secret(
 @post(
     "/webhooks/{webhook_id:str}/test",
     status_code=200,
-    operation_id="test_webhook",
     summary="Send a test message to a webhook",
     opt=_NEEDED,
     responses=problem_specs("webhook_not_found"),
@@ -290,12 +273,11 @@ async def test_webhook(webhook_id: WebhookId, principal: NamedDependency[Princip
 
 @get(
     "/webhooks/{webhook_id:str}/deliveries",
-    operation_id="list_webhook_deliveries",
     summary="List what a webhook has not delivered",
     opt=_NEEDED,
     responses=problem_specs("webhook_not_found"),
 )
-async def list_deliveries(
+async def list_webhook_deliveries(
     webhook_id: WebhookId,
     principal: NamedDependency[Principal],
     state_: Annotated[
@@ -322,12 +304,13 @@ async def list_deliveries(
 @post(
     "/webhooks/{webhook_id:str}/deliveries/{place:str}/resend",
     status_code=200,
-    operation_id="resend_webhook_delivery",
     summary="Try a delivery again at once",
     opt=_NEEDED,
     responses=problem_specs("webhook_not_found", "delivery_not_found", "overloaded"),
 )
-async def resend_delivery(webhook_id: WebhookId, place: Place, principal: NamedDependency[Principal]) -> DeliveryView:
+async def resend_webhook_delivery(
+    webhook_id: WebhookId, place: Place, principal: NamedDependency[Principal]
+) -> DeliveryView:
     """Also what was given up, with as many attempts as a new one. What its session has left waits for it; what came
     later in the session may be there already."""
     return view_delivery(await principal.engine.webhooks.resend(principal.tenant, webhook_id, place, by=principal.name))
@@ -341,6 +324,6 @@ ROUTES = [
     delete_webhook,
     rotate_webhook_secret,
     test_webhook,
-    list_deliveries,
-    resend_delivery,
+    list_webhook_deliveries,
+    resend_webhook_delivery,
 ]
