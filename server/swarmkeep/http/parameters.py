@@ -13,6 +13,7 @@ from litestar import Request
 from litestar.handlers import BaseRouteHandler
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
 from litestar.types import Scope
+from litestar.typing import FieldDefinition
 
 from swarmkeep.decide.checks import add_choices
 from swarmkeep.events.codec import encode, to_timestamp
@@ -101,7 +102,7 @@ def _parse_query(scope: Scope) -> list[tuple[str, str]]:
 
 def describe_parameter(handler: BaseRouteHandler, name: str, detail: str) -> tuple[str, str]:
     """Describe a parameter of a handler: the callers' name for it, and its error, with its possible values."""
-    field = handler.parsed_fn_signature.parameters.get(name)
+    field = _list_parameters(handler).get(name)
     if field is None or not isinstance(field.kwarg_definition, QueryParameter):
         return name, detail
     return field.kwarg_definition.name or name, add_choices(detail, field.annotation)
@@ -110,12 +111,21 @@ def describe_parameter(handler: BaseRouteHandler, name: str, detail: str) -> tup
 @lru_cache(256)
 def _known_names(handler: BaseRouteHandler) -> dict[str, bool]:
     """The query parameters of a route, and whether each may be repeated."""
-    parameters = handler.parsed_fn_signature.parameters
     return {
         field.kwarg_definition.name or name: any(part.is_non_string_collection for part in (field, *field.inner_types))
-        for name, field in parameters.items()
+        for name, field in _list_parameters(handler).items()
         if isinstance(field.kwarg_definition, QueryParameter)
     }
+
+
+def _list_parameters(handler: BaseRouteHandler) -> dict[str, FieldDefinition]:
+    """The parameters of a route and of what it depends on."""
+    own = handler.parsed_fn_signature.parameters
+    found = dict(own)
+    for name, provide in handler.resolve_dependencies().items():
+        if name in own:
+            found |= provide.parsed_fn_signature.parameters
+    return found
 
 
 def read_metadata_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:

@@ -18,13 +18,13 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.sizes import is_heavy
 from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import Body, JsonResponse
-from swarmkeep.openai.agent_contents import AfterId, answer_list, find_session
 from swarmkeep.openai.agent_events import show_agent, show_input_part
 from swarmkeep.openai.agent_input import NewSession, read_messages, read_options, refuse_unserved
 from swarmkeep.openai.fields import Metadata
+from swarmkeep.openai.history import find_session
 from swarmkeep.openai.items import show_input_content
 from swarmkeep.openai.made_agents import choose_session_agent
-from swarmkeep.openai.output_items import ItemLimit, Order
+from swarmkeep.openai.output_items import PageQuery
 from swarmkeep.openai.problems import Refused, make_not_found
 from swarmkeep.runs.automations import (
     Automation,
@@ -255,15 +255,13 @@ async def create_agent_automation(
 @get(_AUTOMATIONS, summary="List the automations, the latest first")
 async def list_agent_automations(
     principal: NamedDependency[Principal],
-    limit: ItemLimit = 20,
-    order: Order = "desc",
-    after: AfterId = None,
+    page: NamedDependency[PageQuery],
     session_id: Annotated[str | None, QueryParameter(description="Only those that tell this session.")] = None,
 ) -> Response[Any]:
     every = [read_automation(stored) for stored in await principal.store.list_automations(principal.tenant)]
     wanted = [each for each in every if session_id in (None, each.target.session_id)]
     wanted.sort(key=lambda each: (each.created_at, each.id))
-    return answer_list(principal, [_show_automation(each) for each in wanted], limit, order, after)
+    return JsonResponse(page.select([_show_automation(each) for each in wanted]))
 
 
 @get(_AUTOMATION, summary="Get an automation")
@@ -340,16 +338,12 @@ async def create_agent_automation_invocation(
 
 @get(_INVOCATIONS, summary="List the last times of an automation")
 async def list_agent_automation_invocations(
-    automation_id: FromPath[str],
-    principal: NamedDependency[Principal],
-    limit: ItemLimit = 20,
-    order: Order = "desc",
-    after: AfterId = None,
+    automation_id: FromPath[str], principal: NamedDependency[Principal], page: NamedDependency[PageQuery]
 ) -> Response[Any]:
     await _find(principal, automation_id)
     stored = await principal.store.list_invocations(principal.tenant, automation_id)
     shown = [_show_invocation(read_invocation(each)) for each in stored]
-    return answer_list(principal, shown, limit, order, after)
+    return JsonResponse(page.select(shown))
 
 
 @get(f"{_INVOCATIONS}/{{invocation_id:str}}", summary="Get one time of an automation")

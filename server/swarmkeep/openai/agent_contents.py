@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import takewhile
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, get
@@ -17,41 +17,23 @@ from litestar.params import FromPath, QueryParameter
 from msgspec import UNSET
 
 from swarmkeep.events.codec import Json
-from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.events.files import FileReference, list_references
 from swarmkeep.events.messages import Entry, list_result_references
-from swarmkeep.events.state import KnownIds, Run, State, find_ids, refuse_damaged
+from swarmkeep.events.state import KnownIds, Run, State, find_ids
 from swarmkeep.events.views import find_run, list_latest_runs
 from swarmkeep.http.auth import Principal
 from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.routes.sessions import make_file_response
 from swarmkeep.http.threads import run_aside
 from swarmkeep.openai.agent_events import Phase, find_subagents, mark_failed, show_item, show_turn
-from swarmkeep.openai.history import FEW_MESSAGES, answer_items, read_items
-from swarmkeep.openai.output_items import ItemLimit, ListedItem, Order, SessionItems, list_page, make_page
+from swarmkeep.openai.history import FEW_MESSAGES, answer_items, find_session, read_items
+from swarmkeep.openai.output_items import ListedItem, PageQuery, SessionItems
 from swarmkeep.openai.problems import make_not_found
 from swarmkeep.openai.progress import to_seconds
 from swarmkeep.runs.genai import export_spans, list_spans
 from swarmkeep.runs.identifiers import derive_child
 from swarmkeep.runs.sessions import read_stored_file
 from swarmkeep.store.records import SessionKey
-
-AfterId = Annotated[str | None, QueryParameter(name="after", description="The id that the page comes after.")]
-
-
-async def find_session(
-    principal: Principal, name: str, *, to_change: bool = False, what: str = "session"
-) -> tuple[SessionKey, State]:
-    """Raises Refused for one that is not there, HistoryDamaged if it is `to_change`."""
-    try:
-        key = principal.session_key(name)
-        state = await principal.reader.state(key)
-    except SessionNotFound:
-        raise make_not_found(what, name) from None
-    if to_change:
-        refuse_damaged(key.id, state)
-    return key, state
-
 
 # Turns and items: of a session, or of one of its subagents, whose session is below it.
 
@@ -81,13 +63,13 @@ async def _find_subagent(
     return TurnOwner(child, below, key.id, child.id)
 
 
-def _list_runs(state: State, count: int, order: Literal["asc", "desc"], after: str | None, what: str) -> Iterable[Run]:
-    """At least so many turns behind one, if there are so many. Raises Refused if that is not there."""
-    last = None if after is None else find_run(state, after)
-    if after is not None and last is None:
-        raise make_not_found(what, after, "after")
-    if order == "desc":
-        return list_latest_runs(state, count, None if last is None else last.first_seq)
+def _list_runs(state: State, page: PageQuery, what: str, *, more: int = 0) -> Iterable[Run]:
+    """The turns of a page, if there are so many, one more than that, and so many `more`. Raises Refused."""
+    last = None if page.after is None else find_run(state, page.after)
+    if page.after is not None and last is None:
+        raise make_not_found(what, page.after, "after")
+    if page.order == "desc":
+        return list_latest_runs(state, page.limit + 1 + more, None if last is None else last.first_seq)
     every = list_latest_runs(state, len(state.finished) + len(state.queue) + 1)
     return (run for run in reversed(every) if last is None or run.first_seq > last.first_seq)
 
@@ -109,17 +91,10 @@ def _make_turn_routes(path: str, name: str, whose: str, provider: Any) -> list[H
         summary=f"List a {whose}'s turns",
         dependencies=owned,
     )
-    async def list_turns(
-        owner: NamedDependency[TurnOwner],
-        principal: NamedDependency[Principal],
-        limit: ItemLimit = 20,
-        order: Order = "desc",
-        after: AfterId = None,
-    ) -> Response[Any]:
+    async def list_turns(owner: NamedDependency[TurnOwner], page: NamedDependency[PageQuery]) -> Response[Any]:
         def make() -> Json:
-            runs = _list_runs(owner.state, limit + 1, order, after, "item")
-            shown = (show_turn(owner.session_id, run, owner.subagent_id) for run in runs)
-            return make_page(shown, limit=limit, max_bytes=principal.reader.page_bytes)
+            runs = _list_runs(owner.state, page, "item")
+            return page.take(show_turn(owner.session_id, run, owner.subagent_id) for run in runs)
 
         return JsonResponse(await run_aside(len(owner.state.finished) > FEW_MESSAGES, make))
 
@@ -142,11 +117,9 @@ def _make_turn_routes(path: str, name: str, whose: str, provider: Any) -> list[H
         owner: NamedDependency[TurnOwner],
         turn_id: FromPath[str],
         principal: NamedDependency[Principal],
-        limit: ItemLimit = 20,
-        order: Order = "desc",
-        after: AfterId = None,
+        page: NamedDependency[PageQuery],
     ) -> Response[Any]:
-        return await _answer_items(principal, owner, limit, order, after, _find_turn(owner.state, turn_id))
+        return await _answer_items(principal, owner, page, _find_turn(owner.state, turn_id))
 
     @get(
         f"{path}/items",
@@ -155,58 +128,33 @@ def _make_turn_routes(path: str, name: str, whose: str, provider: Any) -> list[H
         dependencies=owned,
     )
     async def list_items(
-        owner: NamedDependency[TurnOwner],
-        principal: NamedDependency[Principal],
-        limit: ItemLimit = 20,
-        order: Order = "desc",
-        after: AfterId = None,
+        owner: NamedDependency[TurnOwner], principal: NamedDependency[Principal], page: NamedDependency[PageQuery]
     ) -> Response[Any]:
-        return await _answer_items(principal, owner, limit, order, after)
+        return await _answer_items(principal, owner, page)
 
     return [list_turns, get_turn, list_turn_items, list_items]
 
 
-def answer_list(
-    principal: Principal, shown: Sequence[Json], limit: int, order: Literal["asc", "desc"], after: str | None
-) -> Response[Any]:
-    """Answer with a page of what is given in order."""
-    return JsonResponse(list_page(shown, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes))
-
-
 async def _answer_items(
-    principal: Principal,
-    owner: TurnOwner,
-    limit: int,
-    order: Literal["asc", "desc"],
-    after: str | None,
-    turn: Run | None = None,
+    principal: Principal, owner: TurnOwner, page: PageQuery, turn: Run | None = None
 ) -> Response[Any]:
-    read = partial(_read_page, limit=limit, order=order, after=after, turn=turn, max_bytes=principal.reader.page_bytes)
-    page, places = await read_items(owner.key.id, owner.state, read)
+    found, places = await read_items(owner.key.id, owner.state, partial(_read_page, page=page, turn=turn))
 
     def write(items: list[Json]) -> Json:
-        return {**page, "data": [show_item(item, *places[item["id"]]) for item in items]}
+        return {**found, "data": [show_item(item, *places[item["id"]]) for item in items]}
 
-    return await answer_items(principal, owner.key, page["data"], write)
+    return await answer_items(principal, owner.key, found["data"], write)
 
 
 def _read_page(
-    items: SessionItems,
-    *,
-    limit: int,
-    order: Literal["asc", "desc"],
-    after: str | None,
-    turn: Run | None,
-    max_bytes: int,
+    items: SessionItems, *, page: PageQuery, turn: Run | None
 ) -> tuple[Json, dict[str, tuple[str | None, Phase | None]]]:
     """A page, and of each item the turn, and whether it is an answer. Raises Refused."""
-    before = None if after is None else items.find(after)
-    if after is not None and before is None:
-        raise make_not_found("item", after, "after")
-    found: Iterator[ListedItem] = items.walk(order, before)
+    before = page.find_before(items)
+    found: Iterator[ListedItem] = items.walk(page.order, before)
     if turn is not None:
-        edge = turn.first_seq if order == "asc" else turn.last_seq
-        walked = items.walk(order, before, first_seq=edge)
+        edge = turn.first_seq if page.order == "asc" else turn.last_seq
+        walked = items.walk(page.order, before, first_seq=edge)
         inside = takewhile(lambda each: turn.first_seq <= each.place[0] <= turn.last_seq, walked)
         found = (each for each in inside if each.entry.run_id == turn.id)
     places: dict[str, tuple[str | None, Phase | None]] = {}
@@ -222,7 +170,7 @@ def _read_page(
             places[item["id"]] = entry.run_id, phase
             yield item
 
-    return make_page(select(), limit=limit, max_bytes=max_bytes), places
+    return page.take(select()), places
 
 
 # Subagents: agents that were asked by the session's own. Each is a session, too, by its id.
@@ -233,15 +181,11 @@ _SUBAGENT = f"{_SESSION}/subagents/{{subagent_id:str}}"
 
 @get(f"{_SESSION}/subagents", summary="List the agents that a session has asked")
 async def list_agent_subagents(
-    session_id: FromPath[str],
-    principal: NamedDependency[Principal],
-    limit: ItemLimit = 20,
-    order: Order = "desc",
-    after: AfterId = None,
+    session_id: FromPath[str], principal: NamedDependency[Principal], page: NamedDependency[PageQuery]
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id)
     shown = list((await find_subagents(principal, key, state)).values())
-    return answer_list(principal, shown, limit, order, after)
+    return JsonResponse(page.select(shown))
 
 
 @get(_SUBAGENT, summary="Get an agent that a session has asked", dependencies={"owner": Provide(_find_subagent)})
@@ -334,14 +278,12 @@ async def _find_artifact(state: State, artifact_id: str) -> _Artifact:
 async def list_agent_artifacts(
     session_id: FromPath[str],
     principal: NamedDependency[Principal],
-    limit: ItemLimit = 20,
-    order: Order = "desc",
-    after: AfterId = None,
+    page: NamedDependency[PageQuery],
     environment_id: Annotated[str | None, QueryParameter(description="`none` is the only one there is.")] = None,
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id)
     artifacts = await _read_artifacts(state) if environment_id in (None, _ENVIRONMENT) else []
-    return answer_list(principal, [artifact.show(key.id) for artifact in artifacts], limit, order, after)
+    return JsonResponse(page.select([artifact.show(key.id) for artifact in artifacts]))
 
 
 @get(f"{_SESSION}/artifacts/{{artifact_id:str}}", summary="Get a file of a session's turns, without its content")
@@ -380,18 +322,13 @@ def _show_trace(session_id: str, state: State, run: Run) -> Json:
 
 @get(f"{_SESSION}/traces", summary="List the traces of a session's turns")
 async def list_agent_traces(
-    session_id: FromPath[str],
-    principal: NamedDependency[Principal],
-    limit: ItemLimit = 20,
-    order: Order = "desc",
-    after: AfterId = None,
+    session_id: FromPath[str], principal: NamedDependency[Principal], page: NamedDependency[PageQuery]
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id)
 
     def make() -> Json:
-        runs = _list_runs(state, limit + 1 + len(state.queue), order, after, "trace")
-        shown = (_show_trace(key.id, state, run) for run in runs if run.status != "queued")
-        return make_page(shown, limit=limit, max_bytes=principal.reader.page_bytes)
+        runs = _list_runs(state, page, "trace", more=len(state.queue))
+        return page.take(_show_trace(key.id, state, run) for run in runs if run.status != "queued")
 
     return JsonResponse(await run_aside(len(state.messages) > FEW_MESSAGES, make))
 

@@ -30,7 +30,6 @@ from swarmkeep.http.sse import frame
 from swarmkeep.http.streams import StreamCheck, Written, make_event_stream, write_parts
 from swarmkeep.http.threads import run_aside
 from swarmkeep.openai import agent_contents, made_agents
-from swarmkeep.openai.agent_contents import AfterId, find_session
 from swarmkeep.openai.agent_events import (
     EventTranslator,
     open_stream,
@@ -56,9 +55,10 @@ from swarmkeep.openai.agent_input import (
     refuse_label,
     refuse_unserved,
 )
+from swarmkeep.openai.history import find_session
 from swarmkeep.openai.items import Input
 from swarmkeep.openai.made_agents import choose_session_agent, is_made
-from swarmkeep.openai.output_items import ItemLimit, Order, make_page
+from swarmkeep.openai.output_items import PageQuery
 from swarmkeep.openai.problems import Refused
 from swarmkeep.openai.submit import map_error_params
 from swarmkeep.runs.automations import continue_options
@@ -148,28 +148,26 @@ def _write_frames(
 async def list_agent_sessions(
     request: Request[Any, Any, Any],
     principal: NamedDependency[Principal],
+    page: NamedDependency[PageQuery],
     agent_id: Annotated[str | None, QueryParameter(description="Only those with this active agent.")] = None,
-    limit: ItemLimit = 20,
-    order: Order = "desc",
-    after: AfterId = None,
 ) -> Response[Any]:
-    if order != "desc":
+    if page.order != "desc":
         raise Refused("sessions are listed with the latest first: leave `order` out", "order")
     cursor = None
-    if after is not None:
-        known, state = await find_session(principal, after)
+    if page.after is not None:
+        known, state = await find_session(principal, page.after)
         cursor = make_session_cursor((state.created_at, known.id), "created")
     made = {MADE_LABEL: agent_id} if agent_id is not None and is_made(principal, agent_id) else {}
-    page = await principal.reader.list_page(
+    found = await principal.reader.list_page(
         principal.tenant,
         agent=None if made else agent_id,
         metadata={**_read_filter(request), **made},
-        limit=limit,
+        limit=page.limit,
         cursor=cursor,
         children=False,
     )
     shown: list[Json] = []
-    for listed in page.sessions:
+    for listed in found.sessions:
         if listed.status != "waiting":
             shown.append(show_listed(listed))
             continue
@@ -177,8 +175,8 @@ async def list_agent_sessions(
         with suppress(SessionNotFound):
             state = await principal.reader.state(SessionKey(principal.tenant, listed.id), fresh=False)
             shown.append(show_session(listed.id, state))
-    listed_page = make_page(shown, limit=limit, max_bytes=principal.reader.page_bytes)
-    has_more = bool(shown) and (listed_page["has_more"] or page.next_cursor is not None)
+    listed_page = page.take(shown)
+    has_more = bool(shown) and (listed_page["has_more"] or found.next_cursor is not None)
     return JsonResponse({**listed_page, "has_more": has_more})
 
 

@@ -12,24 +12,20 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
 from swarmkeep.events.codec import Json
-from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.events.state import State
 from swarmkeep.events.views import SessionView
 from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import Body, has_user_message
 from swarmkeep.openai.fields import Metadata
-from swarmkeep.openai.history import answer_items, read_items, resolve_references
+from swarmkeep.openai.history import answer_items, find_session, read_items, resolve_references
 from swarmkeep.openai.items import Input
 from swarmkeep.openai.output_items import (
     APPROVALS,
-    After,
     Include,
     IncludeList,
-    ItemLimit,
     ListedItem,
-    Order,
+    PageQuery,
     SessionItems,
-    list_session_page,
     make_page,
 )
 from swarmkeep.openai.problems import Refused, make_not_found
@@ -70,11 +66,7 @@ def _show(view: SessionView) -> Json:
 
 
 async def _find(principal: Principal, name: str, *, to_change: bool = False) -> tuple[SessionKey, State]:
-    key = principal.session_key(name)
-    try:
-        return key, await (principal.reader.sound_state(key) if to_change else principal.reader.state(key))
-    except SessionNotFound:
-        raise make_not_found("conversation", name) from None
+    return await find_session(principal, name, to_change=to_change, what="conversation")
 
 
 async def _read_history(principal: Principal, items: list[Any]) -> Input:
@@ -172,15 +164,16 @@ async def _answer_page(principal: Principal, key: SessionKey, page: Json) -> Res
 async def list_items(
     conversation_id: FromPath[str],
     principal: NamedDependency[Principal],
-    limit: ItemLimit = 20,
-    order: Order = "desc",
-    after: After = None,
+    page: NamedDependency[PageQuery],
     include: Include = None,
     include_list: IncludeList = None,
 ) -> Response[Any]:
     key, state = await _find(principal, conversation_id)
-    wanted = partial(list_session_page, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes)
-    return await _answer_page(principal, key, await read_items(key.id, state, wanted))
+
+    def read(items: SessionItems) -> Json:
+        return page.take(listed.item for listed in items.walk(page.order, page.find_before(items)))
+
+    return await _answer_page(principal, key, await read_items(key.id, state, read))
 
 
 @get("/conversations/{conversation_id:str}/items/{item_id:str}", summary="Get an item of a conversation")

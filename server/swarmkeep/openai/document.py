@@ -17,6 +17,7 @@ from swarmkeep.http.auth import identify_principal, require_key
 from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.openapi import make_openapi_config
 from swarmkeep.openai import agent_automations, agents, chat, conversations, responses
+from swarmkeep.openai.output_items import read_page_query
 from swarmkeep.openai.problems import PREFIX
 
 DOCUMENT_PATH = "/openapi.json"
@@ -102,6 +103,7 @@ _ANSWERS = {
     "create_agent_automation_invocation": "AutomationInvocation",
 }
 
+_DEPENDENCIES = {"page": Provide(read_page_query, sync_to_thread=False)}
 
 # Those that answer with events, if their bodies say so or in any case.
 _STREAMS = ("create_response", "create_chat_completion", "create_agent_session", "stream_agent_session_events")
@@ -113,7 +115,7 @@ def make_document(routes: Sequence[ControllerRouterHandler]) -> bytes:
     """The document of these routes. Takes a second: the shapes of all kinds of items are in it."""
     app = Litestar(
         route_handlers=[Router(PREFIX, route_handlers=routes)],
-        dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
+        dependencies={"principal": Provide(identify_principal, sync_to_thread=False), **_DEPENDENCIES},
         logging_config=None,
         openapi_config=make_openapi_config("Swarmkeep for OpenAI's clients", _DESCRIPTION),
     )
@@ -211,6 +213,7 @@ def make_router() -> Router:
                 PREFIX,
                 guards=[require_key],
                 route_handlers=[*ROUTES, *responses.SOCKET_ROUTES, *agents.UNSERVED_ROUTES],
+                dependencies=_DEPENDENCIES,
                 include_in_schema=False,
             ),
             Router(PREFIX, route_handlers=[make_document_route(ROUTES)]),

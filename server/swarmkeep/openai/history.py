@@ -64,18 +64,29 @@ class ResponsePart(msgspec.Struct, frozen=True):
     last_seq: int
 
 
+async def find_session(
+    principal: Principal, session_id: str, *, to_change: bool = False, what: str = "session", name: str | None = None
+) -> tuple[SessionKey, State]:
+    """Find a session, or `what` it has by that `name`.
+
+    Raises Refused for one that is not there, HistoryDamaged if it is `to_change`.
+    """
+    try:
+        key = principal.session_key(session_id)
+        state = await principal.reader.state(key)
+    except SessionNotFound:
+        raise make_not_found(what, name or session_id) from None
+    if to_change:
+        refuse_damaged(key.id, state)
+    return key, state
+
+
 async def find_response(principal: Principal, name: str, *, to_change: bool = False) -> StoredResponse:
     """Raises Refused for a response that is not there, or was deleted; HistoryDamaged if it is `to_change`."""
     response_id = parse_response_id(name)
     if response_id is None:
         raise make_not_found("response", name)
-    key = principal.session_key(response_id.session_id)
-    try:
-        state = await principal.reader.state(key)
-    except SessionNotFound:
-        raise make_not_found("response", name) from None
-    if to_change:
-        refuse_damaged(key.id, state)
+    key, state = await find_session(principal, response_id.session_id, to_change=to_change, what="response", name=name)
     run = find_run(state, response_id.run_id)
     if run is None or not is_findable(run, response_id.part):
         raise make_not_found("response", name)

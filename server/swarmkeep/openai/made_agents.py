@@ -24,7 +24,6 @@ from swarmkeep.http.auth import Principal
 from swarmkeep.http.bodies import Body, JsonResponse
 from swarmkeep.http.routes.agents import AgentName, read_name
 from swarmkeep.http.threads import run_aside
-from swarmkeep.openai.agent_contents import AfterId
 from swarmkeep.openai.agent_events import show_agent
 from swarmkeep.openai.agent_input import (
     MADE_LABEL,
@@ -36,7 +35,7 @@ from swarmkeep.openai.agent_input import (
     read_options,
 )
 from swarmkeep.openai.fields import Metadata, ReasoningOptions
-from swarmkeep.openai.output_items import ItemLimit, Order, list_page, make_page
+from swarmkeep.openai.output_items import PageQuery
 from swarmkeep.openai.problems import PREFIX, ModelNotFound, Refused, make_not_found
 from swarmkeep.runs.identifiers import derive_id, make_id
 from swarmkeep.store.made_agents import KEPT_VERSIONS, MadeAgent
@@ -177,26 +176,23 @@ def _show_tool(tool: Json) -> Json:
 
 
 @get("/agents", summary="List the agents, those that clients made first")
-async def list_openai_agents(
-    principal: NamedDependency[Principal], limit: ItemLimit = 20, order: Order = "desc", after: AfterId = None
-) -> Response[Any]:
+async def list_openai_agents(principal: NamedDependency[Principal], page: NamedDependency[PageQuery]) -> Response[Any]:
     served = principal.engine.registry.names
     made = await principal.store.list_made_agents(principal.tenant)
     ids = [{"id": name} for name in (*reversed(served), *made)]
-    page = list_page(ids, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes)
-    wanted = [one["id"] for one in page["data"]]
+    selected = page.select(ids)
+    wanted = [one["id"] for one in selected["data"]]
     found = await principal.store.read_made_agents(principal.tenant, [one for one in wanted if one not in served])
 
     def show() -> Json:
-        shown = [
+        return page.take(
             _show_made(principal, found[one]) if one in found else _show_served(principal, one)
             for one in wanted
             if one in found or one in served
-        ]
-        return make_page(shown, limit=limit, max_bytes=principal.reader.page_bytes)
+        )
 
     shown = await run_aside(len(found) > _FEW, show)
-    return JsonResponse({**shown, "has_more": shown["has_more"] or page["has_more"]})
+    return JsonResponse({**shown, "has_more": shown["has_more"] or selected["has_more"]})
 
 
 @get("/agents/{name:path}", summary="Get an agent")
@@ -279,10 +275,7 @@ def _refuse_served(principal: Principal, name: str) -> None:
 
 @post("/agents/{name:path}", status_code=200, summary="Make a version of an agent")
 async def update_openai_agent(
-    request: Request[Any, Any, Any],
-    data: JSONBody[UpdateAgent],
-    principal: NamedDependency[Principal],
-    name: AgentName,
+    request: Request[Any, Any, Any], data: JSONBody[UpdateAgent], principal: NamedDependency[Principal], name: AgentName
 ) -> Response[Any]:
     """Sessions that there are keep the version that they began with."""
     wanted = read_name(request, f"{PREFIX}/agents/")

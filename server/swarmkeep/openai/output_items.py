@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
+from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from swarmkeep.events.chain import Chain
@@ -18,6 +19,7 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import ApprovalNote, KnownIds, Run, State, find_call_ids, find_ids
 from swarmkeep.events.views import find_begun_run
 from swarmkeep.events.wording import join_text
+from swarmkeep.http.auth import Principal
 from swarmkeep.openai.items import (
     ItemKind,
     ItemPlace,
@@ -511,31 +513,50 @@ def _is_gone(entry: Entry, item: Json) -> bool:
 
 # Lists in OpenAI's shape: `limit`, `order` and `after`, the id of an item.
 
-ItemLimit = Annotated[int, QueryParameter(ge=1, le=100, description="How many items a page holds.")]
-Order = Annotated[ItemOrder, QueryParameter(description="The order of the items, by when they were added.")]
-After = Annotated[str | None, QueryParameter(description="The id of the item that the page comes after.")]
 Include = Annotated[list[str] | None, QueryParameter(name="include", description="Has no effect.")]
 IncludeList = Annotated[list[str] | None, QueryParameter(name="include[]", description="Has no effect.")]
 
 
-def list_page(items: Sequence[Json], *, limit: int, order: ItemOrder, after: str | None, max_bytes: int) -> Json:
-    """A page of items that are given in order. Raises Refused."""
-    ordered = list(items) if order == "asc" else list(reversed(items))
-    if after is not None:
-        ids = [item["id"] for item in ordered]
-        if after not in ids:
-            raise make_not_found("item", after, "after")
-        ordered = ordered[ids.index(after) + 1 :]
-    return make_page(ordered, limit=limit, max_bytes=max_bytes)
+class PageQuery(msgspec.Struct, frozen=True):
+    """The page of a list that a caller asks for; it has at most `max_bytes`."""
+
+    limit: int
+    order: ItemOrder
+    after: str | None
+    max_bytes: int
+
+    def take(self, items: Iterable[Json]) -> Json:
+        """Make the page of the items that it begins with."""
+        return make_page(items, limit=self.limit, max_bytes=self.max_bytes)
+
+    def select(self, items: Sequence[Json]) -> Json:
+        """Make the page of items that are given from the oldest on. Raises Refused."""
+        ordered = list(items) if self.order == "asc" else list(reversed(items))
+        if self.after is not None:
+            ids = [item["id"] for item in ordered]
+            if self.after not in ids:
+                raise make_not_found("item", self.after, "after")
+            ordered = ordered[ids.index(self.after) + 1 :]
+        return self.take(ordered)
+
+    def find_before(self, items: SessionItems) -> ListedItem | None:
+        """Find the item that it comes after, which may be gone: a client that deletes what is on a page goes on behind
+        that. Raises Refused."""
+        before = None if self.after is None else items.find(self.after)
+        if self.after is not None and before is None:
+            raise make_not_found("item", self.after, "after")
+        return before
 
 
-def list_session_page(items: SessionItems, *, limit: int, order: ItemOrder, after: str | None, max_bytes: int) -> Json:
-    """A page of a session's items. Raises Refused."""
-    # A client that deletes the content of a page goes on after the deleted items.
-    before = None if after is None else items.find(after)
-    if after is not None and before is None:
-        raise make_not_found("item", after, "after")
-    return make_page((listed.item for listed in items.walk(order, before)), limit=limit, max_bytes=max_bytes)
+def read_page_query(
+    principal: NamedDependency[Principal],
+    limit: Annotated[int, QueryParameter(ge=1, le=100, description="How many items a page holds.")] = 20,
+    order: Annotated[
+        ItemOrder, QueryParameter(description="The order of the items, by when they were added.")
+    ] = "desc",
+    after: Annotated[str | None, QueryParameter(description="The id of the item that the page comes after.")] = None,
+) -> PageQuery:
+    return PageQuery(limit, order, after, principal.reader.page_bytes)
 
 
 def make_page(items: Iterable[Json], *, limit: int, max_bytes: int) -> Json:

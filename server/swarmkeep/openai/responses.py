@@ -51,7 +51,7 @@ from swarmkeep.openai.history import (
     read_items,
 )
 from swarmkeep.openai.items import SUMMARY_PREFIX
-from swarmkeep.openai.output_items import After, Include, IncludeList, ItemLimit, Order, SessionItems, list_page
+from swarmkeep.openai.output_items import Include, IncludeList, PageQuery, SessionItems
 from swarmkeep.openai.problems import PREFIX, Refused, make_error, make_failure_refusal, make_not_found
 from swarmkeep.openai.progress import ResponseBuilder, UsageSum
 from swarmkeep.openai.submit import (
@@ -172,16 +172,14 @@ async def delete_response(response_id: FromPath[str], principal: NamedDependency
 async def list_response_input_items(
     response_id: FromPath[str],
     principal: NamedDependency[Principal],
-    limit: ItemLimit = 20,
-    order: Order = "desc",
-    after: After = None,
+    page: NamedDependency[PageQuery],
     include: Include = None,
     include_list: IncludeList = None,
 ) -> Response[Any]:
     found = await find_response(principal, response_id)
     items = await list_input_items(principal, found)
-    page = list_page(items, limit=limit, order=order, after=after, max_bytes=principal.reader.page_bytes)
-    return await answer_items(principal, found.key, page["data"], lambda shown: {**page, "data": shown})
+    selected = page.select(items)
+    return await answer_items(principal, found.key, selected["data"], lambda shown: {**selected, "data": shown})
 
 
 ROUTES = [create_response, get_response, cancel_response, delete_response, list_response_input_items]
