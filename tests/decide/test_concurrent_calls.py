@@ -11,8 +11,7 @@ from msgspec import UNSET
 
 from swarmkeep.decide.commands import Approval, ToolAnswer, resume_run
 from swarmkeep.decide.drafts import apply_drafts, draft_events
-from swarmkeep.decide.importing import finish_import
-from swarmkeep.decide.settle import Approvals, find_outside_step, settle
+from swarmkeep.decide.settle import Approvals, find_outside_step, finish_import, settle
 from swarmkeep.decide.steps import AskModel, CallTool, CallTools, next_step
 from swarmkeep.decide.turns import (
     ToolOutcome,

@@ -14,7 +14,7 @@ from swarmkeep.agent.values import MAX_DEPTH
 from swarmkeep.decide.checks import check_id, check_messages, check_new_id
 from swarmkeep.decide.commands import StartRun, start_queued, start_run
 from swarmkeep.decide.drafts import apply_drafts, draft_events, preview_event
-from swarmkeep.decide.importing import finish_import
+from swarmkeep.decide.settle import finish_import
 from swarmkeep.decide.turns import Trip, end_run, find_new_input, refuse_input
 from swarmkeep.events.chain import Chain
 from swarmkeep.events.codec import Json, decode, encode_text

@@ -10,8 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.decide.commands import Approval, ToolAnswer, expire_approvals, resume_run
-from swarmkeep.decide.importing import finish_import
-from swarmkeep.decide.settle import settle
+from swarmkeep.decide.settle import finish_import, settle
 from swarmkeep.decide.steps import AskModel, CallTool, Deny, next_step
 from swarmkeep.events import facts
 from swarmkeep.events.codec import parse_timestamp

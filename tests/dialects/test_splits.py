@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from swarmkeep.events.codec import Json
-from swarmkeep.models.assembly import END_OF_STREAM, Assembly
-from swarmkeep.models.limits import ReplyLimits
+from swarmkeep.models.assembly import Assembly
+from swarmkeep.models.replies import END_OF_STREAM, ReplyLimits
 from tests.support.dialects import DIALECTS, PIECES_IN_WORDS, Answer, DialectReply, Pieces
 
 WEATHER, PING = ("get_weather", {"city": "Rome"}), ("ping", {})

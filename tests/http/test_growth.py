@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from swarmkeep.events.codec import Json, decode, encode
 from swarmkeep.http.sse import frame, write_item
-from swarmkeep.models.limits import read_text_chunk
+from swarmkeep.models.replies import read_text_chunk
 from swarmkeep.runs.hub import Feed, Hub, MessageDeltas
 from swarmkeep.store.reading import decode_event
 from swarmkeep.store.records import SessionKey

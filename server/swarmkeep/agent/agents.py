@@ -17,8 +17,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationInfo,
 from swarmkeep.agent.guardrails import Guardrail, check_guardrails
 from swarmkeep.agent.mcp_servers import MCPServer, check_mcp_servers
 from swarmkeep.agent.output import OUTPUT_TOOL, OutputFormat, OutputMode, OutputTypeError, make_output_format
-from swarmkeep.agent.schema import CONTEXT, Schema, unwrap_partial
-from swarmkeep.agent.schema_bounds import advise_on_unions
+from swarmkeep.agent.schema import CONTEXT, Schema, advise_on_unions, unwrap_partial
 from swarmkeep.agent.tools import Tool, make_asking_function
 from swarmkeep.agent.values import (
     FunctionSchemaError,

@@ -10,15 +10,17 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from swarmkeep.agent.schema import Schema, describe_type, inline_references
-from swarmkeep.agent.schema_bounds import (
+from swarmkeep.agent.schema import (
     MAX_PARTS,
+    Schema,
     UnionBounds,
     advise_on_unions,
     count_patterns,
+    describe_type,
     find_foreign_reference,
     find_missing_reference,
     has_too_many_parts,
+    inline_references,
     iterate_objects,
 )
 from swarmkeep.agent.values import ModelSettingsError, NotJsonError, copy_json_object, to_plain_json

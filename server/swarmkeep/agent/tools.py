@@ -14,8 +14,16 @@ from typing import Annotated, Any, Protocol, TypeVar, cast, overload
 from pydantic import Field, TypeAdapter, ValidationError
 
 from swarmkeep.agent.guardrails import Guardrail, check_guardrails
-from swarmkeep.agent.schema import CONTEXT, Parameter, Schema, ToolCallId, make_adapters, make_schema, read_shape
-from swarmkeep.agent.schema_bounds import UnionBounds
+from swarmkeep.agent.schema import (
+    CONTEXT,
+    Parameter,
+    Schema,
+    ToolCallId,
+    UnionBounds,
+    make_adapters,
+    make_schema,
+    read_shape,
+)
 from swarmkeep.agent.values import InvalidFunctionError, NotJsonError, ToolArgumentsError, quote, to_plain_json
 
 # `@tool`: options that say how a function may be run.

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from swarmkeep.decide.checks import ANY_FILES, FileLimits, check_id, check_messages, check_object, take_out_files
 from swarmkeep.decide.commands import create_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
-from swarmkeep.decide.importing import finish_import
+from swarmkeep.decide.settle import finish_import
 from swarmkeep.events.codec import Json, make_timestamp
 from swarmkeep.events.errors import InvalidImport, InvalidRequest, SessionExists, TooLarge
 from swarmkeep.events.facts import (

@@ -12,7 +12,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from swarmkeep.decide.checks import check_id
-from swarmkeep.decide.importing import finish_import
+from swarmkeep.decide.settle import finish_import
 from swarmkeep.events.codec import digest, has_more_values
 from swarmkeep.events.errors import InvalidImport, InvalidRequest, SessionExists, TooLarge
 from swarmkeep.events.facts import EventDraft, SessionCreated, SessionImported

@@ -16,10 +16,8 @@ from swarmkeep.models.call_pieces import (
     merge_field,
 )
 from swarmkeep.models.failures import EmptyReply, MalformedReply, ReportedError, TruncatedStream
-from swarmkeep.models.limits import Chunk, ReplyLimits, TextChunk
+from swarmkeep.models.replies import END_OF_STREAM, Chunk, ReplyLimits, TextChunk
 
-# What a stream says where it ends on purpose.
-END_OF_STREAM: Json = {"object": "done"}
 # One alternative is asked for. Some servers put the calls into another choice than the text; none has more than this.
 _MAX_CHOICES = 8
 # Of two reasons for one reply's end, the later in this list is believed: a "stop" behind it takes nothing back.

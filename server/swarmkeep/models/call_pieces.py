@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from swarmkeep.events.codec import Json, decode, encode_sorted, encode_text
 from swarmkeep.events.wording import pluralize
 from swarmkeep.models.failures import MalformedReply, OversizedReply
-from swarmkeep.models.limits import ReplyLimits, has_excess_values
+from swarmkeep.models.replies import ReplyLimits, has_excess_values
 
 # A name comes in pieces, too, with some servers.
 _MAX_NAME_CHARACTERS = 1000

@@ -25,7 +25,6 @@ import msgspec
 from pydantic import SecretStr
 
 from swarmkeep.events.codec import Json, decode
-from swarmkeep.models.assembly import END_OF_STREAM
 from swarmkeep.models.failures import (
     MalformedReply,
     OversizedReply,
@@ -34,8 +33,15 @@ from swarmkeep.models.failures import (
     is_event_stream,
     may_be_stream,
 )
-from swarmkeep.models.limits import Chunk, ReplyLimits
-from swarmkeep.models.replies import CHAT_PATH, EventReader, parse_completion, parse_stream
+from swarmkeep.models.replies import (
+    CHAT_PATH,
+    END_OF_STREAM,
+    Chunk,
+    EventReader,
+    ReplyLimits,
+    parse_completion,
+    parse_stream,
+)
 from swarmkeep.request.request import ModelRequest
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from swarmkeep.models.failures import (
     advise,
     describe_failure,
 )
-from swarmkeep.models.limits import Chunk, ReplyLimits, has_excess_values
+from swarmkeep.models.replies import Chunk, ReplyLimits, has_excess_values
 from swarmkeep.request.request import ModelRequest
 
 # Decides when a model call that failed for a moment is made again.

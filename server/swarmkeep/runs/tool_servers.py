@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from swarmkeep.agent import Agent, MCPServer, Tool
+from swarmkeep.agent.mcp_servers import ServerStatus
 from swarmkeep.decide.checks import FileLimits
 from swarmkeep.events.facts import SessionEvent
 from swarmkeep.events.state import State
-from swarmkeep.mcp.statuses import ServerStatus
 from swarmkeep.runs.agents import AgentsError
 from swarmkeep.runs.tool_runners import ToolRunner
 from swarmkeep.runs.toolbox import ReadTexts, Toolbox

@@ -62,17 +62,14 @@ from swarmkeep.http.routes import (
     agents,
     audit,
     events,
-    feed,
     health,
     keys,
-    run_table,
     runs,
     sessions,
     transfer,
     usage,
     webhooks,
 )
-from swarmkeep.http.routes import events as messages
 from swarmkeep.openai.document import make_router
 from swarmkeep.openai.problems import PREFIX, is_openai_path, make_openai_error_response, make_stopping
 from swarmkeep.runs.agents import find_model_server, load_registry
@@ -413,7 +410,7 @@ def build_api(
         "sessions": [
             *sessions.ROUTES,
             *sessions.FORKS_ROUTES,
-            *messages.MESSAGES_ROUTES,
+            *events.MESSAGES_ROUTES,
             *events.ROUTES,
             *sessions.BLOBS_ROUTES,
             *audit.VERIFY_ROUTES,
@@ -424,8 +421,8 @@ def build_api(
             *audit.ROUTES,
             *websocket.ROUTES,
         ],
-        "runs": [*run_table.ROUTES, *runs.ROUTES],
-        "feed": [*feed.ROUTES],
+        "runs": [*runs.TABLE_ROUTES, *runs.ROUTES],
+        "feed": [*events.FEED_ROUTES],
         "webhooks": [*webhooks.ROUTES],
         "audit": [*audit.AUDIT_ROUTES],
         "keys": [*keys.ROUTES],

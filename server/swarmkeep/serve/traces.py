@@ -84,8 +84,7 @@ def _is_wanted(mode: str, environment: Mapping[str, str]) -> bool:
 def _open(settings: TraceSettings, secrets: Secrets, version: str, environment: Mapping[str, str]) -> OpenTracing:
     try:
         from swarmkeep.runs.genai import is_content_wanted
-        from swarmkeep.runs.spans import SpanSettings, describe_provider
-        from swarmkeep.runs.tracing import Tracing
+        from swarmkeep.runs.tracing import SpanSettings, Tracing, describe_provider
 
         provider = _find_provider(version, environment)
     except ImportError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openai import AsyncOpenAI
 
 from swarmkeep.models.clients import make_provider_client
-from swarmkeep.models.limits import ReplyLimits
+from swarmkeep.models.replies import ReplyLimits
 from swarmkeep.serve.settings import Settings
 
 

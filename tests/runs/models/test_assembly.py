@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.models.assembly import Assembly
 from swarmkeep.models.failures import TruncatedStream
-from swarmkeep.models.limits import ReplyLimits, read_text_chunk
 from swarmkeep.models.model import normalise_message
+from swarmkeep.models.replies import ReplyLimits, read_text_chunk
 
 
 def assemble(chunks: list[Json]) -> Json:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from swarmkeep.events.codec import Json, encode_text
 from swarmkeep.models.assembly import Assembly, complete_usage, read_choice
 from swarmkeep.models.call_pieces import RULES
-from swarmkeep.models.limits import ReplyLimits
+from swarmkeep.models.replies import ReplyLimits
 
 
 class Dialect(NamedTuple):

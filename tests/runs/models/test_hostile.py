@@ -13,8 +13,8 @@ from openai import AsyncOpenAI
 
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import RunError
-from swarmkeep.models.limits import ReplyLimits
 from swarmkeep.models.model import ChatModel, Deltas, TurnFailed
+from swarmkeep.models.replies import ReplyLimits
 from tests.runs.models.provider import open_provider
 from tests.runs.models.test_transports import HELLO, collect_reply, expect_failure, make_request
 from tests.support.scripted import Chunks, ScriptedModel

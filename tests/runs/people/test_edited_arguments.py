@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from swarmkeep import Agent, tool
 from swarmkeep.decide.commands import Approval
 from swarmkeep.decide.drafts import apply_drafts
-from swarmkeep.decide.importing import finish_import
+from swarmkeep.decide.settle import finish_import
 from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import InvalidRequest, TooLarge
 from swarmkeep.events.facts import ApprovalDecided, ApprovalRequested, MessageAdded, ToolStarted

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from swarmkeep.models.failures import NO_SECRETS, Secrets
-from swarmkeep.runs.spans import SpanSettings
-from swarmkeep.runs.tracing import Tracing
+from swarmkeep.runs.tracing import SpanSettings, Tracing
 from tests.support.spans import CaughtSpans
 
 MakeTracing = Callable[..., Tracing]

@@ -24,7 +24,7 @@ from swarmkeep.runs.genai import (
     describe_text,
     is_content_wanted,
 )
-from swarmkeep.runs.spans import (
+from swarmkeep.runs.tracing import (
     clean_value,
     describe_provider,
     read_traceparent,

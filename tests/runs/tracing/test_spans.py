@@ -20,8 +20,7 @@ from swarmkeep.events.facts import RunStarted
 from swarmkeep.events.records import RunOptions
 from swarmkeep.logs import current_trace_ids
 from swarmkeep.runs.hub import join_text
-from swarmkeep.runs.spans import SpanSettings
-from swarmkeep.runs.tracing import Tracing
+from swarmkeep.runs.tracing import SpanSettings, Tracing
 from swarmkeep.store.records import SessionKey
 from tests.runs.cluster import KEY, LIMITS, EngineCluster, ToolGate, expire_leases, kill_engine
 from tests.support.scripted import ScriptedModel

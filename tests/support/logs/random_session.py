@@ -15,9 +15,8 @@ from swarmkeep.decide.commands import (
     update_session,
 )
 from swarmkeep.decide.drafts import draft_events
-from swarmkeep.decide.importing import finish_import
 from swarmkeep.decide.people import answer, hand_back, hide_run, hold, release, remove_message, take_over
-from swarmkeep.decide.settle import Approvals, settle
+from swarmkeep.decide.settle import Approvals, finish_import, settle
 from swarmkeep.decide.steps import AskModel, CallTool, CallTools, Compact, next_step
 from swarmkeep.decide.turns import (
     ToolOutcome,
