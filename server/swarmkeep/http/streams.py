@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -67,6 +67,19 @@ def write_change_frames(principal: Principal) -> AsyncGenerator[bytes]:
         return b"" if changes is None else frame("sessions.changed", encode(changes)), None
 
     return write_parts(check, following, write)
+
+
+@contextmanager
+def open_feed(principal: Principal, key: SessionKey) -> Iterator[Feed | None]:
+    """What a run does, from before it begins: a model that answers at once is seen to speak, too. A feed is the
+    caller's to follow or close, unless this raises."""
+    feed = principal.reader.open_feed(key)
+    try:
+        yield feed
+    except BaseException:
+        if feed is not None:
+            feed.close()
+        raise
 
 
 class StreamCheck:

@@ -7,7 +7,7 @@ the same loop.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
@@ -27,7 +27,7 @@ from swarmkeep.http.auth import PERMISSION, Principal
 from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.parameters import MAX_METADATA_FILTERS, OPEN_QUERY_PREFIX, LastEventId
 from swarmkeep.http.sse import frame
-from swarmkeep.http.streams import StreamCheck, Written, make_event_stream, write_parts
+from swarmkeep.http.streams import StreamCheck, Written, make_event_stream, open_feed, write_parts
 from swarmkeep.http.threads import run_aside
 from swarmkeep.openai import agent_contents, made_agents
 from swarmkeep.openai.agent_events import (
@@ -105,16 +105,11 @@ async def create_agent_session(
     session_id = make_id("sess") if idempotency is None else idempotency.derive_session_id(principal.tenant)
     key = SessionKey(principal.tenant, session_id)
     plan = await principal.engine.sessions.plan(agent=agent.name, metadata=agent.label(data.metadata))
-    feed = principal.reader.open_feed(key) if data.stream else None
-    try:
+    with open_feed(principal, key) if data.stream else nullcontext() as feed:
         if await find_record(principal.store, key, idempotency) is None:
             command = _make_command(principal, messages, options, idempotency)
             with map_error_params(Input(messages, places=list(range(len(messages))))):
                 await principal.engine.runs.start(key, command, idempotency=idempotency, plan=plan)
-    except BaseException:
-        if feed is not None:
-            feed.close()
-        raise
     if not data.stream:
         return JsonResponse(show_session(key.id, await principal.reader.state(key)))
     batches = principal.reader.follow_batches(key, after=0, feed=feed)

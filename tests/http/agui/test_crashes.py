@@ -7,7 +7,7 @@ import json
 import httpx2
 import pytest
 
-from swarmkeep.agui.events import RunEvents
+from swarmkeep.agui.routes import RunEvents
 from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import EventDraft, MessageAdded
 from swarmkeep.events.records import CompletionRecord

@@ -9,7 +9,7 @@ from ag_ui_validate import PatchOk, apply_patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmkeep.agui.events import make_patch
+from swarmkeep.agui.routes import make_patch
 from swarmkeep.events.codec import Json
 from tests.http.agui.client import (
     apply_events,

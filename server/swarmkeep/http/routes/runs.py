@@ -49,7 +49,7 @@ from swarmkeep.http.parameters import (
 )
 from swarmkeep.http.routes.usage import find_cost
 from swarmkeep.http.sse import EVENT_STREAM, StreamResponse
-from swarmkeep.http.streams import make_event_stream, write_run_frames
+from swarmkeep.http.streams import make_event_stream, open_feed, write_run_frames
 from swarmkeep.http.threads import ClientGone, wait_for_client
 from swarmkeep.logs import bind_fields
 from swarmkeep.runs.identifiers import REQUEST_PARSED, reach
@@ -78,18 +78,14 @@ async def _answer_when_over(
 async def _begin_stream(
     principal: Principal, key: SessionKey, begin: Callable[[], Awaitable[RunPosition]]
 ) -> Response[Any]:
-    """Begin a run with its reader there already: a model that answers at once is seen to speak, too."""
-    feed = principal.reader.open_feed(key)
-    position = None
-    try:
+    """Begin a run with its reader there already."""
+    with open_feed(principal, key) as feed:
         position = await begin()
         bind_fields(run_id=position.run_id)
-    finally:
-        if feed is not None and (position is None or position.repeated):
-            feed.close()
-    return make_event_stream(
-        principal, write_run_frames(principal, key, position, None, None if position.repeated else feed)
-    )
+    if feed is not None and position.repeated:
+        feed.close()
+        feed = None
+    return make_event_stream(principal, write_run_frames(principal, key, position, None, feed))
 
 
 @post(
