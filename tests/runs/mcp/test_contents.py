@@ -18,8 +18,8 @@ from swarmkeep.events.facts import ToolListing
 from swarmkeep.events.state import State
 from swarmkeep.mcp.contents import make_listing, read_result, read_tools
 from swarmkeep.mcp.pool import ServerPool
-from swarmkeep.runs.server_toolbox import ServerToolbox, make_text_cache
 from swarmkeep.runs.tool_runners import ThreadRunner
+from swarmkeep.runs.tool_servers import ServerToolbox, make_text_cache
 from tests.support.pictures import encode_content, make_png
 
 PNG = make_png(300)
