@@ -7,7 +7,8 @@ Changes here need a migration; `swarmkeep db check` compares the two.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
@@ -26,7 +27,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.expression import ColumnElement
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -117,57 +118,45 @@ class Words(TypeDecorator[str]):
         return TSVECTOR()
 
 
-class database_now(ColumnElement[float]):
+class _Expression(FunctionElement[Any]):
+    """What the two databases write differently; `sql` has a place for arguments, if it takes some."""
+
+    sql: ClassVar[Mapping[str, str]]
+    inherit_cache = True
+
+
+@compiles(_Expression)
+def _compile_expression(element: _Expression, compiler: Any, **kw: Any) -> str:
+    return element.sql[compiler.dialect.name].format(compiler.process(element.clauses, **kw))
+
+
+class database_now(_Expression):
     """Seconds since 1970 by the database's clock, which is the only one that leases go by."""
 
     type = Double()
-    inherit_cache = True
-
-
-@compiles(database_now, "sqlite")
-def _sqlite_now(element: Any, compiler: Any, **kw: Any) -> str:
     # unixepoch('subsec') needs SQLite 3.42.
-    return "((julianday('now') - 2440587.5) * 86400.0)"
+    sql: ClassVar = {
+        "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+        "postgresql": "CAST(extract(epoch FROM clock_timestamp()) AS double precision)",
+    }
 
 
-@compiles(database_now, "postgresql")
-def _postgres_now(element: Any, compiler: Any, **kw: Any) -> str:
-    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
-
-
-class database_tomorrow(ColumnElement[str]):
+class database_tomorrow(_Expression):
     """The day after today (UTC) by the database's clock, written as in 2026-01-31."""
 
     type = Text()
-    inherit_cache = True
+    sql: ClassVar = {
+        "sqlite": "date('now', '+1 day')",
+        "postgresql": "to_char(CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) + 1, 'YYYY-MM-DD')",
+    }
 
 
-@compiles(database_tomorrow, "sqlite")
-def _sqlite_tomorrow(element: Any, compiler: Any, **kw: Any) -> str:
-    return "date('now', '+1 day')"
-
-
-@compiles(database_tomorrow, "postgresql")
-def _postgres_tomorrow(element: Any, compiler: Any, **kw: Any) -> str:
-    return "to_char(CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) + 1, 'YYYY-MM-DD')"
-
-
-class stored_bytes(FunctionElement[int]):
+class stored_bytes(_Expression):
     """The number of bytes that a text takes; PostgreSQL tells it without reading the text."""
 
     type = BigInteger()
-    inherit_cache = True
-
-
-@compiles(stored_bytes, "sqlite")
-def _sqlite_bytes(element: Any, compiler: Any, **kw: Any) -> str:
     # octet_length() needs SQLite 3.43.
-    return f"length(CAST({compiler.process(element.clauses, **kw)} AS BLOB))"
-
-
-@compiles(stored_bytes, "postgresql")
-def _postgres_bytes(element: Any, compiler: Any, **kw: Any) -> str:
-    return f"octet_length({compiler.process(element.clauses, **kw)})"
+    sql: ClassVar = {"sqlite": "length(CAST({} AS BLOB))", "postgresql": "octet_length({})"}
 
 
 metadata = MetaData(
@@ -195,10 +184,29 @@ IS_PLAIN = text("person_key IS NULL")
 IS_DAMAGED = text("damaged_seq IS NOT NULL")
 IS_SOUND = text("damaged_seq IS NULL")
 
-sessions = Table(
+
+def _make_tenant_table(name: str, *parts: SchemaItem, comment: str | None = None) -> Table:
+    """Make a table whose key begins with the tenant."""
+    return Table(name, metadata, Column("tenant", Verbatim, primary_key=True), *parts, comment=comment)
+
+
+def _make_session_table(name: str, *parts: SchemaItem, comment: str | None = None) -> Table:
+    """Make a table whose key begins with the tenant and the session."""
+    return _make_tenant_table(name, Column("session_id", Verbatim, primary_key=True), *parts, comment=comment)
+
+
+def _make_measures(count: type[TypeEngine[int]]) -> Iterator[Column[Any]]:
+    """The columns of what calls took; `count` is the type of how many they were."""
+    for name in ("model_calls", "tool_calls"):
+        yield Column(name, count, nullable=False)
+    for name in ("prompt", "completion", "total", "cached", "reasoning"):
+        yield Column(f"{name}_tokens", BigInteger, nullable=False)
+    for name in ("model_ms", "tool_ms"):
+        yield Column(name, Double, nullable=False)
+
+
+sessions = _make_tenant_table(
     "sessions",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("id", Verbatim, primary_key=True),
     Column("head_seq", BigInteger, nullable=False),
     Column("head_hash", LargeBinary, nullable=False),
@@ -249,22 +257,16 @@ sessions = Table(
     comment="one row per session: its last event, what lists show, and its lease",
 )
 
-session_labels = Table(
+session_labels = _make_session_table(
     "session_labels",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
-    Column("session_id", Verbatim, primary_key=True),
     Column("label", LargeBinary, primary_key=True, comment="digest of a metadata key and its value's text"),
     Column("created_at", Verbatim, nullable=False, server_default="", comment="the session's: lists are in its order"),
     Index("ix_session_labels_label", "tenant", "label", "created_at", "session_id"),
     comment="an index of sessions by metadata; it can be rebuilt from the events",
 )
 
-events = Table(
+events = _make_session_table(
     "events",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
-    Column("session_id", Verbatim, primary_key=True),
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
     Column("run_id", Verbatim),
     Column("type", Verbatim, nullable=False),
@@ -279,10 +281,8 @@ events = Table(
     Index("ix_events_first", "tenant", "hash"),
 )
 
-audit_log = Table(
+audit_log = _make_tenant_table(
     "trail",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
     Column("type", Verbatim, nullable=False),
     Column("version", Integer, nullable=False),
@@ -295,76 +295,51 @@ audit_log = Table(
     comment="a tenant's audit log: what was done that no session's events can tell, chained like them",
 )
 
-blobs = Table(
+blobs = _make_session_table(
     "blobs",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
-    Column("session_id", Verbatim, primary_key=True),
     Column("hash", Verbatim, primary_key=True),
     Column("text", Verbatim, nullable=False),
     comment="instructions and tool schemas, once per session and content",
 )
 
-files = Table(
+files = _make_session_table(
     "files",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
-    Column("session_id", Verbatim, primary_key=True),
     Column("hash", Verbatim, primary_key=True),
     Column("content", LargeBinary, nullable=False),
     comment="pictures and files that messages refer to, once per session and content",
 )
 
-idempotency = Table(
+idempotency = _make_session_table(
     "idempotency",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
-    Column("session_id", Verbatim, primary_key=True),
     Column("key", Verbatim, primary_key=True),
     Column("digest", Verbatim, nullable=False),
     Column("run_id", Verbatim),
     Column("seq", BigInteger, nullable=False),
 )
 
-creations = Table(
+creations = _make_tenant_table(
     "creations",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("key", Verbatim, primary_key=True),
     Column("session_id", Verbatim, nullable=False),
     Index("ix_creations_session", "tenant", "session_id"),
     comment="which session an idempotency key made; what it came with is in idempotency",
 )
 
-usage = Table(
+usage = _make_session_table(
     "usage",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
-    Column("session_id", Verbatim, primary_key=True),
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
     Column("day", Verbatim, nullable=False, comment="of the event's time, in UTC"),
     Column("run_id", Verbatim, nullable=False, comment="empty outside a run"),
     Column("agent", Verbatim, nullable=False),
     Column("model", Verbatim, nullable=False, comment="empty for a tool call"),
-    Column("model_calls", Integer, nullable=False),
-    Column("tool_calls", Integer, nullable=False),
-    Column("prompt_tokens", BigInteger, nullable=False),
-    Column("completion_tokens", BigInteger, nullable=False),
-    Column("total_tokens", BigInteger, nullable=False),
-    Column("cached_tokens", BigInteger, nullable=False),
-    Column("reasoning_tokens", BigInteger, nullable=False),
-    Column("model_ms", Double, nullable=False),
-    Column("tool_ms", Double, nullable=False),
+    *_make_measures(Integer),
     Index("ix_usage_day", "tenant", "day"),
     Index("ix_usage_run", "tenant", "run_id"),
     comment="what each model and tool call took; an index of the events that can be rebuilt",
 )
 
-runs = Table(
+runs = _make_session_table(
     "runs",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
-    Column("session_id", Verbatim, primary_key=True),
     Column("seq", BigInteger, primary_key=True, autoincrement=False, comment="of the event that ended it"),
     Column("run_id", Verbatim, nullable=False),
     Column("agent", Verbatim, nullable=False),
@@ -392,10 +367,8 @@ runs = Table(
     comment="one row for each run that is over; an index of the events that can be rebuilt",
 )
 
-totals = Table(
+totals = _make_tenant_table(
     "totals",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("slice", Integer, primary_key=True, autoincrement=False, comment="by the session; -1: of recounts"),
     Column("sessions", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False, comment="of events' payloads and of texts"),
@@ -404,31 +377,18 @@ totals = Table(
     comment="what each tenant has stored and used, for its quotas; sessions and bytes can be counted again",
 )
 
-usage_days = Table(
+usage_days = _make_tenant_table(
     "usage_days",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("day", Verbatim, primary_key=True),
     Column("agent", Verbatim, primary_key=True),
     Column("model", Verbatim, primary_key=True),
     Column("part", Integer, primary_key=True, autoincrement=False, comment="one of a few: not all wait for one row"),
-    Column("model_calls", BigInteger, nullable=False),
-    Column("tool_calls", BigInteger, nullable=False),
-    Column("prompt_tokens", BigInteger, nullable=False),
-    Column("completion_tokens", BigInteger, nullable=False),
-    Column("total_tokens", BigInteger, nullable=False),
-    Column("cached_tokens", BigInteger, nullable=False),
-    Column("reasoning_tokens", BigInteger, nullable=False),
-    Column("model_ms", Double, nullable=False),
-    Column("tool_ms", Double, nullable=False),
+    *_make_measures(BigInteger),
     comment="sums of usage, kept with each change of it; they can be rebuilt",
 )
 
-search_marks = Table(
+search_marks = _make_session_table(
     "search_marks",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
-    Column("session_id", Verbatim, primary_key=True),
     Column("seq", BigInteger, nullable=False, comment="up to where it is to be found by its words"),
     Column("done", BigInteger, nullable=False, comment="up to where it is"),
     Column("round", BigInteger, nullable=False, comment="moves on when all of it is to be indexed anew"),
@@ -436,11 +396,8 @@ search_marks = Table(
     comment="how far each session is in the index of words",
 )
 
-search = Table(
+search = _make_session_table(
     "search",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
-    Column("session_id", Verbatim, primary_key=True),
     Column("seq", BigInteger, primary_key=True, autoincrement=False, comment="of a message; 0: id and metadata"),
     Column("number", BigInteger, nullable=False, comment="greater the later it was indexed; on SQLite the index's"),
     Column("words", Words, nullable=False),
@@ -470,10 +427,8 @@ api_keys = Table(
     Index("ix_api_keys_tenant", "tenant", "created_at", "id"),
 )
 
-log_leaves = Table(
+log_leaves = _make_tenant_table(
     "log_leaves",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("position", BigInteger, primary_key=True, autoincrement=False),
     Column("session_id", Verbatim, nullable=False, comment="empty: the tenant's audit log"),
     Column("seq", BigInteger, nullable=False),
@@ -483,10 +438,8 @@ log_leaves = Table(
     comment="a Merkle tree for each tenant: where sessions ended when checkpoints were made; only ever added to",
 )
 
-log_checkpoints = Table(
+log_checkpoints = _make_tenant_table(
     "log_checkpoints",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("size", BigInteger, nullable=False, comment="how many leaves it is of"),
     Column("root", LargeBinary, nullable=False),
@@ -495,10 +448,8 @@ log_checkpoints = Table(
     comment="checkpoints of the log of heads",
 )
 
-feed = Table(
+feed = _make_tenant_table(
     "feed",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("position", BigInteger, primary_key=True, autoincrement=False),
     Column("session_id", Verbatim, nullable=False),
     Column("after_seq", BigInteger, nullable=False),
@@ -507,10 +458,8 @@ feed = Table(
     comment="the order in which a tenant's events are given to those who read them all; numbers are given once",
 )
 
-feed_positions = Table(
+feed_positions = _make_tenant_table(
     "feed_positions",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("name", Verbatim, primary_key=True, comment="a consumer's; empty: the last number that was given"),
     Column("position", BigInteger, nullable=False),
     Column("seq", BigInteger, nullable=False),
@@ -518,10 +467,8 @@ feed_positions = Table(
     comment="how far the feed goes, and how far its consumers have read",
 )
 
-webhooks = Table(
+webhooks = _make_tenant_table(
     "webhooks",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("id", Verbatim, primary_key=True),
     Column("url", Verbatim, nullable=False),
     Column("wanted", Verbatim, nullable=False, comment="types, agents and metadata, as JSON"),
@@ -539,10 +486,8 @@ webhooks = Table(
     comment="addresses that events of the feed are sent to",
 )
 
-webhook_deliveries = Table(
+webhook_deliveries = _make_tenant_table(
     "webhook_deliveries",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("webhook_id", Verbatim, primary_key=True),
     Column("position", BigInteger, primary_key=True, autoincrement=False),
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
@@ -556,11 +501,8 @@ webhook_deliveries = Table(
     comment="the places of events that a webhook has passed and not delivered",
 )
 
-archives = Table(
+archives = _make_session_table(
     "archives",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
-    Column("session_id", Verbatim, primary_key=True),
     Column("name", Verbatim, primary_key=True),
     Column("seq", BigInteger, nullable=False),
     Column("hash", LargeBinary, nullable=False),
@@ -585,10 +527,8 @@ person_keys = Table(
     comment="the keys that what is recorded of people is encrypted by",
 )
 
-automations = Table(
+automations = _make_tenant_table(
     "automations",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("id", Verbatim, primary_key=True),
     Column("data", Verbatim, nullable=False),
     Column("count", BigInteger, nullable=False, comment="how many invocations it has had"),
@@ -597,10 +537,8 @@ automations = Table(
     comment="what begins runs at set times, by itself",
 )
 
-invocations = Table(
+invocations = _make_tenant_table(
     "invocations",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("automation_id", Verbatim, primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("data", Verbatim, nullable=False),
@@ -609,10 +547,8 @@ invocations = Table(
     comment="the last times of each automation, and what became of them",
 )
 
-made_agents = Table(
+made_agents = _make_tenant_table(
     "made_agents",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("id", Verbatim, primary_key=True),
     Column("version", BigInteger, nullable=False, comment="the last one"),
     Column("created_at", BigInteger, nullable=False, comment="in seconds"),
@@ -621,10 +557,8 @@ made_agents = Table(
     comment="agents that clients have made",
 )
 
-made_agent_versions = Table(
+made_agent_versions = _make_tenant_table(
     "made_agent_versions",
-    metadata,
-    Column("tenant", Verbatim, primary_key=True),
     Column("agent_id", Verbatim, primary_key=True),
     Column("version", BigInteger, primary_key=True, autoincrement=False),
     Column("data", Verbatim, nullable=False, comment="how the agent is to be"),
