@@ -9,8 +9,6 @@ from msgspec import UNSET
 
 from swarmkeep.decide.commands import Approval, StartRun, resume_run, start_run
 from swarmkeep.decide.drafts import apply_drafts, draft_events
-<<<<<<< HEAD
-from swarmkeep.decide.settle import finish_import
 from swarmkeep.decide.people import (
     NOBODY_KNOWN,
     add_feedback,
@@ -21,10 +19,7 @@ from swarmkeep.decide.people import (
     remove_message,
     take_over,
 )
-=======
-from swarmkeep.decide.people import NOBODY_KNOWN, add_note, answer, assign, hand_back, take_over
 from swarmkeep.decide.settle import finish_import
->>>>>>> fec38934 (server: put small modules where their subject is)
 from swarmkeep.decide.steps import PERSON, AskModel, CallTool, StartQueued, TellNote, Wait, next_step
 from swarmkeep.events import facts
 from swarmkeep.events.errors import (

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from hypothesis import given as drawn
 
-from swarmkeep.evals.cases import MAX_CASE_BYTES, Case, NoCase, load_cases, propose_case, write_case
+from swarmkeep.evals.cases import Case, load_cases
+from swarmkeep.evals.proposing import MAX_CASE_BYTES, NoCase, propose_case, write_case
 from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import RunNotFound
 from swarmkeep.events.facts import (

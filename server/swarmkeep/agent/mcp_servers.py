@@ -10,7 +10,6 @@ from pathlib import PurePath
 from typing import Annotated, Literal, Self
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-import msgspec
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Scope = Literal["server", "session"]
@@ -155,22 +154,3 @@ def _split(url: str) -> SplitResult:
     except ValueError:
         raise ValueError("the url cannot be read") from None
     return parts
-
-
-# The status of a server, as its operator is told.
-
-
-class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of a server, for its operator.
-
-    `tools` is how many it offers, if it ever said so; `left` names those that are too large or too many to be offered;
-    `last_words` is what it wrote to its standard error before it went.
-    """
-
-    name: str
-    address: str
-    status: str
-    error: str | None
-    tools: int | None
-    last_words: str = ""
-    left: str = ""

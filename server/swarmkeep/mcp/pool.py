@@ -31,8 +31,8 @@ from mcp.types import (
 from pydantic import ValidationError
 
 from swarmkeep.agent import MCPServer, Result, ToolFailed
-from swarmkeep.agent.mcp_servers import ServerStatus
 from swarmkeep.mcp.contents import MOST_TOOLS, OfferedTool, read_result, read_tools
+from swarmkeep.mcp.statuses import ServerStatus
 from swarmkeep.mcp.transports import (
     SESSION_GONE,
     CheckedStream,

@@ -169,11 +169,7 @@ async def list_items(
     include_list: IncludeList = None,
 ) -> Response[Any]:
     key, state = await _find(principal, conversation_id)
-
-    def read(items: SessionItems) -> Json:
-        return page.take(listed.item for listed in items.walk(page.order, page.find_before(items)))
-
-    return await _answer_page(principal, key, await read_items(key.id, state, read))
+    return await _answer_page(principal, key, await read_items(key.id, state, page.take_items))
 
 
 @get("/conversations/{conversation_id:str}/items/{item_id:str}", summary="Get an item of a conversation")

@@ -547,6 +547,10 @@ class PageQuery(msgspec.Struct, frozen=True):
             raise make_not_found("item", self.after, "after")
         return before
 
+    def take_items(self, items: SessionItems) -> Json:
+        """Make the page of a session's items. Raises Refused."""
+        return self.take(listed.item for listed in items.walk(self.order, self.find_before(items)))
+
 
 def read_page_query(
     principal: NamedDependency[Principal],

@@ -14,13 +14,13 @@ import msgspec
 from cachetools import LRUCache
 
 from swarmkeep.agent import Agent, MCPServer, Tool
-from swarmkeep.agent.mcp_servers import ServerStatus
 from swarmkeep.agent.output import OUTPUT_TOOL
 from swarmkeep.decide.checks import FileLimits
 from swarmkeep.events.codec import digest, encode_text
 from swarmkeep.events.facts import SessionEvent, ToolsListed
 from swarmkeep.events.fold import find_listing
 from swarmkeep.events.state import State
+from swarmkeep.mcp.statuses import ServerStatus
 from swarmkeep.runs.agents import AgentsError
 from swarmkeep.runs.tool_runners import ToolRunner
 from swarmkeep.runs.toolbox import ReadTexts, RecordedToolbox, Toolbox, choose_schemas

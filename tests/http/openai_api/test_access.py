@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from swarmkeep.http.auth import PERMISSION
+from swarmkeep.http.openapi import get_operation_id
 from swarmkeep.openai.document import ROUTES
 from swarmkeep.store.keys import Role
 from tests.http.auth.keys import Headers, create_key
@@ -79,7 +80,7 @@ def test_every_route_asks_listed_permission() -> None:
     for route in ROUTES:
         reads = "GET" in route.http_methods  # type: ignore[union-attr]
         default = ("read",) if reads else ("write",)
-        found[route.operation_id] = set(route.opt.get(PERMISSION, default))  # type: ignore[union-attr,index]
+        found[get_operation_id(route)] = set(route.opt.get(PERMISSION, default))  # type: ignore[union-attr,arg-type]
     assert found == NEEDED
 
 

@@ -29,7 +29,7 @@ from swarmkeep.events.messages import read_tool_calls
 from swarmkeep.events.records import CompletionRecord, RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.openai.items import ItemPlace, parse_item_id, show_input_content, show_output_text
-from swarmkeep.openai.output_items import ItemOrder, SessionItems, list_session_page
+from swarmkeep.openai.output_items import ItemOrder, PageQuery, SessionItems
 from swarmkeep.openai.problems import Refused
 from tests.http.server import RunningServer
 from tests.support.calls import count_calls, count_steps
@@ -363,7 +363,7 @@ def read_pages(state: State, order: ItemOrder, limit: int, max_bytes: int) -> li
     found: list[Json] = []
     after = None
     while True:
-        page = list_session_page(SessionItems("s", state), limit=limit, order=order, after=after, max_bytes=max_bytes)
+        page = PageQuery(limit, order, after, max_bytes).take_items(SessionItems("s", state))
         assert len(page["data"]) <= limit
         found += page["data"]
         if not page["has_more"]:
@@ -389,7 +389,7 @@ def test_pages_cover_all_items_after_any(log: list[RecordedEvent], data: st.Data
     assert shown == [item for item in every if item["id"] in {item["id"] for item in shown}]
     for item_id, place in places.items():
         for order, all_items in zip(ORDERS, (shown, shown[::-1]), strict=True):
-            page = list_session_page(SessionItems("s", state), limit=3, order=order, after=item_id, max_bytes=10**9)
+            page = PageQuery(3, order, item_id, 10**9).take_items(SessionItems("s", state))
             later = [i for i in all_items if (places[i["id"]] > place if order == "asc" else places[i["id"]] < place)]
             assert (page["data"], page["has_more"]) == (later[:3], len(later) > 3)
 
@@ -405,7 +405,7 @@ def test_every_item_found_by_unique_id(log: list[RecordedEvent]) -> None:
     others = ("", "x", f"msg_s{seq}.s", "msg_s1-7.s", "fc_1-99-0.s", "fco_1-0-99.s", "mcpr_s2-9.s", "resp_1.s")
     assert not [name for name in others if items.find(name) is not None]
     with pytest.raises(Refused, match="there is no item"):
-        list_session_page(items, limit=1, order="asc", after=f"msg_s{seq}.s", max_bytes=1)
+        PageQuery(1, "asc", f"msg_s{seq}.s", 1).take_items(items)
 
 
 @pytest.mark.parametrize("run_id", ["run_1", "run_s5", "run_", "run", "", "run_é-7", "run_" + "a" * 500, "\ud800"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmkeep.http.openapi import get_operation_id
 from swarmkeep.openai.document import ROUTES
 from tests.http.server import RunningServer
 
@@ -12,9 +13,7 @@ async def test_openai_api_has_own_document(plain: RunningServer) -> None:
     paths = document["paths"]
     assert all(path.startswith("/openai/v1/") for path in paths)
     operations = {operation["operationId"] for path in paths.values() for operation in path.values()}
-    assert operations == {
-        handler.operation_id for handler in ROUTES if getattr(handler, "operation_id", None) is not None
-    }
+    assert operations == {get_operation_id(handler) for handler in ROUTES}
     main = (await plain.get("/openapi.json")).json()
     assert not [path for path in main["paths"] if path.startswith("/openai")]
     refs = document["components"]["schemas"]

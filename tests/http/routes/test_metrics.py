@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
 import swarmkeep
-from swarmkeep.agent.mcp_servers import ServerStatus
 from swarmkeep.http.routes.health import sum_up
+from swarmkeep.mcp.statuses import ServerStatus
 from tests.http.auth.keys import bearer_headers, key_store
 from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.support.disk import full_disk

@@ -20,7 +20,6 @@ from swarmkeep.events.codec import Json, digest
 from swarmkeep.events.messages import Entry
 from swarmkeep.events.records import CompletionRecord
 from swarmkeep.events.state import State
-<<<<<<< HEAD
 from swarmkeep.models.clients import (
     AsyncOpenAITransport,
     DirectTransport,
@@ -30,10 +29,6 @@ from swarmkeep.models.clients import (
     choose_transport,
 )
 from swarmkeep.models.failures import ProviderFailure, describe_failure
-from swarmkeep.models.replies import ReplyLimits
-=======
-from swarmkeep.models.clients import AsyncOpenAITransport, GenericTransport, SyncOpenAITransport, choose_transport
->>>>>>> fec38934 (server: put small modules where their subject is)
 from swarmkeep.models.model import ChatModel, Deltas, Reply, TurnFailed, normalise_message
 from swarmkeep.models.replies import ReplyLimits
 from swarmkeep.request.request import ModelRequest, Profile, assemble_request, build_request

@@ -20,7 +20,6 @@ import typer
 
 from swarmkeep import __version__
 from swarmkeep.agent import MCPServer
-from swarmkeep.agent.mcp_servers import ServerStatus
 from swarmkeep.cli.configure import NO_MODEL, OFFLINE_NOTE, has_model, load_agents, load_settings
 from swarmkeep.cli.opening import run_on_store
 from swarmkeep.cli.options import Agents, Commands, DatabaseUrl, JsonOutput, Model, Offline, Quiet
@@ -37,6 +36,7 @@ from swarmkeep.cli.terminal import (
 )
 from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.wording import pluralize
+from swarmkeep.mcp.statuses import ServerStatus
 from swarmkeep.runs.agents import AgentsError, Registry
 from swarmkeep.runs.tool_servers import ToolServers, check_client
 from swarmkeep.runs.watcher import TOLERATED_SECONDS, describe_difference, subtract_clocks

@@ -242,13 +242,7 @@ def make_case(
     Expected are its calls in their order, the arguments of the last one, the agent in the end, what changed in the
     context, the output, and guardrails. Where the run went wrong, correct them. The file must not be there yet.
     """
-<<<<<<< HEAD
     from swarmkeep.evals.proposing import NoCase, make_case_file
-=======
-    from swarmkeep.cli.opening import open_source
-    from swarmkeep.cli.output import write_output
-    from swarmkeep.evals.cases import NoCase, make_case_file
->>>>>>> fec38934 (server: put small modules where their subject is)
 
     if output is not None and output.exists():
         raise Refused(f"{output} is there already; name another file, or copy the case into it")

@@ -13,10 +13,10 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from swarmkeep.agent.mcp_servers import ServerStatus
 from swarmkeep.events.errors import Draining, Overloaded
 from swarmkeep.http.auth import Principal, Service, Unauthenticated
 from swarmkeep.http.errors import problem_specs
+from swarmkeep.mcp.statuses import ServerStatus
 from swarmkeep.store.records import OutcomeUnknown, StoreUnavailable
 
 _PING_TIMEOUT_SECONDS = 3.0

@@ -459,7 +459,7 @@ async def get_eval_case(
     """What was said, and as expectations what was done: calls in their order, agent, context, output, guardrails.
     The file is for `swarmkeep eval`; where the run went wrong, correct it first. A server process makes one of a tenant
     at a time."""
-    from swarmkeep.evals.cases import NoCase, make_case_file
+    from swarmkeep.evals.proposing import NoCase, make_case_file
 
     key = principal.session_key(session_id)
     # The whole session is read, as for a replay: one of a tenant's at a time.
