@@ -43,6 +43,7 @@ from swarmkeep.runs.loop import UNAVAILABLE
 from swarmkeep.runs.reader import SessionReader
 from swarmkeep.runs.runs import IdempotentRequest, Runs, find_record
 from swarmkeep.runs.sessions import Sessions
+from swarmkeep.runs.watcher import Background
 from swarmkeep.store.automations import StoredAutomation, StoredInvocation
 from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore
@@ -241,7 +242,7 @@ _PAUSING: dict[str, PauseReason | None] = {
 }
 
 
-class Automations:
+class Automations(Background):
     """Makes invocations of what is due, and begins their runs, until it is stopped."""
 
     def __init__(
@@ -264,16 +265,6 @@ class Automations:
         self._runs = runs
         self._keys = SqlApiKeys(store.database)
         self._asked = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
 
     async def make(self, tenant: str, automation: Automation) -> tuple[Automation, bool]:
         """Record an automation; the second is false if there was one of its id.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -123,13 +124,34 @@ class Watcher:
         return True
 
 
+# Work in the background of a server.
+
+
+class Background(ABC):
+    """Work that goes on from `start` to `stop`."""
+
+    _task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    @abstractmethod
+    async def _run(self) -> None: ...
+
+
 # Compares this machine's clock with the database's: leases go by that one, the times of events by this one.
 
 # Clocks that are kept in order differ by much less; lists, usage and quotas bear it.
 TOLERATED_SECONDS = 5.0
 
 
-class ClockWatch:
+class ClockWatch(Background):
     """Says once when the clocks differ, once when they agree again, and each time that this one jumps.
 
     `ahead_seconds` is by how much this clock was ahead of the database's when it looked last; behind, if negative.
@@ -149,17 +171,7 @@ class ClockWatch:
         self._pause_seconds = pause_seconds
         self._last: tuple[datetime, float] | None = None
         self._has_told = False
-        self._task: asyncio.Task[None] | None = None
         self.ahead_seconds = 0.0
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
 
     async def _run(self) -> None:
         while True:
@@ -223,14 +235,13 @@ _POLL_SECONDS = 3.0
 _REST = 3.0
 
 
-class SearchIndexing:
+class SearchIndexing(Background):
     """Indexes what was recorded, here and elsewhere, until it is stopped. `sessions_behind`: how many were to be done
     when it looked last."""
 
     def __init__(self, store: SqlSearchIndexer) -> None:
         self._store = store
         self._recorded = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._has_failed = False
         self.sessions_behind = 0
 
@@ -238,15 +249,6 @@ class SearchIndexing:
         """Note what was recorded in this process."""
         if event.type.startswith(("run.", "session.")):
             self._recorded.set()
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
 
     async def _run(self) -> None:
         while True:
