@@ -12,12 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from swarmkeep.events.codec import Json, MalformedJson, decode, encode
-from swarmkeep.events.records import (
-    CompletionRecord,
-    RunOptions,
-    ToolRecord,
-    Usage,
-)
+from swarmkeep.events.records import CompletionRecord, RunOptions, ToolRecord, Usage
 
 
 # Not tracked by the garbage collector, here and in `RecordedEvent`: JSON has no cycles, and going through those of a
