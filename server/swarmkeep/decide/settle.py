@@ -10,23 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
+from swarmkeep.decide import steps
 from swarmkeep.decide.commands import start_queued
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.people import tell_note
-from swarmkeep.decide.steps import (
-    AskModel,
-    CallTool,
-    CallTools,
-    Compact,
-    Deny,
-    Finish,
-    StartQueued,
-    TellNote,
-    Wait,
-    list_cut_calls,
-    next_step,
-    refuse_cut_call,
-)
 from swarmkeep.decide.turns import (
     deny_call,
     end_run,
@@ -110,23 +97,23 @@ def draft_follow_up(
     run = state.run
     if run is not None and run.status == "running" and (refused := draft_cut_results(state, run, approvals)):
         return refused
-    match next_step(state):
-        case Deny(call=call) if run is not None:
+    match steps.next_step(state):
+        case steps.Deny(call=call) if run is not None:
             return draft_events(state.agent, record_result(state, run, call, deny_call(call)), run.id)
-        case CallTool(call=call) if run is not None and call.attempts == 0:
+        case steps.CallTool(call=call) if run is not None and call.attempts == 0:
             asked = request_approvals(run, approvals.find_guarded(state), approvals.expires_at)
             return draft_events(call.agent or state.agent, asked or _start_tools(state, run, approvals, call), run.id)
-        case Wait(pending=pending) if run is not None:
+        case steps.Wait(pending=pending) if run is not None:
             # One that waits for an approval keeps none back that may run beside it; a person who took over keeps all.
             begun = [] if state.taken_over is not None else _start_tools(state, run, approvals)
             facts = begun or [RunWaiting(pending=pending)]
             return draft_events(state.agent, facts, run.id)
-        case Finish(stop_reason=stop_reason, error=error) if run is not None:
+        case steps.Finish(stop_reason=stop_reason, error=error) if run is not None:
             ending = RunCompleted if error is None else RunFailed
             return draft_events(state.agent, end_run(state, run, ending, stop_reason, error), run.id)
-        case TellNote() if state.handback_note is not None:
+        case steps.TellNote() if state.handback_note is not None:
             return draft_events(state.agent, [tell_note(state.handback_note)], None if run is None else run.id)
-        case StartQueued() if may_start_queued(state):
+        case steps.StartQueued() if may_start_queued(state):
             return start_queued(state)
         case _:
             return None
@@ -135,9 +122,9 @@ def draft_follow_up(
 def draft_cut_results(state: State, run: Run, approvals: Approvals = NO_APPROVALS) -> list[EventDraft]:
     """Draft the results of the calls that the end of a reply cut, before anything else becomes of its calls."""
     drafts: list[EventDraft] = []
-    for call in list_cut_calls(state, run, approvals.find_bare):
+    for call in steps.list_cut_calls(state, run, approvals.find_bare):
         if state.run is not None:
-            added = draft_events(state.agent, refuse_cut_call(state, state.run, call), run.id)
+            added = draft_events(state.agent, steps.refuse_cut_call(state, state.run, call), run.id)
             drafts += added
             state = apply_drafts(state, added)
     return drafts
@@ -149,12 +136,12 @@ def _start_tools(state: State, run: Run, approvals: Approvals, *alone: ToolCall)
     return [start_tool(call, approvals.find_session(state, call)) for call in batch or alone]
 
 
-def find_outside_step(state: State) -> AskModel | Compact | CallTool | CallTools | None:
+def find_outside_step(state: State) -> steps.AskModel | steps.Compact | steps.CallTool | steps.CallTools | None:
     """Return the next step, if it needs something outside: a model, or tools."""
-    match next_step(state):
-        case AskModel() | Compact() | CallTools() as step:
+    match steps.next_step(state):
+        case steps.AskModel() | steps.Compact() | steps.CallTools() as step:
             return step
-        case CallTool(call=call) as step if call.attempts:
+        case steps.CallTool(call=call) as step if call.attempts:
             return step
         case _:
             return None

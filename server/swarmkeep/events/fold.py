@@ -8,24 +8,7 @@ from typing import Any, assert_never, get_args
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from swarmkeep.events import facts
-from swarmkeep.events.active_run import (
-    add_message_to_run,
-    add_reply_to_run,
-    apply_tool_started,
-    decide_call,
-    forget_approvals,
-    forget_sessions,
-    make_going_on,
-    make_held_changes,
-    make_queued_run,
-    make_undecided,
-    make_waiting,
-    note_approval,
-    note_change_made,
-    sum_waits,
-    update_call,
-)
+from swarmkeep.events import active_run, facts
 from swarmkeep.events.chain import Chain
 from swarmkeep.events.codec import Json
 from swarmkeep.events.files import list_file_names
@@ -246,7 +229,7 @@ def mark_imported(run: Run, by: str | UnsetType) -> Run:
 
     Only the importing caller says who started it.
     """
-    calls = tuple(call if call.done else replace(make_undecided(call), imported=True) for call in run.calls)
+    calls = tuple(call if call.done else replace(active_run.make_undecided(call), imported=True) for call in run.calls)
     return replace(run, calls=calls, by=by, traceparent=UNSET)
 
 
@@ -391,18 +374,18 @@ def _apply_run_event(state: State, event: facts.RecordedEvent, fact: RunFact) ->
             forgot = state.forgot_keys or facts.is_redacted(event)
             return replace(state, queue=(*state.queue, queued), queued_files=files, forgot_keys=forgot)
         case facts.RunWaiting():
-            return state if state.run is None else replace(state, run=make_waiting(state.run, event, fact))
+            return state if state.run is None else replace(state, run=active_run.make_waiting(state.run, event, fact))
         case facts.RunResumed():
             return _apply_run_resumed(state, event, fact)
         case facts.ApprovalRequested():
-            state = note_approval(state, event, fact)
-            return update_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
+            state = active_run.note_approval(state, event, fact)
+            return active_run.update_call(state, fact.tool_call_id, approval="requested", expires_at=fact.expires_at)
         case facts.ApprovalDecided():
             if fact.decision not in ("approve", "deny"):
                 # Of a later release. It may mean anything, but is no approval here.
                 return state
-            state = note_approval(state, event, fact)
-            return decide_call(state, event, fact)
+            state = active_run.note_approval(state, event, fact)
+            return active_run.decide_call(state, event, fact)
         case facts.RunHidden():
             return hide_run(state, event.run_id, fact.part)
         case _:
@@ -428,9 +411,9 @@ def _apply_message_added(state: State, event: facts.RecordedEvent, fact: facts.M
         called = read_usage(completion.usage)
         usage = sum_usage(usage, called)
         if run is not None and is_of_run:
-            run = add_reply_to_run(run, event, fact, completion, len(messages), called)
+            run = active_run.add_reply_to_run(run, event, fact, completion, len(messages), called)
     elif run is not None and is_of_run:
-        run = add_message_to_run(run, event, fact, len(messages))
+        run = active_run.add_message_to_run(run, event, fact, len(messages))
     if person is not UNSET and entry.role == "user":
         return replace(state, messages=messages, usage=usage, run=run, handback_note=None)
     return replace(state, messages=messages, usage=usage, run=run)
@@ -440,7 +423,7 @@ def _apply_context_updated(state: State, event: facts.RecordedEvent, fact: facts
     context = apply(state.context_variables, fact.patch, () if fact.nulls is UNSET else fact.nulls)
     run = state.run
     if run is not None and fact.tool_call_id is not None:
-        run = note_change_made(run, fact.tool_call_id)
+        run = active_run.note_change_made(run, fact.tool_call_id)
     return replace(state, context_variables=context, run=run)
 
 
@@ -468,12 +451,12 @@ def _apply_session_forked(state: State, event: facts.RecordedEvent, fact: facts.
     # The run that the copied history may end in goes on in the original, not here.
     if state.run is not None:
         ended = facts.RunInterrupted(stop_reason="interrupted", usage=state.run.usage)
-        context, run = make_held_changes(state.context_variables, state.run)
+        context, run = active_run.make_held_changes(state.context_variables, state.run)
         state = _end_active(replace(state, context_variables=context), run, event, ended)
     origin = Origin(session_id=fact.from_session_id, seq=fact.from_seq, hash=fact.from_hash)
     # A fork waits for no answer, and no person speaks in it for its agent or looks after it. A hold is on the original.
     return replace(
-        forget_approvals(forget_sessions(state)),
+        active_run.forget_approvals(active_run.forget_sessions(state)),
         queue=(),
         compaction=None,
         forked_from=origin,
@@ -517,7 +500,7 @@ def _apply_run_resumed(state: State, event: facts.RecordedEvent, fact: facts.Run
         state = replace(state, run=replace(state.finished[-1], recoveries=-1), finished=state.finished.drop_last())
     if state.run is None:
         return state
-    return replace(state, run=make_going_on(state.run, event, fact))
+    return replace(state, run=active_run.make_going_on(state.run, event, fact))
 
 
 def _apply_run_ended(state: State, event: facts.RecordedEvent, fact: facts.RunEnded) -> State:
@@ -525,7 +508,7 @@ def _apply_run_ended(state: State, event: facts.RecordedEvent, fact: facts.RunEn
         return _end_active(state, state.run, event, fact)
     for queued in state.queue:
         if queued.run_id == event.run_id:
-            run = make_queued_run(state, queued)
+            run = active_run.make_queued_run(state, queued)
             ended = _finish_run(run, event, fact, run.agent, run.context_variables)
             rest = tuple(other for other in state.queue if other is not queued)
             return replace(state, queue=rest, finished=state.finished.append(ended))
@@ -547,7 +530,7 @@ def _finish_run(run: Run, event: facts.RecordedEvent, fact: facts.RunEnded, agen
         stop_reason=fact.stop_reason,
         error=fact.error,
         pending=(),
-        waited_ms=sum_waits(run, event.at) if run.waiting_since else run.waited_ms,
+        waited_ms=active_run.sum_waits(run, event.at) if run.waiting_since else run.waited_ms,
         waiting_since="",
         last_seq=event.seq,
         finished_at=event.at,
@@ -560,7 +543,7 @@ def _finish_run(run: Run, event: facts.RecordedEvent, fact: facts.RunEnded, agen
 # the whole table.
 _STEPS: dict[type[facts.Fact], Callable[[State, facts.RecordedEvent, Any], State]] = {
     facts.MessageAdded: _apply_message_added,
-    facts.ToolStarted: apply_tool_started,
+    facts.ToolStarted: active_run.apply_tool_started,
     facts.ContextUpdated: _apply_context_updated,
     facts.HandoffMade: _apply_handoff_made,
     facts.RunStarted: _apply_run_started,

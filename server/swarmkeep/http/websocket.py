@@ -21,18 +21,7 @@ from swarmkeep.events.codec import Json, MalformedJson, decode, encode
 from swarmkeep.events.errors import InvalidRequest, SessionNotFound, TooLarge
 from swarmkeep.events.facts import FeedbackAdded, NoteAdded, RecordedEvent
 from swarmkeep.events.views import RunView
-from swarmkeep.http.auth import (
-    OWN_AUTH,
-    Forbidden,
-    Principal,
-    Service,
-    Unauthenticated,
-    authenticate,
-    get_client_address,
-    is_allowed_origin,
-    note_caller,
-    refuse_other_sites,
-)
+from swarmkeep.http import auth
 from swarmkeep.http.bodies import UNCOUNTED_BYTES, Body, NewRun, Resume, parse_json
 from swarmkeep.http.errors import PROBLEM_JSON, describe_error
 from swarmkeep.http.parameters import parse_seq, read_query
@@ -137,15 +126,15 @@ SUBPROTOCOL = "swarmkeep"
 _BEARER_PREFIX = "bearer."
 
 
-async def _refuse_other_pages(service: Service, scope: WebSocketScope) -> None:
+async def _refuse_other_pages(service: auth.Service, scope: WebSocketScope) -> None:
     """Browsers let any page open a WebSocket anywhere, and only say whose it is. Programs send no `Origin`.
 
     Raises Forbidden.
     """
     headers = Headers.from_scope(scope)
-    await refuse_other_sites(service, headers)
-    if not is_allowed_origin(service, headers):
-        raise Forbidden(
+    await auth.refuse_other_sites(service, headers)
+    if not auth.is_allowed_origin(service, headers):
+        raise auth.Forbidden(
             "pages of other sites may not open this connection; allow their origin with SWARMKEEP_CORS_ORIGINS"
         )
 
@@ -166,7 +155,7 @@ async def _refuse_handshake(send: Send, refusal: Refusal) -> None:
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
-async def _authenticate_handshake(service: Service, scope: WebSocketScope) -> Principal:
+async def _authenticate_handshake(service: auth.Service, scope: WebSocketScope) -> auth.Principal:
     """Return the principal that opens the connection, and may at least watch.
 
     Raises Unauthenticated, RateLimited, Forbidden, StoreUnavailable.
@@ -174,20 +163,20 @@ async def _authenticate_handshake(service: Service, scope: WebSocketScope) -> Pr
     shown = Headers.from_scope(scope).getall("authorization", [])
     offered = [name.removeprefix(_BEARER_PREFIX) for name in scope["subprotocols"] if name.startswith(_BEARER_PREFIX)]
     shown += [f"Bearer {secret}" for secret in offered]
-    principal = Principal(service, await authenticate(service, shown, get_client_address(scope)))
-    note_caller(principal, scope["path_params"])
+    principal = auth.Principal(service, await auth.authenticate(service, shown, auth.get_client_address(scope)))
+    auth.note_caller(principal, scope["path_params"])
     principal.require("read")
     return principal
 
 
-async def authorize_command(principal: Principal, scope: WebSocketScope) -> None:
+async def authorize_command(principal: auth.Principal, scope: WebSocketScope) -> None:
     """A command is a request of its own: it may come long after the handshake, and be one too many.
 
     Raises Unauthenticated, RateLimited, Forbidden, StoreUnavailable.
     """
     if not await principal.is_still_allowed():
-        raise Unauthenticated(key_given=principal.api_key is not None)
-    principal.service.count_request(principal.api_key, get_client_address(scope))
+        raise auth.Unauthenticated(key_given=principal.api_key is not None)
+    principal.service.count_request(principal.api_key, auth.get_client_address(scope))
     principal.require("run", "approve")
 
 
@@ -219,7 +208,7 @@ async def run_until_first(socket: Socket, lock: asyncio.Lock, *work: Coroutine[A
 
 
 async def serve_socket(
-    socket: Socket, converse: Callable[[Principal], Awaitable[None]], describe: Callable[[Exception], Refusal]
+    socket: Socket, converse: Callable[[auth.Principal], Awaitable[None]], describe: Callable[[Exception], Refusal]
 ) -> None:
     """Let a client in, and converse with it until either side closes.
 
@@ -278,7 +267,7 @@ def read_ref(text: bytes) -> str | None:
     return ref if isinstance(ref, str) and len(ref) <= MAX_REF_CHARACTERS else None
 
 
-async def execute_command(principal: Principal, key: SessionKey, command: SocketCommand) -> RunView:
+async def execute_command(principal: auth.Principal, key: SessionKey, command: SocketCommand) -> RunView:
     """Do it, and give the run as it is then; returns once it is durable, not once the run has ended.
 
     Raises what the same request over HTTP would be refused with.
@@ -311,11 +300,11 @@ def _read_idempotency(key: SessionKey, command: SocketCommand) -> IdempotentRequ
     )
 
 
-@websocket("/sessions/{session_id:str}/live", opt={OWN_AUTH: True})
+@websocket("/sessions/{session_id:str}/live", opt={auth.OWN_AUTH: True})
 async def session_socket(socket: Socket, session_id: FromPath[str]) -> None:
     """Send events from every run of the session, and take commands to it, until either side closes."""
 
-    async def converse(principal: Principal) -> None:
+    async def converse(principal: auth.Principal) -> None:
         key, after = principal.session_key(session_id), parse_after(socket.scope)
         await _SessionSocket(socket, principal, key, after).run_until_closed()
 
@@ -337,7 +326,7 @@ def _frame(event: str, data: bytes, seq: int | None = None, ref: str | None = No
 class _SessionSocket:
     """One connection."""
 
-    def __init__(self, socket: Socket, principal: Principal, key: SessionKey, after: int) -> None:
+    def __init__(self, socket: Socket, principal: auth.Principal, key: SessionKey, after: int) -> None:
         self._socket = socket
         self._principal = principal
         self._key = key
@@ -376,7 +365,7 @@ class _SessionSocket:
                 for parts in await self._list_frames(item, joined):
                     await self._socket.send_text(_frame(*parts))
         if not await principal.is_still_allowed():
-            raise Unauthenticated(key_given=True)
+            raise auth.Unauthenticated(key_given=True)
         if not check.is_stopping:
             raise SessionNotFound(key.id)
 

@@ -7,14 +7,7 @@ from typing import Any, TypeGuard
 
 from swarmkeep.events.codec import Json, encode_text
 from swarmkeep.events.records import classify_finish
-from swarmkeep.models.call_pieces import (
-    Functions,
-    Room,
-    StreamedCalls,
-    ends_in_half,
-    join_half,
-    merge_field,
-)
+from swarmkeep.models import call_pieces
 from swarmkeep.models.failures import EmptyReply, MalformedReply, ReportedError, TruncatedStream
 from swarmkeep.models.replies import END_OF_STREAM, Chunk, ReplyLimits, TextChunk
 
@@ -37,10 +30,10 @@ class Assembly:
     not shown before it is clear what they are; `finish` gives what is left of them.
     """
 
-    def __init__(self, limits: ReplyLimits, functions: Functions = tuple) -> None:
+    def __init__(self, limits: ReplyLimits, functions: call_pieces.Functions = tuple) -> None:
         self._limits = limits
         self._functions = functions
-        self._room = Room(limits)
+        self._room = call_pieces.Room(limits)
         self._head: Json = {}
         self._usage: Json | None = None
         self._first = _MessagePieces(limits, self._room, functions)
@@ -146,9 +139,9 @@ class Assembly:
 class _MessagePieces:
     """The message of one choice as its pieces arrive."""
 
-    def __init__(self, limits: ReplyLimits, room: Room, functions: Functions) -> None:
+    def __init__(self, limits: ReplyLimits, room: call_pieces.Room, functions: call_pieces.Functions) -> None:
         self.finish_reason: Any = None
-        self.calls = StreamedCalls(limits, room, functions)
+        self.calls = call_pieces.StreamedCalls(limits, room, functions)
         self._room = room
         self._texts: dict[str, list[str]] = {}
         self._halves: dict[str, str] = {}
@@ -181,8 +174,8 @@ class _MessagePieces:
             parts.append(text)
             return text
         if half := self._halves.pop(key, ""):
-            text = join_half(half, text)
-        if ends_in_half(text):
+            text = call_pieces.join_half(half, text)
+        if call_pieces.ends_in_half(text):
             self._halves[key], text = text[-1], text[:-1]
         if parts is None:
             self._room.take(len(key))
@@ -216,7 +209,7 @@ class _MessagePieces:
     def _add_field(self, key: str, value: Any, *, is_whole: bool) -> None:
         self._room.take(len(key) + len(encode_text(value)))
         if not is_whole:
-            merge_field(self._other_fields, key, value)
+            call_pieces.merge_field(self._other_fields, key, value)
         elif value or key not in self._other_fields:
             self._other_fields[key] = value
 

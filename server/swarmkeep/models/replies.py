@@ -9,17 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from swarmkeep.events.codec import Json, decode, has_more_values
-from swarmkeep.models.failures import (
-    MalformedReply,
-    NonJsonReply,
-    OversizedReply,
-    ReportedError,
-    WebPageReply,
-    find_reported_error,
-    is_web_page,
-    may_be_stream,
-    read_page_title,
-)
+from swarmkeep.models import failures
 
 # The chunks of a stream; those that carry a piece of text, nearly all there are, are read in one go.
 
@@ -161,8 +151,8 @@ class EventReader:
         self._parts, self._parts_size = [rest], len(rest)
         return ended
 
-    def _make_size_error(self) -> OversizedReply:
-        return OversizedReply(f"the model sent more than {self._limits.bytes:,} bytes in one line")
+    def _make_size_error(self) -> failures.OversizedReply:
+        return failures.OversizedReply(f"the model sent more than {self._limits.bytes:,} bytes in one line")
 
     def _read_other(self, line: bytes) -> Chunk | None:
         if not line:
@@ -185,7 +175,7 @@ class EventReader:
             if text[-1:] in (b"}", b"]") or text[:1] not in (b"{", b"["):
                 try:
                     return self._read_object(data)
-                except NonJsonReply:
+                except failures.NonJsonReply:
                     pass
         self._lines.append(data)
         self._lines_size += len(data)
@@ -203,13 +193,15 @@ class EventReader:
     def _read_object(self, data: bytes) -> Json:
         value = _parse_object(data.decode(errors="replace").strip(), self._limits)
         if self._event == b"error" and not value.get("choices"):
-            raise ReportedError(value)
+            raise failures.ReportedError(value)
         return value
 
 
 def parse_completion(kind: str, body: bytes, limits: ReplyLimits) -> Json:
-    if is_web_page(kind):
-        raise WebPageReply(f"the model's address gave {read_page_title(body.decode(errors='replace'))}")
+    if failures.is_web_page(kind):
+        raise failures.WebPageReply(
+            f"the model's address gave {failures.read_page_title(body.decode(errors='replace'))}"
+        )
     if has_excess_values(body, limits):
         whole, body = len(body), _drop_logprobs(body)
         # Not worth to be counted once more.
@@ -218,8 +210,8 @@ def parse_completion(kind: str, body: bytes, limits: ReplyLimits) -> Json:
     return _parse_object(body, limits)
 
 
-def _make_excess_error(limits: ReplyLimits) -> OversizedReply:
-    return OversizedReply(f"the model's answer has more than {limits.values:,} values")
+def _make_excess_error(limits: ReplyLimits) -> failures.OversizedReply:
+    return failures.OversizedReply(f"the model's answer has more than {limits.values:,} values")
 
 
 class _Choice(msgspec.Struct):
@@ -247,7 +239,7 @@ def _drop_logprobs(body: bytes) -> bytes:
 async def parse_stream(kind: str, pieces: AsyncIterable[bytes], limits: ReplyLimits) -> AsyncGenerator[list[Chunk]]:
     """The chunks of an answer to a request for a stream, those that come at once together; last END_OF_STREAM, where
     the server says that it is over."""
-    if not may_be_stream(kind):
+    if not failures.may_be_stream(kind):
         yield [parse_completion(kind, b"".join([piece async for piece in pieces]), limits), END_OF_STREAM]
         return
     events = EventReader(limits)
@@ -269,9 +261,9 @@ def _parse_object(text: str | bytes, limits: ReplyLimits) -> Json:
     try:
         value = decode(text)
     except ValueError as error:
-        raise NonJsonReply(f"the model's answer is not JSON: {error}") from error
+        raise failures.NonJsonReply(f"the model's answer is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise MalformedReply("the model's answer is not a JSON object")
-    if (reported := find_reported_error(value)) is not None:
-        raise ReportedError(reported)
+        raise failures.MalformedReply("the model's answer is not a JSON object")
+    if (reported := failures.find_reported_error(value)) is not None:
+        raise failures.ReportedError(reported)
     return value

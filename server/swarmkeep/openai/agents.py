@@ -38,37 +38,7 @@ from swarmkeep.http.routes.sessions import make_file_response
 from swarmkeep.http.sse import frame
 from swarmkeep.http.streams import StreamCheck, Written, make_event_stream, open_feed, write_parts
 from swarmkeep.http.threads import run_aside
-from swarmkeep.openai import made_agents
-from swarmkeep.openai.agent_events import (
-    EventTranslator,
-    Phase,
-    find_subagents,
-    mark_failed,
-    open_stream,
-    parse_event_id,
-    show_item,
-    show_listed,
-    show_session,
-    show_turn,
-)
-from swarmkeep.openai.agent_input import (
-    CANCEL,
-    DECISION,
-    MADE_LABEL,
-    MESSAGE,
-    RESULT,
-    CreateAgentSession,
-    SubmitEvents,
-    UpdateAgentSession,
-    make_unknown_call,
-    read_decision,
-    read_kind,
-    read_messages,
-    read_options,
-    read_result,
-    refuse_label,
-    refuse_unserved,
-)
+from swarmkeep.openai import agent_events, agent_input, made_agents
 from swarmkeep.openai.history import FEW_MESSAGES, answer_items, find_session, read_items
 from swarmkeep.openai.items import Input
 from swarmkeep.openai.made_agents import choose_session_agent, is_made
@@ -109,14 +79,14 @@ def _make_command(
 
 @post("/agents/sessions", status_code=200, summary="Make a session with its first turn", opt={PERMISSION: ("run",)})
 async def create_agent_session(
-    data: JSONBody[CreateAgentSession], principal: NamedDependency[Principal]
+    data: JSONBody[agent_input.CreateAgentSession], principal: NamedDependency[Principal]
 ) -> Response[Any]:
     """With `stream` the events up to the end of that turn; else the session, once it and its input are recorded."""
-    refuse_unserved(data)
+    agent_input.refuse_unserved(data)
     if data.input is None:
         raise Refused("a session without an environment begins with an `input`", "input")
     agent = await choose_session_agent(principal, data)
-    options = read_options(principal, agent.config, agent.name, agent.made)
+    options = agent_input.read_options(principal, agent.config, agent.name, agent.made)
     messages = await _read_messages(principal, data.input, "input")
     idempotency = await principal.read_idempotency()
     session_id = make_id("sess") if idempotency is None else idempotency.derive_session_id(principal.tenant)
@@ -128,9 +98,9 @@ async def create_agent_session(
             with map_error_params(Input(messages, places=list(range(len(messages))))):
                 await principal.engine.runs.start(key, command, idempotency=idempotency, plan=plan)
     if not data.stream:
-        return JsonResponse(show_session(key.id, await principal.reader.state(key)))
+        return JsonResponse(agent_events.show_session(key.id, await principal.reader.state(key)))
     batches = principal.reader.follow_batches(key, after=0, feed=feed)
-    events = EventTranslator(principal, key, State()).follow(batches)
+    events = agent_events.EventTranslator(principal, key, State()).follow(batches)
     return make_event_stream(principal, _write_frames(principal, key, events, is_first_turn=True))
 
 
@@ -169,7 +139,7 @@ async def list_agent_sessions(
     if page.after is not None:
         known, state = await find_session(principal, page.after)
         cursor = make_session_cursor((state.created_at, known.id), "created")
-    made = {MADE_LABEL: agent_id} if agent_id is not None and is_made(principal, agent_id) else {}
+    made = {agent_input.MADE_LABEL: agent_id} if agent_id is not None and is_made(principal, agent_id) else {}
     found = await principal.reader.list_page(
         principal.tenant,
         agent=None if made else agent_id,
@@ -181,12 +151,12 @@ async def list_agent_sessions(
     shown: list[Json] = []
     for listed in found.sessions:
         if listed.status != "waiting":
-            shown.append(show_listed(listed))
+            shown.append(agent_events.show_listed(listed))
             continue
         # What it waits for is in the session alone.
         with suppress(SessionNotFound):
             state = await principal.reader.state(SessionKey(principal.tenant, listed.id), fresh=False)
-            shown.append(show_session(listed.id, state))
+            shown.append(agent_events.show_session(listed.id, state))
     listed_page = page.take(shown)
     has_more = bool(shown) and (listed_page["has_more"] or found.next_cursor is not None)
     return JsonResponse({**listed_page, "has_more": has_more})
@@ -203,7 +173,7 @@ def _read_filter(request: Request[Any, Any, Any]) -> Mapping[str, str]:
 @get("/agents/sessions/{session_id:str}", summary="Get a session")
 async def get_agent_session(session_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
     key, state = await find_session(principal, session_id)
-    return JsonResponse(show_session(key.id, state))
+    return JsonResponse(agent_events.show_session(key.id, state))
 
 
 @post(
@@ -213,17 +183,21 @@ async def get_agent_session(session_id: FromPath[str], principal: NamedDependenc
     opt={PERMISSION: ("run",)},
 )
 async def update_agent_session(
-    session_id: FromPath[str], data: JSONBody[UpdateAgentSession], principal: NamedDependency[Principal]
+    session_id: FromPath[str], data: JSONBody[agent_input.UpdateAgentSession], principal: NamedDependency[Principal]
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id, to_change=True)
     if data.metadata is not UNSET:
-        kept = {MADE_LABEL: state.metadata[MADE_LABEL]} if MADE_LABEL in state.metadata else {}
-        refuse_label(data.metadata)
+        kept = (
+            {agent_input.MADE_LABEL: state.metadata[agent_input.MADE_LABEL]}
+            if agent_input.MADE_LABEL in state.metadata
+            else {}
+        )
+        agent_input.refuse_label(data.metadata)
         patch = dict.fromkeys(state.metadata) | dict(data.metadata or {}) | kept
         idempotency = await principal.read_idempotency()
         await principal.engine.sessions.update(key, metadata=patch, idempotency=idempotency)
         state = await principal.reader.state(key)
-    return JsonResponse(show_session(key.id, state))
+    return JsonResponse(agent_events.show_session(key.id, state))
 
 
 @delete("/agents/sessions/{session_id:str}", status_code=200, summary="Delete a session with all that is in it")
@@ -243,14 +217,14 @@ async def delete_agent_session(session_id: FromPath[str], principal: NamedDepend
     opt={PERMISSION: ("run", "approve")},
 )
 async def create_agent_session_events(
-    session_id: FromPath[str], data: JSONBody[SubmitEvents], principal: NamedDependency[Principal]
+    session_id: FromPath[str], data: JSONBody[agent_input.SubmitEvents], principal: NamedDependency[Principal]
 ) -> Response[Any]:
     """All of it is taken, or none, and it is recorded by the time of the answer. A message to a session that is busy
     waits for its turn; one after a cancellation takes the place of the turn that is under way."""
-    kinds = [read_kind(event, f"events[{place}]") for place, event in enumerate(data.events)]
-    if DECISION in kinds:
+    kinds = [agent_input.read_kind(event, f"events[{place}]") for place, event in enumerate(data.events)]
+    if agent_input.DECISION in kinds:
         principal.require("approve")
-    if set(kinds) != {DECISION}:
+    if set(kinds) != {agent_input.DECISION}:
         principal.require("run")
     key, state = await find_session(principal, session_id, to_change=True)
     idempotency = await principal.read_idempotency()
@@ -264,7 +238,9 @@ _MAX_EVENTS = 100
 
 
 async def _read_messages(principal: Principal, given: object, param: str) -> list[Json]:
-    return await run_aside(is_heavy(given), read_messages, given, param, principal.engine.limits.max_messages)
+    return await run_aside(
+        is_heavy(given), agent_input.read_messages, given, param, principal.engine.limits.max_messages
+    )
 
 
 async def _submit(
@@ -279,7 +255,7 @@ async def _submit(
         raise Refused(f"give at most {_MAX_EVENTS} events at once", "events")
     messages: list[Json] = []
     for place, event in enumerate(events):
-        if kinds[place] == MESSAGE:
+        if kinds[place] == agent_input.MESSAGE:
             messages += await _read_messages(principal, event.get("input"), f"events[{place}].input")
     run = state.run
     match sorted(set(kinds), key=kinds.index):
@@ -287,13 +263,13 @@ async def _submit(
             await _start(
                 principal, key, _make_command(principal, messages, continue_options(state), idempotency), idempotency
             )
-        case ["cancel", "message"] if kinds.count(CANCEL) == 1:
+        case ["cancel", "message"] if kinds.count(agent_input.CANCEL) == 1:
             command = _make_command(principal, messages, continue_options(state), idempotency)
             await _start(principal, key, msgspec.structs.replace(command, on_busy="interrupt"), idempotency)
         case ["cancel"]:
             if run is not None:
                 await principal.engine.runs.cancel(key, run.id, idempotency=idempotency)
-        case [*given] if given and not set(given) - {RESULT, DECISION}:
+        case [*given] if given and not set(given) - {agent_input.RESULT, agent_input.DECISION}:
             await _answer(principal, key, run, events, kinds, idempotency)
         case _:
             raise Refused(
@@ -321,10 +297,10 @@ async def _answer(
     approvals: list[Approval] = []
     below: list[ApprovalBelow] = []
     for place, (event, kind) in enumerate(zip(events, kinds, strict=True)):
-        if kind == RESULT:
-            results.append(read_result(run, event, f"events[{place}]"))
+        if kind == agent_input.RESULT:
+            results.append(agent_input.read_result(run, event, f"events[{place}]"))
         else:
-            found = read_decision(principal, key.id, run, event, f"events[{place}]")
+            found = agent_input.read_decision(principal, key.id, run, event, f"events[{place}]")
             if isinstance(found, ApprovalBelow):
                 below.append(found)
             else:
@@ -343,7 +319,7 @@ async def _answer(
     except (AlreadyDecided, RunNotWaiting) as error:
         # Another one was faster.
         if results:
-            raise make_unknown_call(results[0].tool_call_id) from error
+            raise agent_input.make_unknown_call(results[0].tool_call_id) from error
         raise
 
 
@@ -359,8 +335,10 @@ async def stream_agent_session_events(
     server, at any time."""
     key, state = await find_session(principal, session_id)
     seen = after or last_seen
-    behind = parse_event_id(seen, "after") if seen else None
-    return make_event_stream(principal, _write_frames(principal, key, await open_stream(principal, key, state, behind)))
+    behind = agent_events.parse_event_id(seen, "after") if seen else None
+    return make_event_stream(
+        principal, _write_frames(principal, key, await agent_events.open_stream(principal, key, state, behind))
+    )
 
 
 # Turns and items: of a session, or of one of its subagents, whose session is below it.
@@ -422,7 +400,7 @@ def _make_turn_routes(path: str, name: str, whose: str, provider: Any) -> list[H
     async def list_turns(owner: NamedDependency[TurnOwner], page: NamedDependency[PageQuery]) -> Response[Any]:
         def make() -> Json:
             runs = _list_runs(owner.state, page, "item")
-            return page.take(show_turn(owner.session_id, run, owner.subagent_id) for run in runs)
+            return page.take(agent_events.show_turn(owner.session_id, run, owner.subagent_id) for run in runs)
 
         return JsonResponse(await run_aside(len(owner.state.finished) > FEW_MESSAGES, make))
 
@@ -433,7 +411,9 @@ def _make_turn_routes(path: str, name: str, whose: str, provider: Any) -> list[H
         dependencies=owned,
     )
     async def get_turn(owner: NamedDependency[TurnOwner], turn_id: FromPath[str]) -> Response[Any]:
-        return JsonResponse(show_turn(owner.session_id, _find_turn(owner.state, turn_id), owner.subagent_id))
+        return JsonResponse(
+            agent_events.show_turn(owner.session_id, _find_turn(owner.state, turn_id), owner.subagent_id)
+        )
 
     @get(
         f"{path}/turns/{{turn_id:str}}/items",
@@ -469,14 +449,14 @@ async def _answer_items(
     found, places = await read_items(owner.key.id, owner.state, partial(_read_page, page=page, turn=turn))
 
     def write(items: list[Json]) -> Json:
-        return {**found, "data": [show_item(item, *places[item["id"]]) for item in items]}
+        return {**found, "data": [agent_events.show_item(item, *places[item["id"]]) for item in items]}
 
     return await answer_items(principal, owner.key, found["data"], write)
 
 
 def _read_page(
     items: SessionItems, *, page: PageQuery, turn: Run | None
-) -> tuple[Json, dict[str, tuple[str | None, Phase | None]]]:
+) -> tuple[Json, dict[str, tuple[str | None, agent_events.Phase | None]]]:
     """A page, and of each item the turn, and whether it is an answer. Raises Refused."""
     before = page.find_before(items)
     found: Iterator[ListedItem] = items.walk(page.order, before)
@@ -485,14 +465,14 @@ def _read_page(
         walked = items.walk(page.order, before, first_seq=edge)
         inside = takewhile(lambda each: turn.first_seq <= each.place[0] <= turn.last_seq, walked)
         found = (each for each in inside if each.entry.run_id == turn.id)
-    places: dict[str, tuple[str | None, Phase | None]] = {}
+    places: dict[str, tuple[str | None, agent_events.Phase | None]] = {}
 
     def select() -> Iterator[Json]:
         for listed in found:
-            item, entry = mark_failed(listed.item, listed.entry), listed.entry
-            if show_item(item, None) is None:
+            item, entry = agent_events.mark_failed(listed.item, listed.entry), listed.entry
+            if agent_events.show_item(item, None) is None:
                 continue
-            phase: Phase | None = None
+            phase: agent_events.Phase | None = None
             if item["type"] == "message" and item["role"] == "assistant":
                 phase = "commentary" if entry.message.get("tool_calls") else "final_answer"
             places[item["id"]] = entry.run_id, phase
@@ -512,7 +492,7 @@ async def list_agent_subagents(
     session_id: FromPath[str], principal: NamedDependency[Principal], page: NamedDependency[PageQuery]
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id)
-    shown = list((await find_subagents(principal, key, state)).values())
+    shown = list((await agent_events.find_subagents(principal, key, state)).values())
     return JsonResponse(page.select(shown))
 
 
@@ -522,7 +502,7 @@ async def get_agent_subagent(
 ) -> Response[Any]:
     key, state = await find_session(principal, session_id)
     run = None if owner.state.parent is None else find_run(state, owner.state.parent.run_id)
-    found = await find_subagents(principal, key, state, run)
+    found = await agent_events.find_subagents(principal, key, state, run)
     if owner.key.id not in found:
         raise make_not_found("subagent", owner.key.id)
     return JsonResponse(found[owner.key.id])

@@ -39,6 +39,7 @@ from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.sse import JsonAnswer
 from swarmkeep.http.streams import PING, Written, make_event_stream
 from swarmkeep.http.threads import run_aside
+from swarmkeep.openai import submit
 from swarmkeep.openai.chat_fields import (
     CreateChatCompletion,
     NewMessages,
@@ -56,21 +57,6 @@ from swarmkeep.openai.items import Input
 from swarmkeep.openai.output_items import is_cut_item
 from swarmkeep.openai.problems import NO_RETRY, Refused, describe_failure, make_error, make_failure_refusal, to_param
 from swarmkeep.openai.progress import Outcome, ResponseBuilder
-from swarmkeep.openai.submit import (
-    DONE,
-    TAKEN_OVER,
-    FollowedResponse,
-    RunRequest,
-    Target,
-    begin_unstored,
-    find_agent,
-    find_state,
-    finish_response,
-    follow_response,
-    make_session_id,
-    make_target,
-    name_person,
-)
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.approvals import refuse_wrong_functions
 from swarmkeep.runs.hub import Item, MessageStarted
@@ -104,7 +90,7 @@ async def read_chat_request(principal: Principal, body: CreateChatCompletion, he
 
 def _read_request(principal: Principal, body: CreateChatCompletion, session_id: str | None) -> ChatRequest:
     body.check_fields()
-    model = find_agent(principal, body.model)
+    model = submit.find_agent(principal, body.model)
     tools, answer_format = read_tools(body.tools), read_format(body.response_format)
     options = RunOptions(
         stream=bool(body.stream),
@@ -151,8 +137,8 @@ def read_session_id(headers: Headers, more_headers: tuple[str, ...], metadata: M
 class ChatTarget(msgspec.Struct, frozen=True):
     """A session, and the run that is to begin or go on there."""
 
-    target: Target
-    request: RunRequest
+    target: submit.Target
+    request: submit.RunRequest
 
 
 async def find_chat_target(
@@ -161,31 +147,31 @@ async def find_chat_target(
     """The session that a request names, or one of its own; planned where it is not there yet. Raises Refused, TooLarge
     and what planning one raises.
     """
-    key = SessionKey(principal.tenant, chat.session_id or make_session_id(principal.tenant, idempotency))
+    key = SessionKey(principal.tenant, chat.session_id or submit.make_session_id(principal.tenant, idempotency))
     record = await find_record(principal.store, key, idempotency)
-    state = await find_state(principal, key)
-    target = await _plan_target(principal, chat, key) if state is None else make_target(key, state, record)
+    state = await submit.find_state(principal, key)
+    target = await _plan_target(principal, chat, key) if state is None else submit.make_target(key, state, record)
     if target.waiting is not None and record is None:
         _refuse_open_approval(key, target.waiting)
     return ChatTarget(target, make_run_request(chat, await _find_new(chat, target.state)))
 
 
-async def _plan_target(principal: Principal, chat: ChatRequest, key: SessionKey) -> Target:
+async def _plan_target(principal: Principal, chat: ChatRequest, key: SessionKey) -> submit.Target:
     check_new_id(key.id)
     # Before a session is planned for what was sent.
     await run_aside(len(chat.messages) > FEW_MESSAGES, refuse_stray_results, chat.messages, "/messages")
     history = chat.messages[: split_history(chat.messages)]
     history = [history[place] for place in await _find_passing(principal, chat, history)]
-    labels = name_person(principal, chat.options)
+    labels = submit.name_person(principal, chat.options)
     plan = await principal.engine.sessions.plan(agent=chat.model, messages=history, metadata=labels)
-    return Target(key=key, state=plan.state, plan=plan)
+    return submit.Target(key=key, state=plan.state, plan=plan)
 
 
-async def make_unstored_request(principal: Principal, chat: ChatRequest) -> RunRequest:
+async def make_unstored_request(principal: Principal, chat: ChatRequest) -> submit.RunRequest:
     """The run of a chat completion that is not stored: a session that it names is only read."""
     state = None
     if chat.session_id is not None:
-        state = await find_state(principal, SessionKey(principal.tenant, chat.session_id))
+        state = await submit.find_state(principal, SessionKey(principal.tenant, chat.session_id))
     if state is None:
         end = split_history(chat.messages)
         places = await _find_passing(principal, chat, chat.messages[:end])
@@ -206,9 +192,9 @@ async def _find_new(chat: ChatRequest, state: State) -> NewMessages:
     return await run_aside(is_long, find_new, chat.messages, state)
 
 
-def make_run_request(chat: ChatRequest, new: NewMessages, conversation: str | None = None) -> RunRequest:
+def make_run_request(chat: ChatRequest, new: NewMessages, conversation: str | None = None) -> submit.RunRequest:
     given = Input(new.messages, places=new.places, param="messages")
-    return RunRequest(model=chat.model, input=given, options=chat.options, conversation=conversation)
+    return submit.RunRequest(model=chat.model, input=given, options=chat.options, conversation=conversation)
 
 
 def _refuse_open_approval(key: SessionKey, run: Run) -> None:
@@ -219,7 +205,7 @@ def _refuse_open_approval(key: SessionKey, run: Run) -> None:
         raise Refused("; ".join([*below, *own]), "messages", code="approval_pending")
     for call in run.pending:
         if call.reason == "person":
-            raise Refused(f"{TAKEN_OVER}, and no answer is there yet", "messages", code="approval_pending")
+            raise Refused(f"{submit.TAKEN_OVER}, and no answer is there yet", "messages", code="approval_pending")
         if call.reason == "approval":
             raise Refused(_describe_own_wait(key, run, call), "messages", code="approval_pending")
 
@@ -470,23 +456,25 @@ async def create_chat_completion(
     principal.refuse_as_user()
     chat = await read_chat_request(principal, data, request.headers)
     if data.store is False:
-        followed = await begin_unstored(principal, await make_unstored_request(principal, chat))
+        followed = await submit.begin_unstored(principal, await make_unstored_request(principal, chat))
     else:
         followed = await _begin(principal, chat, await principal.read_idempotency())
     answer = ChatAnswer(followed.builder, include_usage=chat.include_usage)
     if data.stream:
         return _make_stream(principal, followed, answer)
-    await finish_response(principal, followed, request.receive)
+    await submit.finish_response(principal, followed, request.receive)
     return _answer(answer, _name_session(followed.key))
 
 
-async def _begin(principal: Principal, chat: ChatRequest, idempotency: IdempotentRequest | None) -> FollowedResponse:
+async def _begin(
+    principal: Principal, chat: ChatRequest, idempotency: IdempotentRequest | None
+) -> submit.FollowedResponse:
     is_quiet = not chat.options.stream
     while True:
         found = await find_chat_target(principal, chat, idempotency)
         # Another request may make it at the same time, with another history: then that one counts.
         with suppress(SessionExists):
-            return await follow_response(principal, found.target, found.request, idempotency, is_quiet=is_quiet)
+            return await submit.follow_response(principal, found.target, found.request, idempotency, is_quiet=is_quiet)
 
 
 def _name_session(key: SessionKey | None) -> dict[str, str]:
@@ -500,7 +488,7 @@ def _answer(answer: ChatAnswer, headers: dict[str, str]) -> Response[Any]:
     return JsonResponse({"error": error}, status_code=status, headers={**headers, **NO_RETRY})
 
 
-def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatAnswer) -> Response[Any]:
+def _make_stream(principal: Principal, followed: submit.FollowedResponse, answer: ChatAnswer) -> Response[Any]:
     builder, key = followed.builder, followed.key
 
     def translate(batch: Batch) -> Written:
@@ -508,7 +496,7 @@ def _make_stream(principal: Principal, followed: FollowedResponse, answer: ChatA
         for item in batch:
             chunks += release_or_hold(principal.engine.registry, answer, item)
             chunks += [chunk for event in builder.read(item) for chunk in answer.make_chunks(event)]
-        end = DONE if builder.is_over else None
+        end = submit.DONE if builder.is_over else None
         if answer.error is not None:
             # The stream ends with this, without `[DONE]`.
             chunks.append({"error": describe_failure(answer.error)[1]})

@@ -39,37 +39,13 @@ from swarmkeep.http.websocket import (
     serve_socket,
 )
 from swarmkeep.models.model import TurnFailed
+from swarmkeep.openai import history, submit
 from swarmkeep.openai.chat_fields import split_history
 from swarmkeep.openai.fields import CompactResponse, CountTokens, CreateResponse
-from swarmkeep.openai.history import (
-    FEW_MESSAGES,
-    answer_items,
-    build_response,
-    count_parts,
-    find_response,
-    list_input_items,
-    read_items,
-)
 from swarmkeep.openai.items import SUMMARY_PREFIX
 from swarmkeep.openai.output_items import Include, IncludeList, PageQuery, SessionItems
 from swarmkeep.openai.problems import PREFIX, Refused, make_error, make_failure_refusal, make_not_found
 from swarmkeep.openai.progress import ResponseBuilder, UsageSum
-from swarmkeep.openai.submit import (
-    DONE,
-    FollowedResponse,
-    RunRequest,
-    begin_response,
-    begin_unstored,
-    find_agent,
-    find_target,
-    finish_response,
-    follow_response,
-    load_unstored_session,
-    make_command,
-    map_error_params,
-    read_answers,
-    read_run_request,
-)
 from swarmkeep.request.request import ModelRequest
 from swarmkeep.runs.identifiers import make_id
 from swarmkeep.runs.reader import Batch
@@ -89,28 +65,28 @@ async def create_response(
     """The answer comes when the response has ended or waits for its caller; with `stream` as server-sent events, with
     `background` at once.
     """
-    run_request = await read_run_request(principal, data)
+    run_request = await submit.read_run_request(principal, data)
     if data.store is False:
         if data.background:
             raise Refused("what is not stored cannot be fetched later: `background` needs `store`", "background")
-        followed = await begin_unstored(principal, run_request)
+        followed = await submit.begin_unstored(principal, run_request)
     else:
         idempotency = await principal.read_idempotency()
-        target = await find_target(principal, run_request, idempotency)
+        target = await submit.find_target(principal, run_request, idempotency)
         if data.background and not data.stream:
-            started = await begin_response(principal, target, run_request, idempotency)
+            started = await submit.begin_response(principal, target, run_request, idempotency)
             return JsonResponse(await _show(principal, str(started.response_id)))
-        followed = await follow_response(principal, target, run_request, idempotency, is_quiet=not data.stream)
+        followed = await submit.follow_response(principal, target, run_request, idempotency, is_quiet=not data.stream)
     if data.stream:
         return make_stream(principal, followed)
-    return JsonResponse(await finish_response(principal, followed, request.receive))
+    return JsonResponse(await submit.finish_response(principal, followed, request.receive))
 
 
 async def _show(principal: Principal, name: str) -> Json:
-    return (await build_response(principal, await find_response(principal, name))).snapshot()
+    return (await history.build_response(principal, await history.find_response(principal, name))).snapshot()
 
 
-def make_stream(principal: Principal, followed: FollowedResponse) -> Response[Any]:
+def make_stream(principal: Principal, followed: submit.FollowedResponse) -> Response[Any]:
     """The stream of a response."""
     builder = followed.builder
 
@@ -119,7 +95,7 @@ def make_stream(principal: Principal, followed: FollowedResponse) -> Response[An
         for item in batch:
             for event in builder.read(item):
                 frames.append(frame(event["type"], encode(event)))
-        return b"".join(frames), DONE if builder.is_over else None
+        return b"".join(frames), submit.DONE if builder.is_over else None
 
     return make_event_stream(principal, followed.write_frames(principal, translate))
 
@@ -135,15 +111,15 @@ async def get_response(
     include_obfuscation: Obfuscation = None,
 ) -> Response[Any]:
     """From the log, at any time, from any server; numbers are the same each time."""
-    found = await find_response(principal, response_id)
+    found = await history.find_response(principal, response_id)
     if not stream:
         if starting_after is not None:
             raise Refused("`starting_after` is for streams: add `stream=true`", "starting_after")
-        return JsonResponse((await build_response(principal, found)).snapshot())
+        return JsonResponse((await history.build_response(principal, found)).snapshot())
     position = await principal.reader.find_position(found.key, found.run.id)
     builder = ResponseBuilder(found.id, after=-1 if starting_after is None else starting_after)
     batches = principal.reader.follow_run_batches(found.key, position)
-    return make_stream(principal, FollowedResponse(found.key, builder, batches))
+    return make_stream(principal, submit.FollowedResponse(found.key, builder, batches))
 
 
 @post(
@@ -153,9 +129,9 @@ async def get_response(
     opt={PERMISSION: ("run",)},
 )
 async def cancel_response(response_id: FromPath[str], principal: NamedDependency[Principal]) -> Response[Any]:
-    found = await find_response(principal, response_id, to_change=True)
+    found = await history.find_response(principal, response_id, to_change=True)
     # An earlier part of a run has ended, even if the run goes on now.
-    if found.id.part == count_parts(found.run) - 1:
+    if found.id.part == history.count_parts(found.run) - 1:
         await principal.engine.runs.cancel(found.key, found.run.id, idempotency=await principal.read_idempotency())
     return JsonResponse(await _show(principal, response_id))
 
@@ -163,7 +139,7 @@ async def cancel_response(response_id: FromPath[str], principal: NamedDependency
 @delete("/responses/{response_id:str}", status_code=200, summary="Make a response unfindable")
 async def delete_response(response_id: FromPath[str], principal: NamedDependency[Principal]) -> dict[str, Any]:
     """The log keeps it, until it is redacted or its session deleted."""
-    found = await find_response(principal, response_id, to_change=True)
+    found = await history.find_response(principal, response_id, to_change=True)
     await principal.engine.runs.hide(found.key, found.run.id, found.id.part, by=principal.name)
     return {"id": response_id, "object": "response", "deleted": True}
 
@@ -176,10 +152,10 @@ async def list_response_input_items(
     include: Include = None,
     include_list: IncludeList = None,
 ) -> Response[Any]:
-    found = await find_response(principal, response_id)
-    items = await list_input_items(principal, found)
+    found = await history.find_response(principal, response_id)
+    items = await history.list_input_items(principal, found)
     selected = page.select(items)
-    return await answer_items(principal, found.key, selected["data"], lambda shown: {**selected, "data": shown})
+    return await history.answer_items(principal, found.key, selected["data"], lambda shown: {**selected, "data": shown})
 
 
 ROUTES = [create_response, get_response, cancel_response, delete_response, list_response_input_items]
@@ -306,19 +282,19 @@ class _ResponsesSocket:
         self._kept = None
         return kept
 
-    async def _begin(self, frame: CreateFrame, kept: UnstoredSession | None) -> FollowedResponse:
-        run_request = await read_run_request(self._principal, replace(frame, stream=True))
+    async def _begin(self, frame: CreateFrame, kept: UnstoredSession | None) -> submit.FollowedResponse:
+        run_request = await submit.read_run_request(self._principal, replace(frame, stream=True))
         if frame.store is False:
-            return await begin_unstored(self._principal, run_request, kept)
+            return await submit.begin_unstored(self._principal, run_request, kept)
         if kept is not None:
             raise Refused(
                 "a response that continues one that is not stored cannot be stored either: set `store` to false",
                 "store",
             )
-        target = await find_target(self._principal, run_request, None)
-        return await follow_response(self._principal, target, run_request)
+        target = await submit.find_target(self._principal, run_request, None)
+        return await submit.follow_response(self._principal, target, run_request)
 
-    async def _send_events(self, response: FollowedResponse) -> Json:
+    async def _send_events(self, response: submit.FollowedResponse) -> Json:
         check = StreamCheck(self._principal, response.key, stop=self._principal.service.drained)
         with suppress(SessionNotFound):
             async with aclosing(response.batches) as batches:
@@ -367,12 +343,12 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
     """The result has the messages of users, and a compaction item in place of everything else: the input for a new
     response. The agent's model makes the summary; nothing is recorded, and the conversation stays as it is.
     """
-    request = await read_run_request(
+    request = await submit.read_run_request(
         principal, CreateResponse(model=data.model, input=data.input, previous_response_id=data.previous_response_id)
     )
     if request.input.approvals:
         raise Refused("an approval is given with a response", request.input.approvals[0].param)
-    session = await load_unstored_session(principal, request)
+    session = await submit.load_unstored_session(principal, request)
     chosen = None if data.model is None else choose_agent(session.state, request.model)
     state = _add(session.state, update_session(session.state, agent=chosen))
     end, unstored = split_history(request.input.messages), principal.engine.unstored
@@ -384,7 +360,7 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
         raise Refused(trip.message, "input", code="guardrail")
     added = [*passing, *request.input.messages[end:]]
     facts = [MessageAdded(message=add_sender(message)) for message in added]
-    state = await run_aside(len(facts) > FEW_MESSAGES, _add, state, facts)
+    state = await run_aside(len(facts) > history.FEW_MESSAGES, _add, state, facts)
     if not state.messages:
         raise Refused("there is nothing to make shorter", "input")
     try:
@@ -396,7 +372,7 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
     usage = UsageSum()
     for completion in summary.completions:
         usage.add(completion.usage)
-    questions = await read_items(session.id, state, _list_questions)
+    questions = await history.read_items(session.id, state, _list_questions)
     answer = {
         "id": make_id("resp"),
         "object": "response.compaction",
@@ -405,7 +381,9 @@ async def compact_response(data: JSONBody[CompactResponse], principal: NamedDepe
     }
     shortened = _show_summary(summary.text)
     key = principal.session_key(session.id)
-    return await answer_items(principal, key, questions, lambda shown: {**answer, "output": [*shown, shortened]})
+    return await history.answer_items(
+        principal, key, questions, lambda shown: {**answer, "output": [*shown, shortened]}
+    )
 
 
 def _add(state: State, facts: Sequence[SessionEvent]) -> State:
@@ -442,17 +420,17 @@ async def count_input_tokens(data: JSONBody[CountTokens], principal: NamedDepend
     """Of everything that would be sent to the model first: instructions, functions, the history, and the input.
     Estimated from the bytes of its text, with a fixed number for each picture or file. Nothing is recorded.
     """
-    run_request = await read_run_request(principal, CreateResponse(**asdict(data)))
-    session = await load_unstored_session(principal, run_request)
-    with map_error_params(run_request.input):
+    run_request = await submit.read_run_request(principal, CreateResponse(**asdict(data)))
+    session = await submit.load_unstored_session(principal, run_request)
+    with submit.map_error_params(run_request.input):
         request = await _preview(principal, run_request, session)
     return {"object": "response.input_tokens", "input_tokens": estimate_tokens(request), "estimated": True}
 
 
-async def _preview(principal: Principal, run_request: RunRequest, session: UnstoredSession) -> ModelRequest:
+async def _preview(principal: Principal, run_request: submit.RunRequest, session: UnstoredSession) -> ModelRequest:
     run = session.state.run
     if run is not None and run.status == "waiting":
-        answers = read_answers(principal, session.id, run, run_request)
+        answers = submit.read_answers(principal, session.id, run, run_request)
         now = await principal.store.read_clock() if answers.approvals else None
 
         def decide(state: State) -> list[EventDraft]:
@@ -460,7 +438,7 @@ async def _preview(principal: Principal, run_request: RunRequest, session: Unsto
             return resume_run(state, run.id, *given, messages=answers.messages, options=run_request.options, now=now)
     else:
         # The future answer of another run is unknown: as if it were cut off now.
-        command = replace(make_command(principal, session.state, run_request), on_busy="interrupt")
+        command = replace(submit.make_command(principal, session.state, run_request), on_busy="interrupt")
 
         def decide(state: State) -> list[EventDraft]:
             return start_run(state, command)
@@ -501,7 +479,7 @@ async def list_models(principal: NamedDependency[Principal], user: ForUser = Non
 async def get_model(
     request: Request[Any, Any, Any], principal: NamedDependency[Principal], name: AgentName
 ) -> dict[str, Any]:
-    return show_model(find_agent(principal, read_name(request, f"{PREFIX}/models/")))
+    return show_model(submit.find_agent(principal, read_name(request, f"{PREFIX}/models/")))
 
 
 MODELS_ROUTES = [list_models, get_model]

@@ -22,19 +22,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from swarmkeep.decide.commands import StartRun
+from swarmkeep.events import errors
 from swarmkeep.events.codec import Json, decode, encode_text
-from swarmkeep.events.errors import (
-    AgentNotFound,
-    AgentUnavailable,
-    DomainError,
-    Draining,
-    HistoryDamaged,
-    IdempotencyMismatch,
-    InvalidRequest,
-    PersonErased,
-    QuotaExceeded,
-    SessionNotFound,
-)
 from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.runs.identifiers import INVOCATION_READY, RUN_BEGUN, derive_id, reach
@@ -77,7 +66,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             found = next(CronSim(self.expression, after.astimezone(self._find_zone())), None)
         except (CronSimError, ValueError, AssertionError, OverflowError) as error:
             wrong = str(error).removeprefix("Bad ") if isinstance(error, CronSimError) else "a field"
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 f"{wrong}: no such value, or none that ever comes; `0 9 * * MON-FRI` is 9:00 from Monday to Friday",
                 "/expression",
             ) from None
@@ -87,15 +76,15 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         """The time at which it is due first. Raises InvalidRequest."""
         if self.run_at is not None:
             if not now.timestamp() < self.run_at <= MAX_SECONDS:
-                raise InvalidRequest("name a time to come, in seconds since 1970", "/run_at")
+                raise errors.InvalidRequest("name a time to come, in seconds since 1970", "/run_at")
             return self.run_at
         if len(self.expression) > _MAX_EXPRESSION_CHARACTERS or len(self.expression.split()) != 5:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 f"write the five fields of cron, in at most {_MAX_EXPRESSION_CHARACTERS} characters", "/expression"
             )
         due_at = self.find_next(now)
         if due_at is None:
-            raise InvalidRequest("the expression names no day that there is", "/expression")
+            raise errors.InvalidRequest("the expression names no day that there is", "/expression")
         return due_at
 
     def _find_zone(self) -> ZoneInfo:
@@ -104,7 +93,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
                 return ZoneInfo(self.timezone)
         except (KeyError, ValueError, OSError):
             pass
-        raise InvalidRequest("name a time zone of the IANA database, such as `Europe/Berlin`", "/timezone")
+        raise errors.InvalidRequest("name a time zone of the IANA database, such as `Europe/Berlin`", "/timezone")
 
 
 # What an automation does, and what has become of it.
@@ -186,7 +175,7 @@ def find_number(automation: Automation, request: IdempotentRequest) -> int:
     """The number of the invocation that this request made; 0 if none. Raises IdempotencyMismatch."""
     found = next((asked for asked in automation.asked if asked.request.key == request.key), None)
     if found is not None and found.request != request:
-        raise IdempotencyMismatch(request.key)
+        raise errors.IdempotencyMismatch(request.key)
     return 0 if found is None else found.number
 
 
@@ -231,14 +220,14 @@ _RETRY_SECONDS = 10
 # For how long servers that do not have the agent leave an invocation to others.
 _UNSERVED_SECONDS = 60
 _MOST_ASKED = 50
-_PASSING = (*UNAVAILABLE, Draining, QuotaExceeded)
+_PASSING = (*UNAVAILABLE, errors.Draining, errors.QuotaExceeded)
 _MAKER_GONE = Failure("unauthenticated", "the API key that it was made with does not count any more: make it anew")
 # What the next times would fail for, too.
 _PAUSING: dict[str, PauseReason | None] = {
     _MAKER_GONE.code: None,
-    SessionNotFound.code: "target_session_failed",
-    HistoryDamaged.code: "target_session_failed",
-    PersonErased.code: "target_session_failed",
+    errors.SessionNotFound.code: "target_session_failed",
+    errors.HistoryDamaged.code: "target_session_failed",
+    errors.PersonErased.code: "target_session_failed",
 }
 
 
@@ -296,7 +285,7 @@ class Automations(Background):
             before = read_automation(stored)
             after = change(before)
             if after.schedule != schedule:
-                raise InvalidRequest("the automation was changed by another caller meanwhile; try again")
+                raise errors.InvalidRequest("the automation was changed by another caller meanwhile; try again")
             kept = stored.due_at if after.schedule == before.schedule and after.status == before.status else due_at
             return replace(stored, data=encode_text(after), due_at=kept if after.status == "active" else None)
 
@@ -415,8 +404,8 @@ class Automations(Background):
             session_id = await self._begin_run(tenant, invocation)
         except _PASSING:
             raise
-        except DomainError as error:
-            is_unserved = isinstance(error, AgentNotFound | AgentUnavailable)
+        except errors.DomainError as error:
+            is_unserved = isinstance(error, errors.AgentNotFound | errors.AgentUnavailable)
             if is_unserved and now < invocation.created_at + _UNSERVED_SECONDS:
                 return None
             return replace(invocation, status="failed", error=Failure(error.code, str(error)))

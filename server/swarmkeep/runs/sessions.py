@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
+from swarmkeep.decide import people
 from swarmkeep.decide.checks import (
     TakenMessages,
     check_messages,
@@ -20,17 +21,6 @@ from swarmkeep.decide.checks import (
 )
 from swarmkeep.decide.commands import add_messages, create_session, refuse_if_busy, refuse_if_held, update_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
-from swarmkeep.decide.people import (
-    add_feedback,
-    add_note,
-    answer,
-    assign,
-    hand_back,
-    hold,
-    release,
-    remove_message,
-    take_over,
-)
 from swarmkeep.events.codec import Json, encode_sorted
 from swarmkeep.events.errors import (
     BlobNotFound,
@@ -186,14 +176,14 @@ async def hold_session(
     """
     if not 0 < len(reason) <= MAX_REASON:
         raise InvalidRequest(f"give a reason, of up to {MAX_REASON} characters", "/reason")
-    return await _record(store, key, lambda state: hold(state, reason=reason, by=by), publish)
+    return await _record(store, key, lambda state: people.hold(state, reason=reason, by=by), publish)
 
 
 async def release_session(
     store: SqlStore, key: SessionKey, *, by: str | None, publish: Publish | None = None
 ) -> SessionView:
     """Lift a session's hold. Without one, nothing changes. Raises SessionNotFound, HistoryDamaged."""
-    return await _record(store, key, lambda state: release(state, by=by), publish)
+    return await _record(store, key, lambda state: people.release(state, by=by), publish)
 
 
 async def refuse_if_held_above(store: SqlStore, key: SessionKey, state: State) -> None:
@@ -246,7 +236,7 @@ async def remove_stored_message(
 
     async def remove() -> None:
         state = await store.sound_state(key)
-        drafts = remove_message(state, seq, tool_call_id, by)
+        drafts = people.remove_message(state, seq, tool_call_id, by)
         if drafts:
             await store.append(key, state, drafts)
 
@@ -522,7 +512,7 @@ class Sessions:
         """
         session_log = self._worker.open_session_log(key, await self._store.sound_state(key))
         changed = await session_log.commit(
-            lambda state: remove_message(state, seq, tool_call_id, by, content_only=content_only)
+            lambda state: people.remove_message(state, seq, tool_call_id, by, content_only=content_only)
         )
         self._worker.continue_session(session_log, changed)
 
@@ -602,7 +592,7 @@ class Takeovers:
 
         Raises SessionNotFound, TakenOverByOther, QuotaExceeded, IdempotencyMismatch.
         """
-        decide = partial(take_over, by=by, note=note, force=force, owner=owner)
+        decide = partial(people.take_over, by=by, note=note, force=force, owner=owner)
         seq = await self._commit(key, decide, idempotency)
         return view_session(key.id, await self._store.state(key, at=seq))
 
@@ -619,7 +609,7 @@ class Takeovers:
 
         def decide(state: State) -> Sequence[EventDraft]:
             asked[:] = [] if state.run is None else list_open_children(key, state, state.run)
-            return answer(state, content, by=by)
+            return people.answer(state, content, by=by)
 
         seq = await self._commit(key, decide, idempotency)
         await self._children.cancel_sessions(asked)
@@ -645,7 +635,7 @@ class Takeovers:
         def decide(state: State) -> Sequence[EventDraft]:
             if state.run is not None:
                 self._registry.get_active(state.agent)
-            return hand_back(state, by=by, note=note, force=force)
+            return people.hand_back(state, by=by, note=note, force=force)
 
         seq = await self._commit(key, decide, idempotency)
         return view_session(key.id, await self._store.state(key, at=seq))
@@ -663,7 +653,7 @@ class Takeovers:
 
         Raises SessionNotFound, InvalidRequest, QuotaExceeded, IdempotencyMismatch.
         """
-        seq = await self._commit(key, lambda state: assign(state, to=to, by=by, reason=reason), idempotency)
+        seq = await self._commit(key, lambda state: people.assign(state, to=to, by=by, reason=reason), idempotency)
         return view_session(key.id, await self._store.state(key, at=seq))
 
     async def add_note(
@@ -673,7 +663,7 @@ class Takeovers:
 
         Raises SessionNotFound, InvalidRequest, QuotaExceeded, IdempotencyMismatch.
         """
-        return await self._commit_event(key, lambda state: add_note(state, text, by=by), idempotency)
+        return await self._commit_event(key, lambda state: people.add_note(state, text, by=by), idempotency)
 
     async def add_feedback(
         self,
@@ -690,7 +680,7 @@ class Takeovers:
 
         Raises SessionNotFound, RunNotFound, EventNotFound, InvalidRequest, QuotaExceeded, IdempotencyMismatch.
         """
-        decide = partial(add_feedback, seq=seq, run_id=run_id, value=value, comment=comment, by=by)
+        decide = partial(people.add_feedback, seq=seq, run_id=run_id, value=value, comment=comment, by=by)
         return await self._commit_event(key, decide, idempotency)
 
     async def _commit_event(

@@ -35,19 +35,8 @@ from swarmkeep.events.state import Run, State, ToolCall, refuse_damaged
 from swarmkeep.events.views import RunView, find_run
 from swarmkeep.logs import log_fields
 from swarmkeep.models.model import ServerStopping
+from swarmkeep.runs import identifiers
 from swarmkeep.runs.agents import Registry
-from swarmkeep.runs.identifiers import (
-    CHILD_ENDED,
-    MOST_DEPTH,
-    derive_child,
-    derive_child_run,
-    find_depth,
-    find_replaced_run,
-    is_child_of,
-    list_open_children,
-    make_parent,
-    reach,
-)
 from swarmkeep.runs.limits import Limits, check_session_quotas
 from swarmkeep.runs.loop import UNAVAILABLE, Attempts
 from swarmkeep.runs.policy import AskedAgents, Decide, SessionPlan, make_plan
@@ -150,7 +139,9 @@ class Parents:
                 return
             found = await self._store.state(above)
             run_id, calls = _find_awaited(found)
-            awaited = next((call for call in calls if derive_child(above, found, run_id, call) == key), None)
+            awaited = next(
+                (call for call in calls if identifiers.derive_child(above, found, run_id, call) == key), None
+            )
             if awaited is None or not all(name in self._registry for name in list_needed_agents(found)):
                 return
             session_log = self._worker.open_session_log(above, found)
@@ -165,19 +156,19 @@ class Parents:
         """Find the decision on a session that no process advances, if asking concerns it."""
         run_id, calls = _find_awaited(state)
         for awaited in calls:
-            is_waiting = await self._is_child_waiting(derive_child(key, state, run_id, awaited))
+            is_waiting = await self._is_child_waiting(identifiers.derive_child(key, state, run_id, awaited))
             if is_waiting is None:
                 return partial(_give_up, run_id=run_id, call_id=awaited)
             if not is_waiting:
                 return partial(go_on_with_session, run_id=run_id, call_id=awaited)
         if await self.is_orphan(key, state):
-            return lambda state: cancel_run(state, derive_child_run(key))
+            return lambda state: cancel_run(state, identifiers.derive_child_run(key))
         return None
 
     async def _is_child_waiting(self, child: SessionKey) -> bool | None:
         """None if there is no such session any more."""
         try:
-            run = find_run(await self._store.state(child), derive_child_run(child))
+            run = find_run(await self._store.state(child), identifiers.derive_child_run(child))
         except SessionNotFound:
             return None
         return run is not None and run.status == "waiting"
@@ -188,7 +179,7 @@ class Parents:
         parent = state.parent
         if parent is None or parent.session_id == REDACTED:
             return False
-        if state.run is None or state.run.id != derive_child_run(key):
+        if state.run is None or state.run.id != identifiers.derive_child_run(key):
             return False
         above = SessionKey(key.tenant, parent.session_id)
         try:
@@ -198,7 +189,7 @@ class Parents:
         except DomainError:
             return False
         run = find_run(found, parent.run_id)
-        if run is None or derive_child(above, found, run.id, parent.tool_call_id) != key:
+        if run is None or identifiers.derive_child(above, found, run.id, parent.tool_call_id) != key:
             return True
         if run.status == "interrupted" and (found.run is not None or found.finished[-1].id != run.id):
             return True
@@ -251,14 +242,14 @@ class ChildSessions:
     async def _ask_once(self, key: SessionKey, state: State, tool: Tool, call: ToolCall, text: str) -> ToolOutcome:
         run = state.run
         assert run is not None
-        if find_depth(state) >= MOST_DEPTH:
-            return make_error(tool, f"was not asked: agents may ask one another up to {MOST_DEPTH} deep")
-        child = derive_child(key, state, run.id, call.id)
+        if identifiers.find_depth(state) >= identifiers.MOST_DEPTH:
+            return make_error(tool, f"was not asked: agents may ask one another up to {identifiers.MOST_DEPTH} deep")
+        child = identifiers.derive_child(key, state, run.id, call.id)
         found = await self._open_session(child, key, state, tool, call, text)
-        if not is_child_of(found, run.id, call.id):
+        if not identifiers.is_child_of(found, run.id, call.id):
             return make_error(tool, f"could not be asked: session {child.id} is somebody else's")
         view = await self._wait(child, found, run, call, text)
-        await reach(CHILD_ENDED)
+        await identifiers.reach(identifiers.CHILD_ENDED)
         if view.status == "waiting":
             awaited = list_awaited(view.pending, child.id, view.id, view.agent)
             return ToolOutcome(status="waiting", content="", session_id=child.id, waits=True, approvals=tuple(awaited))
@@ -278,11 +269,11 @@ class ChildSessions:
             assert state.run is not None
             assert tool.asked_agent is not None
         agent = self._registry.get(tool.asked_agent.name).name
-        parent = make_parent(key, state, state.run.id, call.id)
+        parent = identifiers.make_parent(key, state, state.run.id, call.id)
         facts = create_session(agent, state.context_variables, {}, (), parent)
         plan = await make_plan(draft_events(agent, facts, None))
         with suppress(SessionExists):
-            await self._start(child, derive_child_run(child), state.run, call, text, plan)
+            await self._start(child, identifiers.derive_child_run(child), state.run, call, text, plan)
         return await self._store.state(child, fresh=False)
 
     async def _wait(self, child: SessionKey, found: State, asking: Run, call: ToolCall, text: str) -> RunView:
@@ -290,7 +281,7 @@ class ChildSessions:
 
         One that was interrupted, as its server stopped, goes on here.
         """
-        run_id = derive_child_run(child)
+        run_id = identifiers.derive_child_run(child)
         known = find_run(found, run_id)
         if known is None:
             await self._start(child, run_id, asking, call, text)
@@ -333,13 +324,13 @@ class ChildSessions:
     async def cancel(self, key: SessionKey, state: State, call: ToolCall) -> None:
         """Cancel the session asked by the call: no caller waits for its answer any more."""
         if state.run is not None:
-            await self._cancel_run(derive_child(key, state, state.run.id, call.id))
+            await self._cancel_run(identifiers.derive_child(key, state, state.run.id, call.id))
 
     async def cancel_run(self, key: SessionKey, state: State, run_id: str) -> None:
         """A run has ended: what it asked others for is over, too. One that is only interrupted may go on."""
         run = find_run(state, run_id)
         if run is not None and run.status not in ("running", "waiting", "queued", "interrupted"):
-            for child in list_open_children(key, state, run):
+            for child in identifiers.list_open_children(key, state, run):
                 await self._cancel_run(child)
 
     async def end_orphan(self, key: SessionKey, run_id: str) -> None:
@@ -356,7 +347,7 @@ class ChildSessions:
 
     async def _cancel_run(self, child: SessionKey) -> None:
         try:
-            await self._runs.cancel(child, derive_child_run(child))
+            await self._runs.cancel(child, identifiers.derive_child_run(child))
         except (SessionNotFound, RunNotFound):
             log.debug("session %s: there is nothing to cancel", child.id)
         except Exception as error:
@@ -369,8 +360,10 @@ class ChildSessions:
             if isinstance(event.fact, RunEnded) and event.run_id is not None:
                 await self.cancel_run(key, state, event.run_id)
             if isinstance(event.fact, RunEnded | RunStarted) and event.run_id is not None:
-                replaced = find_replaced_run(state, event.run_id)
-                await self.cancel_sessions([] if replaced is None else list_open_children(key, state, replaced))
+                replaced = identifiers.find_replaced_run(state, event.run_id)
+                await self.cancel_sessions(
+                    [] if replaced is None else identifiers.list_open_children(key, state, replaced)
+                )
         if state.parent is not None and any(isinstance(event.fact, RunEnded | RunResumed) for event in events):
             await self._parents.wake(key, state)
 

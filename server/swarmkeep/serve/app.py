@@ -29,7 +29,7 @@ from swarmkeep.history.checkpoints import BadCheckpoint, Signer, load_signer
 from swarmkeep.history.compare import PricesError, read_prices
 from swarmkeep.history.proofs import HeadLog
 from swarmkeep.history.retention import Retention, RetentionError, applying_retention, read_retention
-from swarmkeep.http import pages, websocket
+from swarmkeep.http import auth, pages, websocket
 from swarmkeep.http.access import (
     Compression,
     Cors,
@@ -39,19 +39,6 @@ from swarmkeep.http.access import (
     Unrouted,
     add_security_headers,
     find_address_caches,
-)
-from swarmkeep.http.auth import (
-    LINES_PER_MINUTE,
-    Keyring,
-    RateLimiter,
-    RefusalLog,
-    Service,
-    authenticate,
-    get_client_address,
-    guard_against_other_sites,
-    identify_principal,
-    log_refusal,
-    require_key,
 )
 from swarmkeep.http.bodies import BodyLimits, JsonRequest, JsonResponse
 from swarmkeep.http.errors import list_methods, make_problem_response
@@ -190,7 +177,7 @@ def make_lifespan(
                 await _warn_of_unstamped(store)
                 if isinstance(location, PostgresServer):
                     await _warn_of_obstacles(settings, location)
-                keyring = Keyring(SqlApiKeys(store.database))
+                keyring = auth.Keyring(SqlApiKeys(store.database))
                 # Before the engine starts, which takes runs over that others have left.
                 await _refuse_to_be_open(settings, keyring)
                 if "*" in settings.cors_origins and not await keyring.is_locked():
@@ -272,7 +259,7 @@ async def _warn_of_obstacles(settings: Settings, location: PostgresServer) -> No
         log.warning("the database at %s: %s", location.display, obstacle.description)
 
 
-async def _refuse_to_be_open(settings: Settings, keyring: Keyring) -> None:
+async def _refuse_to_be_open(settings: Settings, keyring: auth.Keyring) -> None:
     if not (ip_address(resolve_address(settings)[0]).is_loopback or await keyring.is_locked()):
         raise ServeError(
             "without API keys the server is open to everybody who can reach it, so it does not listen on "
@@ -290,29 +277,29 @@ def _read_prices(settings: Settings) -> PriceTable | None:
 def _build_service(
     settings: Settings,
     engine: Engine,
-    keyring: Keyring,
+    keyring: auth.Keyring,
     metrics: Metrics,
     limits: ServerLimits,
     prices: PriceTable | None,
     signer: Signer | None,
     retention: Retention,
-) -> Service:
+) -> auth.Service:
     own = {bracket_host(settings.host), *settings.allowed_hosts}
     rate = settings.rate_limit_per_minute
-    return Service(
+    return auth.Service(
         engine,
         keyring,
         metrics,
         hosts=LOOPBACK_NAMES | {name.lower() for name in own},
         origins=frozenset(settings.cors_origins),
-        rate_limiter=None if rate is None else RateLimiter(rate),
-        address_limiter=None if rate is None else RateLimiter(rate),
+        rate_limiter=None if rate is None else auth.RateLimiter(rate),
+        address_limiter=None if rate is None else auth.RateLimiter(rate),
         limits=limits,
         separate_approvers=settings.separate_approvers,
         is_offline=settings.offline,
         session_headers=tuple(settings.openai_session_headers),
         prices=prices,
-        refusals=RefusalLog(max(1, LINES_PER_MINUTE // settings.workers)),
+        refusals=auth.RefusalLog(max(1, auth.LINES_PER_MINUTE // settings.workers)),
         head_log=HeadLog(engine.store, origin=settings.log_origin, signer=signer),
         max_package_bytes=settings.max_import_bytes,
         retention=retention,
@@ -432,24 +419,24 @@ def build_api(
     }
     v1 = Router(
         "/v1",
-        guards=[require_key],
+        guards=[auth.require_key],
         route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()],
     )
     app = Litestar(
         route_handlers=[
             v1,
             make_router(),
-            Router("/", guards=[require_key], route_handlers=agui.ROUTES, tags=["agui"]),
-            Router("/", guards=[require_key], route_handlers=mcp_server.list_routes(), tags=["mcp"]),
+            Router("/", guards=[auth.require_key], route_handlers=agui.ROUTES, tags=["agui"]),
+            Router("/", guards=[auth.require_key], route_handlers=mcp_server.list_routes(), tags=["mcp"]),
             Router("/", route_handlers=[*health.ROUTES, *health.METRICS_ROUTES], tags=["health"]),
             *pages.DOCS_ROUTES,
             *pages.ROUTES,
         ],
         before_request=_before_request,
         event_emitter_backend=_NoEventEmitter,
-        dependencies={"principal": Provide(identify_principal, sync_to_thread=False)},
+        dependencies={"principal": Provide(auth.identify_principal, sync_to_thread=False)},
         exception_handlers={Exception: _make_error_response},
-        guards=[guard_against_other_sites],
+        guards=[auth.guard_against_other_sites],
         lifespan=[lifespan],
         logging_config=None,
         openapi_config=make_openapi_config(
@@ -501,24 +488,24 @@ async def _refuse_without_key(app: Litestar, scope: Scope) -> Application | None
     request: Request[Any, Any, Any] = Request(cast(HTTPScope, scope))
     try:
         authorization = request.headers.getall("authorization", [])
-        await authenticate(app.state.service, authorization, get_client_address(scope))
+        await auth.authenticate(app.state.service, authorization, auth.get_client_address(scope))
     except Exception as error:
         return cast(Application, _make_error_response(request, error).to_asgi_response(None, request))
     return None
 
 
 def _note_beginning(app: Litestar, cors: Cors, message: Message, scope: Scope) -> None:
-    service: Service = app.state.service
+    service: auth.Service = app.state.service
     service.metrics.observe_response(message, scope)
     # An answer to a request has a status, and so has one that refuses a handshake.
-    log_refusal(service.refusals, message.get("status"), scope)
+    auth.log_refusal(service.refusals, message.get("status"), scope)
     add_security_headers(message)
     cors.add_headers(message, scope)
 
 
 def _refuse_cut_off(app: Litestar, scope: Scope) -> Application | None:
     """The answer to a request whose work took longer than the server's end could wait for it."""
-    service: Service = app.state.service
+    service: auth.Service = app.state.service
     if scope["type"] != "http" or not service.drained.is_set():
         return None
     request: Request[Any, Any, Any] = Request(cast(HTTPScope, scope))

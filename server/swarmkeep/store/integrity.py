@@ -17,19 +17,7 @@ from swarmkeep.events.facts import FACTS, RecordedEvent, SessionRedacted, Unknow
 from swarmkeep.events.redaction import is_stand_in
 from swarmkeep.events.state import NOTHING_SAID, Damage, PartialReply, State
 from swarmkeep.events.views import SessionView, find_last_run_status, view_stored_session
-from swarmkeep.store.hashing import (
-    FORMAT,
-    FORMATS,
-    GENESIS,
-    SALT_BYTES,
-    SealedEvent,
-    commitment_of,
-    continues,
-    find_format,
-    header_of,
-    last_hash,
-    link,
-)
+from swarmkeep.store import hashing
 from swarmkeep.store.person_keys import Erased
 from swarmkeep.store.records import SessionKey
 
@@ -56,7 +44,7 @@ class ChainCheck:
     """
 
     def __init__(
-        self, findings: Findings, noted: NotedHead | None = None, *, after: int = 0, previous: bytes = GENESIS
+        self, findings: Findings, noted: NotedHead | None = None, *, after: int = 0, previous: bytes = hashing.GENESIS
     ) -> None:
         self.last = after
         self._findings = findings
@@ -64,13 +52,13 @@ class ChainCheck:
         # The hashes that the next event may build on: as stored and as computed, so that one changed hash is one
         # problem and not two. None after a gap, where nothing is known.
         self._previous: tuple[bytes, ...] | None = (previous,)
-        self._format = FORMATS[0]
+        self._format = hashing.FORMATS[0]
         self._has_content = False
         self._redacted_digests: dict[int, str] = {}
         self._explained_seqs: set[int] = set()
         self._redactions: list[tuple[int, tuple[int, ...]]] = []
 
-    def take(self, sealed: SealedEvent) -> None:
+    def take(self, sealed: hashing.SealedEvent) -> None:
         event = sealed.event
         if not self._is_sound(sealed):
             self._examine(sealed)
@@ -82,7 +70,7 @@ class ChainCheck:
             detail = f"event {event.seq} had the hash {self._noted.hash} in the earlier head, and now has {event.hash}"
             self._findings.add("rewritten", detail, event.seq)
 
-    def _is_sound(self, sealed: SealedEvent) -> bool:
+    def _is_sound(self, sealed: hashing.SealedEvent) -> bool:
         """Whether the event is of the present format, has its payload and follows the one before: of nearly all there
         is no more to say, and this is quick."""
         event, salt, before = sealed.event, sealed.salt, self._previous
@@ -91,17 +79,17 @@ class ChainCheck:
             or len(before) != 1
             or event.seq != self.last + 1
             or salt is None
-            or len(salt) != SALT_BYTES
+            or len(salt) != hashing.SALT_BYTES
             or not sealed.as_written
             or type(event.fact) is UnknownFact
-            or not continues(before[0], sealed, salt)
+            or not hashing.continues(before[0], sealed, salt)
         ):
             return False
         self.last = event.seq
-        self._previous, self._format = (bytes.fromhex(event.hash),), FORMAT
+        self._previous, self._format = (bytes.fromhex(event.hash),), hashing.FORMAT
         return True
 
-    def _examine(self, sealed: SealedEvent) -> None:
+    def _examine(self, sealed: hashing.SealedEvent) -> None:
         event = sealed.event
         if event.seq != self.last + 1:
             self._note_gap(event.seq)
@@ -116,24 +104,24 @@ class ChainCheck:
             self._findings.add("event_missing", f"{gone} missing", self.last + 1)
             self._previous = None
 
-    def _check_hash(self, sealed: SealedEvent) -> tuple[int, ...]:
+    def _check_hash(self, sealed: hashing.SealedEvent) -> tuple[int, ...]:
         """Compare the event's hash with what it is made of. Returns the formats that it may be of: one if it fits."""
         event = sealed.event
-        header = header_of(event.seq, event.type, event.version, event.run_id, event.agent, event.at)
+        header = hashing.header_of(event.seq, event.type, event.version, event.run_id, event.agent, event.at)
         stored = bytes.fromhex(event.hash)
         if self._previous is None:
             self._previous = (stored,)
-            return FORMATS
+            return hashing.FORMATS
         for previous in self._previous:
-            if (found := find_format(previous, header, sealed.commitment, stored)) is not None:
+            if (found := hashing.find_format(previous, header, sealed.commitment, stored)) is not None:
                 self._previous, self._format = (stored,), found
                 return (found,)
         detail = f"event {event.seq} ({event.type}): its hash does not match it and the hash before it"
         self._findings.add("hash_differs", detail, event.seq)
-        self._previous = (stored, link(self._previous[-1], header, sealed.commitment, self._format))
-        return FORMATS
+        self._previous = (stored, hashing.link(self._previous[-1], header, sealed.commitment, self._format))
+        return hashing.FORMATS
 
-    def _check_payload(self, sealed: SealedEvent, formats: tuple[int, ...]) -> None:
+    def _check_payload(self, sealed: hashing.SealedEvent, formats: tuple[int, ...]) -> None:
         event, salt = sealed.event, sealed.salt
         name = f"event {event.seq} ({event.type})"
         if salt is None:
@@ -143,11 +131,13 @@ class ChainCheck:
             if not is_stand_in(event):
                 detail = f"{name}: its payload was removed, but what is in its place is not what redaction leaves there"
                 self._findings.add("stand_in_differs", detail, event.seq)
-        elif all(commitment_of(salt, event.payload, format) != sealed.commitment for format in formats):
+        elif all(hashing.commitment_of(salt, event.payload, format) != sealed.commitment for format in formats):
             self._findings.add("payload_differs", f"{name}: its payload is not the one that was recorded", event.seq)
-        if salt is not None and len(salt) != SALT_BYTES:
+        if salt is not None and len(salt) != hashing.SALT_BYTES:
             # In the first format a longer or shorter one takes text from the payload, or gives it some.
-            self._findings.add("salt_invalid", f"{name}: its salt has {len(salt)} bytes, not {SALT_BYTES}", event.seq)
+            self._findings.add(
+                "salt_invalid", f"{name}: its salt has {len(salt)} bytes, not {hashing.SALT_BYTES}", event.seq
+            )
         if not is_possible_payload(event):
             self._findings.add("payload_invalid", f"{name}: an event of this type cannot have this payload", event.seq)
         if not sealed.as_written:
@@ -295,9 +285,9 @@ class LogCheck:
         self.findings = FirstFinding()
         self._keys = keys
         known = State() if known is None else known
-        self._chain = ChainCheck(self.findings, after=known.seq, previous=last_hash(known))
+        self._chain = ChainCheck(self.findings, after=known.seq, previous=hashing.last_hash(known))
 
-    def follow(self, log: Iterable[SealedEvent]) -> Iterator[RecordedEvent]:
+    def follow(self, log: Iterable[hashing.SealedEvent]) -> Iterator[RecordedEvent]:
         """The events of the log; what is wrong with them is found on the way."""
         take = self._chain.take
         for sealed in log:

@@ -14,21 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from swarmkeep.events.errors import Overloaded
-from swarmkeep.store.postgres_connections import (
-    Notifications,
-    breaks_connection,
-    connect,
-    end_standing_transactions,
-    is_connection_lost,
-    is_locked_out,
-    is_out_of_time,
-    is_overtaken,
-    is_server_read_only,
-    make_engine,
-    pin_moment,
-    raise_store_error,
-    run_query,
-)
+from swarmkeep.store import postgres_connections
 from swarmkeep.store.records import OutcomeUnknown, SessionKey, StoreUnavailable
 from swarmkeep.store.statements import Render, Rows
 from swarmkeep.store.urls import PostgresServer
@@ -64,8 +50,10 @@ class SnapshotThread:
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
         if self._engine is None:
-            self._engine = make_engine(self._server)
-        return await greenlet_spawn(run_query, pin_moment(self._engine).sync_engine, query)
+            self._engine = postgres_connections.make_engine(self._server)
+        return await greenlet_spawn(
+            postgres_connections.run_query, postgres_connections.pin_moment(self._engine).sync_engine, query
+        )
 
     async def close(self) -> None:
         """End what goes on, and the thread. A second time does nothing."""
@@ -109,7 +97,7 @@ def run_statement(engine: Engine, render: Render) -> Rows:
         try:
             rows: Rows = await_only(driver.fetch(sql, *values))
         except Exception as error:
-            if not (driver.is_closed() or breaks_connection(error)):
+            if not (driver.is_closed() or postgres_connections.breaks_connection(error)):
                 raise
             drop_connections(engine, pooled)
             raise ConnectionBroken(error) from error
@@ -145,7 +133,7 @@ class PostgresDatabase:
         self._snapshots = asyncio.Semaphore(_SNAPSHOTS)
         self._snapshot_thread = SnapshotThread(server)
         self._writes: set[asyncio.Task[Any]] = set()
-        self._notifications = Notifications(lambda: connect(server, {}))
+        self._notifications = postgres_connections.Notifications(lambda: postgres_connections.connect(server, {}))
         self._closed = False
         self._has_written = self._has_failed = False
 
@@ -162,10 +150,10 @@ class PostgresDatabase:
             return await self._repeat(lambda: self._snapshot_thread.run(query))
 
     async def read_at_one_moment(self, query: Callable[[Connection], T]) -> T:
-        return await self._read(pin_moment(self._open_engines()[0]), query)
+        return await self._read(postgres_connections.pin_moment(self._open_engines()[0]), query)
 
     async def _read(self, engine: AsyncEngine, query: Callable[[Connection], T]) -> T:
-        return await self._repeat(lambda: greenlet_spawn(run_query, engine.sync_engine, query))
+        return await self._repeat(lambda: greenlet_spawn(postgres_connections.run_query, engine.sync_engine, query))
 
     async def _repeat(self, run: Callable[[], Awaitable[T]]) -> T:
         """Run a query, again if the connection was lost."""
@@ -173,8 +161,8 @@ class PostgresDatabase:
             try:
                 return await run()
             except Exception as error:
-                if last or not is_connection_lost(error):
-                    raise_store_error(error, self._server)
+                if last or not postgres_connections.is_connection_lost(error):
+                    postgres_connections.raise_store_error(error, self._server)
         raise AssertionError
 
     async def write(self, job: Callable[[Connection], T], *, erases: bool = False) -> T:
@@ -234,7 +222,7 @@ class PostgresDatabase:
 
     async def write_from_anywhere(self, job: Callable[[Connection], T]) -> T:
         # The pool's connections belong to the loop that they were made in.
-        engine = make_engine(self._server, pooled=False)
+        engine = postgres_connections.make_engine(self._server, pooled=False)
         try:
             return await self._write(engine, job)
         finally:
@@ -269,7 +257,7 @@ class PostgresDatabase:
         if self._closed:
             raise StoreUnavailable("the store is closed")
         if self._engine is None or self._reading is None:
-            self._engine = make_engine(self._server, read_only=self._read_only)
+            self._engine = postgres_connections.make_engine(self._server, read_only=self._read_only)
             # The same pool. A query that is one statement needs no BEGIN and ROLLBACK around it.
             self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         return self._engine, self._reading
@@ -280,15 +268,17 @@ class PostgresDatabase:
             try:
                 return await greenlet_spawn(transaction.run, engine.sync_engine)
             except Exception as error:
-                if transaction.committing and is_connection_lost(error):
+                if transaction.committing and postgres_connections.is_connection_lost(error):
                     raise self._make_outcome_unknown() from error
                 # Before the commit nothing has happened, so to do it again is to do it once.
-                is_demoted = not self._read_only and is_server_read_only(error)
+                is_demoted = not self._read_only and postgres_connections.is_server_read_only(error)
                 if is_demoted:
                     # Each connection of the pool leads there, and would be kept for as long as it works.
                     drop_connections(engine.sync_engine)
-                if last or not (await _is_freed(engine, error) or is_demoted or is_connection_lost(error)):
-                    raise_store_error(error, self._server)
+                if last or not (
+                    await _is_freed(engine, error) or is_demoted or postgres_connections.is_connection_lost(error)
+                ):
+                    postgres_connections.raise_store_error(error, self._server)
         raise AssertionError
 
     async def _write_statement(self, engine: AsyncEngine, render: Render) -> Rows:
@@ -297,17 +287,20 @@ class PostgresDatabase:
             try:
                 rows = await greenlet_spawn(run_statement, engine.sync_engine, render)
             except Exception as error:
-                is_lost, is_demoted = isinstance(error, ConnectionBroken), is_server_read_only(error)
+                is_lost, is_demoted = (
+                    isinstance(error, ConnectionBroken),
+                    postgres_connections.is_server_read_only(error),
+                )
                 is_in_doubt |= isinstance(error, ConnectionBroken) and error.is_in_doubt
                 if is_demoted:
                     drop_connections(engine.sync_engine)
-                if is_overtaken(error) and not is_in_doubt:
+                if postgres_connections.is_overtaken(error) and not is_in_doubt:
                     return ()
                 if not last and (await _is_freed(engine, error) or is_lost or is_demoted):
                     continue
                 if is_in_doubt:
                     raise self._make_outcome_unknown() from error
-                raise_store_error(error, self._server)
+                postgres_connections.raise_store_error(error, self._server)
             # Done already, or refused: that is unknown.
             if is_in_doubt and not rows:
                 raise self._make_outcome_unknown()
@@ -321,8 +314,10 @@ class PostgresDatabase:
 
 async def _is_freed(engine: AsyncEngine, error: Exception) -> bool:
     """Tell if the error was that something is locked, and its holder keeps it locked no more."""
-    may_be_locked = is_locked_out(error) or is_out_of_time(error)
-    return may_be_locked and await greenlet_spawn(end_standing_transactions, engine.sync_engine) > 0
+    may_be_locked = postgres_connections.is_locked_out(error) or postgres_connections.is_out_of_time(error)
+    return (
+        may_be_locked and await greenlet_spawn(postgres_connections.end_standing_transactions, engine.sync_engine) > 0
+    )
 
 
 def _query_in_time(query: Callable[[Connection], T], seconds: float, connection: Connection) -> T:

@@ -18,19 +18,8 @@ from sqlalchemy import Connection, Transaction
 from sqlalchemy.exc import OperationalError
 
 from swarmkeep.events.errors import Overloaded
+from swarmkeep.store import sqlite_files
 from swarmkeep.store.records import OutcomeUnknown, SessionKey, StoreUnavailable
-from swarmkeep.store.sqlite_files import (
-    BUSY_SECONDS,
-    FilesChanged,
-    LogScrubber,
-    Mode,
-    OpenFiles,
-    connect,
-    describe_failed_commit,
-    make_engine,
-    raise_store_error,
-    translate_sqlite_error,
-)
 from swarmkeep.store.statements import Render, Rows
 from swarmkeep.store.urls import SqliteFile
 
@@ -85,7 +74,7 @@ def _commit_whole(connection: Connection, batch: Sequence[Job], display: str) ->
                 _check_open(connection, error)
                 transaction.rollback()
                 if len(batch) == 1:
-                    job.fail(translate_sqlite_error(error, display))
+                    job.fail(sqlite_files.translate_sqlite_error(error, display))
                 return len(batch) == 1
         _end(transaction)
     return True
@@ -101,7 +90,7 @@ def _commit_rest(connection: Connection, batch: Sequence[Job], display: str) -> 
                 job.outcome = job.run(connection)
             except Exception as error:
                 _check_open(connection, error)
-                job.fail(translate_sqlite_error(error, display))
+                job.fail(sqlite_files.translate_sqlite_error(error, display))
                 raw.execute("ROLLBACK TO job")
             raw.execute("RELEASE job")
         _end(transaction)
@@ -188,8 +177,8 @@ class ReadOnlyFile:
 
     def _open(self) -> Connection:
         self._stamp = _read_stamp(self._file) if self._no_trace else None
-        mode: Mode = "ro" if self._stamp is None else "immutable"
-        return make_engine(self._file, mode, begin="BEGIN").connect()
+        mode: sqlite_files.Mode = "ro" if self._stamp is None else "immutable"
+        return sqlite_files.make_engine(self._file, mode, begin="BEGIN").connect()
 
     def _still_current(self) -> bool:
         return self._stamp is None or self._stamp == _read_stamp(self._file)
@@ -241,7 +230,7 @@ class SqliteDatabase:
         *,
         read_only: bool = False,
         max_waiting: int = 1000,
-        busy_seconds: float = BUSY_SECONDS,
+        busy_seconds: float = sqlite_files.BUSY_SECONDS,
     ) -> None:
         self._file = file
         self._max_waiting = max_waiting
@@ -255,7 +244,7 @@ class SqliteDatabase:
         self._local = threading.local()
         self._readable: list[ReadOnlyFile] = []
         self._display = file.display
-        self._files = OpenFiles(file)
+        self._files = sqlite_files.OpenFiles(file)
         self._closed = False
         self._has_written = self._has_failed = False
 
@@ -358,7 +347,7 @@ class SqliteDatabase:
         elif self._readable and not self._read_only:
             # Nothing was written, but those that read have made the log's files, and may not remove them.
             with contextlib.suppress(Exception):
-                _discard(connect(self._file, "rw", busy_seconds=self._busy_seconds))
+                _discard(sqlite_files.connect(self._file, "rw", busy_seconds=self._busy_seconds))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -374,7 +363,7 @@ class SqliteDatabase:
                 # A connection stays with the file that it was made to.
                 (self._files.check if file.is_open else self._files.check_now)()
             return file.run(query)
-        except FilesChanged:
+        except sqlite_files.FilesChanged:
             if self._writer is not None:
                 # A writer can still save what is in the log.
                 self._jobs.put("look")
@@ -382,11 +371,11 @@ class SqliteDatabase:
         except Exception as error:
             # It may be this connection that broke, so the next read makes another.
             file.close()
-            raise_store_error(error, self._file)
+            sqlite_files.raise_store_error(error, self._file)
 
     def _run_writer(self) -> None:
         connection: Connection | None = None
-        scrubber = LogScrubber(self._display)
+        scrubber = sqlite_files.LogScrubber(self._display)
         erasers: list[Job] = []
         while (batch := self._take_batch(scrubber.wait_seconds)) is not None:
             connection = self._write_batch(connection, batch, scrubber)
@@ -405,28 +394,30 @@ class SqliteDatabase:
             scrubber.scrub(connection, is_last=True)
             try:
                 self._files.check_now()
-            except FilesChanged:
+            except sqlite_files.FilesChanged:
                 self._files.save_log(connection)
             _discard(connection)
         deliver(erasers)
 
-    def _write_batch(self, connection: Connection | None, batch: list[Job], scrubber: LogScrubber) -> Connection | None:
+    def _write_batch(
+        self, connection: Connection | None, batch: list[Job], scrubber: sqlite_files.LogScrubber
+    ) -> Connection | None:
         """The connection to go on with; None after an error, which the jobs have then."""
         try:
             if connection is None:
                 # One to a file that takes the first one's place would be kept, and be written to once that is back.
                 self._files.check_now()
-                connection = connect(self._file, "rw", busy_seconds=self._busy_seconds)
+                connection = sqlite_files.connect(self._file, "rw", busy_seconds=self._busy_seconds)
             self._files.check()
             if batch:
                 commit(connection, batch, self._display)
                 self._files.note_written()
-        except FilesChanged as error:
+        except sqlite_files.FilesChanged as error:
             # The connection stays: it has open what a user may put back, or what is to be saved.
             if connection is not None:
                 self._files.save_log(connection)
             for job in batch:
-                job.fail(FilesChanged(*error.args))
+                job.fail(sqlite_files.FilesChanged(*error.args))
         except Exception as error:
             # A new error for each: a task that raises one adds its own traceback to it.
             for job in batch:
@@ -460,9 +451,9 @@ class SqliteDatabase:
 
     def _translate_error(self, error: Exception) -> Exception:
         if isinstance(error, CommitFailed):
-            return OutcomeUnknown(describe_failed_commit(error.cause, self._display))
+            return OutcomeUnknown(sqlite_files.describe_failed_commit(error.cause, self._display))
         cause = error.cause if isinstance(error, RolledBack) else error
-        fault = translate_sqlite_error(cause, self._display)
+        fault = sqlite_files.translate_sqlite_error(cause, self._display)
         if fault is cause and not isinstance(cause, StoreUnavailable):
             return StoreUnavailable(f"cannot write to the database at {self._display}: {cause}")
         return Overloaded(detail=str(fault)) if isinstance(fault, Overloaded) else type(fault)(*fault.args)
