@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, Metric, ProcessCollector
@@ -138,15 +138,6 @@ _WEBHOOK_GAUGES = {
     "dead": "Deliveries of a webhook that were given up.",
 }
 
-M = TypeVar("M", Counter, Histogram)
-
-
-def _find_by_labels(metric: M) -> Callable[..., M]:
-    """The metric for some labels. The library makes texts of them and takes a lock each time, seven calls for each
-    look; it keeps as many as this."""
-    found: Callable[..., M] = functools.cache(metric.labels)
-    return found
-
 
 class Metrics:
     """One server's counts, in a registry of their own. They start from zero with the process.
@@ -163,58 +154,33 @@ class Metrics:
         GCCollector(registry=registry)
         info = Gauge("swarmkeep_info", "1, with the `version`.", ["version"], registry=registry)
         info.labels(swarmkeep.__version__).set(1)
-        self._requests = _find_by_labels(
-            Counter(
-                "swarmkeep_http_requests",
-                "Answers, by `method`, `route` (a template; `none` where there is none) and `status`.",
-                ["method", "route", "status"],
-                registry=registry,
-            )
+        self._requests = self._count(
+            "http_requests",
+            "Answers, by `method`, `route` (a template; `none` where there is none) and `status`.",
+            "method",
+            "route",
+            "status",
         )
-        self._runs = _find_by_labels(
-            Counter(
-                "swarmkeep_runs",
-                "Changes of runs, by `event`: `started`, `queued`, `waiting`, `resumed`, `completed`, `failed`, "
-                "`cancelled`, `interrupted`.",
-                ["event"],
-                registry=registry,
-            )
+        self._runs = self._count(
+            "runs",
+            "Changes of runs, by `event`: `started`, `queued`, `waiting`, `resumed`, `completed`, `failed`, "
+            "`cancelled`, `interrupted`.",
+            "event",
         )
-        self._run_errors = _find_by_labels(
-            Counter(
-                "swarmkeep_run_errors", "Runs that ended with an error, by its `code`.", ["code"], registry=registry
-            )
+        self._run_errors = self._count("run_errors", "Runs that ended with an error, by its `code`.", "code")
+        self._damaged = self._count("sessions_damaged", "Sessions that this server was the first to find damaged.")
+        self._takeovers = self._count("takeovers", "Runs that were taken over, or tried again.")
+        self._model_seconds = self._time(
+            "model_call_seconds", "Model calls that gave a reply, and how long they took.", _MODEL_BUCKETS
         )
-        self._damaged = Counter(
-            "swarmkeep_sessions_damaged",
-            "Sessions that this server was the first to find damaged.",
-            registry=registry,
+        self._tokens = self._count(
+            "tokens", "Tokens as providers count them, by `kind`: `prompt`, `completion`.", "kind"
         )
-        self._takeovers = Counter(
-            "swarmkeep_takeovers", "Runs that were taken over, or tried again.", registry=registry
-        )
-        self._model_seconds = Histogram(
-            "swarmkeep_model_call_seconds",
-            "Model calls that gave a reply, and how long they took.",
-            buckets=_MODEL_BUCKETS,
-            registry=registry,
-        )
-        self._tokens = _find_by_labels(
-            Counter(
-                "swarmkeep_tokens",
-                "Tokens as providers count them, by `kind`: `prompt`, `completion`.",
-                ["kind"],
-                registry=registry,
-            )
-        )
-        self._tool_seconds = _find_by_labels(
-            Histogram(
-                "swarmkeep_tool_call_seconds",
-                "Tool calls with a result, and how long they took, by `status`.",
-                ["status"],
-                buckets=_TOOL_BUCKETS,
-                registry=registry,
-            )
+        self._tool_seconds = self._time(
+            "tool_call_seconds",
+            "Tool calls with a result, and how long they took, by `status`.",
+            _TOOL_BUCKETS,
+            "status",
         )
         self._feed_lag = Gauge(
             "swarmkeep_feed_lag",
@@ -222,28 +188,33 @@ class Metrics:
             ["tenant", "consumer"],
             registry=registry,
         )
-        self._webhook_attempts = _find_by_labels(
-            Counter(
-                "swarmkeep_webhook_attempts",
-                "Attempts to deliver an event to a webhook; after one that is `dead` no other comes by itself.",
-                ["outcome"],
-                registry=registry,
-            )
+        self._webhook_attempts = self._count(
+            "webhook_attempts",
+            "Attempts to deliver an event to a webhook; after one that is `dead` no other comes by itself.",
+            "outcome",
         )
         self._webhooks = {
             name: Gauge(f"swarmkeep_webhook_{name}", help_text, ["tenant", "webhook"], registry=registry)
             for name, help_text in _WEBHOOK_GAUGES.items()
         }
-        self._append_seconds = _find_by_labels(
-            Histogram(
-                "swarmkeep_append_seconds",
-                "Appends, and how long they took including waiting, by `outcome`: `ok`, `conflict` (decided again), "
-                "`lease_lost`, `overloaded`, `error`.",
-                ["outcome"],
-                buckets=_APPEND_BUCKETS,
-                registry=registry,
-            )
+        self._append_seconds = self._time(
+            "append_seconds",
+            "Appends, and how long they took including waiting, by `outcome`: `ok`, `conflict` (decided again), "
+            "`lease_lost`, `overloaded`, `error`.",
+            _APPEND_BUCKETS,
+            "outcome",
         )
+
+    # What the library makes of labels is kept: it makes texts of them and takes a lock each time, seven calls for each
+    # look.
+
+    def _count(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
+        counter = Counter(f"swarmkeep_{name}", text, labels, registry=self.registry)
+        return functools.cache(counter.labels if labels else lambda: counter)
+
+    def _time(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Callable[..., Histogram]:
+        histogram = Histogram(f"swarmkeep_{name}", text, labels, buckets=buckets, registry=self.registry)
+        return functools.cache(histogram.labels if labels else lambda: histogram)
 
     def show_lags(self, consumers: Iterable[Consumer]) -> None:
         """Show how far the consumers of feeds are behind. There are as many as a tenant may have, in all."""
@@ -277,7 +248,7 @@ class Metrics:
 
     def observe_damage(self, key: SessionKey, damage: Damage) -> None:
         """Count a session that was set aside."""
-        self._damaged.inc()
+        self._damaged().inc()
 
     def observe_event(self, event: RecordedEvent) -> None:
         """Count what an event that this server has recorded tells."""
@@ -292,13 +263,13 @@ class Metrics:
             case MessageAdded(completion=completion) | CompactionSummarised(completion=completion) if (
                 completion is not None and completion.request is not None
             ):
-                self._model_seconds.observe(completion.duration_ms / 1000)
+                self._model_seconds().observe(completion.duration_ms / 1000)
                 for name in ("prompt_tokens", "completion_tokens"):
                     self._tokens(name.removesuffix("_tokens")).inc(read_count((completion.usage or {}).get(name)))
             case MessageAdded(tool=tool) if tool is not None:
                 self._tool_seconds(tool.status).observe(tool.duration_ms / 1000)
             case RunResumed(reason="recovery"):
-                self._takeovers.inc()
+                self._takeovers().inc()
             case RunEnded(error=error) if error is not None:
                 self._run_errors(error.code).inc()
 
