@@ -16,7 +16,15 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import Run
 from swarmkeep.http.auth import Principal
 from swarmkeep.http.bodies import Body
-from swarmkeep.openai.fields import Metadata, ReasoningOptions, Verbosity, read_tools, refuse_unknown
+from swarmkeep.openai.fields import (
+    Metadata,
+    ReasoningOptions,
+    StreamOptions,
+    TextOptions,
+    read_effort,
+    read_tools,
+    refuse_unknown,
+)
 from swarmkeep.openai.history import find_asked_call
 from swarmkeep.openai.items import list_requests_below, read_content, read_text_output
 from swarmkeep.openai.problems import Refused, to_param
@@ -27,13 +35,6 @@ from swarmkeep.runs.teams import ApprovalBelow
 # Bodies. A field of the type None is refused unless it is null; one that is not named here is unknown.
 
 
-class TextConfig(Body, frozen=True, kw_only=True):
-    """Of what form the answers are to be."""
-
-    format: Json | None = None
-    verbosity: Verbosity | None = None
-
-
 class AgentConfig(Body, frozen=True, kw_only=True):
     """What the agent of a session is to be like. `model` names an agent of this server."""
 
@@ -41,18 +42,12 @@ class AgentConfig(Body, frozen=True, kw_only=True):
     instructions: str | None = None
     tools: list[Json] | None = None
     reasoning: ReasoningOptions | None = None
-    text: TextConfig | None = None
+    text: TextOptions | None = None
     service_tier: Literal["auto", "default"] | None = None
 
     multi_agent: Json | None = None
     compaction: None = None
     experimental: None = None
-
-
-class SessionStreamOptions(Body, frozen=True, kw_only=True):
-    """Nothing is padded in any case."""
-
-    include_obfuscation: bool | None = None
 
 
 class NewSession(Body, frozen=True, kw_only=True):
@@ -70,7 +65,7 @@ class CreateAgentSession(NewSession, frozen=True, kw_only=True):
     """`POST agents/sessions`."""
 
     stream: bool | None = None
-    stream_options: SessionStreamOptions | None = None
+    stream_options: StreamOptions | None = None
     review: Literal["none"] | None = None
 
     prompt_cache_options: None = None
@@ -157,7 +152,7 @@ def _refuse_multi_agent(asked: Json | None, place: str) -> None:
     refuse_unknown(asked, ("enabled",), _name_field(place, "multi_agent"))
 
 
-def _read_format(text: TextConfig | None, param: str) -> Json | UnsetType:
+def _read_format(text: TextOptions | None, param: str) -> Json | UnsetType:
     asked = None if text is None else text.format
     match asked:
         case None:
@@ -202,11 +197,7 @@ def read_options(
     """
     config = config or AgentConfig()
     _refuse_multi_agent(config.multi_agent, place)
-    settings: Json = {}
-    if config.reasoning is not None and config.reasoning.effort is not None:
-        settings["reasoning_effort"] = config.reasoning.effort
-    if config.text is not None and config.text.verbosity is not None:
-        settings["verbosity"] = config.text.verbosity
+    settings = read_effort(config.reasoning, config.text)
     tools = _read_tools(config.tools, place)
     answer_format = _read_format(config.text, _name_field(place, "text.format"))
     asked = {"reasoning": config.reasoning, "text": config.text}

@@ -175,11 +175,16 @@ ECHOED = (
 def read_settings(body: CreateResponse) -> Json:
     """The parameters of the model's requests that the body asks for."""
     settings = {there: value for here, there in SETTINGS.items() if (value := getattr(body, here)) is not None}
-    if body.reasoning is not None and body.reasoning.effort is not None:
-        settings["reasoning_effort"] = body.reasoning.effort
-    if body.text is not None and body.text.verbosity is not None:
-        settings["verbosity"] = body.text.verbosity
-    return settings
+    return settings | read_effort(body.reasoning, body.text)
+
+
+def read_effort(reasoning: ReasoningOptions | None, text: TextOptions | None) -> Json:
+    """The parameters that say how much a model is to think, and to say."""
+    asked = {
+        "reasoning_effort": None if reasoning is None else reasoning.effort,
+        "verbosity": None if text is None else text.verbosity,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def refuse_unknown(value: Json, known: Iterable[str], param: str) -> None:

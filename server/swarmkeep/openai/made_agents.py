@@ -29,12 +29,11 @@ from swarmkeep.openai.agent_input import (
     MADE_LABEL,
     AgentConfig,
     NewSession,
-    TextConfig,
     choose_agent,
     find_served,
     read_options,
 )
-from swarmkeep.openai.fields import Metadata, ReasoningOptions
+from swarmkeep.openai.fields import Metadata, ReasoningOptions, TextOptions
 from swarmkeep.openai.output_items import PageQuery
 from swarmkeep.openai.problems import PREFIX, ModelNotFound, Refused, make_not_found
 from swarmkeep.runs.identifiers import derive_id, make_id
@@ -66,7 +65,7 @@ class UpdateAgent(Body, frozen=True, kw_only=True):
     instructions: str | UnsetType | None = UNSET
     tools: list[Json] | UnsetType | None = UNSET
     reasoning: ReasoningOptions | UnsetType | None = UNSET
-    text: TextConfig | UnsetType | None = UNSET
+    text: TextOptions | UnsetType | None = UNSET
     service_tier: Literal["auto", "default"] | UnsetType | None = UNSET
     name: _Name | UnsetType | None = UNSET
     metadata: Metadata | UnsetType | None = UNSET
@@ -148,7 +147,7 @@ def _show_served(principal: Principal, name: str) -> Json:
 def _show_made(principal: Principal, stored: MadeAgent) -> Json:
     known, registry = _read_definition(stored), principal.engine.registry
     config, model = known.config, known.config.model or ""
-    text = config.text or TextConfig()
+    text = config.text or TextOptions()
     shown = show_agent(model, asks=model in registry and bool(registry.list_asked(registry.get(model))))
     effort = None if config.reasoning is None else config.reasoning.effort
     return {
