@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 import msgspec
 
 from swarmkeep.events.errors import Overloaded, RunNotFound, SearchOff, SessionNotFound
 from swarmkeep.events.facts import RecordedEvent
-from swarmkeep.events.run_table import EndedRunStatus
-from swarmkeep.events.state import Run, SessionStatus, State, Verdict
+from swarmkeep.events.state import Run, State
 from swarmkeep.events.views import RunView, SessionView, find_run, list_latest_runs, view_run, view_session
 from swarmkeep.events.words import parse_terms
 from swarmkeep.runs.hub import (
@@ -325,45 +325,26 @@ class SessionReader:
         self,
         tenant: str,
         *,
-        agent: str | None = None,
-        status: SessionStatus | None = None,
-        last_run: EndedRunStatus | None = None,
+        q: str | None = None,
         order: SessionOrder | None = None,
-        metadata: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
         include_context: bool = False,
-        children: bool = True,
-        q: str | None = None,
-        active_after: str | None = None,
-        active_before: str | None = None,
-        damaged: bool | None = None,
-        assignee: str | None = None,
-        feedback: Verdict | None = None,
+        **filters: Any,
     ) -> SessionPage:
-        """The latest first, by their creation or by what happened last in them, which is also what the times are of.
-        Without `children`, those that agents began to ask others are left out. `q`: words that one message, or id and
-        metadata, have to have, all of them. Raises SearchOff."""
+        """The latest first, by their creation or, with `q`, by what happened last in them, unless an `order` is given.
+        `q`: words to be searched for; `filters`: those of `list_sessions`. Raises SearchOff."""
         if q is not None and not self._has_search:
             raise SearchOff
         return await self._store.list_sessions(
             tenant,
-            agent=agent,
-            status=status,
-            last_run=last_run,
             order=order or ("created" if q is None else "activity"),
-            metadata=metadata,
+            terms=None if q is None else parse_terms(q),
             limit=limit,
             cursor=cursor,
             include_context=include_context,
             max_bytes=self.page_bytes,
-            children=children,
-            terms=None if q is None else parse_terms(q),
-            active_after=active_after,
-            active_before=active_before,
-            damaged=damaged,
-            assignee=assignee,
-            feedback=feedback,
+            **filters,
         )
 
     async def list_forks(self, key: SessionKey, *, limit: int = 50, cursor: str | None = None) -> SessionPage:

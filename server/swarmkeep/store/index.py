@@ -69,24 +69,31 @@ class Walk(msgspec.Struct, frozen=True):
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """The choice of a tenant's sessions, and their order."""
+
     tenant: str
     agent: str | None = None
     status: SessionStatus | None = None
     last_run: EndedRunStatus | None = None
-    metadata: Mapping[str, str] = {}
+    """How the last run ended, of sessions in which none is active."""
+    metadata: Mapping[str, str] | None = None
+    """Top-level values: text as it is, others as their JSON."""
     order: SessionOrder = "created"
+    """By their creation, or by what happened last in them: while a run is running that is its beginning. A session in
+    which something happens moves, so that pages by activity may show it twice or not at all."""
     children: bool = True
     """Whether those are found, too, that agents began to ask others."""
     active_after: str | None = None
     active_before: str | None = None
+    """Times of what happened last; this one is not included."""
     damaged: bool | None = None
     """Whether they were found damaged."""
     assignee: str | None = None
     """The name that looks after them; `none` for those without one."""
     feedback: Verdict | None = None
-    """What people think of its answers: `down` if one is not found good."""
+    """What people think of its answers: `down` if one is not found good, `up` for others that were rated."""
     terms: tuple[Term, ...] | None = None
-    """Words, of which one message, or id and metadata, have to have all."""
+    """Words, of which one message, or id and metadata, have to have all, as far as they are indexed."""
 
 
 _WALK = Walk()
@@ -208,7 +215,7 @@ def _list_ranges(wanted: SessionFilter) -> Iterator[_Range]:
     if wanted.last_run in ("failed", "interrupted"):
         ended = and_(mine, HAS_TROUBLE, columns.last_run == literal_column(f"'{wanted.last_run}'"))
         yield _Range(place, ended, frozenset({"last_run"}), at_hand)
-    for name, text in wanted.metadata.items():
+    for name, text in (wanted.metadata or {}).items():
         labels = session_labels.c
         has_label = and_(_is_listed(wanted, labels), labels.label == label_of(name, text))
         yield _Range((labels.created_at, labels.session_id), has_label, frozenset({_label_name(name)}))
@@ -258,7 +265,7 @@ def _list_conditions(wanted: SessionFilter, walked: _Range) -> Iterator[tuple[st
     if limits := _list_times(wanted, times):
         yield "active", and_(*limits)
     labels = session_labels.c
-    for name, text in wanted.metadata.items():
+    for name, text in (wanted.metadata or {}).items():
         mine = (labels.tenant == wanted.tenant, labels.session_id == _WALKED_ID, labels.label == label_of(name, text))
         yield _label_name(name), select(literal_column("1")).where(*mine).scalar_subquery().is_not(None)
 
@@ -405,64 +412,33 @@ class SqlSessionIndex(OnDatabase):
         self,
         tenant: str,
         *,
-        agent: str | None = None,
-        status: SessionStatus | None = None,
-        last_run: EndedRunStatus | None = None,
-        order: SessionOrder = "created",
-        metadata: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
         include_context: bool = False,
         max_bytes: int = sys.maxsize,
-        children: bool = True,
-        active_after: str | None = None,
-        active_before: str | None = None,
-        damaged: bool | None = None,
-        assignee: str | None = None,
-        feedback: Verdict | None = None,
-        terms: tuple[Term, ...] | None = None,
+        **filters: Any,
     ) -> SessionPage:
-        """Sessions, the latest first by the time of their creation or of what happened last in them: while a run is
-        running that is its beginning. A session in which something happens moves, so that pages by activity may show it
-        twice or not at all. `last_run` is how the last run ended, of sessions in which none is active. `metadata`
-        compares top-level values: text as it is, others as their JSON.
+        """Sessions, the latest first, for which the `filters` hold, which are the fields of SessionFilter.
 
-        Their context variables are read only with `include_context`. A page ends early once it has
-        `max_bytes` of JSON. Without `children`, those that agents began to ask others are left out. The times are of
-        what happened last, `active_before` not included. With `terms`, only those in which one message, or id and
-        metadata, have all of them, as far as they are indexed; each says where. `assignee` is a name, or `none`.
-        `feedback`: `down` for those with an answer that people do not find good, `up` for others that were rated.
+        Their context variables are read only with `include_context`. A page ends early once it has `max_bytes` of JSON.
+        With `terms`, each session says where it has them.
 
         Raises InvalidRequest for a cursor that this store did not make.
         """
-        filters = SessionFilter(
-            tenant=tenant,
-            agent=agent,
-            status=status,
-            last_run=last_run,
-            metadata=metadata or {},
-            order=order,
-            children=children,
-            active_after=active_after,
-            active_before=active_before,
-            damaged=damaged,
-            assignee=assignee,
-            feedback=feedback,
-            terms=terms,
-        )
+        wanted = SessionFilter(tenant=tenant, **filters)
         query = functools.partial(
             list_candidates,
-            wanted=filters,
+            wanted=wanted,
             limit=limit,
-            before=parse_session_cursor(cursor, order),
+            before=parse_session_cursor(cursor, wanted.order),
             include_context=include_context,
             max_bytes=max_bytes,
         )
         found, after = await self.database.read(query, seconds=self.read_seconds)
-        if terms is None:
+        if wanted.terms is None:
             return SessionPage([session for session, _ in found], after)
         # Not in the read: much text is looked through, for which others must not wait.
-        return SessionPage(await asyncio.to_thread(fill_matches, found, terms), after)
+        return SessionPage(await asyncio.to_thread(fill_matches, found, wanted.terms), after)
 
     async def count_sessions(self, tenant: str, *, children: bool = False, most: int = 1_000) -> SessionCounts:
         """Count the sessions that are busy or in trouble. Of each kind `most` are looked at, and without `children`
