@@ -186,7 +186,7 @@ def _queue_run(command: StartRun) -> RunQueued:
     )
 
 
-def _begin_run(state: State, command: StartRun) -> list[SessionEvent]:
+def _begin_run(state: State, command: StartRun | RunQueued) -> list[SessionEvent]:
     started = RunStarted(
         options=command.options,
         idempotency_key=command.idempotency_key,
@@ -204,18 +204,7 @@ def _begin_run(state: State, command: StartRun) -> list[SessionEvent]:
 def start_queued(state: State) -> list[EventDraft]:
     """Start the first run of the queue."""
     queued = state.queue[0]
-    fact = queued.fact
-    command = StartRun(
-        run_id=queued.run_id,
-        messages=fact.messages,
-        options=fact.options,
-        agent=fact.agent,
-        context_variables=fact.context_variables,
-        idempotency_key=fact.idempotency_key,
-        by=fact.by,
-        traceparent=fact.traceparent,
-    )
-    return draft_events(state.agent, _begin_run(state, command), queued.run_id)
+    return draft_events(state.agent, _begin_run(state, queued.fact), queued.run_id)
 
 
 def cancel_run(state: State, run_id: str, partial: PartialReply = NOTHING_SAID) -> list[EventDraft]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
@@ -140,8 +140,10 @@ def make_lifespan(
         raise ServeError("there are no agents to serve; name a file, folder or module that defines some with --agents")
     registry = load_registry(settings.agents, model=settings.model, server=find_model_server(settings))
     location = locate(settings.database_url)
-    _check_person_keys(settings)
-    prices, signer, retention = _read_prices(settings), _load_signer(settings), _read_retention(settings)
+    with _naming_what_is_wrong():
+        open_key_source(settings.person_keys)
+        prices = read_prices(settings.prices, settings.currency)
+        signer, retention = load_signer(settings.signing_key), read_retention(settings.retention)
     if not (settings.offline or settings.openai_api_key or settings.openai_base_url):
         raise ServeError(
             "no model is configured: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that speaks Chat "
@@ -203,10 +205,8 @@ def make_lifespan(
 @asynccontextmanager
 async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tracing | None]:
     """Open the maker of traces, if any are wanted. Until the block ends, each request is a span. Raises ServeError."""
-    try:
+    with _naming_what_is_wrong():
         opened = await asyncio.to_thread(open_tracing, settings, list_secrets(settings), swarmkeep.__version__)
-    except TracesError as error:
-        raise ServeError(str(error)) from None
     if opened is None:
         yield None
         return
@@ -219,19 +219,19 @@ async def _open_tracing(app: Litestar, settings: Settings) -> AsyncGenerator[Tra
         await asyncio.to_thread(opened.close)
 
 
-def _check_person_keys(settings: Settings) -> None:
+@contextmanager
+def _naming_what_is_wrong() -> Iterator[None]:
+    """Raise ServeError where a setting cannot be used."""
     try:
-        open_key_source(settings.person_keys)
-    except PersonKeyError as error:
+        yield
+    except (ArchiveError, BadCheckpoint, PersonKeyError, PricesError, RetentionError, TracesError) as error:
         raise ServeError(str(error)) from None
 
 
 async def _open_archive(store: SqlStore, settings: Settings) -> Archive | None:
-    try:
+    with _naming_what_is_wrong():
         read_age(settings.archive_after)
         archive = open_archive(store, settings)
-    except ArchiveError as error:
-        raise ServeError(str(error)) from None
     if archive is None and await store.has_archived():
         raise ServeError("the database has archived sessions: set SWARMKEEP_ARCHIVE to where they are")
     return archive
@@ -267,13 +267,6 @@ async def _refuse_to_be_open(settings: Settings, keyring: auth.Keyring) -> None:
         )
 
 
-def _read_prices(settings: Settings) -> PriceTable | None:
-    try:
-        return read_prices(settings.prices, settings.currency)
-    except PricesError as error:
-        raise ServeError(str(error)) from None
-
-
 def _build_service(
     settings: Settings,
     engine: Engine,
@@ -304,20 +297,6 @@ def _build_service(
         max_package_bytes=settings.max_import_bytes,
         retention=retention,
     )
-
-
-def _read_retention(settings: Settings) -> Retention:
-    try:
-        return read_retention(settings.retention)
-    except RetentionError as error:
-        raise ServeError(str(error)) from None
-
-
-def _load_signer(settings: Settings) -> Signer | None:
-    try:
-        return load_signer(settings.signing_key)
-    except BadCheckpoint as error:
-        raise ServeError(str(error)) from None
 
 
 def _build_metrics(settings: Settings, worker_metrics: WorkerMetrics | None) -> Metrics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -14,7 +14,7 @@ from swarmkeep.store.feed import SqlFeed
 from swarmkeep.store.head_log import SqlHeadLog
 from swarmkeep.store.heads import SqlLeases
 from swarmkeep.store.index import SqlActiveRuns, SqlSessionIndex
-from swarmkeep.store.integrity import NO_KEYS, IntegrityKeys
+from swarmkeep.store.integrity import IntegrityKeys
 from swarmkeep.store.log import CACHE_BYTES, OnAppend, OnDamage, SqlEventLog
 from swarmkeep.store.made_agents import SqlMadeAgents
 from swarmkeep.store.person_keys import Keyring, open_key_source
@@ -58,29 +58,14 @@ class SqlStore(
         *,
         display: str,
         clock: Clock = utc_now,
-        cache_bytes: int = CACHE_BYTES,
         only: SessionKey | None = None,
-        on_append: OnAppend | None = None,
-        on_damage: OnDamage | None = None,
-        integrity_keys: IntegrityKeys = NO_KEYS,
-        person: str | None = None,
-        keyring: Keyring | None = None,
         read_seconds: float | None = None,
+        **of_log: Any,
     ) -> None:
         # These keep something of their own; the others need the database only.
         SqlTotals.__init__(self, database, clock=clock)
         SqlLeases.__init__(self, database, only=only)
-        SqlEventLog.__init__(
-            self,
-            database,
-            clock=clock,
-            cache_bytes=cache_bytes,
-            on_append=on_append,
-            on_damage=on_damage,
-            integrity_keys=integrity_keys,
-            person=person,
-            keyring=keyring,
-        )
+        SqlEventLog.__init__(self, database, clock=clock, **of_log)
         self.read_seconds = read_seconds
         self.display = display
         """The database's URL without its password."""
