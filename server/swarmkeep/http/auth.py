@@ -6,10 +6,10 @@ import asyncio
 import hashlib
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
@@ -25,7 +25,7 @@ from swarmkeep.agent.values import check_assignee
 from swarmkeep.decide.checks import check_id
 from swarmkeep.events.errors import DomainError, InvalidRequest, Overloaded, SessionNotFound
 from swarmkeep.events.records import PriceTable
-from swarmkeep.history.proofs import DEFAULT_ORIGIN, HeadLog
+from swarmkeep.history.proofs import HeadLog
 from swarmkeep.history.replay import TurnQueue
 from swarmkeep.history.retention import Retention
 from swarmkeep.http.metrics import Metrics, ServerLimits
@@ -284,56 +284,42 @@ class RefusalLog:
 # The one object that requests share: a server process's engine, keys, metrics and limits.
 
 
+@dataclass(kw_only=True, eq=False)
 class Service:
-    """One process's engine, who may use it, and whether it is being stopped.
+    """One process's engine, who may use it, and whether it is being stopped."""
 
-    `hosts` are the names by which a server without keys may be addressed, `origins` the other sites whose pages may
-    call it then. Without `rate_limiter` keys may ask as often as they like, and without `address_limiter` others: there
-    are two, so that made-up addresses displace no key. With `separate_approvers` no caller decides on approvals of a
-    run of their own. One that `is_offline` asks the built-in offline model, for any model that agents name.
-    `session_headers` name the session of a chat completion, beside the usual ones. With `prices` usage has a cost.
-    `head_log` makes checkpoints; by default they are not signed. Evidence packages have up to `max_package_bytes`.
-    `stopping` is set when the server is told to stop, `drained` when the last of its runs has ended.
-    """
+    engine: Engine
+    keyring: Keyring
+    metrics: Metrics
+    limits: ServerLimits
+    hosts: frozenset[str]
+    """The names by which a server without keys may be addressed."""
+    origins: frozenset[str]
+    """The other sites whose pages may call it then."""
+    rate_limiter: RateLimiter | None
+    """Without one, keys may ask as often as they like."""
+    address_limiter: RateLimiter | None
+    """The same of others. There are two, so that made-up addresses displace no key."""
+    separate_approvers: bool
+    """If true, no caller decides on approvals of a run of their own."""
+    is_offline: bool
+    """If true, the built-in offline model answers, whatever model agents name."""
+    session_headers: tuple[str, ...]
+    """Those that name the session of a chat completion, beside the usual ones."""
+    prices: PriceTable | None
+    """With these usage has a cost."""
+    refusals: RefusalLog
+    head_log: HeadLog
+    """It makes checkpoints."""
+    max_package_bytes: int
+    """The size of evidence packages."""
+    retention: Retention
 
-    def __init__(
-        self,
-        engine: Engine,
-        keyring: Keyring,
-        metrics: Metrics,
-        *,
-        hosts: frozenset[str] = frozenset(),
-        origins: frozenset[str] = frozenset(),
-        rate_limiter: RateLimiter | None = None,
-        address_limiter: RateLimiter | None = None,
-        limits: ServerLimits | None = None,
-        separate_approvers: bool = False,
-        is_offline: bool = False,
-        session_headers: tuple[str, ...] = (),
-        prices: PriceTable | None = None,
-        refusals: RefusalLog | None = None,
-        head_log: HeadLog | None = None,
-        max_package_bytes: int = sys.maxsize,
-        retention: Retention = (),
-    ) -> None:
-        self.engine = engine
-        self.keyring = keyring
-        self.metrics = metrics
-        self.hosts = hosts
-        self.origins = origins
-        self.rate_limiter = rate_limiter
-        self.address_limiter = address_limiter
-        self.separate_approvers = separate_approvers
-        self.is_offline = is_offline
-        self.session_headers = session_headers
-        self.prices = prices
-        self.limits = limits or ServerLimits()
-        self.refusals = refusals or RefusalLog()
-        self.max_package_bytes = max_package_bytes
-        self.retention = retention
-        self.head_log = head_log or HeadLog(engine.store, origin=DEFAULT_ORIGIN, signer=None)
+    def __post_init__(self) -> None:
         self.stopping = asyncio.Event()
+        """Set when the server is told to stop."""
         self.drained = asyncio.Event()
+        """Set when the last of its runs has ended."""
         self.replays = TurnQueue("replays", self.limits.waiting_replays)
         self.packages = TurnQueue("evidence packages", self.limits.waiting_replays)
         self.rebuilds = ByteBudget(self.limits.rebuilt_bytes)

@@ -280,9 +280,9 @@ def _build_service(
     own = {bracket_host(settings.host), *settings.allowed_hosts}
     rate = settings.rate_limit_per_minute
     return auth.Service(
-        engine,
-        keyring,
-        metrics,
+        engine=engine,
+        keyring=keyring,
+        metrics=metrics,
         hosts=LOOPBACK_NAMES | {name.lower() for name in own},
         origins=frozenset(settings.cors_origins),
         rate_limiter=None if rate is None else auth.RateLimiter(rate),
