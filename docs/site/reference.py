@@ -21,7 +21,7 @@ from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import FACTS, AwaitedApproval, EventView, ListedTool, Parent, PendingCall, RunError
 from swarmkeep.events.records import CompletionRecord, ContextChange, RequestRecord, RunOptions, ToolRecord, Usage
 from swarmkeep.history.verify import CODES
-from swarmkeep.http.errors import TITLES, find_status
+from swarmkeep.http.errors import STATUS, TITLES
 from swarmkeep.http.metrics import GAUGES, Metrics
 from swarmkeep.http.openapi import FAILURES, PROBLEMS, build_openapi, read_field_texts
 from swarmkeep.serve.app import build_api
@@ -199,7 +199,7 @@ def write_http() -> str:
 
 
 def list_problems() -> list[tuple[str, str, str, str]]:
-    rows = [(str(find_status(code)), f"`{code}`", TITLES[code], text) for code, text in PROBLEMS.items()]
+    rows = [(str(STATUS[code]), f"`{code}`", TITLES[code], text) for code, text in PROBLEMS.items()]
     return sorted(rows, key=lambda row: row[0])
 
 

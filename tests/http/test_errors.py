@@ -52,13 +52,12 @@ def subclasses_of(base: type[DomainError]) -> Iterator[type[DomainError]]:
 
 def test_every_domain_error_has_its_status() -> None:
     ours = {error for error in subclasses_of(DomainError) if error.__module__.startswith("swarmkeep.")}
-    assert ours == set(errors.STATUS)
+    assert {error.code for error in ours} <= set(errors.STATUS)
 
 
 def test_error_codes_documented_with_titles() -> None:
     assert set().union(*CODES.values()) == set(errors.TITLES)
-    for error, status in errors.STATUS.items():
-        assert error.code in CODES[status]
+    assert all(code in CODES[status] for code, status in errors.STATUS.items())
 
 
 async def test_unknown_paths_and_methods(plain: RunningServer) -> None:

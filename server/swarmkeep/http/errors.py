@@ -14,7 +14,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 
 from swarmkeep.events import errors as domain
-from swarmkeep.http.auth import Forbidden, RateLimited, RequestTimeout, Unauthenticated, UnsupportedMediaType
+from swarmkeep.http.auth import RequestTimeout, Unauthenticated
 from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.parameters import describe_parameter
 from swarmkeep.logs import outage_log
@@ -30,100 +30,56 @@ _OPENAI_ROUTE = re.compile(r"(?:/v1)?/(?:responses|chat/completions|conversation
 _ASSISTANTS_ROUTE = re.compile(r"(?:/openai)?(?:/v1)?/(?:assistants|threads)(?:/|\Z)")
 _POINTERS_OUTSIDE_BODY = ("/query", "/path", "/header")
 
-STATUS: dict[type[domain.DomainError], int] = {
-    domain.InvalidRequest: 400,
-    domain.InvalidImport: 400,
-    Unauthenticated: 401,
-    Forbidden: 403,
-    domain.OwnApproval: 403,
-    domain.SessionNotFound: 404,
-    domain.RunNotFound: 404,
-    domain.EventNotFound: 404,
-    domain.BlobNotFound: 404,
-    domain.CheckpointNotFound: 404,
-    domain.ConsumerNotFound: 404,
-    domain.PersonNotFound: 404,
-    domain.WebhookNotFound: 404,
-    domain.DeliveryNotFound: 404,
-    domain.NotInCheckpoint: 404,
-    domain.AgentNotFound: 404,
-    domain.ApiKeyNotFound: 404,
-    RequestTimeout: 408,
-    domain.SessionExists: 409,
-    domain.SessionBusy: 409,
-    domain.OnHold: 409,
-    domain.PersonErased: 409,
-    domain.LeaseLost: 409,
-    domain.RunNotWaiting: 409,
-    domain.NotTakenOver: 409,
-    domain.TakenOverByOther: 409,
-    domain.RequestNotKept: 409,
-    domain.SessionDamaged: 409,
-    domain.HistoryDamaged: 409,
-    domain.LogDamaged: 409,
-    domain.AlreadyDecided: 409,
-    domain.ArgumentsChanged: 409,
-    domain.AgentUnavailable: 409,
-    domain.SeqMismatch: 412,
-    domain.SeqConflict: 412,
-    domain.TooLarge: 413,
-    UnsupportedMediaType: 415,
-    domain.IdempotencyMismatch: 422,
-    RateLimited: 429,
-    domain.QuotaExceeded: 429,
-    domain.SearchOff: 501,
-    domain.Overloaded: 503,
-    domain.Draining: 503,
+# By its code: the status of each error, of the framework's and the database's, too, and its phrase.
+_ERRORS = {
+    "invalid_request": (400, "The request is not valid"),
+    "invalid_import": (400, "The file cannot be imported"),
+    "unauthenticated": (401, "An API key is needed"),
+    "forbidden": (403, "This is not allowed"),
+    "not_found": (404, "There is nothing here"),
+    "session_not_found": (404, "No such session"),
+    "run_not_found": (404, "No such run"),
+    "event_not_found": (404, "No such event"),
+    "blob_not_found": (404, "No such file"),
+    "checkpoint_not_found": (404, "No such checkpoint"),
+    "not_in_checkpoint": (404, "The session is not in this checkpoint"),
+    "consumer_not_found": (404, "No such consumer of the feed"),
+    "person_not_found": (404, "No key of this person"),
+    "webhook_not_found": (404, "No such webhook"),
+    "delivery_not_found": (404, "Nothing to deliver there"),
+    "agent_not_found": (404, "No such agent"),
+    "key_not_found": (404, "No such API key"),
+    "method_not_allowed": (405, "This method is not allowed here"),
+    "request_timeout": (408, "The request did not arrive in time"),
+    "session_exists": (409, "The session already exists"),
+    "session_busy": (409, "A run is active in this session"),
+    "run_not_waiting": (409, "The run is not waiting"),
+    "not_taken_over": (409, "Nobody has taken the session over"),
+    "on_hold": (409, "A legal hold keeps the session from being redacted or deleted"),
+    "person_erased": (409, "The session's person was erased"),
+    "taken_over": (409, "Somebody else has taken the session over"),
+    "session_damaged": (409, "The session's log is damaged"),
+    "history_damaged": (409, "What is stored of the session is not what was recorded"),
+    "log_damaged": (409, "The log of heads is not what was written"),
+    "request_not_kept": (409, "The request cannot be rebuilt exactly"),
+    "already_decided": (409, "This was already decided"),
+    "arguments_changed": (409, "The arguments are not those that were shown"),
+    "agent_unavailable": (409, "The session's agent is not available here"),
+    "seq_mismatch": (412, "The session has changed"),
+    "too_large": (413, "The request is too large"),
+    "unsupported_media_type": (415, "The body is not JSON"),
+    "idempotency_mismatch": (422, "The idempotency key was used with another request"),
+    "rate_limited": (429, "Too many requests"),
+    "quota_exceeded": (429, "A quota or limit is exceeded"),
+    "internal_error": (500, "The server met an unexpected error"),
+    "search_off": (501, "Search is turned off here"),
+    "draining": (503, "The server is shutting down"),
+    "overloaded": (503, "The server is overloaded"),
+    "store_unavailable": (503, "The database cannot be used"),
+    "schema_behind": (503, "The database does not have this release's schema"),
 }
-
-# The phrase of each code, and of anything else with one: the framework's errors and the database's.
-TITLES = {
-    "invalid_request": "The request is not valid",
-    "invalid_import": "The file cannot be imported",
-    "unauthenticated": "An API key is needed",
-    "forbidden": "This is not allowed",
-    "not_found": "There is nothing here",
-    "session_not_found": "No such session",
-    "run_not_found": "No such run",
-    "event_not_found": "No such event",
-    "blob_not_found": "No such file",
-    "checkpoint_not_found": "No such checkpoint",
-    "not_in_checkpoint": "The session is not in this checkpoint",
-    "consumer_not_found": "No such consumer of the feed",
-    "person_not_found": "No key of this person",
-    "webhook_not_found": "No such webhook",
-    "delivery_not_found": "Nothing to deliver there",
-    "agent_not_found": "No such agent",
-    "key_not_found": "No such API key",
-    "method_not_allowed": "This method is not allowed here",
-    "request_timeout": "The request did not arrive in time",
-    "session_exists": "The session already exists",
-    "session_busy": "A run is active in this session",
-    "run_not_waiting": "The run is not waiting",
-    "not_taken_over": "Nobody has taken the session over",
-    "on_hold": "A legal hold keeps the session from being redacted or deleted",
-    "person_erased": "The session's person was erased",
-    "taken_over": "Somebody else has taken the session over",
-    "session_damaged": "The session's log is damaged",
-    "history_damaged": "What is stored of the session is not what was recorded",
-    "log_damaged": "The log of heads is not what was written",
-    "request_not_kept": "The request cannot be rebuilt exactly",
-    "already_decided": "This was already decided",
-    "arguments_changed": "The arguments are not those that were shown",
-    "agent_unavailable": "The session's agent is not available here",
-    "seq_mismatch": "The session has changed",
-    "too_large": "The request is too large",
-    "unsupported_media_type": "The body is not JSON",
-    "idempotency_mismatch": "The idempotency key was used with another request",
-    "rate_limited": "Too many requests",
-    "quota_exceeded": "A quota or limit is exceeded",
-    "search_off": "Search is turned off here",
-    "internal_error": "The server met an unexpected error",
-    "draining": "The server is shutting down",
-    "overloaded": "The server is overloaded",
-    "store_unavailable": "The database cannot be used",
-    "schema_behind": "The database does not have this release's schema",
-}
+STATUS = {code: status for code, (status, _) in _ERRORS.items()}
+TITLES = {code: title for code, (_, title) in _ERRORS.items()}
 
 _CODE_OF_STATUS = {
     400: "invalid_request",
@@ -132,9 +88,6 @@ _CODE_OF_STATUS = {
     405: "method_not_allowed",
     413: "too_large",
     415: "unsupported_media_type",
-}
-_STATUS_OF_CODE = {code: status for status, code in _CODE_OF_STATUS.items()} | {
-    error.code: status for error, status in STATUS.items()
 }
 
 
@@ -245,7 +198,7 @@ def make_problem(error: Exception, handler: BaseRouteHandler | None = None) -> t
         if isinstance(error, RequestTimeout):
             # The rest of the body may yet come, and must not be taken for the next request.
             headers["Connection"] = "close"
-        return _make_document(STATUS[type(error)], error.code, str(error), **error.extra()), headers
+        return _make_document(STATUS[error.code], error.code, str(error), **error.extra()), headers
     if isinstance(error, StoreUnavailable):
         # The sentence names the database's host, which callers need not know.
         outage_log.note(error, "requests refused")
@@ -322,7 +275,7 @@ def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]
     if "overloaded" in codes:
         codes = (*codes, "session_damaged", "history_damaged")
     for code in (*codes, *_CODES_OF_EVERY_ROUTE, *(() if keyless else _CODES_OF_ROUTES_WITH_KEY)):
-        by_status.setdefault(find_status(code), []).append(code)
+        by_status.setdefault(STATUS[code], []).append(code)
     return {
         status: ResponseSpec(
             Problem,
@@ -332,7 +285,3 @@ def problem_specs(*codes: str, keyless: bool = False) -> dict[int, ResponseSpec]
         )
         for status, found in sorted(by_status.items())
     }
-
-
-def find_status(code: str) -> int:
-    return _STATUS_OF_CODE.get(code, 500 if code == "internal_error" else 503)
