@@ -60,12 +60,11 @@ def show_agent(name: str, *, asks: bool = False, options: RunOptions | None = No
         "reasoning": {"effort": (asked.get("reasoning") or {}).get("effort"), "summary": None},
         "service_tier": "auto",
         "text": {"format": text.get("format") or {"type": "text"}, "verbosity": text.get("verbosity") or "medium"},
-        "tools": [_show_tool(tool) for tool in msgspec.to_builtins(tools)],
+        "tools": [show_function(tool["function"]) for tool in msgspec.to_builtins(tools)],
     }
 
 
-def _show_tool(tool: Json) -> Json:
-    function = tool["function"]
+def show_function(function: Json) -> Json:
     return {
         "type": "function",
         "name": function["name"],
@@ -92,36 +91,30 @@ def _name_made(options: RunOptions) -> str | None:
 
 
 def show_session(session_id: str, state: State) -> Json:
-    return {
-        "id": session_id,
-        "object": "agent.session",
-        "agent": show_agent(state.agent, options=find_config(state)),
-        "created_at": to_seconds(state.created_at),
-        "last_active_at": to_seconds(state.updated_at),
-        "environment": {"type": "none"},
-        "error": None,
-        "metadata": show_labels(state.metadata),
-        "required_actions": list_actions(session_id, state.run),
-        "status": "in_progress" if state.queue and state.run is None else _STATUS[state.status],
-        "usage": _show_usage(state.usage),
-        "vault_ids": [],
-    }
+    status = "in_progress" if state.queue and state.run is None else _STATUS[state.status]
+    agent = show_agent(state.agent, options=find_config(state))
+    return _show(session_id, state, agent, status, list_actions(session_id, state.run))
 
 
 def show_listed(listed: ListedSession) -> Json:
     """A session in a list, as far as that knows it: not what its agent was asked to be like."""
+    agent = {**show_agent(listed.agent), "id": listed.metadata.get(MADE_LABEL) or listed.agent}
+    return _show(listed.id, listed, agent, _STATUS[listed.status], [])
+
+
+def _show(session_id: str, session: State | ListedSession, agent: Json, status: str, actions: list[Json]) -> Json:
     return {
-        "id": listed.id,
+        "id": session_id,
         "object": "agent.session",
-        "agent": {**show_agent(listed.agent), "id": listed.metadata.get(MADE_LABEL) or listed.agent},
-        "created_at": to_seconds(listed.created_at),
-        "last_active_at": to_seconds(listed.updated_at),
+        "agent": agent,
+        "created_at": to_seconds(session.created_at),
+        "last_active_at": to_seconds(session.updated_at),
         "environment": {"type": "none"},
         "error": None,
-        "metadata": show_labels(listed.metadata),
-        "required_actions": [],
-        "status": _STATUS[listed.status],
-        "usage": _show_usage(listed.usage),
+        "metadata": show_labels(session.metadata),
+        "required_actions": actions,
+        "status": status,
+        "usage": _show_usage(session.usage),
         "vault_ids": [],
     }
 

@@ -24,7 +24,7 @@ from swarmkeep.http.auth import Principal
 from swarmkeep.http.bodies import Body, JsonResponse
 from swarmkeep.http.routes.agents import AgentName, read_name
 from swarmkeep.http.threads import run_aside
-from swarmkeep.openai.agent_events import show_agent
+from swarmkeep.openai.agent_events import show_agent, show_function
 from swarmkeep.openai.agent_input import (
     MADE_LABEL,
     AgentConfig,
@@ -159,16 +159,11 @@ def _show_made(principal: Principal, stored: MadeAgent) -> Json:
         "instructions": config.instructions,
         "reasoning": {**shown["reasoning"], "effort": effort},
         "text": {"format": text.format or {"type": "text"}, "verbosity": text.verbosity or "medium"},
-        "tools": [_show_tool(tool) for tool in config.tools or ()],
+        "tools": [show_function(tool) for tool in config.tools or ()],
         "created_at": stored.created_at,
         "updated_at": stored.updated_at,
         "metadata": known.metadata,
     }
-
-
-def _show_tool(tool: Json) -> Json:
-    kept = {"description": tool.get("description") or "", "parameters": tool.get("parameters") or {}}
-    return {"type": "function", "name": tool["name"], **kept, "defer_loading": False}
 
 
 # Routes.
