@@ -122,7 +122,6 @@ class _Expression(FunctionElement[Any]):
     """What the two databases write differently; `sql` has a place for arguments, if it takes some."""
 
     sql: ClassVar[Mapping[str, str]]
-    inherit_cache = True
 
 
 @compiles(_Expression)
@@ -134,6 +133,7 @@ class database_now(_Expression):
     """Seconds since 1970 by the database's clock, which is the only one that leases go by."""
 
     type = Double()
+    inherit_cache = True
     # unixepoch('subsec') needs SQLite 3.42.
     sql: ClassVar = {
         "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
@@ -145,6 +145,7 @@ class database_tomorrow(_Expression):
     """The day after today (UTC) by the database's clock, written as in 2026-01-31."""
 
     type = Text()
+    inherit_cache = True
     sql: ClassVar = {
         "sqlite": "date('now', '+1 day')",
         "postgresql": "to_char(CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) + 1, 'YYYY-MM-DD')",
@@ -155,6 +156,7 @@ class stored_bytes(_Expression):
     """The number of bytes that a text takes; PostgreSQL tells it without reading the text."""
 
     type = BigInteger()
+    inherit_cache = True
     # octet_length() needs SQLite 3.43.
     sql: ClassVar = {"sqlite": "length(CAST({} AS BLOB))", "postgresql": "octet_length({})"}
 
