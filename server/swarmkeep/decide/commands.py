@@ -12,18 +12,8 @@ from msgspec import UNSET, UnsetType
 from swarmkeep.decide.checks import refuse_stray_results
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.turns import ToolOutcome, end_run, finish_calls, make_changes, make_result_message, record_result
+from swarmkeep.events import errors
 from swarmkeep.events.codec import Json, MalformedJson, decode, digest, encode_text
-from swarmkeep.events.errors import (
-    AlreadyDecided,
-    ArgumentsChanged,
-    InvalidRequest,
-    OnHold,
-    OwnApproval,
-    RunNotFound,
-    RunNotWaiting,
-    SessionBusy,
-    quote,
-)
 from swarmkeep.events.facts import (
     ApprovalDecided,
     ContextUpdated,
@@ -120,7 +110,7 @@ def start_run(state: State, command: StartRun, partial: PartialReply = NOTHING_S
     if _is_known_run(state, command.run_id):
         return []
     if active is not None and active.status == "waiting" and not command.behind_waiting:
-        raise SessionBusy(active.id, active.status)
+        raise errors.SessionBusy(active.id, active.status)
     if command.after_run is not None:
         _refuse_unless_last(state, command.after_run)
     if command.on_busy == "queue" and (active is not None or state.queue):
@@ -151,21 +141,21 @@ def _refuse_unless_last(state: State, run_id: str) -> None:
     """Raise SessionBusy if anything has begun, or is about to, after that run."""
     refuse_if_busy(state)
     if not len(state.finished) or state.finished[-1].id != run_id:
-        raise SessionBusy(state.finished[-1].id if len(state.finished) else run_id, "the last")
+        raise errors.SessionBusy(state.finished[-1].id if len(state.finished) else run_id, "the last")
 
 
 def refuse_if_busy(state: State) -> None:
     """Raise SessionBusy if a run is active, or about to begin."""
     if state.run is not None:
-        raise SessionBusy(state.run.id, state.run.status)
+        raise errors.SessionBusy(state.run.id, state.run.status)
     if state.queue:
-        raise SessionBusy(state.queue[0].run_id, "queued")
+        raise errors.SessionBusy(state.queue[0].run_id, "queued")
 
 
 def refuse_if_held(session_id: str, state: State) -> None:
     """Raise OnHold if the session is on hold."""
     if state.hold is not None:
-        raise OnHold(session_id, state.hold.reason, state.hold.at)
+        raise errors.OnHold(session_id, state.hold.reason, state.hold.at)
 
 
 def _is_known_run(state: State, run_id: str) -> bool:
@@ -216,7 +206,7 @@ def cancel_run(state: State, run_id: str, partial: PartialReply = NOTHING_SAID) 
         return draft_events(state.agent, [RunCancelled(stop_reason="cancelled")], run_id)
     if run_id in find_finished_runs(state.finished):
         return []
-    raise RunNotFound(run_id)
+    raise errors.RunNotFound(run_id)
 
 
 # Going on after a wait: approvals, results from outside, and interrupted runs that are tried again.
@@ -267,7 +257,7 @@ def resume_run(
     if run is None or run.id != run_id:
         return _retry_interrupted(state, run_id, decisions)
     if run.status != "waiting" and not decisions:
-        raise RunNotWaiting(run_id, run.status)
+        raise errors.RunNotWaiting(run_id, run.status)
     _refuse_repeated("approvals", approvals)
     _refuse_repeated("tool_results", answers)
     drafts: list[EventDraft] = []
@@ -282,7 +272,7 @@ def resume_run(
         drafts += added
         current = apply_drafts(current, added)
     if not drafts:
-        raise InvalidRequest("give `approvals` or `tool_results`")
+        raise errors.InvalidRequest("give `approvals` or `tool_results`")
     if messages or options is not UNSET:
         _refuse_pending(current)
     return drafts + _resume_if_ready(current, "approval" if approvals else "tool_results", messages, options)
@@ -293,8 +283,8 @@ def _refuse_repeated(field: str, decisions: Sequence[Approval | ToolAnswer]) -> 
     seen: set[str] = set()
     for place, decision in enumerate(decisions):
         if decision.tool_call_id in seen:
-            raise InvalidRequest(
-                f"call {quote(decision.tool_call_id)} is given twice", f"/{field}/{place}/tool_call_id"
+            raise errors.InvalidRequest(
+                f"call {errors.quote(decision.tool_call_id)} is given twice", f"/{field}/{place}/tool_call_id"
             )
         seen.add(decision.tool_call_id)
 
@@ -316,7 +306,7 @@ def _refuse_pending(state: State) -> None:
     pending = () if state.run is None else state.run.pending
     if pending:
         names = ", ".join(describe_pending(call) for call in pending)
-        raise InvalidRequest(f"the run still waits for: {names}", "/tool_results")
+        raise errors.InvalidRequest(f"the run still waits for: {names}", "/tool_results")
 
 
 def describe_pending(call: PendingCall) -> str:
@@ -359,17 +349,17 @@ def _is_expired(call: ToolCall, now: datetime | None) -> bool:
 def _decide_approval(state: State, run: Run, approval: Approval, now: datetime | None) -> ApprovalDecided:
     call = _find_open_call(state, run, approval.tool_call_id, "approvals")
     if call.approval in ("approve", "deny"):
-        raise AlreadyDecided(call.id, call.approval)
+        raise errors.AlreadyDecided(call.id, call.approval)
     if run.status != "waiting":
-        raise RunNotWaiting(run.id, run.status)
+        raise errors.RunNotWaiting(run.id, run.status)
     if _is_expired(call, now):
-        raise AlreadyDecided(call.id, "deny, because nobody decided in time")
+        raise errors.AlreadyDecided(call.id, "deny, because nobody decided in time")
     if not approval.may_be_own and approval.by is not None and approval.by == run.by:
-        raise OwnApproval(run.id)
+        raise errors.OwnApproval(run.id)
     if call.approval is None:
-        raise InvalidRequest(f"call {call.id} does not need an approval", "/approvals")
+        raise errors.InvalidRequest(f"call {call.id} does not need an approval", "/approvals")
     if approval.arguments_digest not in (None, digest(call.arguments)):
-        raise ArgumentsChanged(call.id)
+        raise errors.ArgumentsChanged(call.id)
     return ApprovalDecided(
         tool_call_id=call.id,
         decision=approval.decision,
@@ -384,7 +374,7 @@ def _find_edit(call: ToolCall, approval: Approval) -> str | UnsetType:
     if approval.arguments is None:
         return UNSET
     if approval.decision != "approve":
-        raise InvalidRequest("a denied call does not run; give `arguments` only with an approval", "/approvals")
+        raise errors.InvalidRequest("a denied call does not run; give `arguments` only with an approval", "/approvals")
     edited = encode_text(approval.arguments)
     try:
         return UNSET if encode_text(decode(call.arguments)) == edited else edited
@@ -395,9 +385,9 @@ def _find_edit(call: ToolCall, approval: Approval) -> str | UnsetType:
 def _deliver_result(state: State, run: Run, answer: ToolAnswer) -> list[SessionEvent]:
     call = _find_open_call(state, run, answer.tool_call_id, "tool_results")
     if run.status != "waiting":
-        raise RunNotWaiting(run.id, run.status)
+        raise errors.RunNotWaiting(run.id, run.status)
     if not any(pending.tool_call_id == call.id and pending.reason == "tool_results" for pending in run.pending):
-        raise InvalidRequest(f"call {call.id} does not expect a result from outside", "/tool_results")
+        raise errors.InvalidRequest(f"call {call.id} does not expect a result from outside", "/tool_results")
     message = make_result_message(call, answer.content, state.agent)
     status: ToolStatus = "error" if answer.is_error else "external"
     delivered = MessageAdded(message=message, tool=ToolRecord(name=call.name, status=status))
@@ -409,7 +399,7 @@ def _find_open_call(state: State, run: Run, call_id: str, field: str) -> ToolCal
         if call.id == call_id and not call.done:
             return call
     _refuse_answered(state, run, call_id)
-    raise InvalidRequest(f"the run has no pending call {quote(call_id)}", f"/{field}")
+    raise errors.InvalidRequest(f"the run has no pending call {errors.quote(call_id)}", f"/{field}")
 
 
 def _refuse_answered(state: State, run: Run, *call_ids: str) -> None:
@@ -419,17 +409,17 @@ def _refuse_answered(state: State, run: Run, *call_ids: str) -> None:
     answered = {call_id for call_id in found if isinstance(call_id, str)}
     for call_id in call_ids:
         if call_id in answered:
-            raise AlreadyDecided(call_id, "its result is recorded")
+            raise errors.AlreadyDecided(call_id, "its result is recorded")
 
 
 def _retry_interrupted(state: State, run_id: str, decisions: Sequence[Approval | ToolAnswer]) -> list[EventDraft]:
     run = find_run(state, run_id)
     if run is None:
-        raise RunNotFound(run_id)
+        raise errors.RunNotFound(run_id)
     _refuse_answered(state, run, *[decision.tool_call_id for decision in decisions])
     latest = state.run is None and len(state.finished) and state.finished[-1].id == run_id
     if run.status != "interrupted" or not latest or decisions:
-        raise RunNotWaiting(run_id, run.status)
+        raise errors.RunNotWaiting(run_id, run.status)
     resumed = draft_events(state.agent, [RunResumed(reason="recovery")], run_id)
     return resumed + _give_up_redacted(apply_drafts(state, resumed))
 

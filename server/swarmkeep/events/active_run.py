@@ -7,18 +7,8 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from swarmkeep.events import facts
 from swarmkeep.events.codec import Json, count_milliseconds
-from swarmkeep.events.facts import (
-    ApprovalDecided,
-    ApprovalRequested,
-    MessageAdded,
-    PendingCall,
-    RecordedEvent,
-    RunResumed,
-    RunWaiting,
-    ToolStarted,
-    is_redacted,
-)
 from swarmkeep.events.patch import apply_change
 from swarmkeep.events.records import CompletionRecord, Usage, sum_usage
 from swarmkeep.events.state import ApprovalNote, QueuedRun, Run, State, ToolCall, make_calls
@@ -43,7 +33,7 @@ def exchange_call(calls: Calls, changed: ToolCall) -> Calls:
     return tuple([changed if call.id == changed.id else call for call in calls])
 
 
-def list_unsettled(pending: tuple[PendingCall, ...], calls: Calls) -> tuple[PendingCall, ...]:
+def list_unsettled(pending: tuple[facts.PendingCall, ...], calls: Calls) -> tuple[facts.PendingCall, ...]:
     """List the calls that still wait, by how the calls are now."""
     settled = {call.id for call in calls if call.done or call.approval in ("approve", "deny")}
     return tuple(waited for waited in pending if waited.tool_call_id not in settled)
@@ -107,7 +97,7 @@ def make_undecided(call: ToolCall) -> ToolCall:
     return replace(call, approval=None, approval_reason=None, expires_at=None, arguments=asked, original_arguments=None)
 
 
-def add_message_to_run(run: Run, event: RecordedEvent, fact: MessageAdded, message_count: int) -> Run:
+def add_message_to_run(run: Run, event: facts.RecordedEvent, fact: facts.MessageAdded, message_count: int) -> Run:
     """The run after a message that no model gave; it may be about the answer: take it, or send it back."""
     answered, corrections, calls, pending = run.answered, run.corrections, run.calls, run.pending
     tool_calls, tool_errors = run.tool_calls, run.tool_errors
@@ -138,10 +128,15 @@ _TOOL_ERRORS = frozenset({"error", "timeout", "unknown_outcome"})
 
 
 def add_reply_to_run(
-    run: Run, event: RecordedEvent, fact: MessageAdded, completion: CompletionRecord, message_count: int, called: Usage
+    run: Run,
+    event: facts.RecordedEvent,
+    fact: facts.MessageAdded,
+    completion: CompletionRecord,
+    message_count: int,
+    called: Usage,
 ) -> Run:
     calls = make_calls(fact.message)
-    if calls and is_redacted(event):
+    if calls and facts.is_redacted(event):
         calls = tuple(replace(call, redacted=True) for call in calls)
     run = replace(
         run,
@@ -163,7 +158,7 @@ def _find_first_token(run: Run, completion: CompletionRecord) -> float | None:
     return run.first_token_ms if run.first_token_ms is not None or took is UNSET else took
 
 
-def end_call(calls: Calls, fact: MessageAdded) -> Calls:
+def end_call(calls: Calls, fact: facts.MessageAdded) -> Calls:
     call, tool = find_call(calls, fact.message.get("tool_call_id")), fact.tool
     if call is None:
         return calls
@@ -174,7 +169,7 @@ def end_call(calls: Calls, fact: MessageAdded) -> Calls:
     return exchange_call(calls, replace(call, done=True, handoff=handoff, held=held))
 
 
-def apply_tool_started(state: State, event: RecordedEvent, fact: ToolStarted) -> State:
+def apply_tool_started(state: State, event: facts.RecordedEvent, fact: facts.ToolStarted) -> State:
     run = state.run
     if run is None:
         return state
@@ -190,7 +185,7 @@ def update_call(state: State, call_id: str | None, **changes: Any) -> State:
     return state if state.run is None else replace(state, run=change_call(state.run, call_id, **changes))
 
 
-def decide_call(state: State, event: RecordedEvent, fact: ApprovalDecided) -> State:
+def decide_call(state: State, event: facts.RecordedEvent, fact: facts.ApprovalDecided) -> State:
     """The state after a decision about a call; one that is approved may have other arguments from here on."""
     if state.run is None:
         return state
@@ -199,7 +194,7 @@ def decide_call(state: State, event: RecordedEvent, fact: ApprovalDecided) -> St
         call = find_call(state.run.calls, fact.tool_call_id)
         if call is not None:
             changes |= {"arguments": fact.arguments, "original_arguments": call.arguments}
-            changes |= {"redacted": call.redacted or is_redacted(event)}
+            changes |= {"redacted": call.redacted or facts.is_redacted(event)}
     return replace(state, run=change_call(state.run, fact.tool_call_id, **changes))
 
 
@@ -211,7 +206,7 @@ def note_change_made(run: Run, call_id: str) -> Run:
 # A run that waits for its turn or for an answer from outside, and one that goes on.
 
 
-def make_waiting(run: Run, event: RecordedEvent, fact: RunWaiting) -> Run:
+def make_waiting(run: Run, event: facts.RecordedEvent, fact: facts.RunWaiting) -> Run:
     return replace(
         run,
         status="waiting",
@@ -224,7 +219,7 @@ def make_waiting(run: Run, event: RecordedEvent, fact: RunWaiting) -> Run:
     )
 
 
-def make_going_on(run: Run, event: RecordedEvent, fact: RunResumed) -> Run:
+def make_going_on(run: Run, event: facts.RecordedEvent, fact: facts.RunResumed) -> Run:
     return replace(
         run,
         active_since=event.at,
@@ -268,8 +263,10 @@ def make_queued_run(state: State, queued: QueuedRun) -> Run:
     )
 
 
-def note_approval(state: State, event: RecordedEvent, fact: ApprovalRequested | ApprovalDecided) -> State:
+def note_approval(
+    state: State, event: facts.RecordedEvent, fact: facts.ApprovalRequested | facts.ApprovalDecided
+) -> State:
     note = ApprovalNote(seq=event.seq, run_id=event.run_id, call_id=fact.tool_call_id)
-    if isinstance(fact, ApprovalDecided):
+    if isinstance(fact, facts.ApprovalDecided):
         note = replace(note, approve=fact.decision == "approve", reason=fact.reason)
     return replace(state, approvals=state.approvals.append(note))

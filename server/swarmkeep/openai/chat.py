@@ -39,18 +39,7 @@ from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.sse import JsonAnswer
 from swarmkeep.http.streams import PING, Written, make_event_stream
 from swarmkeep.http.threads import run_aside
-from swarmkeep.openai import submit
-from swarmkeep.openai.chat_fields import (
-    CreateChatCompletion,
-    NewMessages,
-    collect_echo,
-    find_new,
-    read_format,
-    read_messages,
-    read_settings,
-    read_tool_choice,
-    split_history,
-)
+from swarmkeep.openai import chat_fields, submit
 from swarmkeep.openai.fields import read_tools
 from swarmkeep.openai.history import FEW_MESSAGES
 from swarmkeep.openai.items import Input
@@ -81,30 +70,34 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool
 
 
-async def read_chat_request(principal: Principal, body: CreateChatCompletion, headers: Headers) -> ChatRequest:
+async def read_chat_request(
+    principal: Principal, body: chat_fields.CreateChatCompletion, headers: Headers
+) -> ChatRequest:
     """Read the meaning of a request; a long one is read in a thread. Raises Refused, InvalidRequest, TooLarge."""
     session_id = read_session_id(headers, principal.service.session_headers, body.metadata or {})
     is_long = is_heavy(body.messages, body.tools, body.response_format)
     return await run_aside(is_long, _read_request, principal, body, session_id)
 
 
-def _read_request(principal: Principal, body: CreateChatCompletion, session_id: str | None) -> ChatRequest:
+def _read_request(principal: Principal, body: chat_fields.CreateChatCompletion, session_id: str | None) -> ChatRequest:
     body.check_fields()
     model = submit.find_agent(principal, body.model)
-    tools, answer_format = read_tools(body.tools), read_format(body.response_format)
+    tools, answer_format = read_tools(body.tools), chat_fields.read_format(body.response_format)
     options = RunOptions(
         stream=bool(body.stream),
         tools=check_tools(tools) if tools else UNSET,
-        tool_choice=read_tool_choice(body.tool_choice),
+        tool_choice=chat_fields.read_tool_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
-        model_settings=check_settings(read_settings(body), "") or UNSET,
+        model_settings=check_settings(chat_fields.read_settings(body), "") or UNSET,
         model_profile=check_profile(body.model_profile) if body.model_profile else UNSET,
         response_format=UNSET if answer_format is UNSET else check_format(answer_format),
-        request=collect_echo(body, model),
+        request=chat_fields.collect_echo(body, model),
     )
     # Before a session is made for it.
     refuse_wrong_functions(options, principal.engine.registry)
-    messages = check_messages(read_messages(body.messages), "/messages", principal.engine.limits.max_messages)
+    messages = check_messages(
+        chat_fields.read_messages(body.messages), "/messages", principal.engine.limits.max_messages
+    )
     return ChatRequest(
         model=model,
         messages=list(messages),
@@ -160,7 +153,7 @@ async def _plan_target(principal: Principal, chat: ChatRequest, key: SessionKey)
     check_new_id(key.id)
     # Before a session is planned for what was sent.
     await run_aside(len(chat.messages) > FEW_MESSAGES, refuse_stray_results, chat.messages, "/messages")
-    history = chat.messages[: split_history(chat.messages)]
+    history = chat.messages[: chat_fields.split_history(chat.messages)]
     history = [history[place] for place in await _find_passing(principal, chat, history)]
     labels = submit.name_person(principal, chat.options)
     plan = await principal.engine.sessions.plan(agent=chat.model, messages=history, metadata=labels)
@@ -173,10 +166,10 @@ async def make_unstored_request(principal: Principal, chat: ChatRequest) -> subm
     if chat.session_id is not None:
         state = await submit.find_state(principal, SessionKey(principal.tenant, chat.session_id))
     if state is None:
-        end = split_history(chat.messages)
+        end = chat_fields.split_history(chat.messages)
         places = await _find_passing(principal, chat, chat.messages[:end])
         places += range(end, len(chat.messages))
-        return make_run_request(chat, NewMessages([chat.messages[place] for place in places], places))
+        return make_run_request(chat, chat_fields.NewMessages([chat.messages[place] for place in places], places))
     refuse_damaged(chat.session_id or "", state)
     return make_run_request(chat, await _find_new(chat, state), conversation=chat.session_id)
 
@@ -187,12 +180,14 @@ async def _find_passing(principal: Principal, chat: ChatRequest, history: list[J
     return await principal.engine.unstored.find_passing(principal.tenant, chat.model, history) if history else []
 
 
-async def _find_new(chat: ChatRequest, state: State) -> NewMessages:
+async def _find_new(chat: ChatRequest, state: State) -> chat_fields.NewMessages:
     is_long = len(chat.messages) + len(state.messages) > FEW_MESSAGES
-    return await run_aside(is_long, find_new, chat.messages, state)
+    return await run_aside(is_long, chat_fields.find_new, chat.messages, state)
 
 
-def make_run_request(chat: ChatRequest, new: NewMessages, conversation: str | None = None) -> submit.RunRequest:
+def make_run_request(
+    chat: ChatRequest, new: chat_fields.NewMessages, conversation: str | None = None
+) -> submit.RunRequest:
     given = Input(new.messages, places=new.places, param="messages")
     return submit.RunRequest(model=chat.model, input=given, options=chat.options, conversation=conversation)
 
@@ -448,7 +443,9 @@ def _is_checked(registry: Registry, agent: str) -> bool:
 
 @post("/chat/completions", status_code=200, summary="Create a chat completion", opt={PERMISSION: ("run",)})
 async def create_chat_completion(
-    request: Request[Any, Any, Any], data: JSONBody[CreateChatCompletion], principal: NamedDependency[Principal]
+    request: Request[Any, Any, Any],
+    data: JSONBody[chat_fields.CreateChatCompletion],
+    principal: NamedDependency[Principal],
 ) -> Response[Any]:
     """The answer comes when the run has ended or waits for its caller; with `stream` as server-sent events. The header
     `X-Session-Id` names the session.

@@ -21,19 +21,8 @@ from swarmkeep.decide.checks import (
 )
 from swarmkeep.decide.commands import add_messages, create_session, refuse_if_busy, refuse_if_held, update_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
+from swarmkeep.events import errors
 from swarmkeep.events.codec import Json, encode_sorted
-from swarmkeep.events.errors import (
-    BlobNotFound,
-    HistoryDamaged,
-    IdempotencyMismatch,
-    InvalidRequest,
-    PersonErased,
-    SeqConflict,
-    SeqMismatch,
-    SessionBusy,
-    SessionExists,
-    SessionNotFound,
-)
 from swarmkeep.events.facts import EventDraft, MessageAdded, RecordedEvent, SessionEvent, ToolStarted
 from swarmkeep.events.files import SHA256
 from swarmkeep.events.messages import Entry
@@ -96,8 +85,8 @@ async def fork_session(
     async def make(target: SessionKey) -> SessionView:
         try:
             made = await run_once(store, target, idempotency, lambda: copy_until_recorded(target))
-        except SeqConflict:
-            raise SessionExists(target.id) from None
+        except errors.SeqConflict:
+            raise errors.SessionExists(target.id) from None
         return await view_change(store, target, made)
 
     return await make_session(targets, make)
@@ -129,9 +118,9 @@ async def delete_session(
             for each, found in {key: state, **below}.items():
                 await _refuse_if_running(store, each, found)
         if if_match is not None and state.seq != if_match:
-            raise SeqMismatch(if_match, state.seq)
+            raise errors.SeqMismatch(if_match, state.seq)
         for child in reversed(below):
-            with contextlib.suppress(SessionNotFound):
+            with contextlib.suppress(errors.SessionNotFound):
                 await _delete_one(store, child, below[child], force=force, by=by, reason=reason)
         await _delete_one(store, key, state, force=force and if_match is None, by=by, reason=reason)
         return [key, *below]
@@ -142,10 +131,10 @@ async def delete_session(
 async def _refuse_if_running(store: SqlStore, key: SessionKey, state: State) -> None:
     try:
         refuse_if_busy(state)
-    except SessionBusy:
+    except errors.SessionBusy:
         try:
             await store.refuse_erased(key)
-        except PersonErased:
+        except errors.PersonErased:
             # A copy of the database from before has a run that never ends: no one can add to it.
             return
         raise
@@ -156,7 +145,7 @@ async def _delete_one(
 ) -> None:
     try:
         await store.delete(key, expected=state, by=by, reason=reason)
-    except SeqConflict:
+    except errors.SeqConflict:
         if not force:
             # Its row may name another end than its log has, and always will.
             refuse_damaged(key.id, state)
@@ -175,7 +164,7 @@ async def hold_session(
     Done again for the same reason, it changes nothing. Raises SessionNotFound, InvalidRequest, HistoryDamaged.
     """
     if not 0 < len(reason) <= MAX_REASON:
-        raise InvalidRequest(f"give a reason, of up to {MAX_REASON} characters", "/reason")
+        raise errors.InvalidRequest(f"give a reason, of up to {MAX_REASON} characters", "/reason")
     return await _record(store, key, lambda state: people.hold(state, reason=reason, by=by), publish)
 
 
@@ -196,14 +185,14 @@ async def refuse_if_held_above(store: SqlStore, key: SessionKey, state: State) -
         seen.add(key)
         try:
             state = await store.state(key)
-        except (SessionNotFound, HistoryDamaged):
+        except (errors.SessionNotFound, errors.HistoryDamaged):
             return
 
 
 async def _read_to_delete(store: SqlStore, key: SessionKey, *, force: bool) -> State:
     try:
         return await store.state(key)
-    except HistoryDamaged:
+    except errors.HistoryDamaged:
         # Nothing is left of it but the row that says that it was there.
         if not force:
             raise
@@ -219,10 +208,10 @@ async def find_descendants(store: SqlStore, key: SessionKey, state: State) -> di
         # The log knows them all; a state forgets the calls that were given up, and those that were taken out.
         starts: list[RecordedEvent] = []
         # Of one whose object in the archive is lost nothing can be read, and it is to go all the same.
-        with contextlib.suppress(HistoryDamaged):
+        with contextlib.suppress(errors.HistoryDamaged):
             starts = await store.read(above, types=[ToolStarted.type])
         for child in list_children(above, known, starts):
-            with contextlib.suppress(SessionNotFound, HistoryDamaged):
+            with contextlib.suppress(errors.SessionNotFound, errors.HistoryDamaged):
                 if child not in found:
                     found[child] = await store.state(child)
                     waiting.append((child, found[child]))
@@ -292,7 +281,7 @@ def choose_keys(tenant: str, session_id: str | None, idempotency: IdempotentRequ
 async def make_session(keys: tuple[SessionKey, ...], make: Callable[[SessionKey], Awaitable[T]]) -> T:
     """Make a session under the first of its keys, unless its request has made it under another one."""
     for key in keys[:-1]:
-        with contextlib.suppress(IdempotencyMismatch):
+        with contextlib.suppress(errors.IdempotencyMismatch):
             return await make(key)
     return await make(keys[-1])
 
@@ -301,7 +290,7 @@ async def read_stored_file(store: SqlStore, key: SessionKey, sha256: str) -> byt
     """The content of a file of a session. Raises BlobNotFound, and SessionNotFound."""
     found = await store.read_files(key, [sha256]) if SHA256.fullmatch(sha256) else {}
     if sha256 not in found:
-        raise SessionNotFound(key.id) if await store.read_head(key) is None else BlobNotFound(sha256)
+        raise errors.SessionNotFound(key.id) if await store.read_head(key) is None else errors.BlobNotFound(sha256)
     return found[sha256]
 
 
@@ -348,7 +337,7 @@ class Sessions:
         async def make(key: SessionKey) -> tuple[SessionView, bool]:
             try:
                 made = await run_once(self._store, key, idempotency, lambda: create(key))
-            except SeqConflict:
+            except errors.SeqConflict:
                 return await self._view_existing(key, [draft.fact for draft in plan.drafts]), False
             return await view_change(self._store, key, made), True
 
@@ -410,7 +399,7 @@ class Sessions:
         same = await asyncio.to_thread(are_same) if is_heavy(facts) else are_same()
         longer = bool(after) and isinstance(after[0].fact, MessageAdded) and after[0].run_id is None
         if not same or longer:
-            raise SessionExists(key.id)
+            raise errors.SessionExists(key.id)
         return view_session(key.id, await self._store.state(key, at=len(facts)))
 
     async def add_messages(
@@ -473,7 +462,7 @@ class Sessions:
 
         def decide(state: State) -> Sequence[EventDraft]:
             if if_match is not None and state.seq != if_match:
-                raise SeqMismatch(if_match, state.seq)
+                raise errors.SeqMismatch(if_match, state.seq)
             facts = update_session(state, agent=agent, context_variables=context, metadata=labels)
             run_id = state.run.id if state.run is not None else None
             drafts = draft_events(state.agent, facts, run_id)

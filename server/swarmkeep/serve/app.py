@@ -29,17 +29,7 @@ from swarmkeep.history.checkpoints import BadCheckpoint, Signer, load_signer
 from swarmkeep.history.compare import PricesError, read_prices
 from swarmkeep.history.proofs import HeadLog
 from swarmkeep.history.retention import Retention, RetentionError, applying_retention, read_retention
-from swarmkeep.http import auth, pages, websocket
-from swarmkeep.http.access import (
-    Compression,
-    Cors,
-    HeadRequests,
-    LongAddresses,
-    RequestLog,
-    Unrouted,
-    add_security_headers,
-    find_address_caches,
-)
+from swarmkeep.http import access, auth, pages, websocket
 from swarmkeep.http.bodies import BodyLimits, JsonRequest, JsonResponse
 from swarmkeep.http.errors import list_methods, make_problem_response
 from swarmkeep.http.metrics import Application, Message, Metrics, Scope, ServerLimits, WorkerMetrics
@@ -432,11 +422,11 @@ def build_api(
         response_class=JsonResponse,
     )
     # Around all of it: middleware of the framework's own does not see what no route answers.
-    framework = LongAddresses(cast(Application, app.asgi_handler), find_address_caches(app))
-    routed = Unrouted(framework, _PREFIXES, partial(_refuse_without_key, app))
-    cors = Cors(Compression(HeadRequests(routed)), cors_origins, session_headers)
+    framework = access.LongAddresses(cast(Application, app.asgi_handler), access.find_address_caches(app))
+    routed = access.Unrouted(framework, _PREFIXES, partial(_refuse_without_key, app))
+    cors = access.Cors(access.Compression(access.HeadRequests(routed)), cors_origins, session_headers)
     note_beginning = partial(_note_beginning, app, cors)
-    log = RequestLog(cors, note_beginning, partial(_refuse_cut_off, app), writes_lines=access_log)
+    log = access.RequestLog(cors, note_beginning, partial(_refuse_cut_off, app), writes_lines=access_log)
     app.asgi_handler = cast(ASGIApp, log)
     return app
 
@@ -473,12 +463,12 @@ async def _refuse_without_key(app: Litestar, scope: Scope) -> Application | None
     return None
 
 
-def _note_beginning(app: Litestar, cors: Cors, message: Message, scope: Scope) -> None:
+def _note_beginning(app: Litestar, cors: access.Cors, message: Message, scope: Scope) -> None:
     service: auth.Service = app.state.service
     service.metrics.observe_response(message, scope)
     # An answer to a request has a status, and so has one that refuses a handshake.
     auth.log_refusal(service.refusals, message.get("status"), scope)
-    add_security_headers(message)
+    access.add_security_headers(message)
     cors.add_headers(message, scope)
 
 

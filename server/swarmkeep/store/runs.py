@@ -29,19 +29,10 @@ from sqlalchemy import (
     tuple_,
 )
 
+from swarmkeep.events import run_table
 from swarmkeep.events.codec import count_milliseconds
 from swarmkeep.events.errors import InvalidRequest
 from swarmkeep.events.records import ModelShare
-from swarmkeep.events.run_table import (
-    EndedRun,
-    FiguresPage,
-    FiguresQuery,
-    Percentiles,
-    RunFigures,
-    RunPage,
-    RunQuery,
-    RunSort,
-)
 from swarmkeep.events.state import Run, State
 from swarmkeep.store.records import BAD_CURSOR, SessionKey, encode_cursor, parse_cursor
 from swarmkeep.store.statements import OnDatabase, PreparedStatement
@@ -154,7 +145,7 @@ _WALK = RunWalk()
 class SqlRunTable(OnDatabase):
     """The runs of a tenant that are over."""
 
-    async def list_ended_runs(self, tenant: str, query: RunQuery, walk: RunWalk = _WALK) -> RunPage:
+    async def list_ended_runs(self, tenant: str, query: run_table.RunQuery, walk: RunWalk = _WALK) -> run_table.RunPage:
         """A page of them. It may have fewer than `limit`, or none, and yet a cursor.
 
         Raises InvalidRequest for a cursor that this store did not make of such a list.
@@ -163,25 +154,27 @@ class SqlRunTable(OnDatabase):
             lambda connection: list_ended_runs(connection, tenant, query, walk), seconds=self.read_seconds
         )
 
-    async def sum_runs(self, tenant: str, query: FiguresQuery) -> FiguresPage:
+    async def sum_runs(self, tenant: str, query: run_table.FiguresQuery) -> run_table.FiguresPage:
         """Counts and percentiles of the runs that the filters leave, all of which are read."""
         return await self.database.read(
             lambda connection: sum_runs(connection, tenant, query), seconds=self.read_seconds
         )
 
 
-def list_ended_runs(connection: Connection, tenant: str, query: RunQuery, walk: RunWalk = _WALK) -> RunPage:
+def list_ended_runs(
+    connection: Connection, tenant: str, query: run_table.RunQuery, walk: RunWalk = _WALK
+) -> run_table.RunPage:
     before = None if query.cursor is None else _parse_place(query.cursor, query.sort)
     rows, after = _find_rows(connection, tenant, query, before, walk)
     if len(rows) > query.limit:
         rows, after = rows[: query.limit], rows[query.limit - 1]
     following = None if after is None else _make_cursor(after, query.sort)
     shares = _list_shares(connection, tenant, rows) if query.with_shares and rows else []
-    return RunPage([_view(row) for row in rows], following, shares)
+    return run_table.RunPage([_view(row) for row in rows], following, shares)
 
 
 def _find_rows(
-    connection: Connection, tenant: str, query: RunQuery, before: Any, walk: RunWalk
+    connection: Connection, tenant: str, query: run_table.RunQuery, before: Any, walk: RunWalk
 ) -> tuple[Sequence[Any], Any]:
     """One row more than the page holds, if there are so many; and the last row that was looked at, if there may be
     more behind it."""
@@ -210,7 +203,7 @@ def _find_rows(
     return rows, connection.execute(last).first()
 
 
-def _choose_range(query: RunQuery) -> tuple[list[Any], list[str]]:
+def _choose_range(query: run_table.RunQuery) -> tuple[list[Any], list[str]]:
     """The conditions that an index by time has, and the names of the filters that are left."""
     only, given = query.only, query.only.list_given()
     times = [name for name in given if name.startswith("created_")]
@@ -227,7 +220,7 @@ def _choose_range(query: RunQuery) -> tuple[list[Any], list[str]]:
     return chosen, [name for name in given if name not in names]
 
 
-def _rebind(source: Any, query: RunQuery, name: str) -> Any:
+def _rebind(source: Any, query: run_table.RunQuery, name: str) -> Any:
     """The condition of a filter, on the table or on some of its rows."""
     return _make_condition(source, name, getattr(query.only, name))
 
@@ -247,7 +240,9 @@ def _is_small(connection: Connection, where: Sequence[Any], walk: RunWalk) -> bo
     return int(connection.scalar(select(func.count()).select_from(some)) or 0) <= walk.runs_to_sort
 
 
-def _read_page(connection: Connection, source: Any, where: Sequence[Any], query: RunQuery, before: Any) -> Any:
+def _read_page(
+    connection: Connection, source: Any, where: Sequence[Any], query: run_table.RunQuery, before: Any
+) -> Any:
     columns = _list_order(source, query.sort)
     statement = select(source).where(*where, *_list_behind(source, query.sort, before))
     if query.sort == "first_token_ms":
@@ -261,11 +256,11 @@ def _write(number: int) -> Any:
     return literal_column(str(number), BigInteger())
 
 
-def _list_order(source: Any, sort: RunSort) -> list[Any]:
+def _list_order(source: Any, sort: run_table.RunSort) -> list[Any]:
     return [source.c[sort], source.c.session_id, source.c.seq]
 
 
-def _list_behind(source: Any, sort: RunSort, before: Sequence[Any] | None) -> list[Any]:
+def _list_behind(source: Any, sort: run_table.RunSort, before: Sequence[Any] | None) -> list[Any]:
     if before is None:
         return []
     columns = _list_order(source, sort)
@@ -273,11 +268,11 @@ def _list_behind(source: Any, sort: RunSort, before: Sequence[Any] | None) -> li
     return [tuple_(*columns) < tuple_(*place)]
 
 
-def _make_cursor(row: Any, sort: RunSort) -> str:
+def _make_cursor(row: Any, sort: run_table.RunSort) -> str:
     return encode_cursor([sort, str(getattr(row, sort)), row.session_id, str(row.seq)])
 
 
-def _parse_place(cursor: str, sort: RunSort) -> list[Any]:
+def _parse_place(cursor: str, sort: run_table.RunSort) -> list[Any]:
     order, value, session_id, seq = parse_cursor(cursor, 4)
     figure = _parse_figure(value) if sort != "created_at" else value
     number = _parse_figure(seq)
@@ -296,8 +291,8 @@ def _parse_figure(text: str) -> float | int | None:
     return number if math.isfinite(number) and 0 <= number <= _MAX_COUNT else None
 
 
-def _view(row: Any) -> EndedRun:
-    return EndedRun(
+def _view(row: Any) -> run_table.EndedRun:
+    return run_table.EndedRun(
         id=row.run_id,
         session_id=row.session_id,
         agent=row.agent,
@@ -342,17 +337,17 @@ _PERCENTS = (50, 90, 99)
 _STATUSES = ("completed", "failed", "cancelled", "interrupted")
 
 
-def sum_runs(connection: Connection, tenant: str, query: FiguresQuery) -> FiguresPage:
+def sum_runs(connection: Connection, tenant: str, query: run_table.FiguresQuery) -> run_table.FiguresPage:
     """One page of a tenant's groups, in the order of what they are grouped by."""
     statement = _build_figures(tenant, query)
     rows = connection.execute(statement.limit(_write(query.limit + 1))).all()
     shown = rows[: query.limit]
     size = len(query.by)
     following = encode_cursor([str(value) for value in shown[-1][:size]]) if len(rows) > query.limit else None
-    return FiguresPage([_view_figures(query, row) for row in shown], following)
+    return run_table.FiguresPage([_view_figures(query, row) for row in shown], following)
 
 
-def _build_figures(tenant: str, query: FiguresQuery) -> Any:
+def _build_figures(tenant: str, query: run_table.FiguresQuery) -> Any:
     only = query.only
     given = [_make_condition(runs, name, getattr(only, name)) for name in only.list_given()]
     groups = [_build_group(name).label(name) for name in query.by]
@@ -397,12 +392,12 @@ def _build_percentile(ranked: Any, name: str, percent: int) -> Any:
     return func.max(case((wanted, ranked.c[f"{name}_ms"]))).label(f"{name}_p{percent}")
 
 
-def _view_figures(query: FiguresQuery, row: Any) -> RunFigures:
+def _view_figures(query: run_table.FiguresQuery, row: Any) -> run_table.RunFigures:
     groups: Row = {name: getattr(row, name) for name in query.by}
     if groups.get("model") == "":
         groups["model"] = None
     counts: Row = {name: int(getattr(row, name) or 0) for name in ("runs", *_STATUSES, "tool_errors", "total_tokens")}
-    return RunFigures(
+    return run_table.RunFigures(
         **groups,
         **counts,
         latency_ms=_view_percentiles(row, "latency"),
@@ -410,5 +405,5 @@ def _view_figures(query: FiguresQuery, row: Any) -> RunFigures:
     )
 
 
-def _view_percentiles(row: Any, name: str) -> Percentiles:
-    return Percentiles(**{f"p{percent}": getattr(row, f"{name}_p{percent}") for percent in _PERCENTS})
+def _view_percentiles(row: Any, name: str) -> run_table.Percentiles:
+    return run_table.Percentiles(**{f"p{percent}": getattr(row, f"{name}_p{percent}") for percent in _PERCENTS})
