@@ -88,6 +88,8 @@ async def test_agent_is_made_changed_listed_and_deleted(client: AsyncOpenAI, ser
         await agents.retrieve("Front", extra_query={"version": 1})
     with pytest.raises(NotFoundError, match="there is no model 'gpt-5'; a model is an agent here: Front, "):
         await agents.create(model="gpt-5")
+    with pytest.raises(NotFoundError, match="begin with POST agents/sessions only"):
+        await client.responses.create(model=made.id, input="Hi.")
 
     deleted = await agents.delete(made.id)
     assert (deleted.id, deleted.deleted) == (made.id, True)
