@@ -22,6 +22,7 @@ from swarmkeep.store.records import SessionKey
 from tests.history.transfer.test_formats import TENANT, read_messages, summarise
 
 RECORDED = Path(__file__).parent / "foreign"
+_NUMBERS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :count)"
 
 
 @pytest.fixture
@@ -64,6 +65,32 @@ async def test_sessions_of_the_agents_sdk(store: SqlStore, make: Callable[..., P
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
     assert messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
     assert messages[3]["imported"] == {"id": "m", "created_at": origin["created_at"]}
+
+
+async def test_branches_of_the_agents_sdk_are_forks(store: SqlStore, make: Callable[..., Path]) -> None:
+    # A branch in which nothing was said yet, and a row of an item that is not there any more.
+    path = make(
+        "agents_sdk_branches",
+        "INSERT INTO message_structure SELECT NULL, session_id, message_id, 'empty', message_type, 11, 1, 1, NULL, '' "
+        "FROM message_structure WHERE id = 1",
+        "DELETE FROM agent_messages WHERE id = 6",
+    )
+    with path.open("rb") as file:
+        report = await import_conversations(store, TENANT, file, "agents-sdk", default_agent="Ann")
+    assert ([session.id for session in report.sessions], report.forks) == (["s1", "s1:other_way"], 1)
+    said = {name: [text for _, text in summarise(await read_messages(store, name))] for name in ("s1", "s1:other_way")}
+    assert said == {"s1": ["q1", "a1", "q2", "a2", "q3"], "s1:other_way": ["q1", "a1", "q2b", "a2b"]}
+
+
+def test_number_of_branches_is_bounded(make: Callable[..., Path]) -> None:
+    path = make(
+        "agents_sdk_branches",
+        f"{_NUMBERS} INSERT INTO message_structure SELECT NULL, session_id, 7, 'b' || n, '', n + 20, 1, 1, NULL, '' "
+        "FROM agent_sessions, numbers",
+        count=120,
+    )
+    [found] = read(path, "agents-sdk")
+    assert (len(found.branches), found.left_out) == (100, {"further branches": 21})
 
 
 @pytest.mark.parametrize("recorded", ["adk", "adk_database"])
@@ -186,9 +213,6 @@ def test_hostile_columns_are_not_computed(make: Callable[..., Path]) -> None:
         read(path, "agents-sdk")
 
 
-_NUMBERS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :count)"
-
-
 @pytest.mark.parametrize(
     ("recorded", "copies"),
     [
@@ -197,6 +221,15 @@ _NUMBERS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM 
             [
                 "agent_sessions SELECT session_id || n, created_at, updated_at FROM agent_sessions",
                 "agent_messages SELECT NULL, session_id || n, message_data, created_at FROM agent_messages",
+            ],
+        ),
+        (
+            "agents_sdk_branches",
+            [
+                "agent_sessions SELECT session_id || n, created_at, updated_at FROM agent_sessions",
+                "agent_messages SELECT n * 8 + id, session_id || n, message_data, created_at FROM agent_messages",
+                "message_structure SELECT NULL, session_id || n, n * 8 + message_id, branch_id, message_type, "
+                "sequence_number, 1, 1, NULL, '' FROM message_structure",
             ],
         ),
         (
@@ -209,7 +242,7 @@ _NUMBERS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM 
     ],
 )
 def test_reading_is_linear_without_indexes(make: Callable[..., Path], recorded: str, copies: list[str]) -> None:
-    [form] = [form for form in FORMATS if form.name == recorded.replace("_", "-")]
+    [form] = [form for form in FORMATS if recorded.replace("_", "-").startswith(form.name)]
 
     def count_steps(count: int) -> int:
         steps = 0
@@ -237,7 +270,7 @@ def test_reading_is_linear_without_indexes(make: Callable[..., Path], recorded: 
     assert count_steps(200) < 2.5 * count_steps(100)
 
 
-@pytest.mark.parametrize("recorded", ["agents_sdk", "adk", "langgraph"])
+@pytest.mark.parametrize("recorded", ["agents_sdk", "agents_sdk_branches", "adk", "langgraph"])
 def test_damaged_database_is_read_or_refused(make: Callable[..., Path], tmp_path: Path, recorded: str) -> None:
     whole = make(recorded).read_bytes()
     for place in range(100, len(whole), 997):

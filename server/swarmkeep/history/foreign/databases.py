@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import msgspec
 from swarmkeep.events.codec import Json, MalformedJson, decode, encode
 from swarmkeep.events.errors import InvalidImport
 from swarmkeep.history.foreign.conversation import (
+    MORE_BRANCHES,
     OTHER_STATE,
+    Branch,
     ForeignConversation,
     answer,
     as_dict,
@@ -29,8 +32,9 @@ from swarmkeep.history.foreign.conversation import (
     make_call,
     mark,
 )
-from swarmkeep.history.foreign.documents import MAX_FILE_BYTES, decode_text
+from swarmkeep.history.foreign.documents import MAX_FILE_BYTES, decode_text, list_columns
 from swarmkeep.history.foreign.items import convert_items
+from swarmkeep.history.foreign.trees import MAX_BRANCHES
 from swarmkeep.store.urls import PostgresServer
 
 Tables = Mapping[str, set[str]]
@@ -49,7 +53,10 @@ def _select(database: sqlite3.Connection, what: str, query: str, *values: object
     return rows
 
 
-# OpenAI's Agents SDK: SQLiteSession.
+# OpenAI's Agents SDK: SQLiteSession, and AdvancedSQLiteSession, which has branches.
+
+_BRANCHES = ("session_id", "branch_id", "message_id", "sequence_number")
+_MAIN = "main"
 
 
 def has_agents_sdk(tables: Tables) -> bool:
@@ -60,17 +67,22 @@ def has_agents_sdk(tables: Tables) -> bool:
 
 def read_agents_sdk(database: sqlite3.Connection) -> Iterator[ForeignConversation]:
     """The sessions, in the order of their ids. Raises InvalidImport."""
+    has_branches = _has(list_columns(database), "message_structure", *_BRANCHES)
     for row in database.execute("SELECT session_id, created_at, updated_at FROM agent_sessions ORDER BY session_id"):
         name = row["session_id"]
         what = f"session {name!r}"
-        query = "SELECT message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id"
-        rows = _select(database, what, query, name)
+        query = "SELECT id, message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id"
+        items = {
+            one["id"]: (decode_text(one["message_data"], f"an item of {what}"), format_time(one["created_at"]))
+            for one in _select(database, what, query, name)
+        }
         left_out: Counter[str] = Counter()
-        items = [
-            (decode_text(one["message_data"], f"an item of {what}"), format_time(one["created_at"])) for one in rows
-        ]
+        messages, branches = convert_items([*items.values()], left_out), list[Branch]()
+        if has_branches and (ways := _list_ways(database, what, name)):
+            messages, branches = _split_ways(items, ways, left_out)
         yield ForeignConversation(
-            messages=convert_items(items, left_out),
+            messages=messages,
+            branches=branches,
             place=what,
             id=choose_id(name),
             origin=keep(
@@ -78,8 +90,37 @@ def read_agents_sdk(database: sqlite3.Connection) -> Iterator[ForeignConversatio
                 created_at=format_time(row["created_at"]),
                 updated_at=format_time(row["updated_at"]),
             ),
-            left_out=left_out,
+            left_out=+left_out,
         )
+
+
+def _list_ways(database: sqlite3.Connection, what: str, session_id: Any) -> dict[str, list[Any]]:
+    """The ids of the items of each branch, the main one first."""
+    query = "SELECT branch_id, message_id FROM message_structure WHERE session_id = ? ORDER BY sequence_number"
+    ways: dict[str, list[Any]] = {}
+    for one in _select(database, what, query, session_id):
+        ways.setdefault(as_text(one["branch_id"]), []).append(one["message_id"])
+    return dict(sorted(ways.items(), key=lambda way: way[0] != _MAIN))
+
+
+def _split_ways(
+    items: Mapping[Any, tuple[Any, str | None]], ways: Mapping[str, list[Any]], left_out: Counter[str]
+) -> tuple[list[Json], list[Branch]]:
+    """The messages of the first branch, and what each other one says that it does not."""
+    trunk: list[Json] = []
+    branches: list[Branch] = []
+    for number, (name, way) in enumerate(ways.items()):
+        messages = convert_items([items[one] for one in way if one in items], Counter())
+        if number == 0:
+            trunk = messages
+        elif number > MAX_BRANCHES:
+            left_out[MORE_BRANCHES] += 1
+        else:
+            pairs = zip(trunk, messages, strict=False)
+            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            if shared < len(messages):
+                branches.append(Branch(name=name, shared=shared, messages=messages[shared:]))
+    return trunk, branches
 
 
 # ADK: DatabaseSessionService and SqliteSessionService. Of the first schema the columns say what is now in `event_data`.

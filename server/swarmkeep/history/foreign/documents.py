@@ -332,9 +332,12 @@ def _add_indexes(path: Path, indexes: Iterable[str]) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as copy:
         copy.execute("PRAGMA trusted_schema = OFF")
         for number, index in enumerate(indexes):
-            copy.execute(f"CREATE INDEX swarmkeep_{number} ON {index}")
+            # Some tables only some versions of a program have.
+            if copy.execute(_IS_TABLE, [index.partition(" ")[0]]).fetchone():
+                copy.execute(f"CREATE INDEX swarmkeep_{number} ON {index}")
 
 
+_IS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
 _COMPUTED = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden IN (2, 3)"
 

@@ -88,7 +88,11 @@ FORMATS: tuple[Format, ...] = (
         has_agents_sdk,
         read_agents_sdk,
         is_database=True,
-        indexes=["agent_sessions (session_id)", "agent_messages (session_id, id)"],
+        indexes=[
+            "agent_sessions (session_id)",
+            "agent_messages (session_id, id)",
+            "message_structure (session_id, sequence_number)",
+        ],
     ),
     Format(
         "adk",
