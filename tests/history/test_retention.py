@@ -153,7 +153,7 @@ def test_setting_is_text_json_or_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     ["180", "0d", "none", "[1]", '[{"keep": "3 days"}]', '[{"keep": "3d", "team": "a"}]', '[{"metadata": {}}]', "[{}",
-     '{"keep": "3d"}', str([{"keep": "1d"}] * 101).replace("'", '"')],
+     '{"keep": "3d"}', str([{"keep": "1d"}] * 101).replace("'", '"'), "[" * 5000],
 )  # fmt: skip
 def test_wrong_setting_is_told(wrong: str) -> None:
     with pytest.raises(RetentionError, match="SWARMKEEP_RETENTION") as refused:

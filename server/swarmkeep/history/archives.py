@@ -29,7 +29,7 @@ from swarmkeep.events.errors import HistoryDamaged, InvalidImport, PersonErased,
 from swarmkeep.events.state import Damage
 from swarmkeep.history.export import iterate_keys, write_export
 from swarmkeep.history.import_export import MAX_SESSION_BYTES, read_chunks, verify_export
-from swarmkeep.history.retention import RetentionError, read_retention, repeating_hourly
+from swarmkeep.history.retention import RetentionError, read_retention, repeating_hourly, subtract
 from swarmkeep.store.archives import ArchivableSession, ArchivedSession
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import AuditAction, Clock, SealedBatch, SessionKey, StoreUnavailable, utc_now
@@ -246,7 +246,7 @@ class Archive:
         now = self._clock()
         return await self._store.list_archivable(
             tenant,
-            to_timestamp(now - age),
+            subtract(now, age),
             after=after,
             copied_before=to_timestamp(now - min(_KEPT, age)),
             limit=limit,

@@ -89,7 +89,7 @@ def read_retention(source: str | None) -> Retention:
         rules = msgspec.convert(document, tuple[RetentionRule, ...])
     except OSError as error:
         raise RetentionError(f"SWARMKEEP_RETENTION: {text} cannot be read: {error.strerror}; {_FORM}") from None
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise RetentionError(f"SWARMKEEP_RETENTION: {error}; {_FORM}") from None
     if len(rules) > _MAX_RULES:
         raise RetentionError(f"SWARMKEEP_RETENTION: there are more than {_MAX_RULES} rules")
@@ -144,7 +144,7 @@ async def list_due(
         metadata=rule.metadata,
         limit=min(limit, _PAGE_SESSIONS),
         cursor=inner,
-        active_before=_subtract(before, kept),
+        active_before=subtract(before, kept),
     )
     earlier = [other.labels for other in rules[:number]]
     due = []
@@ -172,7 +172,8 @@ async def list_due(
     return DuePage(data=due, next_cursor=following)
 
 
-def _subtract(at: datetime, kept: timedelta) -> str:
+def subtract(at: datetime, kept: timedelta) -> str:
+    """The time so long before; of one before all times, the first."""
     try:
         return to_timestamp(at - kept)
     except OverflowError:
