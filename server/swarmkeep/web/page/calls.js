@@ -1,5 +1,6 @@
 // Tool calls that wait: for a decision about their arguments, or for a result from outside.
 
+import { begunDecisions } from "./composer.js";
 import { button, dayAndTime, h, pretty, single } from "./dom.js";
 import { ArgumentsForm, summaryOf } from "./form.js";
 import { text } from "./text.js";
@@ -26,7 +27,13 @@ export function approvalNode(item, act) {
     button(text.approval.approve, { icon: "check", kind: "primary", onclick: single(() => decide("approve")) }),
     button(text.approval.deny, { icon: "cross", kind: "danger", onclick: single(() => decide("deny")) }),
   ];
-  return h("section", { class: "decide", "aria-label": text.approval.label },
+  const name = `${act.session()} ${item.id}`;
+  const begun = begunDecisions.get(name);
+  if (begun) {
+    reason.value = begun.reason;
+    form.restore(begun.written);
+  }
+  return h("section", { class: "decide", "aria-label": text.approval.label, oninput: () => begunDecisions.set(name, { reason: reason.value, written: form.written }) },
     h("h2", { dir: "auto", title: item.name }, title),
     form.node,
     contextNode(act, { open: /^[\s{}]*$/.test(item.input) }),

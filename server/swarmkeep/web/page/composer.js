@@ -23,8 +23,12 @@ function keepDraft(id, words) {
 // Files that were chosen are kept until the page is left.
 const chosenFiles = new Map();
 
+// What was begun about approvals, by session and call: also until then.
+export const begunDecisions = new Map();
+
 export function forgetDrafts() {
   chosenFiles.clear();
+  begunDecisions.clear();
   for (const name of Object.keys(sessionStorage)) if (name.startsWith(NAME)) sessionStorage.removeItem(name);
 }
 

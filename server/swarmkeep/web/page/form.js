@@ -169,6 +169,20 @@ export class ArgumentsForm {
     return `{${parts.join(",")}}`;
   }
 
+  // What stands in the fields, right or wrong, for `restore`.
+  get written() {
+    return { source: this.isJson ? this.field.value : null, values: this.fields.map(({ input }) => input.value) };
+  }
+
+  restore({ source, values }) {
+    if (source !== null) return this.write(source);
+    for (const [index, field] of this.fields.entries()) {
+      field.input.value = values[index] ?? field.input.value;
+      field.mark();
+    }
+    return this.tell();
+  }
+
   write(source) {
     this.field.value = pretty(source);
     this.field.rows = Math.min(this.field.value.split("\n").length + 1, 12);

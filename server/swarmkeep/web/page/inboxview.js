@@ -302,7 +302,8 @@ export class InboxView {
   step(by) {
     const { wanted } = this;
     const here = wanted.findIndex(({ session }) => session.id === this.id);
-    const next = wanted[here < 0 ? 0 : here + by];
+    // From a case that has left the list to what is in its place.
+    const next = wanted[here < 0 ? Math.min(this.position ?? 0, wanted.length - 1) : here + by];
     if (!next) return;
     this.shown = Math.max(this.shown, wanted.indexOf(next) + 1);
     go({ view: "inbox", id: next.session.id, choices: this.choices });
