@@ -6,22 +6,19 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import date, timedelta
-from itertools import pairwise
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from swarmkeep.cli.agent_graph import APPROVAL
 from swarmkeep.cli.sources import read_event
 from swarmkeep.cli.terminal import is_terminal, make_console, put, shorten
 from swarmkeep.describe import summarize
-from swarmkeep.events.codec import Json, encode_text
 from swarmkeep.events.wording import escape_controls, format_calls, format_json, join_content, put_name_first
-from swarmkeep_client import AgentInfo, MCPServerInfo
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from swarmkeep_client import Change, Event, Message, SessionState
 
 
@@ -162,20 +159,35 @@ def put_changes(changes: Sequence[Change]) -> None:
 
 
 def _put_side_by_side(changes: Sequence[Change]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
+    def style(sign: str, value: Any, colour: str) -> Text:
+        return Text("" if value is UNSET else escape_controls(f"{sign} {_format_json(value)}"), style=colour)
+
+    put_beside(
+        [
+            (
+                Text(escape_controls(_name_place(change.path)), style="bold"),
+                style("-", change.before, "red"),
+                style("+", change.after, "green"),
+            )
+            for change in changes
+        ]
+    )
+
+
+def put_beside(rows: Sequence[Sequence[Text]]) -> None:
+    """Show rows of two sides beside each other, each as wide as the other; a name may stand before them."""
+    from rich.table import Table
+
     table = Table.grid(padding=(0, 2), expand=True)
-    # As wide as the names, as long as they leave most of the room to what changed.
-    table.add_column(max_width=get_terminal_size().columns // 3, overflow="fold")
+    if len(rows[0]) > 2:
+        # As wide as the names, as long as they leave most of the room to the sides.
+        table.add_column(max_width=get_terminal_size().columns // 3, overflow="fold")
     for _ in ("before", "after"):
         table.add_column(ratio=1, overflow="fold")
-    for change in changes:
-        before = Text(
-            "" if change.before is UNSET else escape_controls(f"- {_format_json(change.before)}"), style="red"
-        )
-        after = Text("" if change.after is UNSET else escape_controls(f"+ {_format_json(change.after)}"), style="green")
-        table.add_row(Text(escape_controls(_name_place(change.path)), style="bold"), before, after)
+    for row in rows:
+        table.add_row(*row)
     make_console().print(table)
 
 
@@ -195,115 +207,3 @@ def _name_place(path: str) -> str:
 
 def _format_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-# One agent as text: all that its model is told, and may do.
-
-
-def format_agent(agent: AgentInfo) -> Iterator[str]:
-    yield agent.name
-    yield f"  model: {agent.model}{', answered by the offline model' if agent.offline else ''}"
-    if agent.instructions is None:
-        yield "  instructions: from a function, for each turn"
-    else:
-        yield "  instructions:"
-        yield from (f"    {line}".rstrip() for line in agent.instructions.splitlines())
-    yield from _format_settings(agent)
-    yield "  functions:" if agent.tools else "  functions: none"
-    for tool in agent.tools:
-        yield from _format_function(agent, tool["function"])
-    yield f"  hands over to: {', '.join(map(str, agent.handoffs)) or 'nobody'}"
-    yield from (f"  asks: {name}, by {function}" for function, name in agent.asks.items())
-    for server in agent.mcp_servers:
-        yield from _format_server(server)
-    for what, names in (("input", agent.input_guardrails), ("output", agent.output_guardrails)):
-        if names:
-            yield f"  {what} guardrails: {', '.join(names)}"
-
-
-def _format_settings(agent: AgentInfo) -> Iterator[str]:
-    if agent.model_settings:
-        yield f"  model settings: {encode_text(agent.model_settings)}"
-    if agent.tool_choice is not None:
-        yield f"  tool choice: {_show(agent.tool_choice)}"
-    if not agent.parallel_tool_calls:
-        yield "  one call per reply"
-    if agent.output_schema is not None:
-        how = "by calling final_output" if agent.output_mode == "tool" else "as its answer"
-        yield f"  output, {how}: {encode_text(agent.output_schema)}"
-
-
-def _format_function(agent: AgentInfo, function: Json) -> Iterator[str]:
-    name = str(function.get("name"))
-    notes = [APPROVAL] if name in agent.approvals else []
-    notes += ["runs at the same time as others"] if name in agent.concurrent_tools else []
-    notes += [f"guardrails: {', '.join(found)}"] if (found := agent.tool_guardrails.get(name)) else []
-    yield f"    {name} ({'; '.join(notes)})" if notes else f"    {name}"
-    yield from (f"      {line}".rstrip() for line in str(function.get("description") or "").splitlines())
-    yield f"      {encode_text(function.get('parameters') or {})}"
-
-
-def _format_server(server: MCPServerInfo) -> Iterator[str]:
-    yield f"  MCP server {server.name}: {server.address}"
-    yield f"    tools: {'all' if server.tools is None else ', '.join(server.tools)}"
-    if server.prefix:
-        yield f"    their names begin with {server.prefix}"
-    approval = server.requires_approval
-    if approval:
-        yield f"    {APPROVAL}: {'all' if approval is True else ', '.join(approval)}"
-    if server.trust_hints:
-        yield "    its hints about its tools are trusted"
-    if server.scope != "server":
-        yield f"    one connection per {server.scope}"
-
-
-def _show(value: Any) -> str:
-    return value if isinstance(value, str) else encode_text(value)
-
-
-# Bars for a terminal: a line for each value, as long as the value is large.
-
-# A cell is filled by eighths, so that small differences show.
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-_MIN_BAR = 10
-_MAX_GAP_DAYS = 31
-
-
-def format_bars(rows: Sequence[tuple[str, int]], width: int, *, fine: bool) -> Iterator[str]:
-    """A line for each label and its value, none longer than `width` as long as there is room for short bars.
-
-    `fine` draws eighths of a character, for terminals that have them; without it bars are of `#`.
-    """
-    values = [f"{value:,}" for _, value in rows]
-    label_width = max((len(label) for label, _ in rows), default=0)
-    value_width = max(map(len, values), default=0)
-    room = max(_MIN_BAR, width - label_width - value_width - 4)
-    largest = max((value for _, value in rows), default=0)
-    for (label, value), text in zip(rows, values, strict=True):
-        bar = _draw_bar(value, largest, room, fine=fine)
-        yield f"{label.ljust(label_width)}  {text.rjust(value_width)}  {bar}".rstrip()
-
-
-def fill_days(rows: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """Days without a call between those with one, so that the bars are a calendar; a long time is one line.
-
-    `rows` are by day, oldest first.
-    """
-    for (day, value), (following, _) in pairwise([*rows, ("", 0)]):
-        yield day, value
-        if following:
-            start = date.fromisoformat(day)
-            missing = (date.fromisoformat(following) - start).days
-            if missing > _MAX_GAP_DAYS:
-                yield "…", 0
-                continue
-            yield from (((start + timedelta(days=number)).isoformat(), 0) for number in range(1, missing))
-
-
-def _draw_bar(value: int, largest: int, room: int, *, fine: bool) -> str:
-    if not largest:
-        return ""
-    if not fine:
-        return "#" * max(round(room * value / largest), value > 0)
-    eighths = max(round(8 * room * value / largest), value > 0)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from swarmkeep.cli.render import MAX_LENGTH, fill_days, format_bars, format_event_line, format_message
+from swarmkeep.cli.commands.runs import fill_days, format_bars
+from swarmkeep.cli.render import MAX_LENGTH, format_event_line, format_message
 from swarmkeep.cli.screen import Screen
 from swarmkeep.cli.sources import read_event
 from swarmkeep.cli.terminal import has_colours, put_json, put_json_line, put_table, shorten

@@ -241,6 +241,7 @@ def test_newer_format_refused_by_name(text: bytes) -> None:
         (b'{"record":"other"}\n', 1, "not a line of an export"),
         (b"\xff\xfe\n", 1, "not JSON"),
         (b'{"session_id":"s","seq":1,"hash":"00","type":"session.created"}\n', 1, "no salt"),
+        (b'{"session_id":"s","seq":1}\n', 1, "not an event as an export writes it"),
         (b'{"record":"end","sessions":1,"events":1,"sha256":""}\n', 1, "missing or changed"),
         (b"[" * 100_000 + b"\n", 1, "not JSON"),
     ],

@@ -10,9 +10,9 @@ import typer
 from swarmkeep.cli.completing import complete_session
 from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, JsonOutput, SessionId
-from swarmkeep.cli.render import format_messages, has_room_beside, put_changes
+from swarmkeep.cli.render import format_messages, has_room_beside, put_beside, put_changes
 from swarmkeep.cli.sources import SourceOptions
-from swarmkeep.cli.terminal import make_console, put, put_json, say
+from swarmkeep.cli.terminal import put, put_json, say
 from swarmkeep.events.wording import escape_controls
 
 if TYPE_CHECKING:
@@ -66,16 +66,10 @@ def put_comparison(found: Comparison) -> None:
 
 
 def _put_side_by_side(a: Side, b: Side) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     put()
-    columns = [escape_controls("\n".join(_format_side(side))) for side in (a, b)]
-    table = Table.grid(padding=(0, 3), expand=True)
-    for _ in columns:
-        table.add_column(ratio=1, overflow="fold")
-    table.add_row(*(Text(column) for column in columns))
-    make_console().print(table)
+    put_beside([[Text(escape_controls("\n".join(_format_side(side)))) for side in (a, b)]])
 
 
 def _format_side(side: Side) -> Iterator[str]:
