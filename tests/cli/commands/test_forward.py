@@ -140,8 +140,12 @@ def test_other_log_is_told(db: CommandLine, recorded: RecordedSession, tmp_path:
     assert "it is another one, or rewritten" in db.expect_refusal("forward", "--to", "siem.jsonl")
     (db.folder / "mine.jsonl").write_text("my own\n")
     assert "has other lines" in db.expect_refusal("forward", "--to", "mine.jsonl")
-    (db.folder / "bad.state").write_text("{}")
-    assert "which says how far it went" in db.expect_refusal("forward", "--to", "x.jsonl", "--state", "bad.state")
+    for bad in ("", "{}", "[]", "null", '{"seq": 1e400, "hash": ""}', "[" * 100_000, "\0", '{"seq": [], "hash": ""}'):
+        (db.folder / "bad.state").write_text(bad)
+        assert "which says how far it went" in db.expect_refusal("forward", "--to", "x.jsonl", "--state", "bad.state")
+    for other in ('"log": [1]', '"log": "else"', '"log": "events"'):
+        (db.folder / "bad.state").write_text(f'{{"seq": 1, "hash": "", {other}}}')
+        assert "forwarded there" in db.expect_refusal("forward", "--to", "x.jsonl", "--state", "bad.state")
     assert db("forward", "--to", "https://siem.example").code == 2
 
 

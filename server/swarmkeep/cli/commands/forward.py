@@ -354,10 +354,11 @@ def _refuse_other_log(last: Json, wanted: str) -> Json:
 def _read_state(place: Path) -> Json:
     try:
         found = json.loads(place.read_bytes())
-        return {**found, "seq": int(found["seq"]), "hash": str(found["hash"])}
+        named = {name: str(found[name]) for name in ("log", "cursor") if name in found}
+        return {"seq": int(found["seq"]), "hash": str(found["hash"]), **named}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise Refused(f"cannot read {place}, which says how far it went: {error}") from None
 
 
