@@ -15,13 +15,19 @@ from swarmkeep.decide.people import remove_message
 from swarmkeep.decide.steps import AskModel, Compact, next_step
 from swarmkeep.events.chain import Chain
 from swarmkeep.events.errors import DomainError
-from swarmkeep.events.facts import CompactionFailed, CompactionSummarised, MessageAdded, RecordedEvent
+from swarmkeep.events.facts import (
+    CompactionFailed,
+    CompactionStarted,
+    CompactionSummarised,
+    MessageAdded,
+    RecordedEvent,
+)
 from swarmkeep.events.fold import fold
 from swarmkeep.events.messages import SHORTENED_HEADING as HEADING
 from swarmkeep.events.messages import shorten_text
 from swarmkeep.events.records import CompletionRecord
 from swarmkeep.events.state import State
-from swarmkeep.request.compaction import CompactionPlan, halve_piece, next_piece, plan_compaction
+from swarmkeep.request.compaction import halve_piece, next_piece, plan_compaction
 from swarmkeep.request.request import Profile, assemble_request, build_request, count_turns, find_window_start
 from tests.events.given import (
     COMPLETED,
@@ -41,7 +47,7 @@ from tests.support.logs import any_logs
 from tests.support.rules import find_body_faults, find_faults
 
 PROFILE = Profile(name="triage", model="m", instructions="You help.")
-PLAN = CompactionPlan(reason="asked", keep_turns=1, result_characters=100)
+PLAN = CompactionStarted(reason="asked", keep_turns=1, result_characters=100)
 
 
 def make_talk(runs: int, words: str = "") -> State:
@@ -59,7 +65,7 @@ def make_talk(runs: int, words: str = "") -> State:
     return when(state, in_run("last", make_run_started()), user_said("and now?"))
 
 
-def sum_up(state: State, plan: CompactionPlan = PLAN, characters: int = 2_000) -> State:
+def sum_up(state: State, plan: CompactionStarted = PLAN, characters: int = 2_000) -> State:
     """The state once the compaction has been made, each piece as its last seq."""
     started = plan_compaction(state, plan)
     if started is not None:

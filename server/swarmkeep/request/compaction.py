@@ -9,7 +9,7 @@ import msgspec
 
 from swarmkeep.events.chain import Chain
 from swarmkeep.events.codec import Json
-from swarmkeep.events.facts import CompactionReason, CompactionStarted
+from swarmkeep.events.facts import CompactionStarted
 from swarmkeep.events.messages import ROLES, Entry, ends_calls, shorten_text
 from swarmkeep.events.state import State
 from swarmkeep.events.wording import format_calls, join_content
@@ -50,19 +50,6 @@ _PIECE_CHARACTERS = 40_000
 _MIN_PIECE_CHARACTERS = 2_000
 
 
-class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The request for a compaction: an agent's settings, or a caller's. Without turns to keep, of all there is."""
-
-    reason: CompactionReason
-    keep_turns: int
-    result_characters: int
-    of_tokens: int | None = None
-    prompt_tokens: int | None = None
-    estimated: bool = False
-    instructions: str | None = None
-    by: str | None = None
-
-
 class Piece(msgspec.Struct, frozen=True):
     """A part of a history that is summed up at once: its range, and its text."""
 
@@ -71,29 +58,23 @@ class Piece(msgspec.Struct, frozen=True):
     text: str
 
 
-def plan_compaction(state: State, plan: CompactionPlan) -> CompactionStarted | None:
-    """Plan which messages are to be made shorter; None if there is nothing left to."""
+def plan_compaction(state: State, asked: CompactionStarted) -> CompactionStarted | None:
+    """Plan which messages are to be made shorter; None if there is nothing left to. `asked` says how: by an agent's
+    settings, or a caller's. Without turns to keep, all there is."""
     covered = 0 if state.summary is None else state.summary.last_seq
-    last_seq = _find_last_seq(state.messages, plan.keep_turns)
-    if plan.keep_turns == 0 and state.messages:
+    last_seq = _find_last_seq(state.messages, asked.keep_turns)
+    if asked.keep_turns == 0 and state.messages:
         last_seq = state.messages[-1].seq
-    shortened = tuple(_find_long_results(state, plan, covered))
+    shortened = tuple(_find_long_results(state, asked, covered))
     if last_seq <= covered and not shortened:
         return None
     # Half of what the model can take, at about four characters to a token: the summary so far has to fit, too.
-    characters = _PIECE_CHARACTERS if plan.of_tokens is None else plan.of_tokens * 2
-    return CompactionStarted(
-        reason=plan.reason,
-        keep_turns=plan.keep_turns,
-        of_tokens=plan.of_tokens,
-        prompt_tokens=plan.prompt_tokens,
-        estimated=plan.estimated,
+    characters = _PIECE_CHARACTERS if asked.of_tokens is None else asked.of_tokens * 2
+    return msgspec.structs.replace(
+        asked,
         last_seq=last_seq if last_seq > covered else 0,
         shortened=shortened,
-        result_characters=plan.result_characters,
         piece_characters=max(characters, _MIN_PIECE_CHARACTERS),
-        instructions=plan.instructions,
-        by=plan.by,
     )
 
 
@@ -111,16 +92,16 @@ def _find_last_seq(entries: Sequence[Entry], keep_turns: int) -> int:
     return entries[at - 1].seq if at else 0
 
 
-def _find_long_results(state: State, plan: CompactionPlan, covered: int) -> Iterator[int]:
+def _find_long_results(state: State, asked: CompactionStarted, covered: int) -> Iterator[int]:
     """The results that are to be shortened: those of the last turn only if it is them that are too much."""
-    last_turn = None if plan.reason == "too_long" else find_window_start(state.messages, 1)
+    last_turn = None if asked.reason == "too_long" else find_window_start(state.messages, 1)
     for index in range(bisect_right(state.messages, covered, key=lambda entry: entry.seq), len(state.messages)):
         entry = state.messages[index]
-        if plan.reason != "too_long" and (last_turn is None or entry.seq >= last_turn):
+        if asked.reason != "too_long" and (last_turn is None or entry.seq >= last_turn):
             return
         content = entry.message.get("content")
-        is_long = entry.role == "tool" and isinstance(content, str) and len(content) > plan.result_characters
-        if is_long and not entry.removed and not 0 < entry.shortened <= plan.result_characters:
+        is_long = entry.role == "tool" and isinstance(content, str) and len(content) > asked.result_characters
+        if is_long and not entry.removed and not 0 < entry.shortened <= asked.result_characters:
             yield entry.seq
 
 

@@ -14,6 +14,7 @@ from swarmkeep.decide.turns import Trip
 from swarmkeep.events.errors import InvalidRequest
 from swarmkeep.events.facts import (
     CompactionFailed,
+    CompactionStarted,
     CompactionSummarised,
     EventDraft,
     RecordedEvent,
@@ -26,7 +27,7 @@ from swarmkeep.events.state import State
 from swarmkeep.events.views import SessionView, view_session
 from swarmkeep.models.failures import Secrets
 from swarmkeep.models.model import Model, TurnFailed
-from swarmkeep.request.compaction import CompactionPlan, plan_compaction
+from swarmkeep.request.compaction import plan_compaction
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.limits import Limits, check_session_quotas, check_tokens_left, refuse_uncounted
 from swarmkeep.runs.runs import IdempotentRequest, run_once
@@ -156,9 +157,9 @@ class Compactions:
 
     def _make_plan(
         self, state: State, keep_turns: int | None, instructions: str | None, by: str | None
-    ) -> CompactionPlan:
+    ) -> CompactionStarted:
         settings = self._registry.get_active(state.agent).compaction
-        return CompactionPlan(
+        return CompactionStarted(
             reason="asked",
             keep_turns=keep_turns or (settings.keep_turns if settings else DEFAULT_KEEP_TURNS),
             result_characters=settings.result_characters if settings else DEFAULT_RESULT_CHARACTERS,

@@ -19,7 +19,7 @@ from swarmkeep.events.state import State
 from swarmkeep.events.wording import join_content
 from swarmkeep.models.failures import CONTEXT_TOO_LONG, Secrets
 from swarmkeep.models.model import Model, Reply, TurnFailed
-from swarmkeep.request.compaction import CompactionPlan, build_summary_request, halve_piece, plan_compaction
+from swarmkeep.request.compaction import build_summary_request, halve_piece, plan_compaction
 from swarmkeep.request.request import ModelRequest, find_last_reply
 from swarmkeep.runs.identifiers import MODEL_SENT, reach
 from swarmkeep.store.threads import run_off_loop
@@ -42,7 +42,7 @@ def find_compaction(
     if not is_full and not is_too_long:
         return None
     reason: CompactionReason = "too_long" if is_too_long else "tokens"
-    plan = CompactionPlan(
+    plan = CompactionStarted(
         reason=reason,
         keep_turns=settings.keep_turns,
         result_characters=settings.result_characters,

@@ -35,6 +35,7 @@ from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import DomainError
 from swarmkeep.events.facts import (
     CompactionFailed,
+    CompactionStarted,
     CompactionSummarised,
     EventDraft,
     FeedbackAdded,
@@ -58,7 +59,7 @@ from swarmkeep.events.patch import diff
 from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions
 from swarmkeep.events.state import NOTHING_SAID, PartialReply, Run, State, ToolCall
 from swarmkeep.events.views import collect_runs
-from swarmkeep.request.compaction import CompactionPlan, build_summary_request, plan_compaction
+from swarmkeep.request.compaction import build_summary_request, plan_compaction
 from tests.support.logs.dice import Dice
 from tests.support.logs.recording import record_draft
 from tests.support.logs.words import (
@@ -182,7 +183,7 @@ class RandomSession:
     def compact(self) -> None:
         """Begin to make the history shorter for the model."""
         dice = self.dice
-        plan = CompactionPlan(
+        plan = CompactionStarted(
             reason=dice.pick(("tokens", "too_long", "asked")),
             keep_turns=dice.pick((1, 2, 4)),
             result_characters=dice.pick((4, 100)),
