@@ -18,23 +18,7 @@ from swarmkeep.events.codec import Json
 from swarmkeep.events.state import State
 from swarmkeep.events.wording import join_text
 from swarmkeep.http.bodies import Body
-from swarmkeep.openai.fields import (
-    Metadata,
-    Penalty,
-    Probability,
-    ShortText,
-    StreamOptions,
-    Temperature,
-    Tokens,
-    Verbosity,
-    make_choice_refusal,
-    name_function,
-    read_allowed_tools,
-    read_choice,
-    refuse_logprobs,
-    refuse_unknown,
-    show_text,
-)
+from swarmkeep.openai import fields
 from swarmkeep.openai.items import read_assistant_content, read_text, read_text_output
 from swarmkeep.openai.problems import Refused
 from swarmkeep.request.request import STANDING_ROLES, list_standing
@@ -43,7 +27,7 @@ StopText = Annotated[str, Meta(max_length=1024)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
-class ChatStreamOptions(StreamOptions, frozen=True, kw_only=True):
+class ChatStreamOptions(fields.StreamOptions, frozen=True, kw_only=True):
     """Options for the additional content of a stream."""
 
     include_usage: bool | None = None
@@ -57,28 +41,28 @@ class CreateChatCompletion(Body, frozen=True, kw_only=True):
     store: bool | None = None
     stream: bool | None = None
     stream_options: ChatStreamOptions | None = None
-    metadata: Metadata | None = None
+    metadata: fields.Metadata | None = None
     tools: list[Json] | None = None
     tool_choice: str | Json | None = None
     parallel_tool_calls: bool | UnsetType | None = UNSET
     response_format: Json | None = None
     model_profile: Json | None = None
 
-    temperature: Temperature | None = None
-    top_p: Probability | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
+    temperature: fields.Temperature | None = None
+    top_p: fields.Probability | None = None
+    presence_penalty: fields.Penalty | None = None
+    frequency_penalty: fields.Penalty | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=4)] | None = None
-    max_tokens: Tokens | None = None
-    max_completion_tokens: Tokens | None = None
-    logit_bias: Annotated[dict[ShortText, Bias], Meta(max_length=1024)] | None = None
-    reasoning_effort: ShortText | None = None
-    verbosity: Verbosity | None = None
+    max_tokens: fields.Tokens | None = None
+    max_completion_tokens: fields.Tokens | None = None
+    logit_bias: Annotated[dict[fields.ShortText, Bias], Meta(max_length=1024)] | None = None
+    reasoning_effort: fields.ShortText | None = None
+    verbosity: fields.Verbosity | None = None
 
     user: str | None = None
-    safety_identifier: ShortText | None = None
-    prompt_cache_key: ShortText | None = None
+    safety_identifier: fields.ShortText | None = None
+    prompt_cache_key: fields.ShortText | None = None
     prompt_cache_retention: str | None = None
     service_tier: str | None = None
 
@@ -96,8 +80,8 @@ class CreateChatCompletion(Body, frozen=True, kw_only=True):
 
     def check_fields(self) -> None:
         """Raise Refused for values that go together with nothing here."""
-        refuse_logprobs(self.logprobs, "logprobs")
-        refuse_logprobs(self.top_logprobs, "top_logprobs")
+        fields.refuse_logprobs(self.logprobs, "logprobs")
+        fields.refuse_logprobs(self.top_logprobs, "top_logprobs")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise Refused("use `max_completion_tokens` or `max_tokens`, not both", "max_tokens")
 
@@ -131,24 +115,24 @@ def read_settings(body: CreateChatCompletion) -> Json:
 
 def read_tool_choice(choice: str | Json | None) -> str | Json | UnsetType:
     """Read the choice of the tool to be called. Raises Refused."""
-    return read_choice(choice, _read_chosen, _read_allowed)
+    return fields.read_choice(choice, _read_chosen, _read_allowed)
 
 
 def _read_allowed(choice: Json) -> Json:
     inner = choice.get("allowed_tools")
     if not isinstance(inner, dict):
-        raise make_choice_refusal()
-    refuse_unknown(choice, ("type", "allowed_tools"), "tool_choice")
-    return read_allowed_tools(inner, "tool_choice.allowed_tools", _read_chosen)
+        raise fields.make_choice_refusal()
+    fields.refuse_unknown(choice, ("type", "allowed_tools"), "tool_choice")
+    return fields.read_allowed_tools(inner, "tool_choice.allowed_tools", _read_chosen)
 
 
 def _read_chosen(tool: Any, param: str) -> Json:
     """A function that is named."""
     match tool:
         case {"type": "function", "function": {"name": str(name)} as function}:
-            refuse_unknown(tool, ("type", "function"), param)
-            refuse_unknown(function, ("name",), f"{param}.function")
-            return name_function(name)
+            fields.refuse_unknown(tool, ("type", "function"), param)
+            fields.refuse_unknown(function, ("name",), f"{param}.function")
+            return fields.name_function(name)
         case _:
             raise Refused("a function to choose needs the `type` function, and `function.name`", param)
 
@@ -159,10 +143,10 @@ def read_format(asked: Json | None) -> Json | UnsetType:
         case None:
             return UNSET
         case {"type": "text" | "json_object" as kind}:
-            refuse_unknown(asked, ("type",), "response_format")
+            fields.refuse_unknown(asked, ("type",), "response_format")
             return UNSET if kind == "text" else {"type": kind}
         case {"type": "json_schema", "json_schema": {"name": str(), **rest} as schema}:
-            refuse_unknown(asked, ("type", "json_schema"), "response_format")
+            fields.refuse_unknown(asked, ("type", "json_schema"), "response_format")
             _check_schema(rest)
             kept = ("name", "schema", "description", "strict")
             found = {key: schema[key] for key in kept if schema.get(key) is not None}
@@ -174,8 +158,8 @@ def read_format(asked: Json | None) -> Json | UnsetType:
 _SCHEMA_FIELDS: dict[str, type] = {"schema": dict, "description": str, "strict": bool}
 
 
-def _check_schema(fields: dict[Any, Any]) -> None:
-    for name, value in fields.items():
+def _check_schema(given: dict[Any, Any]) -> None:
+    for name, value in given.items():
         param = f"response_format.json_schema.{name[:64]}"
         kind = _SCHEMA_FIELDS.get(name)
         if kind is None:
@@ -211,9 +195,9 @@ def _show_tool_choice(choice: str | Json | None) -> str | Json | None:
 def _show_format(body: CreateChatCompletion) -> Json | None:
     asked = read_format(body.response_format)
     if asked is UNSET:
-        return show_text(None, body.verbosity)
+        return fields.show_text(None, body.verbosity)
     schema = {"schema": {}, **asked["json_schema"]} if asked["type"] == "json_schema" else {}
-    return show_text({"type": asked["type"], **schema}, body.verbosity)
+    return fields.show_text({"type": asked["type"], **schema}, body.verbosity)
 
 
 # Messages of a request: what may be in each, and which of them are new to a session.
