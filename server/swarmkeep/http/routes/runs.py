@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from litestar import Request, Response, get, post
-from litestar.di import NamedDependency
+from litestar.di import NamedDependency, Provide
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody, QueryParameter
 from litestar.types import Receive
@@ -238,12 +238,20 @@ ROUTES = [create_run, list_runs, get_run, stream_run, cancel_run, resume_run]
 RunTableStatus = Literal[
     "running", "waiting", "ended", "completed", "failed", "cancelled", "interrupted"
 ]  # fmt: skip
-_SESSION = Annotated[str | None, QueryParameter(description="Only runs of this session.")]
-_AGENT = Annotated[str | None, QueryParameter(description="Only runs that ended with this agent.")]
-_MODEL = Annotated[str | None, QueryParameter(description="Only runs whose last reply is this model's.")]
-_STOP_REASON = Annotated[str | None, QueryParameter(description="Only runs that ended for this reason.")]
-_ERROR = Annotated[str | None, QueryParameter(description="Only runs that failed with this code.")]
 _STREAM_PAGE = 200
+
+
+def _read_filter(
+    session: Annotated[str | None, QueryParameter(description="Only runs of this session.")] = None,
+    agent: Annotated[str | None, QueryParameter(description="Only runs that ended with this agent.")] = None,
+    model: Annotated[str | None, QueryParameter(description="Only runs whose last reply is this model's.")] = None,
+    stop_reason: Annotated[str | None, QueryParameter(description="Only runs that ended for this reason.")] = None,
+    error: Annotated[str | None, QueryParameter(description="Only runs that failed with this code.")] = None,
+) -> RunFilter:
+    return RunFilter(session=session, agent=agent, model=model, stop_reason=stop_reason, error=error)
+
+
+_FILTERED = {"only": Provide(_read_filter, sync_to_thread=False)}
 
 
 class ActiveRunList(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,11 +272,13 @@ class EndedRunList(msgspec.Struct, frozen=True, kw_only=True):
     "/runs",
     summary="List the runs of all sessions: those that are active, or those that are over",
     operation_class=RunTableOperation,
+    dependencies=_FILTERED,
     responses=problem_specs("overloaded"),
 )
 async def list_active_runs(
     request: Request[Any, Any, Any],
     principal: NamedDependency[Principal],
+    only: NamedDependency[RunFilter],
     status: Annotated[
         RunTableStatus | None,
         QueryParameter(
@@ -276,11 +286,6 @@ async def list_active_runs(
             "order or a form of theirs is asked for, and otherwise `running`."
         ),
     ] = None,
-    session: _SESSION = None,
-    agent: _AGENT = None,
-    model: _MODEL = None,
-    stop_reason: _STOP_REASON = None,
-    error: _ERROR = None,
     created_after: Annotated[
         str | None, QueryParameter(description="Only runs that began at this time (RFC 3339) or later.")
     ] = None,
@@ -295,13 +300,9 @@ async def list_active_runs(
     """Active runs are listed by their sessions' creation, the latest first, and take no filter but `status`. Runs that
     are over are listed as JSON, or all from `cursor` on as `text/csv` or `application/x-ndjson`, if `Accept` asks for
     that. A page ends before it is full once 1,000 runs were looked at; `next_cursor` says whether there are more."""
-    only = RunFilter(
-        session=session,
-        agent=agent,
-        model=model,
-        status=status if status in get_args(EndedRunStatus) else None,  # type: ignore[arg-type]
-        stop_reason=stop_reason,
-        error=error,
+    only = msgspec.structs.replace(
+        only,
+        status=status if status in get_args(EndedRunStatus) else None,
         created_after=read_time(created_after, "created_after"),
         created_before=read_time(created_before, "created_before"),
     )
@@ -365,10 +366,12 @@ class RunFiguresList(msgspec.Struct, frozen=True, kw_only=True):
 @get(
     "/runs/figures",
     summary="Count the runs that are over, with percentiles of how long they took",
+    dependencies=_FILTERED,
     responses=problem_specs("overloaded"),
 )
 async def get_run_figures(
     principal: NamedDependency[Principal],
+    only: NamedDependency[RunFilter],
     group_by: Annotated[
         list[str] | None,
         QueryParameter(description="`day`, `agent`, `model`: repeat, or use commas. Without it, one group."),
@@ -381,28 +384,14 @@ async def get_run_figures(
         str | None,
         QueryParameter(name="to", description="Only runs that began on this day or before."),
     ] = None,
-    session: _SESSION = None,
-    agent: _AGENT = None,
-    model: _MODEL = None,
     status: Annotated[EndedRunStatus | None, QueryParameter(description="Only runs that ended like this.")] = None,
-    stop_reason: _STOP_REASON = None,
-    error: _ERROR = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> RunFiguresList:
     """Groups are sorted by what they are grouped by. At most 92 days at once; without `from`, the last 7 of them.
     Percentiles are exact, and of whole runs: `latency_ms` does not count the time that a run waited."""
     begin, end = read_days(parse_day(first_day, "/query/from"), parse_day(last_day, "/query/to"), "/query/from")
-    only = RunFilter(
-        session=session,
-        agent=agent,
-        model=model,
-        status=status,
-        stop_reason=stop_reason,
-        error=error,
-        created_after=begin,
-        created_before=end,
-    )
+    only = msgspec.structs.replace(only, status=status, created_after=begin, created_before=end)
     groups = parse_run_groups(name for text in group_by or () for name in text.split(",") if name)
     page = await principal.store.sum_runs(
         principal.tenant, FiguresQuery(only=only, by=groups, limit=limit, cursor=cursor)
