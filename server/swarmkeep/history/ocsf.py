@@ -3,6 +3,7 @@ one over HTTP."""
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 
 from swarmkeep.events.codec import Json, parse_timestamp
@@ -139,8 +140,12 @@ def deliver(url: str, content: bytes, media_type: str, authorization: str | None
         with httpx2.stream("POST", url, content=content, headers=headers, timeout=_SECONDS) as answer:
             status = answer.status_code
             # The status says that it was taken, also where the rest of the answer does not come.
+            until = time.monotonic() + _SECONDS
             with suppress(httpx2.HTTPError):
-                said = next(answer.iter_bytes(_ANSWER_BYTES), b"")
+                for piece in answer.iter_bytes():
+                    said += piece
+                    if len(said) > _ANSWER_BYTES or time.monotonic() > until:
+                        break
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise NotDelivered(f"no answer from {url}: {error}") from None
     if not 200 <= status < 300:
