@@ -40,7 +40,7 @@ export class Composer {
     this.busy = false;
     this.input = h("textarea", { id: "composer", class: "input", rows: 1, dir: "auto", "aria-label": text.chat.input, "aria-describedby": "composer-hint", enterkeyhint: "send" });
     this.send = button(text.chat.send, { icon: "send", kind: "primary", quiet: true, type: "submit" });
-    this.cancel = button(text.chat.cancel, { icon: "stop", kind: "danger", onclick: () => this.on.cancel(), hidden: true });
+    this.cancel = button(text.chat.cancel, { icon: "stop", kind: "danger", onclick: (event) => this.cancelled(event), hidden: true });
     this.picker = h("input", { type: "file", multiple: true, hidden: true, onchange: () => this.attach([...this.picker.files]) });
     this.clip = button(text.attach.open, { icon: "clip", kind: "ghost", quiet: true, onclick: () => this.pick() });
     this.attached = h("ul", { class: "attached", "aria-label": text.attach.there, hidden: true });
@@ -129,6 +129,12 @@ export class Composer {
     this.chosen = null;
     this.offered = null;
     this.show(this.shown);
+  }
+
+  // The button goes with the run. A keyboard goes on where one writes.
+  cancelled({ detail }) {
+    if (!detail) this.focus();
+    this.on.cancel();
   }
 
   cancelling(yes) {
