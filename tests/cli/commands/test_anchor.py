@@ -16,11 +16,10 @@ import pytest
 
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import SessionKey
-from tests.cli.command_line import ACME, CommandLine, wait_for_line
-from tests.cli.conftest import RecordedSession
+from tests.cli.command_line import CommandLine, wait_for_line
+from tests.cli.conftest import RecordedSession, serve_copy
 from tests.store.sessions import begin_session, draft_user_messages
 from tests.support.anchors import StampAuthority, Witness, compress, serving
-from tests.support.processes import ServerProcess
 from tests.support.signing import write_keys
 
 pytestmark = pytest.mark.long
@@ -29,13 +28,12 @@ SESSION_TABLES = ("events", "blobs", "files", "idempotency", "creations", "sessi
 
 
 @pytest.fixture
-def db(cli: CommandLine, recorded: RecordedSession) -> CommandLine:
-    """A database of the test's own, with a session and a fork, and the log's key; a checkpoint was kept elsewhere."""
-    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
-    assert cli("sessions", "fork", recorded.session_id, "--id", "one").code == 0
-    write_keys(cli.folder, "key")
-    assert anchor(cli, "kept.txt").code == 0
-    return cli
+def db(db: CommandLine, recorded: RecordedSession) -> CommandLine:
+    """A database with a session and a fork, and the log's key; a checkpoint was kept elsewhere."""
+    assert db("sessions", "fork", recorded.session_id, "--id", "one").code == 0
+    write_keys(db.folder, "key")
+    assert anchor(db, "kept.txt").code == 0
+    return db
 
 
 def anchor(cli: CommandLine, name: str, *options: str, key: str = "key.pem") -> object:
@@ -46,6 +44,13 @@ def anchor(cli: CommandLine, name: str, *options: str, key: str = "key.pem") -> 
 def check(cli: CommandLine, *options: str, name: str = "kept.txt") -> tuple[int, str]:
     found = cli("verify", "--checkpoint", name, "--public-key", "key.pub", *options)
     return found.code, found.out + found.err
+
+
+def expect_told(cli: CommandLine, words: str, *options: str, name: str = "kept.txt") -> str:
+    """The check says that something was changed, in these words."""
+    code, said = check(cli, *options, name=name)
+    assert (code, words in said) == (1, True), said
+    return said
 
 
 def change(cli: CommandLine, *statements: str) -> None:
@@ -111,12 +116,10 @@ def test_change_is_told(
 ) -> None:
     assert check(db)[0] == 0
     attack(db)
-    code, said = check(db)
-    assert (code, outcome in said) == (1, True), said
+    expect_told(db, outcome)
     if with_log is not None:
         forget_log(db)
-        code, said = check(db)
-        assert (code, with_log in said) == (1, True), said
+        expect_told(db, with_log)
 
 
 def test_older_database_is_told(db: CommandLine) -> None:
@@ -125,16 +128,14 @@ def test_older_database_is_told(db: CommandLine) -> None:
     anchor(db, "later.txt")
     shutil.copy(db.folder / "old.db", db.folder / "swarmkeep.db")
     assert check(db)[0] == 0
-    code, said = check(db, name="later.txt")
-    assert (code, "the log was cut off: it has" in said) == (1, True)
+    expect_told(db, "the log was cut off: it has", name="later.txt")
 
 
 def test_history_between_checkpoints_is_told(db: CommandLine) -> None:
     """Who keeps only the later checkpoint sees that an earlier one was of another history."""
     rewrite(db)
     anchor(db, "later.txt")
-    code, said = check(db, name="later.txt")
-    assert (code, "one: REWRITTEN" in said) == (1, True), said
+    expect_told(db, "one: REWRITTEN", name="later.txt")
 
 
 def test_what_is_allowed_is_no_change(db: CommandLine, recorded: RecordedSession) -> None:
@@ -184,8 +185,7 @@ def test_witness_signs_one_history_only(db: CommandLine, witness: tuple[Witness,
     record(db, "two", "for the other")
     refused = anchor(db, "split.txt", *options)
     assert (refused.code, "did not sign" in refused.err) == (1, True), refused.err
-    code, said = check(db, *required, name="signed.txt")
-    assert (code, "the log was rewritten" in said) == (1, True), said
+    expect_told(db, "the log was rewritten", *required, name="signed.txt")
     change(db, "DELETE FROM log_leaves", "DELETE FROM log_checkpoints")
     remove(db, "one")
     refused = anchor(db, "split.txt", *options)
@@ -201,8 +201,7 @@ def test_backdated_session_is_told(db: CommandLine, witness: tuple[Witness, list
     db("import", "one.jsonl", "--as", "imported")
     assert check(db, "--witness", one.verifier_key, name="signed.txt")[0] == 0
     record(db, "early", "hello", at=datetime.now(UTC) - timedelta(days=2))
-    code, said = check(db, "--witness", one.verifier_key, name="signed.txt")
-    assert (code, "early: BACKDATED, event 1 says" in said) == (1, True), said
+    said = expect_told(db, "early: BACKDATED, event 1 says", "--witness", one.verifier_key, name="signed.txt")
     assert said.count("BACKDATED") == 1
 
 
@@ -212,8 +211,7 @@ def test_backdated_session_under_known_id_is_told(db: CommandLine, witness: tupl
     assert anchor(db, "signed.txt", *options).code == 0
     assert db("sessions", "delete", "one").code == 0
     record(db, "one", "hello", at=datetime.now(UTC) - timedelta(days=2))
-    code, said = check(db, "--witness", one.verifier_key, name="signed.txt")
-    assert (code, "one: BACKDATED, event 1 says" in said) == (1, True), said
+    expect_told(db, "one: BACKDATED, event 1 says", "--witness", one.verifier_key, name="signed.txt")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="it needs openssl for a time stamp authority")
@@ -231,8 +229,7 @@ def test_time_stamp_is_of_its_checkpoint(db: CommandLine, tmp_path: Path) -> Non
     command = f"openssl ts -verify -data stamped.txt -in stamped.txt.tsr -CAfile {authority.root}"
     assert b"OK" in subprocess.run(command.split(), cwd=db.folder, check=True, capture_output=True).stdout
     record(db, "early", "hello", at=datetime.now(UTC) - timedelta(days=2))
-    code, said = check(db, *required, name="stamped.txt")
-    assert (code, "early: BACKDATED" in said) == (1, True)
+    expect_told(db, "early: BACKDATED", *required, name="stamped.txt")
     # An authority that stamps something else, with the right nonce.
     with serving(lambda path, body: authority.answer(path, body[:40] + bytes(40) + body[80:])) as url:
         refused = anchor(db, "again.txt", "--tsa", url)
@@ -263,11 +260,8 @@ def test_unreachable_and_wrong_anchors_are_told(db: CommandLine) -> None:
 
 
 def test_server_makes_and_checks_checkpoints(recorded: RecordedSession, cli: CommandLine, tmp_path: Path) -> None:
-    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
     private, public = write_keys(tmp_path, "served")
-    with ServerProcess(
-        tmp_path, database_url=database, agents=[ACME], env={"SWARMKEEP_SIGNING_KEY": str(private)}
-    ) as server:
+    with serve_copy(recorded, tmp_path, env={"SWARMKEEP_SIGNING_KEY": str(private)}) as server:
         (tmp_path / "kept").mkdir()
         made = cli("anchor", "-o", str(tmp_path / "kept"), "--json", "--url", server.url)
         assert made.code == 0, made.err
@@ -277,7 +271,7 @@ def test_server_makes_and_checks_checkpoints(recorded: RecordedSession, cli: Com
         assert found.code == 0, found.err
         # The audit log, too, since the order was approved.
         assert [json.loads(line)["outcome"] for line in found.lines] == ["unchanged", "unchanged"]
-    own = cli("verify", "--checkpoint", name, "--public-key", str(public), "--database-url", database)
+    own = cli("verify", "--checkpoint", name, "--public-key", str(public), "--database-url", server.database_url)
     assert own.code == 0
 
 
@@ -324,9 +318,8 @@ def test_timer_keeps_what_others_did_not_sign(db: CommandLine, witness: tuple[Wi
 
 
 def test_timer_outlives_its_server(recorded: RecordedSession, cli: CommandLine, tmp_path: Path) -> None:
-    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
-    server = ServerProcess(tmp_path, database_url=database, agents=[ACME])
-    with server, cli.running("anchor", "-o", "kept", "--every", "1s", "--url", server.url) as running:
+    arguments = ("anchor", "-o", "kept", "--every", "1s", "--url")
+    with serve_copy(recorded, tmp_path) as server, cli.running(*arguments, server.url) as running:
         assert "wrote kept: checkpoint 1 of" in wait_for_line(running, 0)
         server.stop()
         assert f"Connection refused (at {server.url})" in wait_for_line(running, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -27,24 +26,17 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture
-def db(cli: CommandLine, recorded: RecordedSession) -> CommandLine:
-    """A database of the test's own, with a session, two forks, and one that was deleted."""
-    shutil.copy(recorded.file, cli.folder / "swarmkeep.db")
+def db(db: CommandLine, recorded: RecordedSession) -> CommandLine:
+    """A database with a session, two forks, and one that was deleted."""
     for name in ("one", "two", "gone"):
-        assert cli("sessions", "fork", recorded.session_id, "--id", name).code == 0
-    assert cli("sessions", "delete", "gone").code == 0
-    return cli
+        assert db("sessions", "fork", recorded.session_id, "--id", name).code == 0
+    assert db("sessions", "delete", "gone").code == 0
+    return db
 
 
 @pytest.fixture
 def keys(tmp_path: Path) -> tuple[Path, Path]:
     return write_keys(tmp_path, "key")
-
-
-def change_rows(cli: CommandLine, *statements: str) -> None:
-    with closing(sqlite3.connect(cli.folder / "swarmkeep.db")) as connection, connection:
-        for statement in statements:
-            assert connection.execute(statement).rowcount > 0, statement
 
 
 def compare(cli: CommandLine, *options: str) -> dict[str | None, str]:
@@ -99,7 +91,7 @@ def test_outcome_of_each_log_told(db: CommandLine, recorded: RecordedSession) ->
     assert db("sessions", "delete", "removed").code == 0
     assert db("sessions", "fork", recorded.session_id, "--id", "anew").code == 0
     tables = ("events", "blobs", "usage", "idempotency", "session_labels")
-    change_rows(db, "DELETE FROM sessions WHERE id = 'one'", "DELETE FROM events WHERE session_id = 'one'")
+    db.change_database("DELETE FROM sessions WHERE id = 'one'", "DELETE FROM events WHERE session_id = 'one'")
     with closing(sqlite3.connect(db.folder / "swarmkeep.db")) as connection, connection:
         for table in tables:
             connection.execute(f"DELETE FROM {table} WHERE session_id = 'one'")
@@ -121,14 +113,13 @@ def test_outcome_of_each_log_told(db: CommandLine, recorded: RecordedSession) ->
 
 def test_rewritten_or_damaged_log_told(db: CommandLine, recorded: RecordedSession) -> None:
     assert db("checkpoint", "-o", "heads.jsonl").code == 0
-    change_rows(
-        db,
+    db.change_database(
         "UPDATE events SET hash = x'00' WHERE session_id = 'one' AND type = 'session.forked'",
         "UPDATE events SET payload = '{}' WHERE session_id = 'two' AND seq = 2",
     )
     found = compare(db)
     assert (found["one"], found["two"], found[recorded.session_id]) == ("rewritten", "invalid", "unchanged")
-    change_rows(db, "DELETE FROM trail")
+    db.change_database("DELETE FROM trail")
     assert compare(db)[None] == "truncated"
 
 
@@ -178,8 +169,6 @@ def test_a_changed_checkpoint_is_refused(db: CommandLine, keys: tuple[Path, Path
     # With another digest, nobody has signed it.
     seal = json.loads(lines[-1])
     body = [lines[0], *lines[2:-1]]
-    import hashlib
-
     seal |= {"lines": len(body), "sha256": hashlib.sha256(b"".join(body)).hexdigest()}
     file.write_bytes(b"".join(body) + json.dumps(seal).encode() + b"\n")
     assert "signature is not valid" in expect_refusal(db)

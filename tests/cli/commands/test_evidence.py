@@ -20,7 +20,7 @@ from swarmkeep.history import swarmkeep_verify
 from swarmkeep.history.anchors import format_verifier_key
 from swarmkeep.history.checkpoints import load_public_key, load_signer
 from tests.cli.command_line import ACME, CommandLine
-from tests.cli.conftest import RecordedSession
+from tests.cli.conftest import RecordedSession, serve_copy
 from tests.support.anchors import Witness, serving
 from tests.support.processes import ServerProcess
 from tests.support.signing import write_keys
@@ -106,18 +106,15 @@ def test_package_is_proven_from_checkpoint_of_others(
     cli: CommandLine, recorded: RecordedSession, tmp_path: Path
 ) -> None:
     """Its checkpoint was signed by a witness long before; the package is made when the log has gone on."""
-    database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
     private, public = write_keys(tmp_path, "key")
+    signing = {"SWARMKEEP_SIGNING_KEY": str(private)}
     package, held, key = tmp_path / "case.zip", tmp_path / "held.txt", load_public_key(public).hex()
     one = Witness()
     with (
         serving(one.answer) as url,
-        ServerProcess(
-            tmp_path, database_url=database, agents=[ACME], env={"SWARMKEEP_SIGNING_KEY": str(private)}
-        ) as server,
+        serve_copy(recorded, tmp_path, env=signing) as server,
     ):
-        for place in (["--url", server.url], ["--database-url", database]):
-            signing = {"SWARMKEEP_SIGNING_KEY": str(private)}
+        for place in (["--url", server.url], ["--database-url", server.database_url]):
             witness = ["--witness", url, "--witness-key", one.verifier_key]
             assert cli("anchor", "-o", str(held), *witness, *place, env=signing).code == 0
             name = f"late{place[0]}"
@@ -158,7 +155,7 @@ def test_package_is_proven_from_checkpoint_of_others(
             assert (other.code, "NOT COVERED, no proof leads to the checkpoint" in other.out) == (1, True)
             missing = cli("evidence", name, "-o", str(package), "--checkpoint", str(held), *place)
             assert (missing.code, "checkpoint" in missing.err) == (1, True), missing
-    assert cli("export", recorded.session_id, "-o", "one.jsonl", "--database-url", database).code == 0
+    assert cli("export", recorded.session_id, "-o", "one.jsonl", "--database-url", server.database_url).code == 0
     assert "no proofs" in cli("verify", "one.jsonl", "--checkpoint", str(held)).err
 
 
