@@ -107,7 +107,7 @@ def put_json(value: Any) -> None:
     plain = msgspec.to_builtins(value)
     text = json.dumps(plain, indent=2, ensure_ascii=False)
     # Lone surrogates, which no encoding holds, are JSON only as escapes.
-    _print(escape_json(text) if is_utf8(text) else json.dumps(plain, indent=2))
+    _print(escape_json(text) if can_encode(text, "utf-8") else json.dumps(plain, indent=2))
 
 
 def put_json_line(value: Any) -> None:
@@ -142,9 +142,9 @@ def put_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], *, none: st
         say(none)
 
 
-def is_utf8(text: str) -> bool:
+def can_encode(text: str, encoding: str) -> bool:
     try:
-        text.encode()
+        text.encode(encoding)
     except UnicodeEncodeError:
         return False
     return True
@@ -161,15 +161,6 @@ def is_terminal(stream: TextIO) -> bool:
         return stream.isatty()
     except ValueError:
         return False
-
-
-def can_show(text: str, stream: TextIO) -> bool:
-    """Tell if the stream's encoding has these characters."""
-    try:
-        text.encode(stream.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def has_cursor(stream: TextIO) -> bool:

@@ -17,7 +17,7 @@ from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, FirstDay, JsonOutput, LastDay, Limit, Quiet
 from swarmkeep.cli.render import format_milliseconds
 from swarmkeep.cli.sources import SourceOptions
-from swarmkeep.cli.terminal import can_show, put, put_bytes, put_json, put_rows, put_table, say, show_progress
+from swarmkeep.cli.terminal import can_encode, put, put_bytes, put_json, put_rows, put_table, say, show_progress
 from swarmkeep.events.errors import InvalidRequest
 from swarmkeep.events.records import USAGE_GROUPS, UsageGroup, UsageQuery, parse_usage_groups
 from swarmkeep.events.run_table import (
@@ -255,7 +255,7 @@ def _put_bars(rows: list[UsageRow], by: tuple[str, ...]) -> None:
     bars = [("  ".join(_name_groups(row, by)), row.total_tokens) for row in rows]
     if by == ("day",):
         bars = list(fill_days(sorted(bars)))
-    for line in format_bars(bars, get_terminal_size().columns, fine=can_show("█▏", sys.stdout)):
+    for line in format_bars(bars, get_terminal_size().columns, fine=can_encode("█▏", sys.stdout.encoding or "ascii")):
         put(line)
     say(f"tokens by {' and '.join(by)}: {sum(row.total_tokens for row in rows):,} in total")
 
