@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import random
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from playwright.sync_api import Request, expect
 
 from swarmkeep.history import swarmkeep_verify
+from swarmkeep.history.checkpoints import CheckpointHead, Signer, load_signer, write_checkpoint
 from tests.support.scripted import ScriptedModel
+from tests.support.signing import write_keys
 from tests.web.test_accessibility import check_accessibility
 from tests.web.window import Api, Window
 
 pytestmark = pytest.mark.long
 
-CHECK = """async (packages) => {
+CHECK = """async ([packages, key]) => {
   const { checkPackage } = await import("/page/package.js");
   const found = [];
   for (const content of packages) {
     const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
-    found.push(await checkPackage(new Blob([bytes]), "").then(() => true, () => false));
+    found.push(await checkPackage(new Blob([bytes]), key).then(() => true, () => false));
   }
   return found;
 }"""
@@ -59,26 +64,29 @@ PNG = base64.b64decode(
 )
 
 
-def is_valid(content: bytes) -> bool:
+def is_valid(content: bytes, key: str | None = None) -> bool:
     """What the program in it says."""
     try:
-        swarmkeep_verify.check(io.BytesIO(content), None, None)
+        swarmkeep_verify.check(io.BytesIO(content), None, key)
     except Exception:
         return False
     return True
 
 
-def rewrite(content: bytes, change: Any) -> bytes:
-    """A package whose files were changed by who makes the digests anew."""
+def rewrite(content: bytes, change: Any, sign: Callable[[bytes], bytes] = bytes) -> bytes:
+    """A package whose files were changed by who makes the digests anew. `sign` adds to the manifest what signs it."""
     made = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as package, zipfile.ZipFile(made, "w") as again:
         files = {name: package.read(name) for name in package.namelist()}
         change(files)
         manifest = json.loads(files.pop("manifest.json"))
+        for name in ("public_key", "signature"):
+            manifest.pop(name, None)
+        manifest["files"] = {}
         for name, body in files.items():
             digest = swarmkeep_verify.add_member(again, name, io.BytesIO(body), len(body))
             manifest["files"][name] = {"sha256": digest, "bytes": len(body)}
-        body = swarmkeep_verify.compact(manifest).encode() + b"\n"
+        body = sign(swarmkeep_verify.compact(manifest).encode()) + b"\n"
         swarmkeep_verify.add_member(again, "manifest.json", io.BytesIO(body), len(body))
     return made.getvalue()
 
@@ -133,12 +141,51 @@ def test_browser_and_program_agree(window: Window, package: bytes) -> None:
     changed += [package + b"\0", package[:-1], rewrite(package, lambda files: None)]
     window.open("#/audit")
     sent = [base64.b64encode(one).decode() for one in [package, *changed]]
-    found = window.page.evaluate(CHECK, sent)
+    found = window.page.evaluate(CHECK, [sent, ""])
     assert found == [is_valid(one) for one in [package, *changed]]
     assert found[0]
     assert found[-1]
     # Some of what stands in a proof says nothing of it: times, and what is of the newest checkpoint.
     assert found.count(True) < 40
+
+
+def test_browser_and_program_agree_on_who_packed(window: Window, package: bytes, tmp_path: Path) -> None:
+    """A key that is given signs the whole package: no file can be changed by who makes the digests anew."""
+    ours, theirs = (load_signer(write_keys(tmp_path, name)[0]) for name in ("ours", "theirs"))
+    assert ours is not None
+    assert theirs is not None
+
+    def sign(manifest: bytes, signer: Signer) -> bytes:
+        signature = signer.sign(swarmkeep_verify.SIGNED_AS + hashlib.sha256(manifest[:-1]).digest())
+        seal = {"public_key": signer.public.hex(), "signature": signature.hex()}
+        return manifest[:-1] + b"," + swarmkeep_verify.compact(seal).encode()[1:]
+
+    def sign_heads(files: dict[str, bytes]) -> None:
+        del files["proofs.jsonl"]
+        heads = [
+            msgspec.json.decode(line, type=CheckpointHead) for line in files["checkpoint.jsonl"].splitlines()[1:-1]
+        ]
+        files["checkpoint.jsonl"] = b"".join(write_checkpoint(heads, "2026-01-01T00:00:00.000000Z", ours))
+
+    def spoil(files: dict[str, bytes]) -> None:
+        files["transcript-1.html"] += b"<p>It was approved.</p>"
+
+    signed = rewrite(package, sign_heads, lambda manifest: sign(manifest, ours))
+    with zipfile.ZipFile(io.BytesIO(signed)) as opened:
+        manifest = opened.read("manifest.json")
+    old = manifest[manifest.index(b',"public_key":') : -1]
+    spoilt = [old.upper(), old[:-1] + b" }", old[:-1] + b',"x":1}', old.replace(b":", b": "), old[:40] + b"}"]
+    changed = [
+        rewrite(signed, spoil),
+        rewrite(signed, spoil, lambda manifest: manifest[:-1] + old),
+        rewrite(signed, spoil, lambda manifest: sign(manifest, theirs)),
+        *(rewrite(signed, lambda files: None, lambda manifest, end=end: manifest[:-1] + end) for end in spoilt),
+    ]
+    window.open("#/audit")
+    for key, wanted in ((ours.public.hex(), True), (theirs.public.hex(), False)):
+        sent = [base64.b64encode(one).decode() for one in [signed, *changed]]
+        found = window.page.evaluate(CHECK, [sent, key])
+        assert found == [is_valid(one, key) for one in [signed, *changed]] == [wanted] + [False] * len(changed)
 
 
 def test_package_is_checked_without_sending_it(window: Window, package: bytes, tmp_path: Path) -> None:

@@ -132,6 +132,11 @@ def test_package_is_proven_from_checkpoint_of_others(
             assert "the checkpoint was signed by witness.example at 2" in found.stdout
             ours = ["--public-key", str(public), "--witness", one.verifier_key]
             assert cli("verify", str(package), "--public-key", format_named(key)).code == 0
+            assert check(package, "--public-key", format_named(key)).returncode == 0
+            # The same key signs another log of the operator's.
+            other_log = ["--public-key", format_named(key, "swarmkeep/other")]
+            assert "not of swarmkeep/other" in cli("verify", str(package), *other_log).err
+            assert "not from swarmkeep/other" in check(package, *other_log).stderr
             verified = cli("verify", str(package), "--checkpoint", str(held), *ours)
             assert (verified.code, "1 unchanged" in verified.err) == (0, True), verified
             # A checkpoint that the proofs do not lead to, one without the witness, and none at all.
