@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import select
@@ -17,6 +18,13 @@ from tests.support.processes import clean_environment, start
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 AGAIN_SECONDS = 5.0
+
+
+class TtyText(io.StringIO):
+    """What is written to a terminal, for code in this process."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Terminal:

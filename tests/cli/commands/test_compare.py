@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
@@ -21,14 +20,10 @@ from swarmkeep.http.bodies import NewRun
 from swarmkeep_client import Comparison
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession
+from tests.cli.pseudo_terminal import TtyText
 from tests.support.processes import ServerProcess
 
 PAGE = Path(swarmkeep.__file__).with_name("web") / "page"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -195,7 +190,7 @@ def test_sides_adjacent_if_room(
     assert db("sessions", "fork", recorded.session_id, "--at", "3", "--id", "part").code == 0
     found = msgspec.convert(db("compare", recorded.session_id, "part", "--json").json, Comparison)
     monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setattr(sys, "stdout", screen := Terminal())
+    monkeypatch.setattr(sys, "stdout", screen := TtyText())
     put_comparison(found)
     lines = screen.getvalue().splitlines()
     heads = (f"{recorded.session_id}, now at", "part, now at")

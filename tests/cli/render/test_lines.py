@@ -23,7 +23,7 @@ from swarmkeep.events.wording import escape_controls
 from swarmkeep_client import Done, Event, Message, MessageDelta, MessageStarted, Run, StreamItem
 from tests.cli.command_line import SWARMKEEP, CommandLine
 from tests.cli.conftest import RecordedSession
-from tests.cli.pseudo_terminal import Terminal
+from tests.cli.pseudo_terminal import Terminal, TtyText
 
 CALL = {"tool_call_id": "call_1", "name": "refund", "arguments": '{"item": "LAMP-1"}'}
 ASKED = {"id": "call_1", "type": "function", "function": {"name": "refund", "arguments": '{"item": "LAMP-1"}'}}
@@ -331,23 +331,18 @@ def test_lone_surrogates_are_json_too(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == '{\n  "text": "\\ud800"\n}\n'
 
 
-class Tty(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_colours_only_for_willing_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert has_colours(Tty())
+    assert has_colours(TtyText())
     assert not has_colours(io.StringIO())
     monkeypatch.setenv("NO_COLOR", "")
-    assert has_colours(Tty())
+    assert has_colours(TtyText())
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not has_colours(Tty())
+    assert not has_colours(TtyText())
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
-    assert not has_colours(Tty())
+    assert not has_colours(TtyText())
 
 
 RUN = Run(id="run_1", session_id="one", status="completed")

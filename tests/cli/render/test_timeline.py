@@ -11,13 +11,9 @@ from rich.cells import cell_len
 
 from swarmkeep.cli.commands.replay import TimelinePrinter
 from swarmkeep.describe import TimelineEntry
+from tests.cli.pseudo_terminal import TtyText
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def make_entry(text: str, seq: int = 7) -> TimelineEntry:
@@ -39,7 +35,7 @@ def show(patch: pytest.MonkeyPatch, screen: io.StringIO, *entries: TimelineEntry
 
 def test_terminal_lines_wrap_with_indentation(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"A lantern for the hut.\nA tent,\tand 寝袋寝袋寝袋寝袋寝袋寝袋寝袋寝袋 {'x' * 30}"
-    shown = show(monkeypatch, Terminal(), make_entry(text))
+    shown = show(monkeypatch, TtyText(), make_entry(text))
     day, *lines = ESCAPES.sub("", shown).splitlines()
     assert day == "       2026-11-24 UTC"
     assert lines[:2] == ["    7  02:23:32  Sales: A lantern for", "                 the hut."]
@@ -55,13 +51,13 @@ def test_piped_lines_have_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_session_seq_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1234567  02:23:32  Sales: hello" in ESCAPES.sub(
-        "", show(monkeypatch, Terminal(), make_entry("hello", 1234567))
+        "", show(monkeypatch, TtyText(), make_entry("hello", 1234567))
     )
 
 
 def test_colourless_terminal_has_same_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    coloured = show(monkeypatch, Terminal(), make_entry("A lantern for the hut."))
-    monkeypatch.setattr(sys, "stdout", screen := Terminal())
+    coloured = show(monkeypatch, TtyText(), make_entry("A lantern for the hut."))
+    monkeypatch.setattr(sys, "stdout", screen := TtyText())
     monkeypatch.setenv("NO_COLOR", "1")
     TimelinePrinter().show(make_entry("A lantern for the hut."))
     assert screen.getvalue() == ESCAPES.sub("", coloured)
