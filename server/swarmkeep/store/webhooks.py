@@ -201,25 +201,10 @@ class SqlWebhooks(OnDatabase):
 
         return await self.database.read(find)
 
-    async def settle_webhook(
-        self,
-        hook: Webhook,
-        owner: str,
-        *,
-        cursor: FeedCursor,
-        sent: Sequence[Delivery],
-        kept: Sequence[Delivery],
-        failures: int,
-        is_delivered: bool,
-        is_gone: bool,
-        at: str,
-    ) -> bool:
-        """Record what became of deliveries: those that were `sent`, or are of nothing any more, and those `kept` to be
-        tried later or given up. False, and nothing is, if `owner` does not have the lease any more.
-        """
-        return await self.database.write(
-            lambda connection: _settle(connection, hook, owner, cursor, sent, kept, failures, is_delivered, is_gone, at)
-        )
+    async def settle_webhook(self, hook: Webhook, owner: str, **became: Any) -> bool:
+        """Record what `became` of deliveries, as `_settle` takes it. False, and nothing is, if `owner` does not have
+        the lease any more."""
+        return await self.database.write(lambda connection: _settle(connection, hook, owner, **became))
 
     # What was not delivered.
 
@@ -355,6 +340,7 @@ def _settle(
     connection: Connection,
     hook: Webhook,
     owner: str,
+    *,
     cursor: FeedCursor,
     sent: Sequence[Delivery],
     kept: Sequence[Delivery],
@@ -363,6 +349,7 @@ def _settle(
     is_gone: bool,
     at: str,
 ) -> bool:
+    """Those that were `sent`, or are of nothing any more, are forgotten; those `kept` are tried later or given up."""
     change: dict[str, Any] = {"position": cursor.position, "seq": cursor.seq, "failures": failures}
     if kept:
         change["error"] = next((one.error for one in reversed(kept) if one.error), hook.error)
