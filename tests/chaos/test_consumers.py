@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -32,6 +33,28 @@ HOOK_KILLS = 6
 HOOK_WRITERS = 4
 
 
+@contextmanager
+def writing(servers: Sequence[ServerProcess], count: int) -> Iterator[None]:
+    """So many clients make sessions with messages, each on the servers in turn, for as long as this lasts."""
+    done = threading.Event()
+
+    def write(number: int) -> None:
+        for round in itertools.takewhile(lambda _: not done.is_set(), itertools.count(1)):
+            server = servers[(number + round) % len(servers)]
+            with suppress(ConnectionFailed, ApiError), Client(server.url, max_retries=0) as client:
+                session = client.sessions.create(id=f"w{number}.{round}")
+                for step in range(3):
+                    session.add_messages([{"role": "user", "content": str(step)}])
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(count)]
+    for writer in writers:
+        writer.start()
+    yield
+    done.set()
+    for writer in writers:
+        writer.join()
+
+
 @pytest.mark.chaos
 @run_in_parallel
 def test_webhook_misses_nothing_through_kills(cluster: ServerCluster) -> None:
@@ -48,29 +71,12 @@ def deliver_through_kills(cluster: ServerCluster, receiver: Receiver) -> None:
         return 503 if next(numbers) % 50 == 0 else 200
 
     receiver.answer = answer  # type: ignore[method-assign]
-    done = threading.Event()
-
-    def write(number: int) -> None:
-        round = 0
-        while not done.is_set():
-            round += 1
-            server = servers[(number + round) % 2]
-            with suppress(ConnectionFailed, ApiError), Client(server.url, max_retries=0) as client:
-                session = client.sessions.create(id=f"w{number}.{round}")
-                for step in range(3):
-                    session.add_messages([{"role": "user", "content": str(step)}])
-
-    writers = [threading.Thread(target=write, args=(number,)) for number in range(HOOK_WRITERS)]
-    for writer in writers:
-        writer.start()
-    for kill in range(HOOK_KILLS):
-        before = len(receiver.taken)
-        receiver.wait(lambda: len(receiver.taken) >= before + 30, seconds=60.0)  # noqa: B023
-        servers[kill % 2].kill()
-        servers[kill % 2].start()
-    done.set()
-    for writer in writers:
-        writer.join()
+    with writing(servers, HOOK_WRITERS):
+        for kill in range(HOOK_KILLS):
+            before = len(receiver.taken)
+            receiver.wait(lambda: len(receiver.taken) >= before + 30, seconds=60.0)  # noqa: B023
+            servers[kill % 2].kill()
+            servers[kill % 2].start()
     check_taken(cluster, receiver, hook.secret)
 
 
@@ -89,7 +95,7 @@ def check_taken(cluster: ServerCluster, receiver: Receiver, secret: str) -> None
         assert by_session[log.session_id] == sorted(log.hashes), log.session_id
 
 
-# The feed under writers on two servers, one of which is killed again and again: a consumer gets each event once and in.
+# A consumer of the feed, while one of two servers is killed again and again, gets each event once and in order.
 
 
 FEED_KILLS = 6
@@ -100,31 +106,14 @@ FEED_WRITERS = 8
 @run_in_parallel
 def test_consumer_misses_nothing_through_kills(cluster: ServerCluster) -> None:
     steady, mortal = cluster.server(), cluster.server()
-    done = threading.Event()
-
-    def write(number: int) -> None:
-        server = (steady, mortal)[number % 2]
-        round = 0
-        while not done.is_set():
-            round += 1
-            with suppress(ConnectionFailed, ApiError), Client(server.url, max_retries=0) as client:
-                session = client.sessions.create(id=f"w{number}.{round}")
-                for step in range(3):
-                    session.add_messages([{"role": "user", "content": str(step)}])
-
-    writers = [threading.Thread(target=write, args=(number,)) for number in range(FEED_WRITERS)]
-    for writer in writers:
-        writer.start()
     told: list[tuple[str, int]] = []
-    for _ in range(FEED_KILLS):
-        # A consumer that dies with the server it reads from: what it had and did not confirm comes again.
-        read_some(cluster, mortal, told, most=40)
-        mortal.kill()
-        read_some(cluster, steady, told, most=40)
-        mortal.start()
-    done.set()
-    for writer in writers:
-        writer.join()
+    with writing([steady, mortal], FEED_WRITERS):
+        for _ in range(FEED_KILLS):
+            # A consumer that dies with the server it reads from: what it had and did not confirm comes again.
+            read_some(cluster, mortal, told, most=40)
+            mortal.kill()
+            read_some(cluster, steady, told, most=40)
+            mortal.start()
     read_some(cluster, steady, told, most=None)
     names = {name for (name,) in cluster.sql("SELECT id FROM sessions")}
     assert len(names) > FEED_WRITERS
@@ -152,7 +141,7 @@ def read_some(cluster: ServerCluster, server: ServerProcess, told: list[tuple[st
     # What is not confirmed was not dealt with.
 
 
-# Sessions on their way to object storage and back, by processes that are killed at any moment: none is lost, none is.
+# Sessions on their way to object storage and back, by processes that are killed at any moment, are whole.
 
 
 SESSIONS = 400

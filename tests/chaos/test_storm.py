@@ -156,13 +156,7 @@ def test_workers_that_are_killed_under_load(open_cluster: OpenCluster, parallel_
     row = Row("workers", 1)
     with open_cluster("postgres") as cluster:
         storm = Storm(
-            cluster,
-            servers=1,
-            talkers=4,
-            kills=WORKER_KILLS,
-            seed=1,
-            open_slot=WorkersSlot,
-            measures_take_overs=False,
+            cluster, servers=1, talkers=4, kills=WORKER_KILLS, seed=1, open_slot=WorkersSlot, measures_take_overs=False
         )
         storm.check(row)
         (slot,) = storm.slots
