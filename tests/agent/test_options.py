@@ -223,11 +223,7 @@ def test_agent_copies_its_model_settings() -> None:
     given = {"temperature": 0.2, "logit_bias": {"50256": -100}, "extra_body": {"top_k": 40}}
     agent = Agent(model_settings=given)
     given["logit_bias"]["50256"] = 0  # type: ignore[index]
-    assert agent.model_settings == {
-        "temperature": 0.2,
-        "logit_bias": {"50256": -100},
-        "extra_body": {"top_k": 40},
-    }
+    assert agent.model_settings == {"temperature": 0.2, "logit_bias": {"50256": -100}, "extra_body": {"top_k": 40}}
     agent.model_settings = {"seed": 7}
     assert agent.model_settings == {"seed": 7}
     assert agent.model_copy(deep=True) == agent

@@ -133,10 +133,7 @@ def test_only_some_wrong_values_told() -> None:
     ("options", "words"),
     [
         ({"functions": [search]}, r"search\(\) of agent 'A': .*`kind: Literal\[\"and\"\]` .*discriminator=\"kind\""),
-        (
-            {"functions": [search_untagged]},
-            r"refused; use Annotated\[Both \| Either.*\(discriminator=\"kind\"\)\]",
-        ),
+        ({"functions": [search_untagged]}, r"refused; use Annotated\[Both \| Either.*\(discriminator=\"kind\"\)\]"),
         ({"output_type": Answer}, r"output_type of agent 'A': the union And \| Or \| Not \| Is contains itself"),
     ],
 )

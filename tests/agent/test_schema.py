@@ -423,9 +423,7 @@ PLAIN = st.sampled_from(
 
 
 @given(st.dictionaries(NAMES, st.tuples(PLAIN, st.booleans())))
-def test_signature_gives_types_and_required_names(
-    wanted: dict[str, tuple[tuple[type, str], bool]],
-) -> None:
+def test_signature_gives_types_and_required_names(wanted: dict[str, tuple[tuple[type, str], bool]]) -> None:
     listed = ", ".join(
         f"{n}: {t.__name__}" + (" = None" if optional else "") for n, ((t, _), optional) in wanted.items()
     )

@@ -23,14 +23,7 @@ from swarmkeep.events.views import collect_runs, find_run, view_run, view_sessio
 from swarmkeep.request.request import build_request
 from tests.support.calls import count_steps
 from tests.support.hypothesis_profiles import examples
-from tests.support.logs import (
-    PROFILES,
-    SeededDice,
-    any_logs,
-    make_hostile_log,
-    make_random_log,
-    random_logs,
-)
+from tests.support.logs import PROFILES, SeededDice, any_logs, make_hostile_log, make_random_log, random_logs
 from tests.support.rules import find_faults
 
 

@@ -101,8 +101,7 @@ def test_one_limit_of_tokens_is_sent(own: Json, asked: Json, fields: Json, sent:
 
 
 @pytest.mark.parametrize(
-    ("own", "asked", "sent"),
-    [(None, UNSET, {}), (True, None, {}), (None, False, {"parallel_tool_calls": False})],
+    ("own", "asked", "sent"), [(None, UNSET, {}), (True, None, {}), (None, False, {"parallel_tool_calls": False})]
 )
 def test_none_sends_no_parallel_tool_calls(own: Any, asked: Any, sent: Json) -> None:
     profile = replace(make_profile(), parallel_tool_calls=own)

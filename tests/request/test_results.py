@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.facts import HandoffIgnored, MessageAdded, RunCancelled, RunFailed, SessionForked
 from swarmkeep.events.messages import INTERRUPTED, Entry, find_stray_result, pair_results, to_chat_message
+from swarmkeep.events.state import State
 from tests.events.given import (
     OTHER,
     calling_message,
@@ -36,43 +37,42 @@ def test_a_result_follows_its_call() -> None:
     ]
 
 
-def test_results_follow_call_order() -> None:
-    state = given(model_calls("c1", "c2"), tool_result("c2", "two"), tool_result("c1", "one"))
-    assert build_messages(state)[1:] == [tool_message("c1", "one"), tool_message("c2", "two")]
+AGAIN = (in_run(OTHER, make_run_started()), user_said("again"))
+BOTH = (model_calls("c1", "c2"), tool_result("c2", "two"))
+# What happened, and the texts that are sent: None for a message that only calls.
+PAIRED: dict[str, tuple[State, list[str | None]]] = {
+    "results in the order of calls": (given(*BOTH, tool_result("c1", "one")), [None, "one", "two"]),
+    "no result at the end": (given(*BOTH), [None, INTERRUPTED, "two"]),
+    "no result before the next": (given(*BOTH, user_said()), [None, INTERRUPTED, "two", "hello"]),
+    "a late result": (given(model_calls("c1"), user_said(), tool_result("c1")), [None, INTERRUPTED, "hello"]),
+    "results of no call": (given(tool_result("c0"), user_said(), tool_result("c1")), ["hello"]),
+    "two results": (given(model_calls("c1"), tool_result("c1", "1st"), tool_result("c1", "2nd")), [None, "1st"]),
+    "an id used again": (
+        given(model_calls("c1"), tool_result("c1", "one"), model_calls("c1"), tool_result("c1", "two")),
+        [None, "one", None, "two"],
+    ),
+    "and not answered": (
+        given(model_calls("c1"), tool_result("c1", "one"), model_calls("c1")),
+        [None, "one", None, INTERRUPTED],
+    ),
+    "a run that was cancelled": (
+        when(running(model_calls("c1", "c2"), tool_result("c1")), RunCancelled(stop_reason="cancelled"), *AGAIN),
+        ["hello", None, "done", INTERRUPTED, "again"],
+    ),
+    "a run that failed": (
+        when(running(model_calls("c1", "c2"), tool_result("c1")), RunFailed(stop_reason="error"), *AGAIN),
+        ["hello", None, "done", INTERRUPTED, "again"],
+    ),
+}
 
 
-def test_unanswered_call_gets_a_placeholder_result() -> None:
-    state = given(model_calls("c1", "c2"), tool_result("c2"))
-    assert build_messages(state)[1:] == [tool_message("c1", INTERRUPTED), tool_message("c2", "done")]
-    assert build_messages(when(state, user_said()))[1:] == [
-        tool_message("c1", INTERRUPTED),
-        tool_message("c2", "done"),
-        {"role": "user", "content": "hello"},
-    ]
-
-
-def test_late_result_is_left_out() -> None:
-    state = given(model_calls("c1"), user_said(), tool_result("c1", "late"))
-    assert [message["content"] for message in build_messages(state)] == [None, INTERRUPTED, "hello"]
-
-
-def test_result_without_call_is_left_out() -> None:
-    assert build_messages(given(tool_result("c0"), user_said(), tool_result("c1"))) == [
-        {"role": "user", "content": "hello"}
-    ]
-
-
-def test_the_first_of_two_results_counts() -> None:
-    state = given(model_calls("c1"), tool_result("c1", "first"), tool_result("c1", "second"))
-    assert build_messages(state)[1:] == [tool_message("c1", "first")]
-
-
-def test_reused_id_in_later_reply_is_separate() -> None:
-    state = given(model_calls("c1"), tool_result("c1", "one"), model_calls("c1"), tool_result("c1", "two"))
-    assert [message["content"] for message in build_messages(state)] == [None, "one", None, "two"]
-    assert build_messages(given(model_calls("c1"), tool_result("c1", "one"), model_calls("c1")))[-1] == tool_message(
-        "c1", INTERRUPTED
-    )
+@pytest.mark.parametrize("name", PAIRED)
+def test_each_call_is_sent_with_one_result(name: str) -> None:
+    state, texts = PAIRED[name]
+    messages = build_messages(state)
+    assert [message["content"] for message in messages] == texts
+    asked = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+    assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == asked
 
 
 def test_duplicate_id_in_reply_is_sent_once() -> None:
@@ -83,19 +83,6 @@ def test_duplicate_id_in_reply_is_sent_once() -> None:
 def test_surrogate_ids_stay_answered() -> None:
     state = given(model_calls("\ud800", "\ud801"), tool_result("\ud800", "one"), tool_result("\ud801", "two"))
     assert build_messages(state)[1:] == [tool_message("\ufffd", "one")]
-
-
-def test_run_ended_mid_calls_stays_valid() -> None:
-    for ending in (RunCancelled(stop_reason="cancelled"), RunFailed(stop_reason="error")):
-        state = running(model_calls("c1", "c2"), tool_result("c1"), ending)
-        state = when(state, in_run(OTHER, make_run_started()), user_said("again"))
-        assert [message["content"] for message in build_messages(state)] == [
-            "hello",
-            None,
-            "done",
-            INTERRUPTED,
-            "again",
-        ]
 
 
 def test_mid_call_fork_has_valid_history() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 from openai import AsyncOpenAI
-from sqlalchemy import Connection, delete, update
+from sqlalchemy import update
 
 from swarmkeep import Agent
 from swarmkeep.decide.commands import StartRun
@@ -33,7 +33,7 @@ from swarmkeep.runs.reader import RunPosition
 from swarmkeep.runs.tracing import Tracing
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import Clock, SessionKey, utc_now
-from swarmkeep.store.tables import SESSION_TABLES, sessions, totals
+from swarmkeep.store.tables import sessions
 from tests.support.rules import find_body_faults
 from tests.support.scripted import ScriptedModel
 
@@ -169,7 +169,6 @@ class EngineCluster:
         self._earlier_tasks: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
-        await self._empty_database()
         self._earlier_tasks = asyncio.all_tasks()
         return self
 
@@ -178,16 +177,6 @@ class EngineCluster:
             await engine.stop()
         if kind is None:
             await self.assert_quiet()
-
-    async def _empty_database(self) -> None:
-        store = open_store(self._url)
-
-        def empty(connection: Connection) -> None:
-            for table in (*SESSION_TABLES, sessions, totals):
-                connection.execute(delete(table))
-
-        await store.database.write(empty)
-        await store.close()
 
     async def assert_quiet(self) -> None:
         """Nobody subscribes, nobody waits, and no task is left of what was begun here."""

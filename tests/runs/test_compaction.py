@@ -95,9 +95,7 @@ def look_up(order: str) -> str:
 
 
 AGENT = Agent(
-    name="A",
-    functions=[look_up],
-    compaction=Compaction(of_tokens=WINDOW, keep_turns=2, result_characters=300),
+    name="A", functions=[look_up], compaction=Compaction(of_tokens=WINDOW, keep_turns=2, result_characters=300)
 )
 
 

@@ -128,8 +128,7 @@ async def test_concurrent_starts_have_one_winner(cluster: EngineCluster, engine:
     other = await cluster.open_engine(Agent(name="A"))
     model.hang(then="Hello.")
     tried = await asyncio.gather(
-        *(one.start_run(run_id=f"r{n}") for n, one in enumerate([engine, other] * 16)),
-        return_exceptions=True,
+        *(one.start_run(run_id=f"r{n}") for n, one in enumerate([engine, other] * 16)), return_exceptions=True
     )
     won = [one for one in tried if not isinstance(one, BaseException)]
     assert len(won) == 1

@@ -115,9 +115,6 @@ async def test_an_agent_that_is_not_there(engine: Server) -> None:
     assert refused.value.known_agents == ["Triage", "Sales"]
 
 
-# Reading.
-
-
 # Changing.
 
 

@@ -468,10 +468,7 @@ DIALECTS: Mapping[str, Dialect] = {
         refuses=("chosen function",),
     ),
     "copilot": Dialect(
-        server="GitHub Copilot",
-        model="gpt-4.1",
-        error="copilot",
-        pieces=Pieces(choice=1, ids="last", name="in two"),
+        server="GitHub Copilot", model="gpt-4.1", error="copilot", pieces=Pieces(choice=1, ids="last", name="in two")
     ),
     "o4-mini": Dialect(
         server="OpenAI o4-mini",

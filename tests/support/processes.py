@@ -122,13 +122,7 @@ class Process:
         assert self._process is None or self._process.poll() is not None, "it is running already"
         with self.log.open("ab") as log, open(os.devnull, "rb") as nothing:
             self._process = start(
-                self.command,
-                folder=self.folder,
-                env=self.env,
-                stdin=nothing,
-                stdout=log,
-                stderr=log,
-                cold=self.cold,
+                self.command, folder=self.folder, env=self.env, stdin=nothing, stdout=log, stderr=log, cold=self.cold
             )
 
     @property

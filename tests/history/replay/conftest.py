@@ -2,20 +2,6 @@
 
 from __future__ import annotations
 
-from tests.runs.conftest import (
-    async_client,
-    cluster,
-    postgres_ready,
-    postgres_with_schema,
-    sqlite_ready,
-    sqlite_with_schema,
-)
+from tests.runs.conftest import async_client, cluster
 
-__all__ = [
-    "async_client",
-    "cluster",
-    "postgres_ready",
-    "postgres_with_schema",
-    "sqlite_ready",
-    "sqlite_with_schema",
-]
+__all__ = ["async_client", "cluster"]

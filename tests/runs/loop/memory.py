@@ -74,16 +74,8 @@ class FixedPolicy:
     tool_seconds = None
     compacts_history = True
 
-    def __init__(
-        self,
-        *,
-        streams: bool = False,
-        expires_at: str | None = None,
-        seconds: float | None = None,
-        shortens: bool = True,
-    ) -> None:
+    def __init__(self, *, streams: bool = False, seconds: float | None = None, shortens: bool = True) -> None:
         self._streams = streams
-        self._expires_at = expires_at
         self._seconds = seconds
         self.shortens_history = shortens
         self.agents: AskedAgents = NobodyAsked()
@@ -112,7 +104,7 @@ class FixedPolicy:
         """As many as it takes."""
 
     async def approval_expires_at(self) -> str | None:
-        return self._expires_at
+        return None
 
 
 def make_calls(*asked: tuple[str, str] | tuple[str, str, str], text: str | None = None) -> Json:

@@ -105,10 +105,7 @@ async def test_reply_names_its_exact_request() -> None:
 
 @pytest.mark.parametrize(
     ("agent", "code"),
-    [
-        (Agent(name="A", instructions=lambda: 1 / 0), "instructions_failed"),
-        (Agent(name="B"), "agent_unavailable"),
-    ],
+    [(Agent(name="A", instructions=lambda: 1 / 0), "instructions_failed"), (Agent(name="B"), "agent_unavailable")],
 )
 async def test_unaskable_agent_fails_the_run(agent: Agent, code: str) -> None:
     log = await open_run(agent)

@@ -311,8 +311,7 @@ async def test_cut_call_repeats_only_if_trusted_idempotent(
 
 
 @pytest.mark.parametrize(
-    ("settings", "waits"),
-    [({}, False), ({"trust_hints": True}, True), ({"requires_approval": ("remove",)}, True)],
+    ("settings", "waits"), [({}, False), ({"trust_hints": True}, True), ({"requires_approval": ("remove",)}, True)]
 )
 async def test_destructive_tools_need_approval_by_setting(
     cluster: EngineCluster, model: ScriptedModel, folder: Path, settings: dict[str, Any], waits: bool

@@ -58,10 +58,7 @@ async def pool() -> AsyncIterator[ServerPool]:
 def start_http(folder: Path, port: int) -> subprocess.Popen[bytes]:
     env = {**os.environ, "MCP_TEST_FOLDER": str(folder)}
     return subprocess.Popen(
-        [sys.executable, str(PROGRAM), "http", str(port)],
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, str(PROGRAM), "http", str(port)], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 
 
@@ -607,10 +604,7 @@ def test_a_flood_closes_the_connection() -> None:
     with pytest.raises(ServerFlooded, match="too much at once"):
         read(limits, *[b"\n"] * 11)
     # Lines for a log are thrown away unread.
-    for idle in (
-        b'{"jsonrpc":"2.0","method":"notifications/message"}\n',
-        b' {"method" : "notifications/progress" }\n',
-    ):
+    for idle in (b'{"jsonrpc":"2.0","method":"notifications/message"}\n', b' {"method" : "notifications/progress" }\n'):
         assert read(limits, idle * 11) == []
     with pytest.raises(ServerFlooded):
         read(limits, b"A" * 51)

@@ -166,9 +166,7 @@ def test_any_chunk_may_bring_usage_or_reason() -> None:
         "id": "x",
         "model": "m",
         "usage": {"total_tokens": 3},
-        "choices": [
-            {"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": "hi"}},
-        ],
+        "choices": [{"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": "hi"}}],
     }
 
 
@@ -214,14 +212,7 @@ def test_arguments_as_an_object() -> None:
 
 
 @pytest.mark.parametrize(
-    "delta",
-    [
-        {"tool_calls": None},
-        {"tool_calls": []},
-        {"tool_calls": [None]},
-        {"content": None, "role": None},
-        {},
-    ],
+    "delta", [{"tool_calls": None}, {"tool_calls": []}, {"tool_calls": [None]}, {"content": None, "role": None}, {}]
 )
 def test_what_says_nothing_adds_nothing(delta: Json) -> None:
     assert assemble_message([make_chunk(delta), make_chunk({"content": "a"}), END]) == {

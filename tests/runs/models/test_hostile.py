@@ -152,10 +152,7 @@ async def test_stream_is_read_to_its_limits(
 async def test_reply_call_count_is_bounded(model: ScriptedModel, provider: AsyncOpenAI) -> None:
     model.raw(make_completion(tool_calls=make_calls(5)))
     error = await expect_error(provider, stream=False)
-    assert (error.code, error.message) == (
-        "provider_answer_too_large",
-        "the model's answer has more than 4 tool calls",
-    )
+    assert (error.code, error.message) == ("provider_answer_too_large", "the model's answer has more than 4 tool calls")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_request_holds_only_the_expected_fields(swarm: Runner, model: ScriptedMo
     model.say("Hello!")
     swarm.run(Agent(instructions="Be brief.", model="small"), "Hi")
     assert model.requests == [
-        {"model": "small", "messages": [{"role": "system", "content": "Be brief."}, user_message("Hi")]},
+        {"model": "small", "messages": [{"role": "system", "content": "Be brief."}, user_message("Hi")]}
     ]
 
 
@@ -60,11 +60,7 @@ def test_tools_go_with_their_settings(swarm: Runner, model: ScriptedModel) -> No
             "function": {
                 "name": "look",
                 "description": "Look out of the window.",
-                "parameters": {
-                    "type": "object",
-                    "properties": {"city": {"type": "string"}},
-                    "required": ["city"],
-                },
+                "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
             },
         }
     ]

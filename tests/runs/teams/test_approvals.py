@@ -154,7 +154,7 @@ async def test_own_and_child_approvals_pend_together(
         first = "own"
     else:
         await engine.wait_for_state(
-            lambda state: state.run is not None and {"own", "asked"} == {c.tool_call_id for c in state.run.pending},
+            lambda state: state.run is not None and {"own", "asked"} == {c.tool_call_id for c in state.run.pending}
         )
     yes = [Approval(tool_call_id="own", decision="approve")]
 

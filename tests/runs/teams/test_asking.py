@@ -133,23 +133,15 @@ async def test_self_asking_agent_terminates(cluster: EngineCluster, model: Scrip
 # Who ends or deletes the session that asks ends those below; what ends below is an answer above.
 
 
-async def test_cancelled_asker_does_not_resume_others(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine, child = await ask_hanging_clerk(cluster, model, "Let me ")
-    assert (await engine.runs.cancel(KEY, "r1")).status == "cancelled"
-    state = await engine.read_state(child)
-    assert [run.status for run in state.finished] == ["cancelled"]
-
-
-async def test_replacing_run_ends_replaced_questions(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine, child = await ask_hanging_clerk(cluster, model)
-    model.say("Hello.")
-    await engine.run("Stop.", "r2", on_busy="interrupt")
-    assert [run.status for run in (await engine.read_state(child)).finished] == ["cancelled"]
-
-
-async def test_cancelled_waiting_run_cancels_children(cluster: EngineCluster, model: ScriptedModel) -> None:
-    engine, child = await ask_for_payment(cluster, model)
-    await engine.runs.cancel(KEY, "r1")
+@pytest.mark.parametrize("end", ["cancelled", "replaced", "cancelled while it waits"])
+async def test_end_of_asker_ends_the_asked(cluster: EngineCluster, model: ScriptedModel, end: str) -> None:
+    ask = ask_for_payment if end == "cancelled while it waits" else ask_hanging_clerk
+    engine, child = await ask(cluster, model)
+    if end == "replaced":
+        model.say("Hello.")
+        await engine.run("Stop.", "r2", on_busy="interrupt")
+    else:
+        assert (await engine.runs.cancel(KEY, "r1")).status == "cancelled"
     assert [run.status for run in (await engine.read_state(child)).finished] == ["cancelled"]
 
 

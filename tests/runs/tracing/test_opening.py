@@ -24,12 +24,7 @@ from swarmkeep.runs.genai import (
     describe_text,
     is_content_wanted,
 )
-from swarmkeep.runs.tracing import (
-    clean_value,
-    describe_provider,
-    read_traceparent,
-    set_attributes,
-)
+from swarmkeep.runs.tracing import clean_value, describe_provider, read_traceparent, set_attributes
 from swarmkeep.serve.traces import open_tracing
 from tests.http.server import server_settings
 from tests.runs.cluster import EngineCluster
@@ -94,12 +89,7 @@ else:
 def test_process_without_provider_makes_one(environment: dict[str, str], said: str, logged: str) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SWARMKEEP_", "OTEL_"))}
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=kept | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
+        [sys.executable, "-c", PROGRAM], env=kept | environment, capture_output=True, text=True, check=True, timeout=60
     )
     assert run.stdout == f"{said}\n"
     assert logged in run.stderr
@@ -152,13 +142,7 @@ def test_unsendable_values_are_mended_or_dropped(spans: CaughtSpans) -> None:
     with spans.tracer.start_as_current_span("odd") as span:
         set_attributes(span, given, secrets)
     found = get_attributes(spans.one("odd"))
-    assert found == {
-        "half": "a\ufffdb",
-        "long": "x" * 256,
-        "masked": f"id-{REMOVED}",
-        "list": ("a\ufffd",),
-        "count": 7,
-    }
+    assert found == {"half": "a\ufffdb", "long": "x" * 256, "masked": f"id-{REMOVED}", "list": ("a\ufffd",), "count": 7}
     assert encode_spans(spans.all).SerializeToString()
     assert clean_value(-(2**64), NO_SECRETS) is None
 

@@ -41,11 +41,7 @@ async def test_chat_span_names_request_settings(
     await engine.run()
     chat = get_attributes(spans.one("chat gpt-4o"))
     told = {name: value for name, value in chat.items() if name.startswith("gen_ai.request.")}
-    assert told == {
-        "gen_ai.request.model": "gpt-4o",
-        "gen_ai.request.temperature": 0.5,
-        "gen_ai.request.max_tokens": 9,
-    }
+    assert told == {"gen_ai.request.model": "gpt-4o", "gen_ai.request.temperature": 0.5, "gen_ai.request.max_tokens": 9}
 
 
 async def test_a_plain_turn(cluster: EngineCluster, model: ScriptedModel, spans: CaughtSpans, tracing: Tracing) -> None:

@@ -10,16 +10,7 @@ from swarmkeep import Agent
 from swarmkeep.runs.recovery import SetAside
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import sessions
-from tests.runs.cluster import (
-    KEY,
-    LIMITS,
-    LOOKS_OFTEN,
-    EngineCluster,
-    Server,
-    ToolGate,
-    kill_engine,
-    list_contents,
-)
+from tests.runs.cluster import KEY, LIMITS, LOOKS_OFTEN, EngineCluster, Server, ToolGate, kill_engine, list_contents
 from tests.runs.worker.servers import AGENT, look, open_engine
 from tests.support.scripted import ScriptedModel
 

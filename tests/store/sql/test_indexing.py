@@ -54,9 +54,7 @@ async def test_job_covers_all_but_failing_items(store: SqlStore) -> None:
     assert sorted(rows) == [number for number in numbers if number != 7]
 
 
-async def test_damaged_message_row_hides_no_other(
-    sqlite_ready: str,
-) -> None:
+async def test_damaged_message_row_hides_no_other(sqlite_ready: str) -> None:
     store = open_store(sqlite_ready)
     for name in "ab":
         await say(store, name, *["canary"] * 150)

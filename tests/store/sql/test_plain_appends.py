@@ -87,9 +87,7 @@ async def write_generally(store: SqlStore, plan: AppendPlan) -> tuple[Lease | No
 def without_clock(rows: dict[str, Any]) -> dict[str, Any]:
     """The rows but for when leases expire, which is by the database's clock."""
     place = list(metadata.tables["sessions"].c.keys()).index("lease_expires_at")
-    return rows | {
-        "sessions": [(*row[:place], row[place] is None, *row[place + 1 :]) for row in rows["sessions"]],
-    }
+    return rows | {"sessions": [(*row[:place], row[place] is None, *row[place + 1 :]) for row in rows["sessions"]]}
 
 
 KINDS: dict[str, Callable[[State, Lease], tuple[State, list[facts.EventDraft], dict[str, Any]]]] = {
@@ -99,12 +97,7 @@ KINDS: dict[str, Callable[[State, Lease], tuple[State, list[facts.EventDraft], d
     "with all parts": lambda state, lease: (
         state,
         draft_reply(state, "with texts"),
-        {
-            "lease": lease,
-            "blobs": {"h0": "there already", "h1": "new ü\0"},
-            "idempotency": RECORD,
-            "quota": QUOTA,
-        },
+        {"lease": lease, "blobs": {"h0": "there already", "h1": "new ü\0"}, "idempotency": RECORD, "quota": QUOTA},
     ),
 }
 
