@@ -337,20 +337,19 @@ class StartedCalls:
                 self._own_starts.add((event.fact.tool_call_id, event.fact.attempt))
         return events
 
-    async def run_together(self, run: Run, calls: Sequence[ToolCall]) -> AsyncGenerator[RecordedEvent]:
+    async def run_together(self, run: Run, calls: Sequence[ToolCall]) -> AsyncGenerator[list[RecordedEvent]]:
         """Carry out calls at once, once it is known of each that it was not cut off; each result is recorded as it
         comes. The run waits for the calls that wait for an answer once nothing else is under way."""
         alone = next((call for call in calls if not self._is_carried_out(call, self._find_tool(call)[1])), None)
         if alone is not None:
-            for event in await self.run(run, alone):
-                yield event
+            yield await self.run(run, alone)
             return
         known = 0
         while True:
             waiting: list[Wait] = []
-            async with aclosing(self._carry_out(run, calls, waiting)) as events:
-                async for event in events:
-                    yield event
+            async with aclosing(self._carry_out(run, calls, waiting)) as parts:
+                async for events in parts:
+                    yield events
             if not (waiting and self._is_going_on(run)):
                 return
             if len(waiting) == known:
@@ -360,12 +359,11 @@ class StartedCalls:
             calls = [call for call in calls if call.id in waiting_ids]
         outcomes = {call.id: outcome for call, outcome in waiting}
         in_order = [(call, outcomes[call.id]) for call in calls]
-        for event in await self._commit(restrict_to_run(run, lambda state, run: record_waits(run, in_order))):
-            yield event
+        yield await self._commit(restrict_to_run(run, lambda state, run: record_waits(run, in_order)))
 
     async def _carry_out(
         self, run: Run, calls: Sequence[ToolCall], waiting: list[Wait]
-    ) -> AsyncGenerator[RecordedEvent]:
+    ) -> AsyncGenerator[list[RecordedEvent]]:
         """Record the outcomes of calls; those that come to wait for an answer are added to `waiting`."""
         self._own_starts -= {(call.id, call.attempts) for call in calls}
         before = self._log.state
@@ -380,8 +378,7 @@ class StartedCalls:
                     waiting.append((call, outcome))
                     continue
                 await reach(TOOL_DONE)
-                for event in await self._record_outcome(run, call, outcome):
-                    yield event
+                yield await self._record_outcome(run, call, outcome)
                 if not self._is_going_on(run):
                     return
 

@@ -260,59 +260,48 @@ class Loop:
         self.client_error: Exception | None = None
         """The exception of the model's client, if a run has failed by it."""
 
-    async def advance(self) -> AsyncGenerator[Item]:
-        """Do what there is to do; gives every recorded event, and what the model says as it says it.
+    async def advance(self) -> AsyncGenerator[Sequence[Item]]:
+        """Do what there is to do; gives every recorded event, with those of its commit, and what the model says as it
+        says it.
 
         Raises LeaseLost when another process has taken over.
         """
         while True:
-            for event in self._calls.note_starts(await self._log.settle()):
-                yield event
+            if settled := self._calls.note_starts(await self._log.settle()):
+                yield settled
             run, step = self._log.state.run, find_outside_step(self._log.state)
             if run is None or step is None:
                 return
             if isinstance(step, CallTool | Compact):
-                called = self._calls.run(run, step.call) if isinstance(step, CallTool) else self._compact(run)
-                for event in await called:
-                    yield event
+                yield await (self._calls.run(run, step.call) if isinstance(step, CallTool) else self._compact(run))
                 continue
-            if isinstance(step, CallTools):
-                async with aclosing(self._calls.run_together(run, step.calls)) as events:
-                    async for event in events:
-                        yield event
-                continue
-            async with aclosing(self._ask_model(run)) as items:
-                async for item in items:
-                    yield item
+            work = self._calls.run_together(run, step.calls) if isinstance(step, CallTools) else self._ask_model(run)
+            async with aclosing(work) as parts:
+                async for items in parts:
+                    yield items
 
-    async def _ask_model(self, run: Run) -> AsyncGenerator[Item]:
+    async def _ask_model(self, run: Run) -> AsyncGenerator[Sequence[Item]]:
         turn = ModelTurn(run, self._log.state, self._policy)
         try:
             async with self._policy.time_limit(run):
-                for event in await self._prepare_turn(turn):
-                    yield event
+                if prepared := await self._prepare_turn(turn):
+                    yield prepared
                 if turn.request is not None and turn.is_streamed:
-                    yield MessageStarted(run.id, turn.agent.name, turn.state.seq)
+                    yield [MessageStarted(run.id, turn.agent.name, turn.state.seq)]
                 while turn.request is not None:
                     async with turn.send(self._model, self._log.read_files) as pieces:
                         async for piece in pieces:
                             if isinstance(piece, Deltas):
-                                items = await turn.show(piece)
+                                yield await turn.show(piece)
                             else:
-                                items = await self._record_reply(turn, piece)
-                            for item in items:
-                                yield item
-                for event in await self._start_compaction(turn):
-                    yield event
+                                yield await self._record_reply(turn, piece)
+                if turn.compaction is not None:
+                    yield await self._start_compaction(turn, turn.compaction)
         except (TurnFailed, RunTimedOut) as failure:
-            for event in await self._record_failure(turn, failure):
-                yield event
+            yield await self._record_failure(turn, failure)
 
-    async def _start_compaction(self, turn: ModelTurn) -> list[RecordedEvent]:
-        """Record the compaction that is to come before the model is asked, if one is."""
-        fact = turn.compaction
-        if fact is None:
-            return []
+    async def _start_compaction(self, turn: ModelTurn, fact: CompactionStarted) -> list[RecordedEvent]:
+        """Record the compaction that is to come before the model is asked."""
         return await self._commit(
             restrict_to_run(turn.run, lambda state, run: start_compaction(turn.state, state, fact))
         )

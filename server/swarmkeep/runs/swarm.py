@@ -217,8 +217,8 @@ class AgentsInMemory:
         begun = await log.commit(lambda state: start_run(state, asked))
         policy = self._make_policy(self._go_deeper())
         loop = make_loop(log, registry, self._model, self._runner, policy, begun, toolbox=self._toolbox)
-        async with aclosing(loop.advance()) as items:
-            async for _ in items:
+        async with aclosing(loop.advance()) as parts:
+            async for _ in parts:
                 pass
         run = find_run(log.state, _RUN)
         assert run is not None
@@ -315,10 +315,11 @@ class MemorySession:
             yield event
         parts = (self._log, self._registry, self._model, self._tool_runner, self._policy, begun)
         self._loop = make_loop(*parts, toolbox=self._toolbox)
-        async with aclosing(self._loop.advance()) as items:
-            async for item in items:
-                self._print_event(item)
-                yield item
+        async with aclosing(self._loop.advance()) as happening:
+            async for items in happening:
+                for item in items:
+                    self._print_event(item)
+                    yield item
 
     def raise_failure(self) -> None:
         """Raise what the last run failed with, if it did: what the client raised, or else a RunError.

@@ -597,18 +597,19 @@ class Tracing:
         return command if found is None else replace(command, traceparent=found)
 
     async def follow_runs(
-        self, session_log: StoreSessionLog, begun: Sequence[RecordedEvent], items: AsyncGenerator[Item]
-    ) -> AsyncGenerator[Item]:
-        """The same items, while each run that they are of is the current span of the task that asks for them."""
+        self, session_log: StoreSessionLog, begun: Sequence[RecordedEvent], parts: AsyncGenerator[Sequence[Item]]
+    ) -> AsyncGenerator[Sequence[Item]]:
+        """The same parts, while each run that they are of is the current span of the task that asks for them."""
         spans = RunSpans(session_log.key, self._settings)
         try:
             for event in begun:
                 self._note(spans, event, session_log)
-            async with aclosing(items):
-                async for item in items:
-                    if isinstance(item, RecordedEvent):
-                        self._note(spans, item, session_log)
-                    yield item
+            async with aclosing(parts):
+                async for items in parts:
+                    for item in items:
+                        if isinstance(item, RecordedEvent):
+                            self._note(spans, item, session_log)
+                    yield items
         except Exception as error:
             spans.fail(error)
             raise

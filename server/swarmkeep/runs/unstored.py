@@ -249,11 +249,11 @@ class UnstoredRuns:
                 if count % _EVENTS_IN_A_ROW == 0:
                     # A client may bring thousands, and each goes all the way to its readers.
                     await asyncio.sleep(0)
-            async with aclosing(with_pauses(loop.advance(), self._limits.poll_seconds)) as items:
-                async for item in items:
-                    if item is not None:
+            async with aclosing(with_pauses(loop.advance(), self._limits.poll_seconds)) as parts:
+                async for items in parts:
+                    for item in items or ():
                         session.note(item)
-                    yield [] if item is None else [item]
+                    yield [*(items or ())]
         finally:
             session.state = log.state
             self._count(tenant, -1)

@@ -426,13 +426,9 @@ class Worker:
             return await self._interrupt(session_log)
         while True:
             try:
-                async with aclosing(self._open_loop(session_log, begun)) as items:
-                    async for item in items:
-                        if isinstance(item, RecordedEvent):
-                            follow_run(item)
-                            self.publish(session_log.key, [item], session_log.state)
-                        else:
-                            self._hub.show(session_log.key, item)
+                async with aclosing(self._open_loop(session_log, begun)) as parts:
+                    async for items in parts:
+                        self._show(session_log, items)
                 return None
             except ServerStopping:
                 return await self._interrupt(session_log)
@@ -446,8 +442,21 @@ class Worker:
                 if not begun or session_log.lease is None:
                     return None
 
-    def _open_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> AsyncGenerator[Item]:
-        """Yield the items of the loop; with traces, each run is a span, and so are its calls."""
+    def _show(self, session_log: StoreSessionLog, items: Sequence[Item]) -> None:
+        """Show what a model says, and what was recorded."""
+        events: list[RecordedEvent] = []
+        for item in items:
+            if isinstance(item, RecordedEvent):
+                events.append(item)
+            else:
+                self._hub.show(session_log.key, item)
+        if events:
+            self.publish(session_log.key, events, session_log.state)
+        for event in events:
+            follow_run(event)
+
+    def _open_loop(self, session_log: StoreSessionLog, begun: list[RecordedEvent]) -> AsyncGenerator[Sequence[Item]]:
+        """Yield what the loop does; with traces, each run is a span, and so are its calls."""
         key, agents = session_log.key, self.teams.open_agents(session_log.key)
         policy = SessionPolicy(self._store, self._limits, self._hub, key, self._rules, self._secrets, agents)
         scope = name_scope(key, session_log.state.created_at)

@@ -291,8 +291,8 @@ async def run_changes(names: Sequence[str], order: Sequence[int], *, at_once: bo
     calls = ((str(place), "change", encode_text({"place": place, "name": name})) for place, name in enumerate(names))
     model = ScriptedReplies(make_calls(*calls), "Done.")
     async with asyncio.timeout(SECONDS):
-        async for item in make_loop(log, registry, model, ThreadRunner(), FixedPolicy(), begun).advance():
-            if isinstance(item, RecordedEvent) and isinstance(item.fact, MessageAdded):
+        async for items in make_loop(log, registry, model, ThreadRunner(), FixedPolicy(), begun).advance():
+            if any(isinstance(item, RecordedEvent) and isinstance(item.fact, MessageAdded) for item in items):
                 open_next()
     return log.state
 

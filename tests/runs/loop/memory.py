@@ -133,7 +133,7 @@ async def advance(
     begun: Sequence[RecordedEvent] = (),
 ) -> list[Item]:
     loop = make_loop(log, Registry(agents), model, InlineRunner(), policy or FixedPolicy(), begun)
-    return [item async for item in loop.advance()]
+    return [item async for items in loop.advance() for item in items]
 
 
 def list_types(events: Sequence[Any]) -> list[str]:

@@ -29,6 +29,7 @@ from tests.runs.loop.memory import (
     ScriptedReplies,
     advance,
     group_commits,
+    list_types,
     make_calls,
     open_run,
 )
@@ -301,13 +302,13 @@ async def test_repeatedly_cut_idempotent_tool_keeps_one_id() -> None:
         InlineRunner(),
         FixedPolicy(),
     )
-    async for event in loop.advance():
-        if event.type == "tool.started":  # type: ignore[union-attr]
+    async for events in loop.advance():
+        if "tool.started" in list_types(events):
             break
     for _ in range(3):
         loop = make_loop(log, Registry(town.agents), ScriptedReplies(), InlineRunner(), FixedPolicy())
-        async for event in loop.advance():
-            assert event.type == "tool.started"  # type: ignore[union-attr]
+        async for events in loop.advance():
+            assert list_types(events) == ["tool.started"]
             break
     model = ScriptedReplies("Paid.")
     await advance(log, model, *town.agents)
