@@ -347,6 +347,8 @@ def merge_settings(agent: dict[str, Any], run: dict[str, Any], tokens_parameter:
 
     The limit of tokens has two names and is one parameter: the run's counts, under the name that the model takes.
     """
+    if not agent and not run:
+        return {}
     merged = override_settings(_flatten(agent), _flatten(run))
     given = next((name for name in TOKEN_LIMITS if merged.get(name) is not None), None)
     if given is not None:

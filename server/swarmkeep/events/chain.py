@@ -257,7 +257,7 @@ class _Branch(Chain[T]):
         return self._exchanged[at] if at in self._exchanged else self._base[at]
 
     def __len__(self) -> int:
-        return len(self._base) + len(self._added)
+        return self._base._length + self._added._length
 
     def __iter__(self) -> Iterator[T]:
         if not self._exchanged:

@@ -3,6 +3,7 @@ word."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -266,13 +267,20 @@ def make_model_server(base_url: object, profiles: Json | None = None) -> ModelSe
 def choose_profile(model: str, server: ModelServer, *overrides: Mapping[str, str]) -> dict[str, str]:
     """Return all fields of a model's profile: of the table, the server's settings and these, the last that says
     something. Total: a log that came from elsewhere may hold anything."""
-    name = model.lower()[:_MODEL_PROFILES_MAX_NAME]
-    chosen = dict(_DEFAULTS)
-    for models, hosts, fields in _PATTERNS:
-        if models.search(name) and hosts.search(server.host):
-            chosen |= fields
+    chosen = dict(_look_up(model.lower()[:_MODEL_PROFILES_MAX_NAME], server.host))
     for fields in (choose_fields(server.profiles, model), *overrides):
         chosen |= {field: value for field, value in fields.items() if value in PROFILE_FIELDS.get(field, ())}
+    return chosen
+
+
+# Asked for with each turn; a server's models are few.
+@functools.lru_cache(256)
+def _look_up(name: str, host: str) -> Mapping[str, str]:
+    """Return what the table says of a model."""
+    chosen = dict(_DEFAULTS)
+    for models, hosts, fields in _PATTERNS:
+        if models.search(name) and hosts.search(host):
+            chosen |= fields
     return chosen
 
 

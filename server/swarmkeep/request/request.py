@@ -408,8 +408,10 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def blobs(self) -> dict[str, str]:
         """The texts that `record` names, by hash."""
-        texts = [self.instructions] if self.tools is None else [self.instructions, self.tools]
-        return {digest(text): text for text in texts}
+        named = {self.record.instructions: self.instructions}
+        if self.tools is not None and self.record.tools is not None:
+            named[self.record.tools] = self.tools
+        return named
 
     @property
     def messages(self) -> list[Json]:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, Table, bindparam, delete, func, insert, select, update
 
 from swarmkeep.events.errors import QuotaExceeded
-from swarmkeep.store.statements import OnDatabase
-from swarmkeep.store.tables import automations, invocations
+from swarmkeep.store.statements import OnDatabase, PreparedStatement
+from swarmkeep.store.tables import as_text, automations, invocations, unescape
 
 MAX_AUTOMATIONS = 1_000
 """Of one tenant."""
@@ -123,13 +123,16 @@ class SqlAutomations(OnDatabase):
 
     async def list_due_automations(self, now: int, limit: int) -> list[StoredAutomation]:
         """Those of any tenant that are due, the earliest first."""
-        query = select(automations).where(automations.c.due_at <= now).order_by(automations.c.due_at).limit(limit)
-        return await self.database.read(lambda connection: [_make(row) for row in connection.execute(query)])
+        return [StoredAutomation(*row) for row in await self._list_due(_DUE_AUTOMATIONS, now, limit)]
 
     async def list_due_invocations(self, now: int, limit: int) -> list[StoredInvocation]:
         """Those of any tenant that are due, the earliest first."""
-        query = select(invocations).where(invocations.c.due_at <= now).order_by(invocations.c.due_at).limit(limit)
-        return await self.database.read(lambda connection: [_make_invocation(row) for row in connection.execute(query)])
+        return [StoredInvocation(*row) for row in await self._list_due(_DUE_INVOCATIONS, now, limit)]
+
+    async def _list_due(self, statement: PreparedStatement, now: int, limit: int) -> list[list[Any]]:
+        given = {"now": now, "most": limit}
+        rows = await self.database.read(lambda connection: statement.fetch_all(connection, given))
+        return [[value if isinstance(value, int) else unescape(as_text(value)) for value in row] for row in rows]
 
     async def list_invocations(self, tenant: str, automation_id: str) -> list[StoredInvocation]:
         """The last ones of an automation, in order."""
@@ -150,6 +153,15 @@ class SqlAutomations(OnDatabase):
         )
         change = change.values(due_at=due_at, **({"data": data} if data else {}))
         return await self.database.write(lambda connection: connection.execute(change).rowcount == 1)
+
+
+def _prepare_due(table: Table) -> PreparedStatement:
+    # Every server asks for both each second.
+    due = table.c.due_at <= bindparam("now", type_=BigInteger())
+    return PreparedStatement(select(*table.c).where(due).order_by(table.c.due_at).limit(bindparam("most")))
+
+
+_DUE_AUTOMATIONS, _DUE_INVOCATIONS = _prepare_due(automations), _prepare_due(invocations)
 
 
 def _of(table: Table, tenant: str, automation_id: str) -> tuple[Any, Any]:

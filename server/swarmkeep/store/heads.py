@@ -23,7 +23,6 @@ from sqlalchemy import (
     or_,
     select,
     text,
-    true,
     tuple_,
     update,
 )
@@ -48,7 +47,9 @@ from swarmkeep.store.tables import (
     as_text,
     database_now,
     escape,
+    of_bound_session,
     of_session,
+    session_columns,
     sessions,
     unescape,
 )
@@ -316,12 +317,21 @@ def build_head_update(
 # Leases on head rows: renewing them, and finding the sessions without one.
 
 
+_CLOCK = PreparedStatement(select(database_now()))
+
+
 class SqlLeases(OnDatabase):
     """The leases of all sessions."""
 
     def __init__(self, database: Database, *, only: SessionKey | None = None) -> None:
         OnDatabase.__init__(self, database)
-        self._only = only
+        self._only = {} if only is None else session_columns(only)
+        columns, mine = sessions.c, () if only is None else of_bound_session(sessions)
+        free = or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now())
+        self._abandoned = _prepare_in_turn(columns.lease_expires_at, IS_RUNNING, IS_SOUND, free, *mine)
+        # A query of its own, which is run once: PostgreSQL would ask the clock again for each session that may be due.
+        now = select(database_now()).scalar_subquery()
+        self._due = _prepare_in_turn(columns.due_at, IS_DUE, IS_SOUND, columns.due_at <= now, *mine)
 
     async def renew(self, leases: Mapping[SessionKey, Lease], *, lease_seconds: float) -> set[SessionKey]:
         """Extend these leases, by the database's clock. Returns the sessions on which they are not held any more."""
@@ -337,23 +347,20 @@ class SqlLeases(OnDatabase):
         """Find sessions that are running without an unexpired lease on them: of each tenant in its turn, the
         longest abandoned first.
         """
-        columns = sessions.c
-        free = or_(columns.lease_owner.is_(None), columns.lease_expires_at <= database_now())
-        return await self._find_in_turn(IS_RUNNING & IS_SOUND & free, columns.lease_expires_at, limit)
+        return await self._find_in_turn(self._abandoned, limit)
 
     async def find_due(self, *, limit: int = 100) -> list[SessionKey]:
-        # A query of its own, which is run once: PostgreSQL would ask the clock again for each session that may be due.
         """Sessions that have become due (see `State.due_at`): of each tenant in its turn, the longest due first."""
-        now = select(database_now()).scalar_subquery()
-        return await self._find_in_turn(IS_DUE & IS_SOUND & (sessions.c.due_at <= now), sessions.c.due_at, limit)
+        return await self._find_in_turn(self._due, limit)
 
-    async def _find_in_turn(self, condition: Any, since: ColumnElement[Any], limit: int) -> list[SessionKey]:
-        only = true() if self._only is None else and_(*of_session(sessions, self._only))
-        return await self.database.read(lambda connection: find_in_turn(connection, condition & only, since, limit))
+    async def _find_in_turn(self, statement: PreparedStatement, limit: int) -> list[SessionKey]:
+        given = {**self._only, "most": limit}
+        rows = await self.database.read(lambda connection: statement.fetch_all(connection, given))
+        return [SessionKey(unescape(as_text(tenant)), unescape(as_text(name))) for tenant, name in rows]
 
     async def read_clock(self) -> datetime:
         """The present in UTC by the database's clock: the only one that all servers share."""
-        seconds = await self.database.read(lambda connection: connection.scalar(select(database_now())))
+        [[seconds]] = await self.database.read(lambda connection: _CLOCK.fetch_all(connection, {}))
         return datetime.fromtimestamp(seconds or 0.0, UTC)
 
     async def ask_for_partial(self, key: SessionKey, owner: str) -> bool:
@@ -411,18 +418,18 @@ def _prepare_renewal(dialect: str) -> PreparedStatement:
     )
 
 
-def find_in_turn(connection: Connection, condition: Any, since: ColumnElement[Any], limit: int) -> list[SessionKey]:
-    """The first session of each tenant, then the second of each, and so on.
+def _prepare_in_turn(since: ColumnElement[Any], *conditions: Any) -> PreparedStatement:
+    """A query for the first session of each tenant, then the second of each, and so on, up to the `most`.
 
     However many one tenant has, they take no more than its share of what is looked at.
     """
     tenant, name = sessions.c.tenant, sessions.c.id
     turn = func.row_number().over(partition_by=tenant, order_by=(since.nulls_first(), name))
-    found = select(tenant, name, turn.label("turn"), since.label("since")).where(condition).subquery()
+    found = select(tenant, name, turn.label("turn"), since.label("since")).where(*conditions).subquery()
     rows = select(found.c.tenant, found.c.id).order_by(
         found.c.turn, found.c.since.nulls_first(), found.c.tenant, found.c.id
     )
-    return [SessionKey(row.tenant, row.id) for row in connection.execute(rows.limit(limit))]
+    return PreparedStatement(rows.limit(bindparam("most")))
 
 
 def find_heads(connection: Connection, keys: Collection[SessionKey]) -> dict[SessionKey, SessionHead]:

@@ -92,9 +92,9 @@ def find_reopened(base: State, state: State) -> int | None:
     """The seq at which the run had ended that goes on again in what follows `base`; None if none does."""
     if state.finished is base.finished or not base.finished:
         return None
-    last = base.finished[-1].last_seq
-    kept = next((run.last_seq for run in reversed(state.finished) if run.last_seq <= base.seq), None)
-    return None if kept == last else last
+    place, last = len(base.finished) - 1, base.finished[-1].last_seq
+    is_kept = len(state.finished) > place and state.finished[place].last_seq == last
+    return None if is_kept else last
 
 
 def name_rows(key: SessionKey, rows: Iterable[Row]) -> list[Row]:

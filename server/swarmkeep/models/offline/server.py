@@ -9,7 +9,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -273,7 +273,7 @@ class Completion:
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._choose_finish_reason()}
         return encode({**self._make_frame("chat.completion"), "choices": [choice], "usage": self.usage})
 
-    def events(self, *, include_usage: bool) -> Iterator[bytes]:
+    def events(self, *, include_usage: bool) -> list[bytes]:
         """The server-sent events of a streamed response, the closing `[DONE]` included."""
         frame = self._make_frame("chat.completion.chunk")
         if include_usage:
@@ -284,9 +284,7 @@ class Completion:
         chunks = [{**frame, "choices": [choice]} for choice in choices]
         if include_usage:
             chunks.append({**frame, "choices": [], "usage": self.usage})
-        for chunk in chunks:
-            yield b"data: " + encode(chunk) + b"\n\n"
-        yield b"data: [DONE]\n\n"
+        return [*(b"data: " + encode(chunk) + b"\n\n" for chunk in chunks), b"data: [DONE]\n\n"]
 
     def _make_frame(self, kind: str) -> dict[str, Any]:
         return {
@@ -492,7 +490,7 @@ class OfflineTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
 class _PacedStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
     """Events one at a time, with a pause between two."""
 
-    def __init__(self, events: Iterator[bytes], delay: float) -> None:
+    def __init__(self, events: Sequence[bytes], delay: float) -> None:
         self._events = events
         self._delay = delay
 
