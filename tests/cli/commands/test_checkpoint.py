@@ -111,6 +111,15 @@ def test_outcome_of_each_log_told(db: CommandLine, recorded: RecordedSession) ->
     assert "why, and created again" in shown.out
 
 
+def test_cut_off_redaction_is_told_as_that(db: CommandLine) -> None:
+    """What else is wrong then, such as a payload that no event explains, does not stand for what was cut off."""
+    assert db("sessions", "redact", "one", "--seq", "3", "--reason", "a name", "--include-forks").code == 0
+    assert db("checkpoint", "-o", "heads.jsonl").code == 0
+    db.change_database("DELETE FROM events WHERE session_id = 'one' AND type = 'session.redacted'")
+    shown = db("verify", "--checkpoint", "heads.jsonl").out
+    assert "one: TRUNCATED, the log ends with event" in shown
+
+
 def test_rewritten_or_damaged_log_told(db: CommandLine, recorded: RecordedSession) -> None:
     assert db("checkpoint", "-o", "heads.jsonl").code == 0
     db.change_database(

@@ -469,10 +469,11 @@ def _compare_log(found: Source, noted: CheckpointHead, *, is_elsewhere: bool) ->
         return "vanished", f"it had {pluralize(noted.seq, 'event')}, and no deletion is recorded"
     if verification.valid:
         return ("redacted", _describe_redacted(verification)) if verification.redacted_count else ("unchanged", "")
-    first = verification.problems[0]
-    outcome = next((one.code for one in verification.problems if one.code in ("truncated", "rewritten")), "invalid")
-    deletion = "" if outcome == "invalid" or noted.session_id is None else _find_deletion(found, noted)
-    return ("deleted", f"{deletion}, and created again") if deletion else (outcome, first.detail)
+    lost = next((one for one in verification.problems if one.code in ("truncated", "rewritten")), None)
+    if lost is None:
+        return "invalid", verification.problems[0].detail
+    deletion = "" if noted.session_id is None else _find_deletion(found, noted)
+    return ("deleted", f"{deletion}, and created again") if deletion else (lost.code, lost.detail)
 
 
 def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: Head | None, *, as_json: bool) -> bool:
