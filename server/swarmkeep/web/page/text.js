@@ -357,7 +357,7 @@ export const text = {
   edit: {
     open: "Edit and fork",
     title: "Say it differently",
-    hint: "A new session branches off before this message, and continues with what you write here. This one stays as it is.",
+    hint: "A new session branches off before this message, and continues with what you write here. This one stays as it is; what functions do is real.",
     words: "What is said instead",
     agent: "Agent",
     model: "Model",
