@@ -152,6 +152,12 @@ def test_redactor_stays_when_reason_goes() -> None:
     assert found == {"seqs": [2, 3], "reason": REDACTED, "by": "Lee", "kept": ["x", "y"]}
 
 
+def test_wait_for_a_person_stays_one() -> None:
+    waited = facts.PendingCall(tool_call_id="", name="", arguments=CANARY, reason="person")
+    (pending,) = redact_fact(facts.RunWaiting(pending=(waited,)))["pending"]
+    assert (pending["reason"], pending["arguments"]) == ("person", "")
+
+
 MESSAGE = {
     **dict.fromkeys(("role", "content", "name", "sender", "tool_call_id", "tool_name", CANARY), CANARY),
     "tool_calls": [{"id": CANARY, "type": "function", "function": {"name": CANARY, "arguments": CANARY}}],

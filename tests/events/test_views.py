@@ -19,6 +19,7 @@ from swarmkeep.events.records import RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.events.views import RunView, collect_runs, find_run, list_latest_runs, view_run, view_session
 from swarmkeep.events.wording import pluralize
+from swarmkeep.events.words import MAX_TITLE_CHARACTERS, shorten
 from tests.events.given import (
     COMPLETED,
     OTHER,
@@ -226,3 +227,9 @@ def test_run_lookup_skips_the_others() -> None:
 )
 def test_a_count_agrees_with_its_noun(count: int, noun: str, plural: str | None, said: str) -> None:
     assert pluralize(count, noun, plural) == said
+
+
+def test_long_titles_end_at_a_word() -> None:
+    assert shorten("  Where is\nmy order? ") == "Where is my order?"
+    assert shorten("word " * 100).endswith("word…")
+    assert len(shorten("x" * 1_000)) == MAX_TITLE_CHARACTERS
