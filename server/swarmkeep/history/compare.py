@@ -108,28 +108,20 @@ async def diff_session(store: SqlStore, key: SessionKey, before: int, after: int
 
 
 def diff_states(before: State, after: State) -> StateDiff:
-    known = {entry.seq: entry for entry in before.messages}
+    known = {entry.seq: entry.shown_message for entry in list_shown(before.messages)}
     statuses = {run.id: run.status for run in collect_runs(before)}
     return StateDiff(
         before=before.seq,
         after=after.seq,
         changes=find_changes(_summarize(before), _summarize(after)),
-        messages=[entry.view() for entry in list_shown(after.messages) if not _is_same(known.get(entry.seq), entry)],
-        removed=[entry.seq for entry in after.messages if entry.removed and _is_shown(known.get(entry.seq))],
+        messages=[entry.view() for entry in list_shown(after.messages) if known.get(entry.seq) != entry.shown_message],
+        removed=[entry.seq for entry in after.messages if entry.removed and entry.seq in known],
         runs=[
             RunStatusChange(id=run.id, before=statuses.get(run.id), after=run.status)
             for run in collect_runs(after)
             if statuses.get(run.id) != run.status
         ],
     )
-
-
-def _is_same(before: Entry | None, after: Entry) -> bool:
-    return before is not None and before.shown_message == after.shown_message
-
-
-def _is_shown(entry: Entry | None) -> bool:
-    return entry is not None and not entry.removed
 
 
 def _summarize(state: State) -> Json:

@@ -96,11 +96,13 @@ class ReplayFindings:
             self.redacted.append(seq)
 
 
-def check_kinds(names: Collection[str], pointer: str = "/ignore") -> frozenset[str]:
+def check_kinds(names: Collection[str]) -> frozenset[str]:
     """Check kinds of differences that a caller named. Raises InvalidRequest for one that there is not."""
     for name in names:
         if name not in DIVERGENCE_KINDS:
-            raise InvalidRequest(f"unknown kind of difference {name!r}; known: {', '.join(DIVERGENCE_KINDS)}", pointer)
+            raise InvalidRequest(
+                f"unknown kind of difference {name!r}; known: {', '.join(DIVERGENCE_KINDS)}", "/ignore"
+            )
     return frozenset(names)
 
 

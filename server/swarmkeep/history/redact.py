@@ -172,7 +172,9 @@ def _find_notes(events: Events) -> Iterator[Copies]:
         fact = event.fact
         if isinstance(fact, SessionHandedBack) and fact.note is not UNSET:
             noted = event.seq
-        elif noted and isinstance(fact, MessageAdded) and fact.person is not UNSET and _get_role(fact) == "user":
+        elif (
+            noted and isinstance(fact, MessageAdded) and fact.person is not UNSET and fact.message.get("role") == "user"
+        ):
             # It may come later, in a message of its own.
             yield _share(noted, event.seq)
             noted = 0
@@ -365,10 +367,6 @@ def _note_place(call: _Call | None, event: RecordedEvent) -> None:
             call.session_id = call.session_id if session_id is UNSET else session_id
         case ContextUpdated():
             call.changes.append(event.seq)
-
-
-def _get_role(fact: MessageAdded) -> object:
-    return fact.message.get("role")
 
 
 def _is_input(event: RecordedEvent) -> bool:

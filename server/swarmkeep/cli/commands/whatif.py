@@ -134,15 +134,12 @@ def find_opening(events: Iterable[RecordedEvent], at: int) -> RunOpening:
     started = [event for event in log if event.run_id == run_id and event.type == RunStarted.type]
     if run_id is None or not started:
         raise Refused(f"event {at} belongs to no run; name one that does, such as the user's message")
-    found = RunOpening(started[0].seq, [], _read_options(started[0].fact))
+    fact = started[0].fact
+    found = RunOpening(started[0].seq, [], fact.options.list_asked() if isinstance(fact, RunStarted) else {})
     for event in log:
         if event.seq > found.seq and event.run_id == run_id and not _take_in(event.fact, found):
             break
     return found
-
-
-def _read_options(fact: SessionEvent) -> Json:
-    return fact.options.list_asked() if isinstance(fact, RunStarted) else {}
 
 
 def _take_in(fact: SessionEvent, found: RunOpening) -> bool:

@@ -82,7 +82,7 @@ def _build_conversation(thread_id: str, kinds: dict[str, list[Json]]) -> Foreign
             for item in _keep_latest(kinds["thread.message"])]  # fmt: skip
     steps = _keep_latest(kinds["thread.run.step"])
     called = [(_read_time(step), _CALLS_RANK, messages) for step in steps if (messages := _convert_calls(step))]
-    told = {call_id for _, _, messages in called for message in messages for call_id in _list_call_ids(message)}
+    told = {call["id"] for _, _, messages in called for message in messages for call in message.get("tool_calls") or ()}
     waiting = [
         (_read_time(run), _CALLS_RANK, messages) for run in runs if (messages := _convert_pending_calls(run, told))
     ]
@@ -243,7 +243,3 @@ def _convert_pending_calls(run: Json, told: set[str]) -> list[Json]:
     calls = wanted.get("tool_calls") if isinstance(wanted, dict) else None
     missing = [call for call in as_list(calls) if isinstance(call, dict) and call.get("id") not in told]
     return _convert_calls({**run, "step_details": {"type": "tool_calls", "tool_calls": missing}}) if missing else []
-
-
-def _list_call_ids(message: Json) -> Iterator[str]:
-    return (call["id"] for call in message.get("tool_calls") or ())

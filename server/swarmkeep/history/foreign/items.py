@@ -117,7 +117,8 @@ def convert_items(items: Sequence[tuple[Any, str | None]], left_out: Counter[str
 def _convert_item(item: Json, at: str | None, left_out: Counter[str]) -> tuple[list[Json], bool]:
     """The messages of an item, and whether they are nothing but a call that is answered by a later item."""
     kind = as_text(item.get("type")) or "message"
-    kept = {"id": item.get("id"), "created_at": at, "status": _read_status(item)}
+    status = None if item.get("status") == "completed" else item.get("status")
+    kept = {"id": item.get("id"), "created_at": at, "status": status}
     if kind == "message" and isinstance(item.get("role"), str):
         role = "system" if item["role"] == "critic" else item["role"]
         content = convert_parts(item.get("content"), role, left_out)
@@ -133,10 +134,6 @@ def _convert_item(item: Json, at: str | None, left_out: Counter[str]) -> tuple[l
     else:
         return _convert_call(item, kind.removesuffix(_CALL), call_id, kept, left_out)
     return [], False
-
-
-def _read_status(item: Json) -> Any:
-    return None if item.get("status") == "completed" else item.get("status")
 
 
 def _convert_call(item: Json, tool: str, call_id: str, kept: Json, left_out: Counter[str]) -> tuple[list[Json], bool]:
