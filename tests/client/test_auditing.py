@@ -1,14 +1,28 @@
-"""The client's calls about audits, keys and quotas, and how their answers are read."""
+"""The client's calls about audits, keys, quotas, exports and imports, and how their answers are read."""
 
 from __future__ import annotations
 
+import io
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from swarmkeep_client import ApiKeyNotFound, AsyncClient, Checkpoint, Client, Consumer, Forbidden, Head, RedactedCopy
+from swarmkeep_client import (
+    ApiKeyNotFound,
+    AsyncClient,
+    Checkpoint,
+    Client,
+    ConnectionFailed,
+    Consumer,
+    Forbidden,
+    Head,
+    InvalidImport,
+    RedactedCopy,
+    SessionNotFound,
+)
 from tests.client import samples
-from tests.client.stub_server import StubServer, make_json_reply
+from tests.client.stub_server import DROPPED, Reply, StubServer, make_json_reply, make_problem_reply, make_reply
 from tests.http.auth.keys import create_key
 from tests.http.server import server_settings, start_server
 
@@ -94,34 +108,6 @@ def test_the_answers_are_values(server: StubServer) -> None:
     ]
 
 
-async def test_async_answers_are_values_too(server: StubServer) -> None:
-    server.script(
-        make_json_reply(samples.make_session()),
-        make_json_reply(DONE),
-        make_json_reply({**DONE, "seq": None}),
-        make_json_reply(samples.make_page([samples.make_session(id="s2")])),
-        make_json_reply(VALID),
-        make_json_reply(samples.make_page([ENTRY])),
-        make_json_reply(VALID),
-        make_json_reply(CHECKPOINT),
-        make_json_reply(samples.make_page([LEAF])),
-        make_json_reply(PROOF),
-        make_json_reply(samples.make_page([DUE])),
-    )
-    async with AsyncClient(server.url, api_key=None) as client:
-        session = await client.sessions.get("s1")
-        assert (await session.redact([3, 4], "asked for")).seqs == [3, 4]
-        assert (await session.redact([3], "asked for", dry_run=True)).seq is None
-        assert [fork.id async for fork in session.forks()] == ["s2"]
-        assert (await session.verify(head=Head(seq=1, hash="h"))).valid
-        assert [entry.seq async for entry in client.audit.list()] == [1]
-        assert (await client.audit.verify()).valid
-        assert (await client.audit.checkpoint()).public_key is None
-        assert [leaf.index async for leaf in client.audit.leaves()] == [5]
-        assert (await session.proof()).inclusion == ["11"]
-        assert [due.held async for due in client.sessions.due()] == [False]
-
-
 # The client's calls about API keys and quotas, and how their answers are read; the real server answers them alike.
 
 KEY = {"id": "key_1", "tenant": "t", "name": "n", "role": "read", "created_at": "now", "expires_at": "then"}
@@ -179,18 +165,6 @@ def test_key_answers_are_values(server: StubServer, client: Client) -> None:
     ]
     assert server.received[0].json == {"name": "n", "role": "read", "expires_at": "2026-12-31T00:00:00+00:00"}
     assert server.received[0].headers["idempotency-key"]
-
-
-async def test_async_key_answers_are_values_too(server: StubServer, async_client: AsyncClient) -> None:
-    script_answers(server)
-    assert (await async_client.keys.create(idempotency_key="k")).key == "swk_secret"
-    assert [key.role async for key in async_client.keys.list()] == ["read"]
-    assert (await async_client.keys.revoke("key_1")).revoked_at == "later"
-    assert (await async_client.quotas()).sessions.used == 3
-    assert (await async_client.sessions.counts()).status["waiting"].count == 2
-    assert (await async_client.prices()).currency == "EUR"
-    assert (await async_client.me()).tenant == "acme"
-    assert server.received[0].headers["idempotency-key"] == "k"
 
 
 def test_time_without_zone_refused_before_sending(server: StubServer, client: Client) -> None:
@@ -262,3 +236,121 @@ def test_webhooks_are_managed(server: StubServer) -> None:
         "POST /v1/webhooks/wh_1/deliveries/1-2/resend",
         "DELETE /v1/webhooks/wh_1",
     ]
+
+
+# Exports and imports: files of any length, there and back.
+
+
+REPORT = {
+    "dry_run": False,
+    "imported": 1,
+    "present": 0,
+    "events": 3,
+    "sessions": [{"id": "s1", "seq": 3, "hash": "h3", "outcome": "imported"}],
+}
+
+
+def make_lines(*pieces: bytes, complete: bool = True) -> Reply:
+    head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\n"
+    chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
+    return Reply((head + b"transfer-encoding: chunked\r\n\r\n", *chunks, b"0\r\n\r\n" if complete else b""))
+
+
+def test_an_export_comes_piece_by_piece(server: StubServer, client: Client) -> None:
+    server.script(
+        make_lines(b"one\n", b"two\n"),
+        make_lines(b"one\n"),
+        make_json_reply(samples.make_session()),
+        make_lines(b"own\n"),
+    )
+    assert b"".join(client.export()) == b"one\ntwo\n"
+    assert b"".join(client.export(["a", "b"])) == b"one\n"
+    assert b"".join(client.sessions.get("s1").export()) == b"own\n"
+    targets = [received.target for received in server.received]
+    assert targets == ["/v1/export", "/v1/export?id=a&id=b", "/v1/sessions/s1", "/v1/export?id=s1"]
+
+
+def test_export_filtered_like_a_list(server: StubServer, client: Client) -> None:
+    server.script(make_lines())
+    assert list(client.export(agent="Ann", status="idle", metadata={"vip": True})) == []
+    assert server.received[0].query == {"agent": "Ann", "status": "idle", "metadata.vip": "true"}
+
+
+def test_broken_export_is_an_error(server: StubServer, client: Client) -> None:
+    server.script(make_lines(b"one\n", complete=False))
+    pieces = client.export()
+    assert next(pieces) == b"one\n"
+    with pytest.raises(ConnectionFailed):
+        list(pieces)
+
+
+def test_export_retried_if_nothing_came(server: StubServer, client: Client) -> None:
+    server.script(DROPPED, make_reply(503, b"busy", "text/plain"), make_lines(b"one\n"))
+    assert list(client.export()) == [b"one\n"]
+    server.script(make_problem_reply(404, "session_not_found"))
+    with pytest.raises(SessionNotFound):
+        list(client.export(["no"]))
+
+
+def test_import_resends_the_whole_file(server: StubServer, client: Client) -> None:
+    file = io.BytesIO(b"x" * 1_000_000)
+    server.script(make_reply(503, b"", "text/plain"), make_json_reply(REPORT))
+    report = client.import_sessions(file, as_id="s1", dry_run=True)
+    assert (report.imported, report.sessions[0].outcome) == (1, "imported")
+    assert [len(received.body) for received in server.received] == [1_000_000, 1_000_000]
+    assert server.received[0].query == {"as": "s1", "dry_run": "true"}
+    server.script(make_json_reply(REPORT), make_json_reply(REPORT))
+    client.import_sessions(b"text", source="chat", agent="Ann")
+    assert server.received[-1].query == {"from": "chat", "agent": "Ann"}
+    client.import_sessions(b"text")
+    assert (server.received[-1].body, server.received[-1].target) == (b"text", "/v1/import")
+
+
+def test_a_refused_import_names_the_line(server: StubServer, client: Client) -> None:
+    server.script(make_problem_reply(400, "invalid_import", detail="line 3: no", line=3))
+    with pytest.raises(InvalidImport) as refused:
+        client.import_sessions(b"text")
+    assert refused.value.line == 3
+
+
+async def test_a_document_is_fetched_as_text(server: StubServer, client: Client, async_client: AsyncClient) -> None:
+    page = make_reply(200, "<p>héllo".encode(), "text/html; charset=utf-8")
+    server.script(make_json_reply(samples.make_session()), page, make_json_reply(samples.make_session()), page)
+    assert client.sessions.get("s1").transcript("html", at=3) == "<p>héllo"
+    session = await async_client.sessions.get("s1")
+    assert await session.transcript() == "<p>héllo"
+    targets = [received.target for received in server.received[1::2]]
+    server.script(page)
+    assert await session.eval_case("r1", name="days") == "<p>héllo"
+    assert server.received[-1].target == "/v1/sessions/s1/case?run_id=r1&name=days"
+    assert targets == ["/v1/sessions/s1/transcript?format=html&at=3", "/v1/sessions/s1/transcript?format=markdown"]
+
+
+async def test_usage_comes_row_by_row(server: StubServer, client: Client, async_client: AsyncClient) -> None:
+    row = {"day": "2026-01-02", "model": None, "model_calls": 2, "tool_ms": 1.5}
+    pages = [
+        make_json_reply({"data": [row], "next_cursor": "c"}),
+        make_json_reply({"data": [row], "next_cursor": None}),
+    ]
+    server.script(*pages, make_json_reply({"data": [row], "next_cursor": None}))
+    found = list(client.usage(["day", "model"], first_day="2026-01-01", agent="Ann", page_size=1))
+    assert [(row.day, row.model, row.model_calls, row.tool_ms) for row in found] == [("2026-01-02", None, 2, 1.5)] * 2
+    query = "group_by=day&group_by=model&from=2026-01-01&agent=Ann&limit=1"
+    assert [received.target for received in server.received] == [f"/v1/usage?{query}", f"/v1/usage?{query}&cursor=c"]
+    assert [row.model_calls async for row in async_client.usage()] == [2]
+
+
+def test_single_name_stands_for_list(server: StubServer, client: Client) -> None:
+    replay = {"matches": True, "turns": 1, "last_seq": 3, "divergences": [], "redacted": []}
+    server.script(
+        make_json_reply({"data": [], "next_cursor": None}),
+        make_lines(b"one\n"),
+        make_json_reply(samples.make_session()),
+        make_json_reply(replay),
+    )
+    assert list(client.usage("agent")) == []
+    assert b"".join(client.export("s1")) == b"one\n"
+    assert client.sessions.get("s1").replay(ignore="model").matches
+    targets = [received.target for received in server.received]
+    assert targets == ["/v1/usage?group_by=agent", "/v1/export?id=s1", "/v1/sessions/s1", "/v1/sessions/s1/replay"]
+    assert json.loads(server.received[-1].body) == {"ignore": ["model"]}

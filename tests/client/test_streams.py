@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
 
 import pytest
@@ -23,7 +23,6 @@ from swarmkeep_client import (
     InvalidRequest,
     MessageDelta,
     MessageStarted,
-    RunCancelled,
     RunFailed,
     RunNotFound,
     Session,
@@ -139,15 +138,6 @@ def test_stream_cut_at_bytes_gives_events_once(
         else:
             assert second.target == "/v1/sessions/s1/runs/r1/stream"
             assert second.last_event_id in (2, 3, 4, 5)
-
-
-@pytest.mark.long
-async def test_async_cut_stream_gives_events_once(server: StubServer, async_session: AsyncSession) -> None:
-    for count in range(0, len(b"".join(RECORDED)), 7):
-        server.received.clear()
-        server.answer = cut_once_after(count, make_sse_reply)
-        assert_complete([item async for item in async_session.stream("¿Qué?")])
-        assert len(server.received) == 2
 
 
 def test_repeating_server_is_heard_once(server: StubServer, session: Session) -> None:
@@ -283,14 +273,6 @@ def test_failed_run_is_raised_after_done(server: StubServer, session: Session) -
     assert (failed.value.error.code, failed.value.run.id) == ("provider_error", "r1")
 
 
-async def test_async_cancelled_run_raised_after_done(server: StubServer, async_session: AsyncSession) -> None:
-    server.script(make_sse_reply(START, done_frame(samples.make_run(status="cancelled", stop_reason="cancelled"))))
-    stream = async_session.stream("Hi")
-    assert list_types([await anext(stream), await anext(stream)]) == ["run.started", "done"]
-    with pytest.raises(RunCancelled):
-        await anext(stream)
-
-
 def test_newer_server_additions_ignored(server: StubServer, session: Session) -> None:
     server.script(
         make_sse_reply(
@@ -310,16 +292,6 @@ def test_reader_that_stops_closes_the_connection(server: StubServer, session: Se
     for item in session.stream("Hi"):
         if item.type == "message.delta":
             break
-    assert endless.gone.wait(5)
-
-
-async def test_async_stopping_reader_closes_connection(server: StubServer, async_session: AsyncSession) -> None:
-    endless = make_sse_reply(*RECORDED[:5], then="silence")
-    server.script(endless)
-    async with aclosing(async_session.stream("Hi")) as stream:
-        async for item in stream:
-            if item.type == "message.delta":
-                break
     assert endless.gone.wait(5)
 
 
@@ -382,16 +354,6 @@ def test_session_is_followed_over_broken_connections(server: StubServer, session
     follow.close()
     assert server.received[0].query == {"after": "3", "type": "message.added"}
     assert server.received[0].headers["accept"] == "text/event-stream"
-
-
-async def test_session_is_followed_in_async_too(server: StubServer, async_session: AsyncSession) -> None:
-    server.answer = make_frames_after
-
-    async def first(count: int, events: AsyncIterator[Event]) -> list[int]:
-        return [(await anext(events)).seq for _ in range(count)]
-
-    async with aclosing(async_session.follow()) as follow:
-        assert await first(3, follow) == [1, 2, 3]
 
 
 async def test_session_changes_followed_over_broken_connections(
